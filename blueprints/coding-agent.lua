@@ -30,6 +30,7 @@ new=$(mktemp) &&
 
 return swarm.blueprint {
   name = "coding-agent",
+  edition = 2,
   description = "Changes files until their tests pass; a person approves each change.",
   input = s.object { task = s.string, test = s.string { default = "make test" } },
 

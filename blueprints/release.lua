@@ -7,6 +7,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "release",
+  edition = 2,
   description = "Tests, writes notes, asks a person, publishes.",
   input = s.object { version = s.string, test = s.string { default = "git diff --check" } },
 

@@ -133,6 +133,7 @@ end
 
 return swarm.blueprint {
   name = "repo-report",
+  edition = 2,
   description = "Files, lines, longest files, to-dos and churn of a directory of code.",
   input = s.object { path = s.string { default = "." } },
 

@@ -16,6 +16,7 @@ case $file in "$(pwd -P)"/*) head -c 20000 -- "$file" ;; *) echo "$1 is not in t
 
 return swarm.blueprint {
   name = "research-files",
+  edition = 2,
   description = "Answers a question from the files of a directory, checked by a critic.",
   input = s.object { question = s.string, rounds = s.integer { default = 3, minimum = 1, maximum = 10 } },
 

@@ -13,6 +13,7 @@ else printf '{"verdict":"blocked","findings":["there is no test"]}'; fi]]
 
 return swarm.blueprint {
   name = "review-loop",
+  edition = 2,
   description = "Plan, implement in parallel, review until it passes, then a person ships it.",
   input = s.object { issue = s.string, max_rounds = s.integer { default = 3, minimum = 1 } },
 

@@ -168,6 +168,27 @@ typescript_client() {
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   test -d node_modules/openai || npm install --silent openai typescript @types/node
 }
+# The API against its own description: schemathesis sends what the document allows and forbids.
+schemathesis="$clients/py/bin/schemathesis"
+tester() {
+  python_client || return 1
+  test -x "$schemathesis" || "$clients/py/bin/pip" install -q schemathesis==4.32.5
+}
+description() {
+  local data="$scratch/api" daemon status=1 token
+  mkdir -p "$scratch/hello" && cp blueprints/hello.lua "$scratch/hello/"
+  "$moonswarm" --data "$data" serve --listen 127.0.0.1:0 --blueprints "$scratch/hello" 2>"$scratch/api.log" &
+  daemon=$!
+  if timeout 30 bash -c "until test -f '$data/server.json'; do sleep 0.1; done"; then
+    token="$(cat "$data/admin.token")"
+    "$schemathesis" --config-file tests/openapi/schemathesis.toml run \
+      "$(sed -n 's/.*"url":"\([^"]*\)".*/\1/p' "$data/server.json")/openapi.json" \
+      -H "Authorization: Bearer $token" --checks all --max-examples 15 --no-color --warnings off
+    status=$?
+  fi
+  kill "$daemon" && wait "$daemon"
+  return "$status"
+}
 compile_typescript() {
   cp tests/responses/clients/client.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js &&
     npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts
@@ -198,6 +219,11 @@ step "doctests" doctests
 moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
 step "blueprints" blueprints
 step "the first command of the README" report
+if tester; then
+  step "the API against its description" description
+else
+  skip "the API against its description" "python3 with venv, or the registry, is not there"
+fi
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
 if have cargo-deny; then
   step "licences and sources" cargo deny --all-features check licenses bans sources

@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "approval-deadline",
+  edition = 2,
   description = "Publishes a page once an approver agrees, within two days.",
   input = s.object { page = s.string },
 

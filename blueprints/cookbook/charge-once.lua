@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "charge-once",
+  edition = 2,
   description = "Retries a payment under one idempotency key.",
   input = s.object { order = s.string, cents = s.integer { minimum = 1 } },
 

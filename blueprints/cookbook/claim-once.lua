@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "claim-once",
+  edition = 2,
   description = "Claims a ticket in shared state before working on it.",
   input = s.object { ticket = s.string },
 

@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "deploy-webhook",
+  edition = 2,
   description = "Starts a deployment and waits for the webhook that reports its end.",
   input = s.object { version = s.string },
 

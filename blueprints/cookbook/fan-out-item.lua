@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "fan-out-item",
+  edition = 2,
   description = "Checks whether a repository can be read.",
   input = s.object { repository = s.string },
   output = s.object { healthy = s.boolean },

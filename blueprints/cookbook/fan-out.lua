@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "fan-out",
+  edition = 2,
   description = "Calls the blueprint fan-out-item once for every repository.",
   input = s.object { repositories = s.array(s.string) },
 

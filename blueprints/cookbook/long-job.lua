@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "long-job",
+  edition = 2,
   description = "Hands a long job to a worker of a queue, and notices when nobody takes it.",
   input = s.object { file = s.string },
 

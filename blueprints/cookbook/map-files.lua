@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "map-files",
+  edition = 2,
   description = "Processes every file of a directory with bounded concurrency.",
   input = s.object { path = s.string { default = "." }, glob = s.string { default = "*.lua" } },
 

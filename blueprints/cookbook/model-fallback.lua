@@ -7,6 +7,7 @@ local SYSTEM = "You summarize release notes in one sentence."
 
 return swarm.blueprint {
   name = "model-fallback",
+  edition = 2,
   description = "Tries one model after the other.",
   input = s.object { text = s.string },
 

@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "order-saga",
+  edition = 2,
   description = "Reserves, charges and ships an order, and undoes what succeeded if it fails.",
   input = s.object { order = s.string },
 

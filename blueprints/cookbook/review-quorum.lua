@@ -11,6 +11,7 @@ local QUESTIONS = {
 
 return swarm.blueprint {
   name = "review-quorum",
+  edition = 2,
   description = "Accepts a change when two of three reviewers pass it.",
   input = s.object { diff = s.string, needed = s.integer { default = 2, minimum = 1, maximum = 3 } },
 

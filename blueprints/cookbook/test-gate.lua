@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "test-gate",
+  edition = 2,
   description = "Lets a coding agent work until the tests pass, at most a few rounds.",
   input = s.object {
     task = s.string,

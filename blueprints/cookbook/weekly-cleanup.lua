@@ -5,6 +5,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "weekly-cleanup",
+  edition = 2,
   description = "Finds files older than some days, on a schedule.",
   input = s.object {
     path = s.string { default = "/tmp" },

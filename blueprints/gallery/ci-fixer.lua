@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "ci-fixer",
+  edition = 2,
   description = "Runs the build, lets a coder fix what is red, and proposes the change when it is green.",
   input = s.object { command = s.string { default = "make test" }, attempts = s.integer { default = 3, minimum = 1 } },
   on = { { signal = "build-failed" } },

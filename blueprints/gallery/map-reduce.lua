@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "map-reduce",
+  edition = 2,
   description = "Asks the same of every file of a repository, in batches, and sums it up.",
   input = s.object {
     question = s.string,

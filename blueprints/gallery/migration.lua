@@ -7,6 +7,7 @@ local CHUNK = 50
 
 return swarm.blueprint {
   name = "migration",
+  edition = 2,
   description = "Migrates a list item by item, remembers what failed, and survives everything.",
   input = s.object {
     items = s.array(s.string),

@@ -4,6 +4,7 @@ local s, n = swarm.schema, swarm.nodes
 
 return swarm.blueprint {
   name = "nightly-report",
+  edition = 2,
   description = "Gathers what happened since yesterday and writes one page, every workday at seven.",
   input = s.object { since = s.string { default = "1 day ago" } },
   on = { { schedule = "0 7 * * 1-5", zone = "Europe/Berlin", missed = "once", input = { since = "1 day ago" } } },

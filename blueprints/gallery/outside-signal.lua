@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "outside-signal",
+  edition = 2,
   description = "Waits days for a signal from outside, reminds meanwhile, and gives up in the end.",
   input = s.object { order = s.string, reminders = s.integer { default = 3, minimum = 0 } },
 

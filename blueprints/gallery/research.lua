@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "research",
+  edition = 2,
   description = "Splits a question, researches its parts in parallel, writes one answer with its sources.",
   input = s.object { question = s.string, breadth = s.integer { default = 5, minimum = 1, maximum = 20 } },
 

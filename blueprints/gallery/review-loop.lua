@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "review-loop",
+  edition = 2,
   description = "Plans, implements in parallel, reviews until it passes; a person ships it.",
   input = s.object { issue = s.string, max_rounds = s.integer { default = 3, minimum = 1 } },
 

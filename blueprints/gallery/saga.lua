@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "saga",
+  edition = 2,
   description = "Books a trip in three places; what was booked is undone if a later booking fails.",
   input = s.object { from = s.string, to = s.string, day = s.string },
 

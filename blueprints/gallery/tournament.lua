@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "tournament",
+  edition = 2,
   description = "Lets several authors try, and a judge choose between two at a time until one is left.",
   input = s.object { task = s.string, candidates = s.integer { default = 4, minimum = 2, maximum = 16 } },
 

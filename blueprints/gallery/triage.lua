@@ -4,6 +4,7 @@ local s = swarm.schema
 
 return swarm.blueprint {
   name = "triage",
+  edition = 2,
   description = "Sorts an incoming report; a person decides what is urgent or unclear.",
   input = s.object { title = s.string, body = s.string { default = "" } },
   on = { { signal = "report-opened" } },

@@ -9,7 +9,10 @@ use axum::{
     http::{HeaderMap, header},
 };
 use futures::StreamExt;
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, IgnoredAny, Visitor, value},
+};
 use serde_json::error::Category;
 
 use super::app::Api;
@@ -161,8 +164,61 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
         let detail = format!("the body nests deeper than {MOST_DEPTH} levels");
         return Err(Problem::new(codes::INVALID_BODY, detail));
     }
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') && Shape::of::<T>() {
+        // Serde reads an array as the fields of a struct, in their order.
+        let message = "invalid type: sequence, expected an object";
+        return Err(Problem::new(codes::INVALID_BODY, message).at("$"));
+    }
     // The second pass tracks the path; only refused bodies need it.
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
+}
+
+/// Reads a struct within a body, from an object only.
+///
+/// # Errors
+/// Returns serde's error for another type, or for a wrong field.
+pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    from: D,
+) -> Result<T, D::Error> {
+    let fields = serde_json::Map::deserialize(from)?;
+    T::deserialize(serde_json::Value::Object(fields)).map_err(D::Error::custom)
+}
+
+/// Finds out whether a type reads the fields of a struct. It holds no data.
+struct Shape;
+
+impl Shape {
+    const STRUCT: &'static str = "a struct";
+
+    fn of<T: DeserializeOwned>() -> bool {
+        T::deserialize(Self).is_err_and(|error| error.to_string() == Self::STRUCT)
+    }
+}
+
+impl<'de> Deserializer<'de> for Shape {
+    type Error = value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(value::Error::custom("another type"))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        Err(value::Error::custom(Self::STRUCT))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
 }
 
 fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
@@ -180,6 +236,10 @@ fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
                 let unknown = message.starts_with("unknown field");
                 let code = if unknown { codes::UNKNOWN_FIELD } else { codes::INVALID_BODY };
                 Problem::new(code, message).at(path)
+            }
+            // An enum that is `null` is a syntax error for serde_json.
+            Category::Syntax if serde_json::from_slice::<IgnoredAny>(bytes).is_ok() => {
+                Problem::new(codes::INVALID_BODY, "invalid value").at(path)
             }
             Category::Syntax | Category::Eof | Category::Io => malformed(&inner),
         }
@@ -236,6 +296,26 @@ mod tests {
         parts: Vec<Part>,
         #[serde(default)]
         note: Option<Json>,
+    }
+
+    #[test]
+    fn an_array_is_no_struct_and_a_null_enum_is_no_syntax_error() {
+        assert_eq!(refusal(r#"["a"]"#), ("invalid_body", Some("$".to_owned())));
+        let problem = read_json::<Option<Order>>(b" [null]").unwrap_err();
+        assert_eq!(problem.code(), "invalid_body");
+        assert_eq!(read_json::<Vec<u32>>(b"[1]").unwrap(), [1]);
+        let op =
+            |text: &str| read_json::<std::collections::BTreeMap<String, Kind>>(text.as_bytes());
+        let problem = op(r#"{"kind": null}"#).unwrap_err();
+        assert_eq!((problem.code(), problem.path()), ("invalid_body", Some("$.kind")));
+        assert_eq!(op(r#"{"kind": nul}"#).unwrap_err().code(), "malformed_json");
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Kind {
+        #[expect(dead_code, reason = "a value of the enum")]
+        Some,
     }
 
     #[derive(Debug, Deserialize, PartialEq)]

@@ -35,6 +35,9 @@ pub(super) struct BundleBody {
 /// # Errors
 /// Fails when the content type or the shape is wrong, or the files are not a valid bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
+    if raw.bytes.is_empty() {
+        return Err(Problem::new(codes::INVALID_BODY, "the body is empty").at("$"));
+    }
     let is_object = || raw.bytes.trim_ascii_start().first() == Some(&b'{');
     if raw.is_json() || (raw.is_untold() && is_object()) {
         let BundleBody { source, files, entry } = read_json(&raw.bytes)?;

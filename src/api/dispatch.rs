@@ -46,7 +46,7 @@ pub(super) struct OneBody {
     /// The operator's name.
     operator: String,
     /// What it is given: any JSON.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Value>,
     /// In place of `input`: the input of an operator in the shape of the protocol
     /// (`{message, trigger, session, config, metadata}`). The answer then has `operator_output`.
@@ -69,13 +69,24 @@ pub(super) struct SlotView {
     problem: Option<ProblemBody>,
 }
 
+/// What a dispatch, or a list of them, is answered with.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+enum DispatchAnswer {
+    /// For a list: a slot for each, in their order.
+    Many(Vec<SlotView>),
+    /// For one.
+    One(DispatchView),
+}
+
 /// Has an operator execute a task by itself: a run of one step. A list is executed in parallel;
 /// what becomes of one changes nothing for the others.
 #[utoipa::path(
     post, path = "/v1/dispatch", operation_id = "dispatch", tag = "operators",
     request_body = DispatchBody,
     responses(
-        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchView),
+        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchAnswer),
         (status = 404, description = "`not_found`: no such operator", body = ProblemBody),
     ),
 )]

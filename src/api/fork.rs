@@ -32,7 +32,7 @@ pub(super) struct ForkBody {
     /// step keeps them all.
     from_step: u32,
     /// Laid over the input, as a JSON merge patch (RFC 7396).
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     input_patch: Option<Json>,
     /// A stored blueprint to go on with: `name` or `name@hash-prefix`; the original's own if absent.
     blueprint: Option<String>,

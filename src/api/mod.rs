@@ -9,6 +9,7 @@ mod artifacts;
 mod blueprints;
 mod body;
 mod check;
+mod described;
 mod dispatch;
 mod docs;
 mod events;

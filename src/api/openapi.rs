@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use utoipa::{
     OpenApi as _,
     openapi::{
-        ContentBuilder, OpenApi, Ref, ResponseBuilder,
+        ContentBuilder, Object, OpenApi, Ref, RefOr, ResponseBuilder, Type,
         extensions::ExtensionsBuilder,
         path::Operation,
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{app::Api, routes};
+use super::{app::Api, described, routes};
 use crate::{
     door::{ModelErrorBody, ProblemBody, Rule, Who, codes, codes::Code},
     protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
@@ -120,13 +120,21 @@ fn complete(operation: &mut Operation, rule: Rule) {
     for code in refusals {
         add_refusal(operation, code, rule.models);
     }
+    if rule.page.is_some()
+        && let Some(RefOr::T(refusal)) = operation.responses.responses.get_mut("401")
+    {
+        // A person is asked for a token.
+        let page = ContentBuilder::new().schema(Some(Object::with_type(Type::String))).build();
+        refusal.content.insert("text/html".to_owned(), page.into());
+    }
+    described::complete(operation);
 }
 
 fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     let word = format!("`{}`", code.word);
     let answers = &mut operation.responses.responses;
     let status = if models && code.status == 422 { "400" } else { code.status.as_str() };
-    if let Some(utoipa::openapi::RefOr::T(known)) = answers.get_mut(status) {
+    if let Some(RefOr::T(known)) = answers.get_mut(status) {
         if !known.description.contains(&word) {
             known.description = format!("{word}, {}", known.description);
         }

@@ -77,9 +77,12 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
 /// Parses an id of a path or query.
 ///
 /// # Errors
-/// Returns `bad_id` if the format is wrong.
+/// Returns `bad_id` if the format is wrong, `not_found` if no id can be written like this.
 pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
     text.parse().map_err(|error: IdError| {
+        if error.is_well_formed() {
+            return Problem::new(codes::NOT_FOUND, format!("there is no {}", error.text));
+        }
         let IdError { text, prefix } = error;
         let detail = format!("{text:?} is not an id: one is `{prefix}_` and 26 letters or digits");
         Problem::new(codes::BAD_ID, detail)
@@ -229,6 +232,8 @@ mod tests {
     fn an_id_of_another_form_is_refused_before_anything_is_looked_up() {
         assert!(id::<RunId>(&RunId::new(1, 1).to_string()).is_ok());
         assert_eq!(id::<RunId>("7").unwrap_err().code(), "bad_id");
+        let nobodys = format!("run_{}", "a".repeat(26));
+        assert_eq!(id::<RunId>(&nobodys).unwrap_err().code(), "not_found");
         assert_eq!(number("x").unwrap_err().code(), "bad_id");
     }
 

@@ -9,7 +9,7 @@ use super::{
     params::{self, Asker, At, Params},
 };
 use crate::{
-    door::{Problem, ProblemBody},
+    door::{Problem, ProblemBody, codes},
     protocol::Json,
 };
 
@@ -31,9 +31,9 @@ pub(super) struct QueryParams {
         QueryParams,
     ),
     responses(
-        (status = 200, description = "What the function returned.", body = Object),
+        (status = 200, description = "What the function returned.", body = serde_json::Value),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 422, description = "`flow_failed` with `failure`", body = ProblemBody),
+        (status = 422, description = "`invalid_input`: the argument is not JSON; `flow_failed` with `failure`", body = ProblemBody),
     ),
 )]
 pub(super) async fn ask(
@@ -43,8 +43,9 @@ pub(super) async fn ask(
     Params(params): Params<QueryParams>,
 ) -> Result<JsonBody<Json>, Problem> {
     let argument = match params.argument {
-        Some(text) => Json::parse(text)
-            .map_err(|error| params::bad_query(format!("argument is not JSON: {error}")))?,
+        Some(text) => Json::parse(text).map_err(|error| {
+            Problem::new(codes::INVALID_INPUT, format!("argument is not JSON: {error}"))
+        })?,
         None => Json::null(),
     };
     Ok(JsonBody(api.engine.query(&caller, params::id(&run)?, name, argument).await?))

@@ -43,16 +43,16 @@ pub(super) struct StartBody {
     entry: Option<String>,
     /// A flow as a table of nodes (docs/protocol/flow.schema.json); it is stored by its hash and
     /// moves no name.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     flow: Option<Json>,
     /// The agents of `flow`, by name.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     agents: Option<Json>,
     /// The input.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Json>,
     /// What started it, for the run's history.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     trigger: Option<Json>,
     /// How long to wait for the end before answering, at most a minute: `"30s"`.
     wait: Option<String>,
@@ -225,11 +225,13 @@ impl ListParams {
     fn into_filter(self) -> Result<RunFilter, Problem> {
         let status = self.status.iter().flat_map(|all| all.split(',')).map(status);
         let since_ms = self.since.as_deref().map(since).transpose()?;
-        let before = self.cursor.as_deref().map(|cursor| {
+        let before = self.cursor.as_deref().map(|cursor| match cursor.parse::<u64>() {
             // Older releases returned the bare number.
-            let number = || cursor.parse::<u64>().map(|num| RunId::new(num, 0));
-            let before = cursor.parse::<RunId>().or_else(|_| number());
-            before.map_err(|_| params::bad_query("cursor is not one of this list's"))
+            Ok(num) if num < RunId::MOST => Ok(RunId::new(num, 0)),
+            _ => cursor.parse::<RunId>().map_err(|error| match error.is_well_formed() {
+                true => Problem::new(codes::NOT_FOUND, "cursor names no run"),
+                false => params::bad_query("cursor is not one of this list's"),
+            }),
         });
         Ok(RunFilter {
             status: status.collect::<Result<_, _>>()?,
@@ -271,7 +273,10 @@ pub(super) struct RunPage {
 #[utoipa::path(
     get, path = "/v1/runs", operation_id = "run_list", tag = "runs",
     params(ListParams),
-    responses((status = 200, description = "A page of runs.", body = RunPage)),
+    responses(
+        (status = 200, description = "A page of runs.", body = RunPage),
+        (status = 404, description = "`not_found`: `cursor` or `run` names nothing", body = ProblemBody),
+    ),
 )]
 pub(super) async fn list(
     State(api): State<Api>,

@@ -215,7 +215,7 @@ pub(super) async fn seat(
 #[serde(deny_unknown_fields)]
 pub(super) struct AdviceBody {
     /// The answer: any JSON.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     answer: Json,
 }
 

@@ -27,27 +27,28 @@ const MOST_DEPTH: u32 = 64;
 #[serde(deny_unknown_fields)]
 pub(super) struct PutBody {
     /// The value: any JSON.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     value: Json,
     /// What becomes of the value that is there: overwrite (the default), append (to an array),
     /// merge (into an object), sum (of numbers).
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    reduce: Reducer,
+    #[schema(value_type = Option<String>, pattern = "^(overwrite|append|merge|sum)$")]
+    reduce: Option<Reducer>,
     /// The revision that the value must have, 0 for none; else 409 `revision_mismatch`.
     if_revision: Option<u64>,
     /// After how long it expires, counted from this write: `"90s"`.
+    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     ttl: Option<String>,
     /// transient (never stored), session (goes with the session of its scope), durable.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(transient|session|durable)$")]
     lifetime: Option<Lifetime>,
     /// hot, warm, cold.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(hot|warm|cold)$")]
     tier: Option<MemoryTier>,
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     content_kind: Option<ContentKind>,
     /// How important it is, from 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
 
@@ -66,11 +67,13 @@ pub(super) struct BatchOp {
     /// put, append, merge, sum, delete, link, unlink.
     op: Op,
     /// The scope.
+    #[schema(pattern = "^(global|(run|session|custom):[A-Za-z0-9_-]{1,64})$")]
     scope: String,
     /// The key; for links the one that they start from.
+    #[schema(min_length = 1)]
     key: String,
     /// For put, append, merge and sum.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     value: Option<Json>,
     /// The revision that the value must have, 0 for none.
     if_revision: Option<u64>,
@@ -79,20 +82,22 @@ pub(super) struct BatchOp {
     /// For links: what the one is to the other.
     relation: Option<String>,
     /// For link: anything more.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     metadata: Option<Json>,
     /// After how long it expires, counted from this write: `"90s"`.
+    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     ttl: Option<String>,
     /// transient (never stored), session (goes with the session of its scope), durable.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(transient|session|durable)$")]
     lifetime: Option<Lifetime>,
     /// hot, warm, cold.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(hot|warm|cold)$")]
     tier: Option<MemoryTier>,
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     content_kind: Option<ContentKind>,
     /// How important it is, from 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
 
@@ -285,7 +290,7 @@ pub(super) async fn put(
     posted: Posted<PutBody>,
 ) -> Result<JsonBody<ChangedView>, Problem> {
     let PutBody { value, reduce: reducer, if_revision, .. } = &posted.body;
-    let (reducer, if_revision) = (*reducer, *if_revision);
+    let (reducer, if_revision) = (reducer.unwrap_or_default(), *if_revision);
     let value = value.as_str().to_owned();
     let PutBody { ttl, lifetime, tier, content_kind, salience, .. } = posted.body;
     let hints = Hints { ttl, lifetime, tier, content_kind, salience }.read()?;
@@ -326,6 +331,7 @@ pub(super) async fn delete(
     params(("scope" = String, Path, description = "The scope."), ListParams),
     responses(
         (status = 200, description = "Sorted by key; a search by score; links by distance.", body = StatePage),
+        (status = 422, description = "`invalid_input`: `q` and `from` exclude each other", body = ProblemBody),
     ),
 )]
 pub(super) async fn list(
@@ -337,10 +343,17 @@ pub(super) async fn list(
     let ListParams { prefix, q, from, relation, depth, cursor, limit } = params;
     let scope = scope_of(&scope)?;
     let limit = params::page_limit(limit)?;
+    let depth = depth.unwrap_or(1);
+    if !(1..=MOST_DEPTH).contains(&depth) {
+        return Err(params::bad_query(format!("depth is between 1 and {MOST_DEPTH}")));
+    }
     let prefix = prefix.unwrap_or_default();
     let (items, next_cursor) = match (q, from) {
         (Some(_), Some(_)) => {
-            return Err(params::bad_query("q searches and from follows links: give one of them"));
+            return Err(Problem::new(
+                codes::INVALID_INPUT,
+                "q searches and from follows links: give one of them",
+            ));
         }
         (None, None) => {
             let page = api.engine.state_page(&caller, &scope, &prefix, cursor, limit).await?;
@@ -350,10 +363,6 @@ pub(super) async fn list(
             (api.engine.search_state(&caller, &scope, &query, &prefix, limit).await?, None)
         }
         (None, Some(from)) => {
-            let depth = depth.unwrap_or(1);
-            if !(1..=MOST_DEPTH).contains(&depth) {
-                return Err(params::bad_query(format!("depth is between 1 and {MOST_DEPTH}")));
-            }
             let walk =
                 api.engine.walk_state(&caller, &scope, &from, relation.as_deref(), depth).await?;
             (walk.into_iter().take(limit).collect(), None)

@@ -82,7 +82,10 @@ pub(super) struct TaskPage {
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "task_list", tag = "tasks",
     params(ListParams),
-    responses((status = 200, description = "A page of tasks.", body = TaskPage)),
+    responses(
+        (status = 200, description = "A page of tasks.", body = TaskPage),
+        (status = 404, description = "`not_found`: `cursor` or `run` names nothing", body = ProblemBody),
+    ),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
@@ -115,7 +118,7 @@ pub(super) async fn get(
 pub(super) struct AnswerBody {
     /// The output of the task; null is one.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
     /// Why the answer is no.
     reject: Option<String>,

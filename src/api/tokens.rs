@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     app::Api,
-    body::Posted,
+    body::{Posted, object},
     params::{All, Asker, At, Key},
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub(super) struct MintBody {
     /// Its role: admin, operator, worker, queue, approver, senior or observer.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, pattern = "^(admin|operator|worker|queue|approver|senior|observer)$")]
     role: Role,
     /// Only these verbs of the role; all of them if absent.
     verbs: Option<Vec<String>>,
@@ -32,6 +32,7 @@ pub(super) struct MintBody {
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
+    #[schema(pattern = "^([1-9][0-9]{0,2}[smh]|[1-9][0-9]?d)$")]
     ttl: String,
     /// Whose it is: people with a name each are told apart where several must answer. A token that
     /// may do everything gives a name as it is, any other puts its own subject and a slash before
@@ -40,7 +41,7 @@ pub(super) struct MintBody {
     /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
     /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
     /// bounded by the asking token's own quotas in any case.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     #[schema(value_type = Object)]
     quotas: Quotas,
 }

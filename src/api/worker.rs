@@ -41,8 +41,10 @@ pub(super) struct LeaseBody {
     /// The queue.
     queue: String,
     /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
+    #[schema(pattern = "^[0-9]{1,3}s$")]
     wait: Option<String>,
     /// How many tasks at most: 1 to 100, 1 by default.
+    #[schema(minimum = 1, maximum = 100)]
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
     worker: Option<String>,
@@ -242,7 +244,7 @@ pub(super) struct ProgressBody {
     percent: Option<f64>,
     /// Anything more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     data: Option<Json>,
 }
 
@@ -292,7 +294,7 @@ pub(super) struct QuestionBody {
     /// The question, for a person.
     question: String,
     /// Anything more.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     data: Option<Json>,
 }
 
@@ -379,7 +381,7 @@ pub(super) struct StateParams {
     get, path = "/v1/worker/state/{key}", operation_id = "worker_state_get", tag = "worker",
     params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     responses(
-        (status = 200, description = "The value.", body = Object),
+        (status = 200, description = "The value.", body = serde_json::Value),
         (status = 403, description = "`forbidden_scope`", body = ProblemBody),
         (status = 404, description = "`not_found`", body = ProblemBody),
     ),

@@ -11,13 +11,14 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "description",
     "effort",
     "labels",
     "maxTurns",
     "model",
     "name",
+    "template",
     "tool",
     "tools",
     "worker_binding",
@@ -109,8 +110,9 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model`, `effort`, `labels` (an object of texts), `tool`, `maxTurns` (a number), `worker` (an
-    /// object of `subagent_type` and `tools`, from `worker_binding`) and `system`.
+    /// `model`, `effort`, `labels` (an object of texts), `tool`, `maxTurns` (a number), `template` (a
+    /// boolean), `worker` (an object of `subagent_type` and `tools`, from `worker_binding`) and
+    /// `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -252,6 +254,7 @@ impl Reader<'_> {
             ),
             "name" => note(Standing::Enforced, "the agent's name"),
             "description" => note(Standing::Enforced, "kept with the agent"),
+            "template" => note(Standing::Enforced, "whether the text of the file is a template"),
             "labels" => note(Standing::Enforced, "only a worker that has them gets a task"),
             "maxTurns" => note(
                 Standing::Enforced,
@@ -263,6 +266,7 @@ impl Reader<'_> {
             "tools" => (tools(&value), "a list of names"),
             "labels" => (labels(value), "a list of `name: text` lines"),
             "maxTurns" => (turns(&value), "a whole number from 1 to 10000"),
+            "template" => (value.is_boolean().then_some(value), "true or false"),
             _ => (value.is_string().then_some(value), "text"),
         };
         if read.is_none() {
@@ -396,7 +400,18 @@ fn named(key: &str) -> &str {
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
     let binding = fields.get("worker").and_then(|it| it.get("subagent_type"));
-    for key in ["name", "description", "tool", "tools", "labels", "model", "effort", "maxTurns"] {
+    const KEYS: [&str; 9] = [
+        "name",
+        "description",
+        "tool",
+        "tools",
+        "labels",
+        "model",
+        "effort",
+        "maxTurns",
+        "template",
+    ];
+    for key in KEYS {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));

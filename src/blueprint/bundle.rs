@@ -53,10 +53,10 @@ pub enum BundleError {
     #[error("the bundle is larger than 8 MiB")]
     TooLarge,
     /// A file is not text.
-    #[error("read {0:?}: it is not UTF-8 text")]
+    #[error("{0:?} is not UTF-8 text")]
     NotText(String),
     /// A file cannot be read or written.
-    #[error("access {path:?}: {source}")]
+    #[error("cannot access {path:?}: {source}")]
     Io {
         /// The path.
         path: String,
@@ -64,10 +64,10 @@ pub enum BundleError {
         source: std::io::Error,
     },
     /// Stored bytes of a format that this version does not know.
-    #[error("decode a bundle of format {0}: this version knows format {FORMAT}")]
+    #[error("the bundle has format {0}; this version knows format {FORMAT}")]
     UnknownFormat(u8),
     /// Stored bytes that are damaged.
-    #[error("decode the bundle: the bytes are damaged")]
+    #[error("the bundle is damaged")]
     Damaged,
 }
 
@@ -81,7 +81,7 @@ impl BundleError {
             }
             _ => code::BUNDLE,
         };
-        Finding::error(file, Position::START, code, format!("failed to {self}"))
+        Finding::error(file, Position::START, code, self.to_string())
     }
 }
 

@@ -12,12 +12,15 @@ use super::{
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
+    edition::Edition,
+    library,
     locate::{Outline, pointer},
     template::Templates,
 };
 
 mod agent;
 mod around;
+mod calls;
 mod checker;
 mod files;
 mod habits;
@@ -48,25 +51,13 @@ const LAYERS: usize = 100;
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 10] = [
-    "agents",
-    "description",
-    "flow",
-    "input",
-    "limits",
-    "middleware",
-    "name",
-    "on",
-    "operator",
-    "output",
-];
 const LATER_KEYS: [&str; 2] = ["budget", "environment"];
-const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
     let mut checker = Checker {
         bundle,
+        edition: Edition::of(bundle.entry(), bundle.source()),
         outline: outline_of(bundle),
         operators,
         templates: Templates::new(bundle),
@@ -101,7 +92,8 @@ impl Checker<'_> {
             self.findings.push(finding.hint("end it with `return swarm.blueprint { … }`"));
             return None;
         };
-        self.known_keys(&table, &KEYS, &LATER_KEYS);
+        self.known_keys(&table, &library::keys("Blueprint"), &LATER_KEYS);
+        self.edition(&table);
         let name = self.required_text(&table, "name");
         if let Some(name) = &name {
             self.name(name, &table.pointer("name"));
@@ -114,11 +106,16 @@ impl Checker<'_> {
             self.nodes(flow, input.as_ref(), &agents);
         }
         self.habits();
-        let mut names: Vec<&str> = agents.keys().map(String::as_str).collect();
+        self.calls();
+        // A model can be asked for its answer without a flow.
+        let asked = |agent: &Agent| self.operators.is_model(&agent.operator);
+        let flowing = agents.iter().filter(|(_, agent)| !asked(agent));
+        let mut names: Vec<&str> = flowing.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         self.unused_agents(&names, flow);
         let definition = Definition {
             name: name.unwrap_or_default(),
+            edition: self.edition,
             description: self.text(&table, "description"),
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),
@@ -129,6 +126,25 @@ impl Checker<'_> {
             ..self.limits(&table)
         };
         Some(definition)
+    }
+
+    /// The edition, which was read from the source before it was evaluated.
+    fn edition(&mut self, table: &Table<'_>) {
+        let Some(value) = table.get("edition") else { return };
+        let known = value.as_u64().and_then(|it| u32::try_from(it).ok()).map(Edition::of_number);
+        let (message, hint) = match known {
+            Some(Some(edition)) if edition == self.edition => return,
+            Some(Some(edition)) => (
+                format!("`edition` is {} only once the file is evaluated", edition.number()),
+                "write the number itself, in the table that `swarm.blueprint` is called with, in the main file",
+            ),
+            _ => (
+                format!("{} is no edition of this release", shown(value)),
+                "write `edition = 2`, the latest",
+            ),
+        };
+        let finding = self.at_value(&table.pointer("edition"), code::BAD_EDITION, message);
+        self.findings.push(finding.hint(hint));
     }
 
     /// The flow, if it is a table of nodes.
@@ -176,7 +192,7 @@ impl Checker<'_> {
     fn limits(&mut self, table: &Table<'_>) -> Definition {
         let mut limits = Definition::default();
         if let Some(table) = self.table(table, "limits", "`limits`") {
-            self.known_keys(&table, &LIMITS, &[]);
+            self.known_keys(&table, &library::keys("Limits"), &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
             limits.max_depth = self.integer(&table, "depth", 0..=64);
             limits.wall_ms = self.duration(&table, "wall");
@@ -240,6 +256,40 @@ impl Checker<'_> {
             self.findings.push(finding);
         }
     }
+}
+
+/// A value as a message has it.
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
+}
+
+/// What is recommended to the author of a blueprint that can run as it is.
+pub fn recommend(bundle: &Bundle, definition: &Definition) -> Vec<Finding> {
+    let mut notes = Vec::new();
+    let outline = outline_of(bundle);
+    if definition.edition < Edition::LATEST {
+        let message =
+            format!("the blueprint is written in edition {}", definition.edition.number());
+        let latest = Edition::LATEST.number();
+        let finding = Finding::error(bundle.entry(), outline.start(), code::OLD_EDITION, message);
+        notes.push(finding.note().hint(format!(
+            "add `edition = {latest}`, and read what it changes: docs/blueprints.md, \"Editions\""
+        )));
+    }
+    notes.extend(calls::without_result(bundle, &outline));
+    for (name, agent) in definition.agents.iter().filter(|(_, agent)| agent.literal) {
+        let Some(system) = &agent.system else { continue };
+        let marks = system.matches("{{").count() + system.matches("{%").count();
+        if marks > 0 {
+            let message = format!(
+                "the `system` of agent `{name}` is literal text: {marks} `{{{{` or `{{%` in it stay as they are"
+            );
+            let at = outline.value(&pointer(&pointer("", "agents"), name));
+            let finding = Finding::error(bundle.entry(), at, code::LITERAL_BODY, message);
+            notes.push(finding.note().hint("`template = true` makes it a template"));
+        }
+    }
+    notes
 }
 
 /// Whether a blueprint or an agent may have this name.

@@ -130,6 +130,11 @@ impl Blueprint {
         self.agents.get(name)
     }
 
+    /// The names of its agents, with the tools of its models.
+    pub fn agent_names(&self) -> impl Iterator<Item = &str> {
+        self.agents.keys().map(String::as_str)
+    }
+
     /// What to say of an agent that it does not declare.
     pub fn unknown_agent(&self, name: &str) -> String {
         let names: Vec<&str> = self.definition.agents.keys().map(String::as_str).collect();
@@ -279,7 +284,9 @@ impl CompiledAgent {
     ) -> Result<Rendered, TemplateError> {
         let input = slots.input.to_value();
         let mut rendered = Rendered { system: None, prompt: String::new() };
-        if self.agent.system.is_none() && self.agent.prompt.is_none() {
+        let literal = self.agent.literal || self.agent.system.is_none();
+        if literal && self.agent.prompt.is_none() {
+            rendered.system.clone_from(&self.agent.system);
             rendered.prompt = default_prompt(&input);
             return Ok(rendered);
         }
@@ -292,7 +299,10 @@ impl CompiledAgent {
         }
         .to_map();
         if let Some(system) = &self.agent.system {
-            rendered.system = Some(blueprint.templates.render(system, &map)?);
+            rendered.system = Some(match literal {
+                true => system.clone(),
+                false => blueprint.templates.render(system, &map)?,
+            });
         }
         rendered.prompt = match &self.agent.prompt {
             Some(prompt) => blueprint.templates.render(prompt, &map)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, FileWatch, Labels, Schedule, model_loop::ModelLoop};
+use super::{Budget, Edition, FileWatch, Labels, Schedule, model_loop::ModelLoop};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -15,6 +15,8 @@ use crate::{
 pub struct Definition {
     /// Its name.
     pub name: String,
+    /// The edition of the language that it is written in.
+    pub edition: Edition,
     /// One line for a person.
     pub description: Option<String>,
     /// The JSON Schema of its input.
@@ -92,6 +94,8 @@ pub struct Agent {
     pub operator: String,
     /// The template of the system prompt.
     pub system: Option<String>,
+    /// Whether `system` is the prompt as it stands, and no template.
+    pub literal: bool,
     /// The template of the prompt; by default the input.
     pub prompt: Option<String>,
     /// One line for a person.

@@ -29,6 +29,10 @@ pub mod code {
     pub const NOT_SUPPORTED: &str = "MS-B014";
     /// A number out of its range.
     pub const OUT_OF_RANGE: &str = "MS-B015";
+    /// An edition that this release does not know, or that is not written out.
+    pub const BAD_EDITION: &str = "MS-B016";
+    /// A blueprint of an older edition.
+    pub const OLD_EDITION: &str = "MS-B017";
     /// An operator that does not exist.
     pub const UNKNOWN_OPERATOR: &str = "MS-B020";
     /// The operator needs `worker`, and the agent has none.
@@ -57,7 +61,7 @@ pub mod code {
     pub const BAD_SCHEDULE: &str = "MS-B032";
     /// A file watch that cannot be.
     pub const BAD_WATCH: &str = "MS-B033";
-    /// A duration in a form that a later release refuses.
+    /// A duration in a form that edition 2 refuses.
     pub const OLD_DURATION: &str = "MS-B034";
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
@@ -65,6 +69,8 @@ pub mod code {
     pub const BAD_TEMPLATE: &str = "MS-B050";
     /// A template uses a name that nothing defines.
     pub const UNDEFINED_SLOT: &str = "MS-B051";
+    /// Text with the marks of a template that is none.
+    pub const LITERAL_BODY: &str = "MS-B052";
     /// An agent file whose frontmatter cannot be read.
     pub const BAD_AGENT_FILE: &str = "MS-B060";
     /// An agent file with a key that is not known.
@@ -94,6 +100,12 @@ pub mod code {
     pub const ENDLESS_LOOP: &str = "MS-B083";
     /// Something that is not the same in a replay.
     pub const NOT_DETERMINISTIC: &str = "MS-B084";
+    /// A global that nothing sets.
+    pub const UNKNOWN_GLOBAL: &str = "MS-B085";
+    /// An argument that a call does not take.
+    pub const BAD_ARGUMENT: &str = "MS-B086";
+    /// A result of the flow that is lost, or that there is not.
+    pub const LOST_RESULT: &str = "MS-B087";
     /// A tool that does not exist.
     pub const UNKNOWN_TOOL: &str = "MS-B090";
     /// Two tools of an agent have the same name.
@@ -117,6 +129,8 @@ pub mod code {
         (BAD_NAME, "a name with characters that names cannot have"),
         (NOT_SUPPORTED, "a key that this release does not support"),
         (OUT_OF_RANGE, "a number out of its range"),
+        (BAD_EDITION, "an edition that does not exist, or is not written out"),
+        (OLD_EDITION, "a blueprint of an older edition"),
         (UNKNOWN_OPERATOR, "an operator that does not exist"),
         (WORKER_NEEDED, "the operator needs `worker`, and the agent has none"),
         (COMMAND_NEEDED, "a process agent without `command`"),
@@ -131,10 +145,11 @@ pub mod code {
         (BAD_RETRY, "an invalid retry policy"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
         (BAD_WATCH, "a file watch that cannot be"),
-        (OLD_DURATION, "a duration in a form that a later release refuses"),
+        (OLD_DURATION, "a duration in a form that edition 2 refuses"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
+        (LITERAL_BODY, "literal text with the marks of a template"),
         (BAD_AGENT_FILE, "an agent file whose frontmatter cannot be read"),
         (UNKNOWN_AGENT_FILE_KEY, "an agent file with a key that is not known"),
         (REFUSED_AGENT_FILE_KEY, "an agent file with a key that is refused"),
@@ -149,6 +164,9 @@ pub mod code {
         (NOT_AWAITED, "a branch that nobody waits for"),
         (ENDLESS_LOOP, "a loop that never ends"),
         (NOT_DETERMINISTIC, "something that is not the same in a replay"),
+        (UNKNOWN_GLOBAL, "a global that does not exist"),
+        (BAD_ARGUMENT, "an argument that a call does not take"),
+        (LOST_RESULT, "a flow without a result, or with more than one"),
         (UNKNOWN_TOOL, "a tool that does not exist"),
         (TOOL_TWICE, "two tools of an agent have the same name"),
         (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
@@ -191,6 +209,8 @@ pub enum Severity {
     Error,
     /// It can, but probably not as meant.
     Warning,
+    /// It can, and as meant; there is something to know about it.
+    Note,
 }
 
 impl fmt::Display for Severity {
@@ -198,6 +218,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Self::Error => "error",
             Self::Warning => "warning",
+            Self::Note => "note",
         })
     }
 }
@@ -272,6 +293,13 @@ impl Finding {
     #[must_use]
     pub fn warning(mut self) -> Self {
         self.severity = Severity::Warning;
+        self
+    }
+
+    /// The same as a note.
+    #[must_use]
+    pub fn note(mut self) -> Self {
+        self.severity = Severity::Note;
         self
     }
 

@@ -34,14 +34,14 @@ pub struct Field {
     pub required: bool,
     /// What it is when nothing is filled in; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "some")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub default: Option<Json>,
     /// What can be chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub choices: Vec<Json>,
     /// The JSON Schema of the field alone.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub schema: Json,
 }
 

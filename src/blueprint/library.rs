@@ -51,6 +51,124 @@ pub fn names(of: &str) -> Vec<&'static str> {
     functions.chain(FIELDS.iter().filter(|it| it.of == of).map(|it| it.name)).collect()
 }
 
+/// Tables that functions take or give and that blueprints are made of, as Luau writes them. `check`
+/// knows the same keys.
+pub const TYPES: &[(&str, &str)] = &[
+    ("Duration", "string | number"),
+    ("Time", "string | number"),
+    (
+        "Failure",
+        "{ kind: string, message: string, step: number?, agent: string?, attempt: number?, retryable: boolean?, data: any? }",
+    ),
+    (
+        "Retry",
+        "{ max_attempts: number?, backoff: Duration?, factor: number?, max: Duration?, jitter: boolean?, on_interrupt: string? }",
+    ),
+    (
+        "Ask",
+        "{ items: {any}?, instructions: string?, tools: {any}?, tool_choice: any?, parallel_tool_calls: boolean?, max_tool_calls: number?, options: any? }",
+    ),
+    (
+        "Piece",
+        "{ type: string, item: number, part: number?, delta: string?, begins: any?, whole: any?, step: number, attempt: number, agent: string }",
+    ),
+    (
+        "RunOptions",
+        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string?, ask: Ask?, on_delta: ((Piece) -> ())? }",
+    ),
+    ("MapOptions", "{ concurrency: number?, on_error: string? }"),
+    ("WaitOptions", "{ timeout: Duration? }"),
+    ("CallOptions", "{ version: string? }"),
+    (
+        "DispatchOptions",
+        "{ timeout: Duration?, retry: Retry?, idempotency_key: string?, summary: string?, session: string? }",
+    ),
+    ("DispatchManyOptions", "{ concurrency: number? }"),
+    ("StatusOptions", "{ progress: number? }"),
+    (
+        "ApproveOptions",
+        "{ title: string, body: string?, form: any?, timeout: Duration?, by: any?, required: number?, remind: Duration? }",
+    ),
+    (
+        "SetOptions",
+        "{ ttl: Duration?, if_revision: number?, lifetime: string?, tier: string?, content_kind: string?, salience: number? }",
+    ),
+    ("SearchOptions", "{ limit: number? }"),
+    ("TraverseOptions", "{ relation: string?, depth: number? }"),
+    ("Artifact", "{ id: string, hash: string, size: number }"),
+    ("Schema", "any"),
+    ("Node", "{ [any]: any }"),
+    ("Money", "string | number"),
+    ("Budget", "{ tokens: number?, usd: Money? }"),
+    ("WorkerBinding", "{ subagent_type: string, tools: {string}? }"),
+    ("Flush", "{ prefix: string?, required: boolean?, scope: any? }"),
+    ("Compaction", "{ at: number, keep: number?, strategy: string?, flush: Flush? }"),
+    ("Exceeded", "{ downgrade: string }"),
+    (
+        "Rule",
+        "{ before: any?, after: any?, when: string?, deny: any?, ask: any?, halt: any?, say: any?, set: any? }",
+    ),
+    (
+        "Tool",
+        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, prefix: string?, scope: any?, timeout: Duration? }",
+    ),
+    (
+        "Agent",
+        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
+    ),
+    ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
+    (
+        "Trigger",
+        "{ schedule: string?, zone: string?, missed: string?, signal: string?, watch: (string | {string})?, root: string?, settle: Duration?, max_open: number?, input: any? }",
+    ),
+    (
+        "Limits",
+        "{ steps: number?, depth: number?, wall: Duration?, width: number?, open_tasks: number?, tokens: number?, usd: Money? }",
+    ),
+    (
+        "Blueprint",
+        "{ name: string, edition: number?, description: string?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: Limits?, on: { Trigger }? }",
+    ),
+];
+
+/// The fields of a table type: name and type, the type with its `?`.
+pub(super) fn fields_of(is: &str) -> Option<Vec<(&str, &str)>> {
+    let inside = is.strip_prefix("{ ")?.strip_suffix(" }")?;
+    if inside.starts_with('[') {
+        return None;
+    }
+    let (mut depth, mut from, mut fields) = (0_u32, 0, Vec::new());
+    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
+        match c {
+            '{' | '(' | '[' => depth += 1,
+            '}' | ')' | ']' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                let (name, is) = inside[from..at].trim().split_once(':')?;
+                fields.push((name.trim(), is.trim()));
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    Some(fields)
+}
+
+/// The keys of a table type, sorted.
+pub(super) fn keys(of: &str) -> Vec<&'static str> {
+    let fields = TYPES.iter().find(|(name, _)| *name == of).and_then(|(_, is)| fields_of(is));
+    let mut keys: Vec<_> = fields.unwrap_or_default().into_iter().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// The globals of the sandbox.
+#[rustfmt::skip]
+pub const GLOBALS: &[&str] = &[
+    "assert", "bit32", "coroutine", "error", "getmetatable", "ipairs", "math", "next", "pairs", "pcall", "print",
+    "rawequal", "rawget", "rawlen", "rawset", "require", "select", "setmetatable", "string", "table", "tonumber",
+    "tostring", "type", "typeof", "unpack", "utf8", "xpcall",
+];
+
 /// The values that are no functions.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
@@ -93,7 +211,7 @@ pub const FUNCTIONS: &[Function] = &[
     f("ctx", "approve", &[("opts", "ApproveOptions")], "any", "A person's answer; a no raises human_rejected."),
     f("ctx", "call", &[("blueprint", "string"), ("input", "any?"), ("opts", "CallOptions?")], "any", "A child run: its output."),
     f("ctx", "dispatch", &[("operator", "string"), ("input", "any?"), ("opts", "DispatchOptions?")], "any", "One task of an operator, without an agent: its result."),
-    f("ctx", "dispatch_many", &[("list", "{any}"), ("opts", "DispatchOptions?")], "{any}", "Several of those side by side; each failure stays in its own place."),
+    f("ctx", "dispatch_many", &[("list", "{any}"), ("opts", "DispatchManyOptions?")], "{any}", "Several of those side by side; each failure stays in its own place."),
     f("ctx", "continue_as", &[("input", "any?")], "", "Starts a fresh history under the same run."),
     f("ctx", "artifact", &[("name", "string"), ("data", "string")], "Artifact", "Keeps a file of the run."),
     f("ctx", "read_artifact", &[("id", "any")], "string", "The text of a file."),

@@ -332,7 +332,8 @@ impl Scan<'_, '_> {
         let before = |back: usize| index.checked_sub(back).map(|index| &self.tokens[index]);
         self.tokens[index].is_name("blueprint")
             && before(1).is_some_and(|token| token.is_symbol("."))
-            && before(2).is_some_and(|token| matches!(token.kind, Kind::Name(_)))
+            && before(2)
+                .is_some_and(|token| matches!(token.kind, Kind::Name(_)) || token.is_symbol(")"))
             && self.tokens.get(index + 1).is_some_and(|t| t.is_symbol("{") || t.is_symbol("("))
     }
 

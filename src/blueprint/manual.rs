@@ -3,10 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    library::{FIELDS, FUNCTIONS, Function, is_method},
-    stubs,
-};
+use super::library::{self, FIELDS, FUNCTIONS, Function, is_method};
 
 const MANUAL: &str = include_str!("../../lua/manual.md");
 
@@ -117,7 +114,7 @@ fn signature(function: &Function) -> String {
 fn types_of(function: &Function) -> Vec<(&'static str, &'static str)> {
     let mut text = signature(function);
     let mut found: Vec<(&str, &str)> = Vec::new();
-    while let Some(next) = stubs::TYPES.iter().find(|(name, _)| {
+    while let Some(next) = library::TYPES.iter().find(|(name, _)| {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric());
         !found.iter().any(|(known, _)| known == name) && words.into_iter().any(|it| it == *name)
     }) {

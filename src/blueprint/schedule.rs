@@ -29,7 +29,7 @@ pub enum BadSchedule {
         reason: String,
     },
     /// The zone.
-    #[error("unknown time zone {0:?}")]
+    #[error("resolve the time zone {0:?}: it is unknown")]
     Zone(String),
 }
 

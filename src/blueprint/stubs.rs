@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::library::{FIELDS, FUNCTIONS, Function, is_method};
+use super::library::{FIELDS, FUNCTIONS, Function, TYPES, fields_of, is_method};
 
 /// The classes of the library: what the table calls them, their name as a type, and what
 /// `require` gives.
@@ -18,66 +18,6 @@ const CLASSES: [(&str, &str); 10] = [
     ("swarm.nodes", "Nodes"),
     ("swarm.test", "TestLibrary"),
     ("run", "TestRun"),
-];
-
-/// Tables that functions take or give, as Luau writes them.
-pub(super) const TYPES: &[(&str, &str)] = &[
-    ("Duration", "string | number"),
-    ("Time", "string | number"),
-    (
-        "Failure",
-        "{ kind: string, message: string, step: number?, agent: string?, attempt: number?, retryable: boolean?, data: any? }",
-    ),
-    (
-        "Retry",
-        "{ max_attempts: number?, backoff: Duration?, factor: number?, max: Duration?, jitter: boolean?, on_interrupt: string? }",
-    ),
-    (
-        "Ask",
-        "{ items: {any}?, instructions: string?, tools: {any}?, tool_choice: any?, parallel_tool_calls: boolean?, max_tool_calls: number?, options: any? }",
-    ),
-    (
-        "Piece",
-        "{ type: string, item: number, part: number?, delta: string?, begins: any?, whole: any?, step: number, attempt: number, agent: string }",
-    ),
-    (
-        "RunOptions",
-        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string?, ask: Ask?, on_delta: ((Piece) -> ())? }",
-    ),
-    ("MapOptions", "{ concurrency: number?, on_error: string? }"),
-    ("WaitOptions", "{ timeout: Duration? }"),
-    ("CallOptions", "{ version: string? }"),
-    (
-        "DispatchOptions",
-        "{ timeout: string?, retry: any?, idempotency_key: string?, summary: string?, session: string?, concurrency: number? }",
-    ),
-    ("StatusOptions", "{ progress: number? }"),
-    (
-        "ApproveOptions",
-        "{ title: string, body: string?, form: any?, timeout: Duration?, by: any?, required: number?, remind: Duration? }",
-    ),
-    (
-        "SetOptions",
-        "{ ttl: Duration?, if_revision: number?, lifetime: string?, tier: string?, content_kind: string?, salience: number? }",
-    ),
-    ("SearchOptions", "{ limit: number? }"),
-    ("TraverseOptions", "{ relation: string?, depth: number? }"),
-    ("Artifact", "{ id: string, hash: string, size: number }"),
-    ("Schema", "any"),
-    ("Node", "{ [any]: any }"),
-    (
-        "Agent",
-        "{ operator: string?, system: string?, prompt: string?, description: string?, input: Schema?, output: Schema?, worker: { subagent_type: string, tools: {string}? }?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, tools: {any}?, model: string?, effort: string?, name: string?, max_turns: number?, max_cost: any?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {any}?, warn_at: number?, on_exceeded: any?, compaction: { at: number, keep: number?, strategy: string?, flush: any? }? }",
-    ),
-    ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
-    (
-        "Trigger",
-        "{ schedule: string?, zone: string?, missed: string?, signal: string?, input: any? }",
-    ),
-    (
-        "Blueprint",
-        "{ name: string, description: string?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: { steps: number?, depth: number?, wall: Duration? }?, on: { Trigger }? }",
-    ),
 ];
 
 /// The stubs of the Lua language server.
@@ -158,34 +98,15 @@ fn cats(is: &str) -> String {
         "any" | "string" | "number" | "boolean" => is.to_owned(),
         "...any" => "any ...".to_owned(),
         is if is.contains("->") => "function".to_owned(),
-        is if is.contains(" | ") => is.replace(" | ", "|"),
+        is if is.contains(" | ") => {
+            let inside = is.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(is);
+            inside.split(" | ").map(cats).collect::<Vec<_>>().join("|")
+        }
         is => match is.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
             Some(inside) if !inside.contains(':') => format!("{}[]", cats(inside.trim())),
             _ => "table".to_owned(),
         },
     }
-}
-
-/// The fields of a table type: name and type, the type with its `?`.
-fn fields_of(is: &str) -> Option<Vec<(&str, &str)>> {
-    let inside = is.strip_prefix("{ ")?.strip_suffix(" }")?;
-    if inside.starts_with('[') {
-        return None;
-    }
-    let (mut depth, mut from, mut fields) = (0_u32, 0, Vec::new());
-    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
-        match c {
-            '{' | '(' | '[' => depth += 1,
-            '}' | ')' | ']' => depth = depth.saturating_sub(1),
-            ',' if depth == 0 => {
-                let (name, is) = inside[from..at].trim().split_once(':')?;
-                fields.push((name.trim(), is.trim()));
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    Some(fields)
 }
 
 /// The definition file for Luau's language server.
@@ -257,6 +178,25 @@ mod tests {
             assert!(luau.contains(&format!("export type {name} = {is}\n")), "{name}");
             assert!(cats.contains(&format!("moonswarm.{name}")), "{name}");
         }
+    }
+
+    #[test]
+    fn every_key_that_check_takes_is_known_to_editors() {
+        let (cats, luau) = (luacats(), luau());
+        for (of, keys) in [
+            ("Agent", &["budget", "environment", "by", "required", "remind", "template"][..]),
+            ("Limits", &["tokens", "usd", "open_tasks", "width"][..]),
+            ("Trigger", &["watch", "root", "settle", "max_open"][..]),
+            ("Blueprint", &["edition"][..]),
+        ] {
+            for key in keys {
+                assert!(super::super::library::keys(of).contains(key), "{of}.{key}");
+                assert!(cats.contains(&format!("---@field {key}? ")), "{key}");
+                assert!(luau.contains(&format!(" {key}: ")), "{key}");
+            }
+        }
+        assert!(cats.contains("---@field by? string|string[]\n"), "{cats}");
+        assert!(cats.contains("---@field on? moonswarm.Trigger[]\n"), "{cats}");
     }
 
     #[test]

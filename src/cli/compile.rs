@@ -50,6 +50,8 @@ pub enum Severity {
     Error,
     /// It can, but probably not as meant.
     Warning,
+    /// It can, and as meant; there is something to know about it.
+    Note,
 }
 
 impl Severity {
@@ -58,6 +60,7 @@ impl Severity {
         match self {
             Self::Error => "error",
             Self::Warning => "warning",
+            Self::Note => "note",
         }
     }
 }
@@ -67,6 +70,8 @@ impl Severity {
 pub struct Compiled {
     /// Everything that was found, in the order of places.
     pub findings: Vec<Found>,
+    /// What is recommended beside them, if the blueprint compiles.
+    pub notes: Vec<Found>,
     /// The JSON Schema of the input, if the blueprint compiles and has one.
     pub input: Option<Json>,
 }
@@ -94,7 +99,7 @@ pub fn load(path: &Path) -> Result<Bundle, Stop> {
         true => host::main_file(path).ok_or_else(|| no_main(path))?,
         false => path.to_owned(),
     };
-    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, format!("failed to {error}")))
+    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, error.to_string()))
 }
 
 /// A directory was named, and what to run of it is not clear.
@@ -122,10 +127,12 @@ pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
     match Program::compile(bundle.clone(), &operators, &Limits::default()) {
         Ok((program, warnings)) => Compiled {
             findings: warnings.into_iter().map(found).collect(),
+            notes: program.notes().into_iter().map(found).collect(),
             input: program.blueprint().definition().input.clone(),
         },
         Err(findings) => {
-            Compiled { findings: findings.into_iter().map(found).collect(), input: None }
+            let findings = findings.into_iter().map(found).collect();
+            Compiled { findings, ..Compiled::default() }
         }
     }
 }
@@ -210,6 +217,7 @@ fn found(finding: Finding) -> Found {
     let severity = match severity {
         blueprint::Severity::Error => Severity::Error,
         blueprint::Severity::Warning => Severity::Warning,
+        blueprint::Severity::Note => Severity::Note,
     };
     Found { file, line, column, code: code.to_owned(), severity, message, hint }
 }

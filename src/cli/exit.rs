@@ -154,7 +154,7 @@ impl Stop {
             // The first of them is the detail, without its hint.
             "the blueprint cannot run:".clone_into(&mut message);
         }
-        for finding in &problem.findings {
+        for finding in problem.findings.iter().filter(|it| it.is_error()) {
             message.push_str(&format!("\n  {}", indented(&finding.to_string(), "    ")));
         }
         let next = next_step(&code, &message).map(str::to_owned);
@@ -211,13 +211,21 @@ struct PlaceInFile {
     line: u32,
     column: u32,
     code: String,
+    severity: String,
     message: String,
     hint: Option<String>,
 }
 
+impl PlaceInFile {
+    /// Whether it is why the blueprint cannot run; a daemon that says nothing of it sends errors.
+    fn is_error(&self) -> bool {
+        !matches!(self.severity.as_str(), "warning" | "note")
+    }
+}
+
 impl fmt::Display for PlaceInFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, column, code, message, hint } = self;
+        let Self { file, line, column, code, message, hint, .. } = self;
         write!(f, "{file}:{line}:{column}: [{code}] {message}")?;
         match hint {
             Some(hint) => write!(f, " ({hint})"),

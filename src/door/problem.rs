@@ -72,7 +72,7 @@ pub(crate) struct FindingBody {
     column: u32,
     /// A stable code: docs/errors.md explains each.
     code: String,
-    /// `error` or `warning`.
+    /// `error`, `warning` or `note`.
     severity: String,
     /// What is wrong, in one line.
     message: String,

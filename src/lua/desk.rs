@@ -13,7 +13,10 @@ use mlua::{
 
 use super::{random::Random, raw::Machine, source::Source, time};
 use crate::{
-    blueprint::{DurationError, FlowNode, flow_nodes, parse_duration, seconds_to_ms},
+    blueprint::{
+        DurationError, EACH, Edition, FlowNode, flow_nodes, old_form, order_loops, parse_duration,
+        seconds_to_ms,
+    },
     journal::Note,
     protocol::Json,
 };
@@ -107,12 +110,30 @@ impl Desk {
             Some(Err(problem)) => return Ok(Some(Err(problem))),
             Some(Ok(text)) => text,
         };
-        let compiled = lua
-            .load(text)
-            .set_name(format!("={path}"))
-            .set_mode(ChunkMode::Text)
-            .set_compiler(compiler().set_coverage_level(self.source.coverage().is_some().into()))
-            .into_function();
+        let function = |text: &str| {
+            lua.load(text)
+                .set_name(format!("={path}"))
+                .set_mode(ChunkMode::Text)
+                .set_compiler(
+                    compiler().set_coverage_level(self.source.coverage().is_some().into()),
+                )
+                .into_function()
+        };
+        let ordered = match self.source.edition() {
+            Edition::One => None,
+            Edition::Two => match order_loops(text) {
+                Ok(ordered) => ordered,
+                Err(problem) => return Ok(Some(Err(format!("{path}:{problem}")))),
+            },
+        };
+        let compiled = match ordered {
+            None => function(text),
+            Some(ordered) => match function(&ordered) {
+                // What is wrong is said of the text that was written.
+                Err(mlua::Error::SyntaxError { .. }) if function(text).is_err() => function(text),
+                other => other,
+            },
+        };
         match compiled {
             Ok(function) => {
                 self.chunks.borrow_mut().insert(path.to_owned(), function.clone());
@@ -281,6 +302,8 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
     host.raw_set("arrays", machine.arrays())?;
     host.raw_set("null", Value::NULL)?;
     host.raw_set("entry", desk.source.entry())?;
+    host.raw_set("edition", desk.source.edition().number())?;
+    host.raw_set("each_name", EACH)?;
 
     let at = Rc::clone(desk);
     host.raw_set(
@@ -390,7 +413,11 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
         "uuid",
         lua.create_function(move |_, ()| Ok(at.draw(|random| random.uuid().to_string())))?,
     )?;
-    host.raw_set("duration", lua.create_function(|_, value: Value| Ok(milliseconds(&value)))?)?;
+    let edition = desk.source.edition();
+    host.raw_set(
+        "duration",
+        lua.create_function(move |_, value: Value| Ok(milliseconds(&value, edition)))?,
+    )?;
     host.raw_set(
         "freeze",
         lua.create_function(|_, table: Table| {
@@ -411,13 +438,17 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
 
 /// Reads a duration, which is a text or a number of seconds; else whether it has the shape of one.
 #[expect(clippy::cast_precision_loss, reason = "a hundred years of milliseconds are exact")]
-fn milliseconds(value: &Value) -> (Option<f64>, bool) {
+fn milliseconds(value: &Value, edition: Edition) -> (Option<f64>, bool) {
+    let loose = |text: &str| edition >= Edition::Two && old_form(text).is_some();
     let read = match value {
-        Value::String(text) => match text.to_str().map(|text| parse_duration(&text)) {
-            Ok(Ok(ms)) => Some(ms),
-            Ok(Err(DurationError::TooLong(_))) => None,
-            Ok(Err(DurationError::Shape(_))) | Err(_) => return (None, false),
-        },
+        Value::String(text) => {
+            match text.to_str().map(|text| (loose(&text), parse_duration(&text))) {
+                Ok((true, _)) => return (None, false),
+                Ok((false, Ok(ms))) => Some(ms),
+                Ok((false, Err(DurationError::TooLong(_)))) => None,
+                Ok((false, Err(DurationError::Shape(_)))) | Err(_) => return (None, false),
+            }
+        }
         // A whole number comes as an integer.
         Value::Integer(seconds) => seconds_to_ms(*seconds as f64),
         _ => value.as_number().and_then(seconds_to_ms),

@@ -1,10 +1,10 @@
 //! The failures that the sandbox itself gives a run.
 
-use super::raw::{Armed, Breach, EncodeError};
+use super::raw::{Armed, Breach, Coroutine, EncodeError, Frame};
 use crate::{
     flow::{NextAction, RunLimits},
     journal::Note,
-    protocol::{Failure, failure::kind},
+    protocol::{Failure, Json, failure::kind},
 };
 
 pub(crate) fn limit(message: impl Into<String>) -> Failure {
@@ -36,6 +36,30 @@ pub(crate) fn at(armed: &Armed<'_>, message: &str) -> Failure {
         Some(place) => limit(format!("{place}: {message}")),
         None => limit(message),
     }
+}
+
+/// The error that a coroutine ended with; one of the script itself has the calls in progress in its data.
+///
+/// It is a part of the recorded failure: a replay takes it from there and makes none of its own.
+pub(crate) fn raised(co: &Coroutine) -> Failure {
+    let frames = co.traceback();
+    traced(co.raised(), &frames)
+}
+
+pub(crate) fn traced(failure: Failure, frames: &[Frame]) -> Failure {
+    let of_script = failure.is(kind::SCRIPT) || failure.is(kind::LIMIT);
+    if !of_script || failure.data.is_some() || frames.is_empty() {
+        return failure;
+    }
+    failure.with_data(Json::from(&serde_json::json!({ "traceback": frames })))
+}
+
+/// A value that is larger than a run's may be, with the call that it was for.
+pub(crate) fn too_large(error: &EncodeError, co: &Coroutine) -> Failure {
+    let frames = co.traceback();
+    let place = frames.first().map_or_else(String::new, |it| format!("{}:{}: ", it.file, it.line));
+    let message = format!("{place}{error}; keep it with ctx:artifact and hand its id on");
+    traced(limit(message), &frames)
 }
 
 pub(crate) fn canceled() -> Failure {

@@ -22,7 +22,7 @@ use super::{
     failure,
     pool::Pool,
     random::Random,
-    raw::{Allowance, Armed, Coroutine, Delivery, Halt},
+    raw::{Allowance, Armed, Coroutine, Delivery, Frame, Halt},
     tree::{Home, Id, JoinKind, Tree, Waiter},
     vm::Vm,
     watchdog::Lane,
@@ -78,6 +78,8 @@ pub struct ScriptFlow {
     queries: BTreeMap<String, Function>,
     /// What hears the pieces of open tasks.
     listeners: BTreeMap<StepKey, Function>,
+    /// The error of the branch that failed last, and the calls that were in progress in it.
+    below: Option<(String, Vec<Frame>)>,
     /// What the last turn left over.
     ready: VecDeque<(Id, Answer)>,
     /// Branches of joins that began since the last input.
@@ -141,6 +143,7 @@ impl ScriptFlow {
             defers: Vec::new(),
             queries: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            below: None,
             ready: VecDeque::new(),
             births: 0,
         }
@@ -280,7 +283,11 @@ impl ScriptFlow {
                     Ok(())
                 }
                 Err(Stop::Refused(Refusal::TooLarge(error))) => {
-                    Err(NextAction::Limit(failure::limit(error.to_string())))
+                    let branch = self.tree.branches.get(&id);
+                    Err(NextAction::Limit(match branch {
+                        Some(branch) => failure::too_large(&error, &branch.co),
+                        None => failure::limit(error.to_string()),
+                    }))
                 }
                 Err(Stop::Refused(Refusal::NoRoom)) => Err(self.out_of_room()),
             },
@@ -483,7 +490,7 @@ impl Flow for ScriptFlow {
             Halt::Returned => co.json(1, self.limits.value).map_err(|error| {
                 Failure::new(kind::SCRIPT, format!("the query's answer: {error}"))
             }),
-            Halt::Raised => Err(co.raised()),
+            Halt::Raised => Err(failure::raised(&co)),
             Halt::Called => Err(Failure::new(kind::SCRIPT, "a query cannot use ctx")),
             Halt::OutOfMemory | Halt::Undelivered => Err(no_room(())),
         }

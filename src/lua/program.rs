@@ -6,6 +6,7 @@ use super::{Files, Host, Limits, LuaError, Source, evaluate};
 use crate::blueprint::{
     Blueprint, Bundle, Finding, Operators, agent_md, check, check_files,
     expression::{self, Reading},
+    recommend,
 };
 
 /// One version of a blueprint that can be run.
@@ -31,7 +32,7 @@ impl Program {
             Ok(tree) => tree,
             Err(errors) => {
                 let mut findings = check_files(&bundle);
-                findings.extend(errors.iter().map(finding));
+                findings.extend(errors.iter().map(|error| finding(error, &bundle)));
                 findings.sort();
                 return Err(findings);
             }
@@ -47,6 +48,11 @@ impl Program {
     /// What it declares, compiled.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
+    }
+
+    /// What is recommended to its author.
+    pub fn notes(&self) -> Vec<Finding> {
+        recommend(self.blueprint.bundle(), self.blueprint.definition())
     }
 
     /// Its source, as the sandbox takes it.
@@ -93,11 +99,44 @@ fn reading_of(number: u32) -> Reading {
     }
 }
 
-fn finding(error: &LuaError) -> Finding {
+fn finding(error: &LuaError, bundle: &Bundle) -> Finding {
     let line = error.line.unwrap_or(1);
     if error.code == "MS-L0001" {
-        Finding::syntax(&error.file, line, error.column, &error.message)
+        let finding = Finding::syntax(&error.file, line, error.column, &error.message);
+        let text = bundle.file(&error.file).map_or("", |text| text);
+        let wrong = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
+        match foreign(wrong) {
+            Some(hint) => finding.hint(hint),
+            None => finding,
+        }
     } else {
         Finding::script(&error.file, line, error.column, &error.message)
+    }
+}
+
+/// What a line probably took from another Lua, or from another language.
+fn foreign(line: &str) -> Option<&'static str> {
+    let code = line.split("--").next().unwrap_or(line);
+    let word = |word: &str| {
+        code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+    };
+    if word("goto") {
+        Some(
+            "this is Luau, which has no `goto`: leave a round with `continue`, a loop with `break`",
+        )
+    } else if code.contains("<const>") || code.contains("<close>") {
+        Some("this is Luau, whose locals have no attributes: write `local name = …`")
+    } else if code.contains("!=") {
+        Some("`~=` is not equal")
+    } else if code.contains("&&") || code.contains("||") {
+        Some("write `and`, `or`, `not`")
+    } else if code.contains("++") {
+        Some("write `count += 1`")
+    } else if [" & ", " | ", " ~ ", "<<", ">>"].iter().any(|it| code.contains(it)) {
+        Some(
+            "this is Luau, which has no operators for bits: `bit32.band(a, b)`, `bit32.lshift(a, n)`",
+        )
+    } else {
+        None
     }
 }

@@ -15,6 +15,8 @@ mod decode;
 mod encode;
 mod meter;
 mod natives;
+mod ordered;
+mod traceback;
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -29,6 +31,7 @@ use mlua::{
 
 pub(crate) use encode::EncodeError;
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
+pub(crate) use traceback::{Frame, joined};
 
 use crate::protocol::{Failure, Json, failure::kind};
 use meter::{METER, Parcel};

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::Coverage;
+use crate::blueprint::Edition;
 
 /// The files of a bundle. Paths are relative, with `/`, and without `./`.
 pub trait Files: Send + Sync {
@@ -34,12 +35,26 @@ pub struct Source {
     files: Arc<dyn Files>,
     host: Host,
     coverage: Option<Coverage>,
+    edition: Edition,
 }
 
 impl Source {
-    /// Names `files` by `key`; different files never share a key.
+    /// Names `files` by `key`; different files never share a key. The main file says its edition.
     pub fn new(key: impl Into<Arc<str>>, files: impl Files + 'static, host: Host) -> Self {
-        Self { key: key.into(), files: Arc::new(files), host, coverage: None }
+        let entry = files.entry();
+        let edition = files.text(entry).map(|text| Edition::of(entry, text)).unwrap_or_default();
+        Self { key: key.into(), files: Arc::new(files), host, coverage: None, edition }
+    }
+
+    /// The same, read as written in another edition.
+    #[must_use]
+    pub fn of_edition(self, edition: Edition) -> Self {
+        Self { edition, ..self }
+    }
+
+    /// The edition that it is written in.
+    pub fn edition(&self) -> Edition {
+        self.edition
     }
 
     /// Lets the lines that run be counted.

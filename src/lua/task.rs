@@ -108,7 +108,7 @@ fn call(
             }
             EncodeError::TooLarge { .. } => failure::limit(error.to_string()),
         }),
-        Halt::Raised => Err(co.raised()),
+        Halt::Raised => Err(failure::raised(&co)),
         Halt::Called => Err(Failure::new(kind::SCRIPT, "an agent's function cannot use ctx")),
         Halt::OutOfMemory | Halt::Undelivered => Err(no_room()),
     }

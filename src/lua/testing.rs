@@ -19,7 +19,7 @@ use super::{
     vms::Limits,
 };
 use crate::{
-    blueprint::Bundle,
+    blueprint::{Bundle, Edition},
     journal::Note,
     protocol::{Failure, Json, failure::kind},
 };
@@ -36,6 +36,7 @@ pub struct TestFile {
     vm: Vm,
     value: usize,
     names: Vec<TestName>,
+    asserts: bool,
 }
 
 /// A test's name and where it stands.
@@ -56,7 +57,10 @@ pub enum TestHalt {
     /// It asks for something.
     Asks(Json),
     /// It is at its end, and nothing was wrong.
-    Passed,
+    Passed {
+        /// Whether it looked at anything that could be.
+        asserted: bool,
+    },
     /// Something was wrong.
     Failed(Failure),
 }
@@ -67,9 +71,13 @@ impl TestFile {
     /// # Errors
     /// What is wrong with it.
     pub fn open(bundle: &Bundle, limits: &Limits) -> Result<Self, Failure> {
-        let source = Source::new(bundle.hash(), bundle.clone(), HOST);
+        // Nothing is stored of a test: it is always written in the latest edition.
+        let source = Source::new(bundle.hash(), bundle.clone(), HOST).of_edition(Edition::LATEST);
         let vm = Vm::open(&source, MEMORY.saturating_mul(2), 1, true).map_err(|_| no_room())?;
-        let mut file = Self { vm, value: limits.value, names: Vec::new() };
+        let asserts = bundle.files().values().any(|text| {
+            text.contains("assert(") || text.contains("error(") || text.contains("assert (")
+        });
+        let mut file = Self { vm, value: limits.value, names: Vec::new(), asserts };
         let co = file.vm.machine.coroutine(1, &file.vm.entries.tests, ());
         let co = co.map_err(|_| no_room())?;
         file.names = match file.resume(&co, Delivery::Nothing)? {
@@ -83,6 +91,11 @@ impl TestFile {
             _ => return Err(co.raised()),
         };
         Ok(file)
+    }
+
+    /// Whether `assert` or `error` stand in it, which the library does not see.
+    pub fn has_assert(&self) -> bool {
+        self.asserts
     }
 
     /// Its tests, in their order.
@@ -114,7 +127,9 @@ impl TestFile {
         };
         match self.resume(co, delivery) {
             Err(failure) => TestHalt::Failed(failure),
-            Ok(Halt::Returned) => TestHalt::Passed,
+            Ok(Halt::Returned) => TestHalt::Passed {
+                asserted: co.json(1, self.value).is_ok_and(|it| it.as_str() == "true"),
+            },
             Ok(Halt::Called) if super::call::whole(co, 1) == Some(ASK) => {
                 match co.json(2, self.value) {
                     Ok(request) => TestHalt::Asks(request),
@@ -227,7 +242,7 @@ mod tests {
         asked(file.go_on(&case, Some(&Ok(Json::null()))));
         let ended = json!({ "status": "completed", "output": { "a": [1] } });
         let halt = file.go_on(&case, Some(&Ok(Json::from(&ended))));
-        assert!(matches!(halt, TestHalt::Passed), "{halt:?}");
+        assert!(matches!(halt, TestHalt::Passed { asserted: true }), "{halt:?}");
     }
 
     #[test]

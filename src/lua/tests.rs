@@ -1,11 +1,13 @@
 //! The fixture, and the tests by theme.
 
 mod attacks;
+mod editions;
 mod flows;
 mod library;
 mod middleware;
 mod nodes;
 mod sandbox;
+mod tracebacks;
 mod values;
 
 use std::{collections::BTreeMap, sync::Arc};

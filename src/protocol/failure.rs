@@ -42,6 +42,8 @@ pub mod kind {
     pub const SCRIPT: &str = "script";
     /// An effect could not be applied.
     pub const EFFECT: &str = "effect";
+    /// A template of the agent uses what is not there, or breaks a limit.
+    pub const TEMPLATE: &str = "template";
     /// The environment of an agent cannot be provided. Retryable if a secret was unavailable.
     pub const ENVIRONMENT: &str = "environment";
 }

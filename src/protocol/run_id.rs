@@ -24,11 +24,24 @@ pub struct IdError {
     pub prefix: &'static str,
 }
 
+impl IdError {
+    /// Returns whether the text has the form of an id, although no id is written like this.
+    pub fn is_well_formed(&self) -> bool {
+        let rest = self.text.strip_prefix(self.prefix).and_then(|text| text.strip_prefix('_'));
+        rest.is_some_and(|rest| {
+            rest.len() == 26 && rest.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+        })
+    }
+}
+
 /// Identifies one run permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(Uuid);
 
 impl RunId {
+    /// Numbers of runs stay below this one.
+    pub const MOST: u64 = 1 << RUN_BITS;
+
     /// Builds the id of run `num`, created at `created_ms` (Unix milliseconds).
     pub fn new(num: u64, created_ms: u64) -> Self {
         debug_assert!(num < 1 << RUN_BITS, "run numbers stay under 2^36");

@@ -48,13 +48,9 @@ impl Scribe {
                 // The receiver is gone only when the host stops.
                 ack: Box::new(move |result| drop(ack.send(result))),
             };
-            let store = Arc::clone(&self.store);
-            // `submit` may block while the queue is full, so it must not run on the runtime.
-            let submitted = self.tasks.spawn_blocking(move || store.submit(batch)).await;
-            let result = match submitted {
-                Ok(()) => acked.await.unwrap_or(Err(StoreError::Closed)),
-                Err(_) => Err(StoreError::Closed),
-            };
+            self.store.room().await;
+            self.store.submit(batch);
+            let result = acked.await.unwrap_or(Err(StoreError::Closed));
             if let Err(error) = &result {
                 tracing::error!(%error, "could not write what sessions are to be told");
                 tokio::select! {

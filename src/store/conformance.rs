@@ -18,6 +18,8 @@ macro_rules! conformance {
             what_was_appended_is_read_back
             a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
             a_continued_run_has_a_current_history_and_all_of_them
+            a_run_is_loaded_with_everything_that_it_is_taken_up_from
+            of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for
             a_history_is_read_in_pages_that_are_bounded
             a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone
@@ -26,7 +28,7 @@ macro_rules! conformance {
             nothing_is_written_with_a_revoked_token
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
-            due_runs_come_soonest_first_and_only_of_their_shard
+            due_runs_come_soonest_first_and_only_of_their_partitions
             open_runs_without_a_nonce_are_found_and_a_nonce_is_kept
             only_open_children_are_listed
             a_batch_is_seen_by_every_reader_once_it_is_acknowledged

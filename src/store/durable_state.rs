@@ -250,11 +250,8 @@ impl DurableState {
             // The receiver may be gone. The write is valid anyway.
             let _ = ack.send(result);
         });
-        let store = Arc::clone(&self.store);
-        let batch = Batch { checks, run: None, writes, ack };
-        // `submit` may block while the queue is full, so it must not run on the runtime.
-        let queued = self.tasks.spawn_blocking(move || store.submit(batch));
-        queued.await.map_err(|_| StoreError::Closed)?;
+        self.store.room().await;
+        self.store.submit(Batch { checks, run: None, writes, ack });
         acked.await.map_err(|_| StoreError::Closed)?
     }
 

@@ -11,10 +11,13 @@ mod durable_state;
 mod fair;
 mod find;
 mod health;
+mod load;
 mod memory;
+mod part;
 mod rows;
 mod size;
 mod sqlite;
+mod threads;
 mod upkeep;
 
 #[cfg(test)]
@@ -28,7 +31,9 @@ pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
+pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
+pub use part::Part;
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
@@ -40,9 +45,12 @@ pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
 };
+pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
 
 use std::sync::Arc;
+
+use async_trait::async_trait;
 
 use crate::{
     journal::{Entry, Fact},
@@ -67,12 +75,19 @@ pub trait Store: Writer + Reader {
 }
 
 /// The write side: everything durable goes through it.
+#[async_trait]
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
     /// or refused. Batches of one run commit in the order of their submission, and so do those that
-    /// belong to no run. Across runs the order is fair, not that of submission. Blocks while the
-    /// queue is full.
+    /// belong to no run. Across runs the order is fair, not that of submission. Never blocks, also
+    /// while the queue is full: callers wait for [`Writer::room`] first.
     fn submit(&self, batch: Batch);
+
+    /// Waits until the queue is not full.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    async fn room(&self);
 
     /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64;
@@ -91,7 +106,10 @@ pub trait Writer: Send + Sync {
     fn reserve_run(&self, run: u64) -> bool;
 }
 
-/// The read side. A reader sees every batch that was acknowledged before the call.
+/// What can be read. A reader sees every batch that was acknowledged before the call.
+///
+/// Every method may block on the disk. A shard's thread must not call any of them: a blocking thread
+/// reads for it and sends the result as a message (see [`MovingRuns`]).
 pub trait Reader: Send + Sync {
     /// Returns the header of a run.
     ///
@@ -99,21 +117,27 @@ pub trait Reader: Send + Sync {
     /// Fails when the database cannot be read. This holds for every method here.
     fn header(&self, run: u64) -> Result<Option<Header>, StoreError>;
 
-    /// Returns runs, newest first, at most `filter.limit`.
+    /// Returns everything that is needed to load a run, in one snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] for a history of more than `want.most` bytes; also when an entry
+    /// cannot be decoded.
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError>;
+
+    /// Runs, newest first, at most `filter.limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
 
-    /// Returns the runs of `shard` (run number modulo `shards`) with a wake-up time up to
-    /// `until_ms`, soonest first, at most `limit`: (run, `wake_at_ms`).
+    /// Runs of some partitions with a wake-up time up to `until_ms`, soonest first, at most `limit`:
+    /// (run, wake_at_ms).
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError>;
@@ -790,7 +814,7 @@ pub enum StoreError {
         path: String,
     },
     /// Another process owns the data directory.
-    #[error("{path} is in use by another process (pid {pid})")]
+    #[error("lock {path}: another process has it (pid {pid})")]
     Owned {
         /// The data directory.
         path: String,

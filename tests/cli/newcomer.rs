@@ -218,7 +218,8 @@ fn with_json_failures_are_json_as_well() {
 const FAILS: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
   name = "fails",
-  agents = { no = { operator = "process", command = { "false" }, retry = { max_attempts = 2, backoff = "10ms" } } },
+  agents = { no = { operator = "process", command = { "sleep", "600" }, timeout = "100ms",
+    retry = { max_attempts = 2, backoff = "10ms" } } },
   flow = function(ctx) return ctx:run("no") end,
 }
 "#;
@@ -232,24 +233,25 @@ async fn the_log_of_the_daemon_tells_what_happens_to_runs() {
     assert_eq!(daemon.ended(&run).await["status"], "failed");
     assert_eq!(daemon.stop(), Some(0));
     let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
-    let lines: Vec<serde_json::Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
-        .collect();
-    let of = |message: &str| -> Vec<_> {
-        lines.iter().filter(|line| line["message"] == message && line["run"] == run).collect()
+    for line in log.lines() {
+        let read = serde_json::from_str::<serde_json::Value>(line);
+        assert!(read.is_ok(), "{line}");
+    }
+    let of = |message: &str| -> Vec<&str> {
+        let said = format!("\"message\":\"{message}\"");
+        log.lines().filter(|line| line.contains(&said) && line.contains(&run)).collect()
     };
     assert_eq!(of("run started").len(), 1, "{log}");
-    assert_eq!(of("attempt failed")[0]["kind"], "process", "{log}");
+    let failed = of("attempt failed");
+    assert!(failed[0].contains("\"WARN\"") && failed[0].contains("\"kind\":\"timeout\""), "{log}");
     let ended = of("run ended");
-    assert_eq!((ended.len(), &ended[0]["status"]), (1, &json!("failed")), "{log}");
-    assert_eq!(ended[0]["level"], "WARN", "{log}");
+    assert!(ended[0].contains("\"status\":\"failed\"") && ended.len() == 1, "{log}");
 }
 
 #[tokio::test]
 async fn after_a_kill_the_log_counts_the_attempts_that_were_interrupted() {
     let shell = Shell::new();
-    let source = FAILS.replace("\"false\"", "\"sleep\", \"600\"");
+    let source = FAILS.replace("100ms", "1h");
     let source = source.replace(
         "return ctx:run(\"no\")",
         "ctx:all { function() ctx:run(\"no\") end, function() ctx:run(\"no\") end }",

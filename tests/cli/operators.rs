@@ -131,8 +131,8 @@ fn a_composite_falls_back_and_its_members_are_shown_below_it() {
     let shown = shell.run(&["show", "last"]).ok().stdout;
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     let at = lines.iter().position(|line| line.contains(" ✓ a")).expect("the composite");
-    assert!(lines[at + 1].contains(" ✗ a by away"), "{shown}");
-    assert!(lines[at + 2].contains(" ✓ a by process"), "{shown}");
+    assert!(lines[at + 2].contains(" ✗ a by away"), "{shown}");
+    assert!(lines[at + 3].contains(" ✓ a by process"), "{shown}");
     let listed = shell.run(&["operators"]).ok().stdout;
     assert!(listed.contains("fallback of away, process"), "{listed}");
     let doctor = shell.run(&["doctor"]).stdout;

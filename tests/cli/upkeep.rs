@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, refusal, repository, send};
 
 const WAITS: &str = r#"
 local swarm = require("swarm")
@@ -186,4 +186,29 @@ fn a_run_moves_to_another_directory_as_a_document() {
     let half = &printed[..printed.len() / 2];
     shell.write("half.jsonl", half);
     shell.run(&["--data", "there", "import", "half.jsonl"]).exits(2).says(&["document"]);
+}
+
+/// Runs of edition 1 as a release before the editions left them: their loops went through tables in
+/// Luau's order, an agent file was a template, the input was changed and a duration had no unit.
+#[tokio::test]
+async fn runs_of_edition_1_go_on_as_they_began() {
+    let shell = Shell::new();
+    let id = "run_agraj6n2y5yadaaaaaaaiaaaaa";
+    for data in ["open", "done"] {
+        let document = repository(&format!("tests/golden/edition-1-{data}.jsonl"));
+        shell.run(&["--data", data, "import", document.to_str().unwrap()]).ok();
+        let replayed = shell.run(&["--data", data, "replay", id]).ok();
+        assert!(replayed.stdout.contains("no divergence"), "{}", replayed.stdout);
+    }
+    let done = shell.run(&["--data", "done", "result", id]).ok().json();
+    assert_eq!(done["list"], json!([99, 2]));
+    let daemon = Daemon::start(&shell.path("open"));
+    let (status, said) = send(daemon.post(&format!("/v1/runs/{id}/resume"), &json!({}))).await;
+    assert!((200..300).contains(&status), "{said}");
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let task = tasks["items"][0]["id"].as_str().unwrap_or_else(|| panic!("{tasks}"));
+    let answer = json!({ "output": "yes" });
+    let (status, said) = send(daemon.post(&format!("/v1/tasks/{task}/answer"), &answer)).await;
+    assert!((200..300).contains(&status), "{said}");
+    assert_eq!(daemon.ended(id).await["output"], done);
 }

@@ -29,12 +29,13 @@ const AGENTS: &str = r#"{
   }"#;
 const HEAD: &str = "local swarm = require(\"swarm\")\nlocal s, n = swarm.schema, swarm.nodes\n";
 const CHILD: &str = r#"local swarm = require("swarm")
-return swarm.blueprint { name = "child", flow = function(_, input) return { got = input } end }
+return swarm.blueprint { name = "child", edition = 2, flow = function(_, input) return { got = input } end }
 "#;
 /// What the examples of tests are about.
 const EXAMPLE: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
   name = "example",
+  edition = 2,
   agents = {
     reviewer = { operator = "echo" },
     ship = { operator = "human" },
@@ -180,7 +181,7 @@ fn check_of(expected: &[&str]) -> String {
 
 fn with_flow(code: &str) -> String {
     format!(
-        "{HEAD}return swarm.blueprint {{\n  name = \"snippet\",\n  agents = {AGENTS},\n  flow = function(ctx, input)\n{code}\n  end,\n}}\n"
+        "{HEAD}return swarm.blueprint {{\n  name = \"snippet\",\n  edition = 2,\n  agents = {AGENTS},\n  flow = function(ctx, input)\n{code}\n  end,\n}}\n"
     )
 }
 
@@ -192,7 +193,7 @@ fn with_keys(keys: &str) -> String {
     let agents = if has("agents") { String::new() } else { format!("  agents = {AGENTS},\n") };
     let flow = if has("flow") { "" } else { "  flow = function() end,\n" };
     format!(
-        "{HEAD}return swarm.blueprint {{\n  name = \"snippet\",\n{agents}{flow}{keys}{comma}\n}}\n"
+        "{HEAD}return swarm.blueprint {{\n  name = \"snippet\",\n  edition = 2,\n{agents}{flow}{keys}{comma}\n}}\n"
     )
 }
 

@@ -6,8 +6,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::Value;
+use utoipa::ToSchema;
 
-use super::{begin, read, sse};
+use super::{begin, create::MessageBody, read, sse};
 use crate::{
     api::{
         app::Api,
@@ -18,12 +19,24 @@ use crate::{
     respond::chat::{Chunks, Stops, as_response, completion},
 };
 
+/// The fields that every request for a completion has; other fields are those of chat completions.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct ChatBody {
+    /// A blueprint, or `blueprint/agent`.
+    #[schema(example = "hello")]
+    model: String,
+    /// The conversation.
+    #[schema(min_items = 1)]
+    messages: Vec<MessageBody>,
+}
+
 /// Answers a conversation in the shape of chat completions. It is a response like any other, and
 /// the run behind it can be looked at; `store: false` lets it go.
 #[utoipa::path(
     post, path = "/v1/chat/completions", operation_id = "chat_complete", tag = "responses",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
-    request_body = Object,
+    request_body = ChatBody,
     responses(
         (status = 200, description = "The completion, or its chunks.", content((Object = "application/json"), (Object = "text/event-stream"))),
         (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`", body = ModelErrorBody),

@@ -3,7 +3,7 @@
 use axum::{Json as JsonBody, extract::State};
 use serde_json::{Value, json};
 
-use super::{begin, continued, earlier, fresh, said};
+use super::{begin, continued, create::ResponseBody, earlier, fresh, said};
 use crate::{
     api::{
         app::Api,
@@ -23,7 +23,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/v1/responses/compact", operation_id = "response_compact", tag = "responses",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
-    request_body = Object,
+    request_body = ResponseBody,
     responses(
         (status = 200, description = "`{id, object: \"response.compaction\", created_at, output, usage}`", body = Object),
         (status = 400, description = "`invalid_body`, `not_supported`, `previous_response_not_found`", body = ModelErrorBody),

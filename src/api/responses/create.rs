@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{begin, read, sse};
 use crate::{
@@ -17,6 +18,38 @@ use crate::{
     door::{ModelErrorBody, Problem},
 };
 
+/// The fields that a request for a response needs; the specification has the others.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct ResponseBody {
+    /// A blueprint, or `blueprint/agent`.
+    #[schema(example = "hello")]
+    model: String,
+    input: InputBody,
+}
+
+/// The question. It may be absent beside `previous_response_id`.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+enum InputBody {
+    /// The text of the user.
+    Text(String),
+    /// The items of a conversation; messages are the simplest of them.
+    Items(Vec<MessageBody>),
+}
+
+/// A message of a conversation.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct MessageBody {
+    /// Who wrote it.
+    #[schema(pattern = "^(user|assistant|system|developer)$")]
+    role: String,
+    /// The text; the specification has other forms.
+    content: String,
+}
+
 /// Answers a conversation, as a model does.
 ///
 /// `model` is a blueprint, or `blueprint/agent`. The body, the response and the events are those of
@@ -26,7 +59,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/v1/responses", operation_id = "response_create", tag = "responses",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
-    request_body = Object,
+    request_body = ResponseBody,
     responses(
         (status = 200, description = "The response, or its events.", content((Object = "application/json"), (Object = "text/event-stream"))),
         (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`, `previous_response_not_found`", body = ModelErrorBody),

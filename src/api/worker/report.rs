@@ -19,16 +19,16 @@ use crate::{
 pub(in crate::api) struct ResultBody {
     /// The output; null is one. Needed unless the task failed.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
     /// Whether the task is done; by default it is, unless there is an `error`.
     ok: Option<bool>,
     /// Why it failed: a text, or `{message, retryable, data}`.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     error: Option<Json>,
     /// What it used: `{input, output, cached, reasoning, cost}`, tokens as numbers and the cost in
     /// US dollars as a decimal string. What is missing counts as not reported.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     usage: Option<Json>,
     /// What is to be done together with the acceptance: a list of effects.
     #[schema(value_type = Option<Vec<Object>>)]

@@ -11,56 +11,13 @@ use crate::{
         Budget, Labels, asking,
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
+        library,
     },
     flow::Asking,
     protocol::Json,
 };
 
-const KEYS: &[&str] = &[
-    "budget",
-    "by",
-    "check",
-    "command",
-    "compaction",
-    "cwd",
-    "description",
-    "effort",
-    "env",
-    "environment",
-    "fn",
-    "input",
-    "labels",
-    "maxTurns",
-    "max_concurrency",
-    "max_cost",
-    "max_duration",
-    "max_failures",
-    "max_repeats",
-    "max_tool_calls",
-    "max_turns",
-    "model",
-    "name",
-    "on_exceeded",
-    "operator",
-    "output",
-    "park",
-    "prompt",
-    "queue",
-    "remind",
-    "required",
-    "retry",
-    "rules",
-    "system",
-    "timeout",
-    "tool",
-    "tools",
-    "warn_at",
-    "worker",
-];
 const LATER_KEYS: [&str; 2] = ["middleware", "on"];
-const BUDGET: [&str; 2] = ["tokens", "usd"];
-const WORKER: [&str; 2] = ["subagent_type", "tools"];
-const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
 const KEYS_OF_KINDS: &[(&str, &str)] = &[
@@ -86,7 +43,7 @@ impl Checker<'_> {
         run_input: Option<&Value>,
         operator: Option<&str>,
     ) -> Agent {
-        self.known_keys(table, KEYS, &LATER_KEYS);
+        self.known_keys(table, &library::keys("Agent"), &LATER_KEYS);
         // An agent file names its agent; the key that it stands under is what counts.
         self.text(table, "name");
         let has_fn = match table.get("fn") {
@@ -105,11 +62,12 @@ impl Checker<'_> {
         let model_loop = self.model_loop(table, &operator).map(Box::new);
         let agent = Agent {
             system: self.text(table, "system"),
+            literal: self.boolean(table, "template") == Some(false),
             prompt: self.text(table, "prompt"),
             description: self.text(table, "description"),
             output: self.schema(table, "output", false).map(Into::into),
             worker: self.worker(table),
-            command: self.texts(table, "command").unwrap_or_default(),
+            command: self.command(table),
             check: self.boolean(table, "check").unwrap_or(true),
             cwd: self.cwd(table),
             env: self.env(table),
@@ -139,6 +97,7 @@ impl Checker<'_> {
             self.name(queue, &table.pointer("queue"));
         }
         self.prompts(table, input.as_ref(), run_input);
+        self.commands(table, input.as_ref());
         if !agent.operator.is_empty() {
             self.operator(table, &agent);
         }
@@ -215,10 +174,24 @@ impl Checker<'_> {
         }
     }
 
+    /// The command of a process: a list, which no shell reads.
+    fn command(&mut self, table: &Table<'_>) -> Vec<String> {
+        let command = self.texts(table, "command");
+        if let (Some(Value::String(line)), Some(finding)) =
+            (table.get("command"), self.findings.last_mut())
+        {
+            let line: String = line.chars().take(80).collect();
+            finding.hint = Some(format!(
+                "write the program and its arguments, {{ \"ls\", \"-l\" }}, or ask a shell: {{ \"sh\", \"-c\", {line:?} }}"
+            ));
+        }
+        command.unwrap_or_default()
+    }
+
     fn budget(&mut self, table: &Table<'_>) -> Budget {
         let what = format!("`budget` of {}", table.what());
         let Some(budget) = self.table(table, "budget", &what) else { return Budget::default() };
-        self.known_keys(&budget, &BUDGET, &[]);
+        self.known_keys(&budget, &library::keys("Budget"), &[]);
         self.amounts(&budget)
     }
 
@@ -253,7 +226,7 @@ impl Checker<'_> {
     fn worker(&mut self, table: &Table<'_>) -> Option<WorkerBinding> {
         let what = format!("`worker` of {}", table.what());
         let worker = self.table(table, "worker", &what)?;
-        self.known_keys(&worker, &WORKER, &[]);
+        self.known_keys(&worker, &library::keys("WorkerBinding"), &[]);
         Some(WorkerBinding {
             subagent_type: self.required_text(&worker, "subagent_type").unwrap_or_default(),
             tools: self.texts(&worker, "tools").unwrap_or_default(),
@@ -381,7 +354,7 @@ impl Checker<'_> {
         let Some(table) = self.table(table, "retry", &what) else {
             return retry;
         };
-        self.known_keys(&table, &RETRY, &[]);
+        self.known_keys(&table, &library::keys("Retry"), &[]);
         if let Some(attempts) = self.integer(&table, "max_attempts", 1..=1_000) {
             retry.max_attempts = attempts;
         }

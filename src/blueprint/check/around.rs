@@ -10,11 +10,10 @@ use crate::blueprint::{
     FileWatch, Schedule,
     definition::{Missed, Trigger, TriggerEvent},
     diagnostics::code,
+    library,
     locate::pointer,
 };
 
-const TRIGGER: [&str; 9] =
-    ["input", "max_open", "missed", "root", "schedule", "settle", "signal", "watch", "zone"];
 /// What a trigger can wait for, each with the keys that only it has.
 const EVENTS: [(&str, &[&str]); 3] = [
     ("schedule", &["zone", "missed"]),
@@ -60,7 +59,7 @@ impl Checker<'_> {
     }
 
     fn trigger(&mut self, table: &Table<'_>) -> Option<Trigger> {
-        self.known_keys(table, &TRIGGER, &[]);
+        self.known_keys(table, &library::keys("Trigger"), &[]);
         let input = table.get("input").map(Into::into);
         let given: Vec<_> = EVENTS.iter().filter(|(it, _)| table.get(it).is_some()).collect();
         let [(event, keys)] = given[..] else {

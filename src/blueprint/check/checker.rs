@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use crate::{
-    blueprint::{bundle::Bundle, diagnostics::Finding, locate::Outline, template::Templates},
+    blueprint::{
+        bundle::Bundle, diagnostics::Finding, edition::Edition, locate::Outline,
+        template::Templates,
+    },
     flow::ValuePath,
 };
 
@@ -62,6 +65,7 @@ pub trait Operators {
 /// A bundle that is being checked.
 pub(super) struct Checker<'a> {
     pub bundle: &'a Bundle,
+    pub edition: Edition,
     pub outline: Outline,
     pub operators: &'a dyn Operators,
     pub templates: Templates,

@@ -7,6 +7,7 @@ use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
     diagnostics::{Finding, Position, Severity, code, hint_for},
     duration::old_form,
+    edition::Edition,
     library,
     tokens::{Kind, Token, tokens},
 };
@@ -33,7 +34,8 @@ impl Checker<'_> {
         let bundle = self.bundle;
         for (path, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             let tokens = tokens(text);
-            let mut found = Look { path, tokens: &tokens, found: Vec::new() };
+            let edition = self.edition;
+            let mut found = Look { path, edition, tokens: &tokens, found: Vec::new() };
             found.all();
             found.durations();
             found.found.truncate(MOST);
@@ -111,6 +113,7 @@ fn runs(tokens: &[Token<'_>]) -> (bool, bool) {
 
 struct Look<'t, 's> {
     path: &'t str,
+    edition: Edition,
     tokens: &'t [Token<'s>],
     found: Vec<Finding>,
 }
@@ -174,7 +177,11 @@ impl Look<'_, '_> {
             if option || matches!(method, Some("sleep" | "timeout")) {
                 let message = format!("the duration \"{text}\" {why}");
                 let hint = Some(format!("write \"{instead}\""));
-                self.say(index, Severity::Warning, code::OLD_DURATION, message, hint);
+                let severity = match self.edition {
+                    Edition::One => Severity::Warning,
+                    Edition::Two => Severity::Error,
+                };
+                self.say(index, severity, code::OLD_DURATION, message, hint);
             }
         }
     }

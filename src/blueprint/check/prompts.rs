@@ -12,11 +12,14 @@ use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     agent_md,
     diagnostics::{Finding, Position, code, hint_for},
-    locate::Form,
+    locate::{Form, pointer},
     template::{DIRECTIVE, FIXED_SLOTS, TemplateError},
 };
 
-const RUN: [&str; 2] = ["id", "input"];
+const RUN: &[&str] = &["id", "input"];
+/// What a command or an environment knows of its run, and what it knows besides.
+const RUN_OF_COMMANDS: &[&str] = &["id"];
+const OF_COMMANDS: &[&str] = &["bundle", "moonswarm"];
 
 impl Checker<'_> {
     pub(super) fn prompts(
@@ -25,11 +28,47 @@ impl Checker<'_> {
         input: Option<&Value>,
         run_input: Option<&Value>,
     ) {
-        let known = Known { input: Names::of(input), run_input: Names::of(run_input) };
+        let known = Known {
+            input: Names::of(input),
+            run_input: Names::of(run_input),
+            run: RUN,
+            besides: &[],
+        };
+        let literal = table.get("template") == Some(&Value::Bool(false));
         for key in ["system", "prompt"] {
+            if key == "system" && literal {
+                continue;
+            }
             if let Some(Value::String(template)) = table.get(key) {
                 let place = self.place(&table.pointer(key), table.at(), template);
                 self.template(template, &place, &format!("`{key}` of {}", table.what()), &known);
+            }
+        }
+    }
+
+    /// The templates of a process: its command and its environment.
+    pub(super) fn commands(&mut self, table: &Table<'_>, input: Option<&Value>) {
+        let known = Known {
+            input: Names::of(input),
+            run_input: Names::Any,
+            run: RUN_OF_COMMANDS,
+            besides: OF_COMMANDS,
+        };
+        let parts = |key: &str| match table.get(key) {
+            Some(Value::Array(items)) => {
+                items.iter().enumerate().map(|(n, it)| (n.to_string(), it.clone())).collect()
+            }
+            Some(Value::Object(map)) => {
+                map.iter().map(|(name, it)| (name.clone(), it.clone())).collect()
+            }
+            _ => Vec::new(),
+        };
+        for key in ["command", "env"] {
+            for (part, value) in parts(key) {
+                let Value::String(template) = value else { continue };
+                let at = pointer(&table.pointer(key), &part);
+                let place = self.place(&at, table.at(), &template);
+                self.template(&template, &place, &format!("`{key}` of {}", table.what()), &known);
             }
         }
     }
@@ -56,6 +95,16 @@ impl Checker<'_> {
         }
     }
 
+    /// The agent file whose text this is.
+    fn agent_file_with(&self, text: &str) -> Option<(String, agent_md::AgentFile)> {
+        let files = self.bundle.files().iter().filter(|(path, _)| path.ends_with(".md"));
+        files.filter(|(_, whole)| whole.contains(text)).find_map(|(path, whole)| {
+            let (file, _) = agent_md::read(path, whole);
+            let is = file.fields.get("system").and_then(Value::as_str) == Some(text);
+            is.then(|| (path.clone(), file))
+        })
+    }
+
     /// Where a template's text stands.
     fn place(&self, pointer: &str, agent: &str, template: &str) -> Place {
         let spot = self.outline.spot(pointer);
@@ -73,6 +122,13 @@ impl Checker<'_> {
             let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
             let start = Position { line: file.body_line, column: 1 };
             return Place { file: path.to_owned(), start, exact };
+        }
+        // Agents of a module are not written out in the main file: theirs is found by its text.
+        if spot.is_none()
+            && let Some((path, file)) = self.agent_file_with(template)
+        {
+            let start = Position { line: file.body_line, column: 1 };
+            return Place { file: path, start, exact: true };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
@@ -147,6 +203,8 @@ fn first_use(template: &str, name: &str) -> usize {
 struct Known<'a> {
     input: Names<'a>,
     run_input: Names<'a>,
+    run: &'static [&'static str],
+    besides: &'static [&'static str],
 }
 
 impl<'a> Known<'a> {
@@ -155,12 +213,13 @@ impl<'a> Known<'a> {
         let parts: Vec<_> = name.split('.').collect();
         match parts.as_slice() {
             ["input", key, ..] => self.input.refuse(key),
-            ["run", "input", key, ..] => self.run_input.refuse(key),
-            ["run", key, ..] if !RUN.contains(key) => Some(RUN.to_vec()),
-            [fixed, ..] if FIXED_SLOTS.contains(fixed) => None,
+            ["run", "input", key, ..] if self.run.contains(&"input") => self.run_input.refuse(key),
+            ["run", key, ..] if !self.run.contains(key) => Some(self.run.to_vec()),
+            [fixed, ..] if FIXED_SLOTS.contains(fixed) || self.besides.contains(fixed) => None,
             [key, ..] => {
                 let mut candidates = self.input.refuse_slot(key)?;
                 candidates.extend(FIXED_SLOTS);
+                candidates.extend(self.besides);
                 Some(candidates)
             }
             [] => None,

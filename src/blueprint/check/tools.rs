@@ -13,6 +13,7 @@ use crate::{
         definition::Agent,
         diagnostics::{code, did_you_mean},
         expression::{self, Reading},
+        library,
         locate::pointer,
         model_loop::{Flush, ModelLoop, On, Rule, Target, Tool, tool_name},
     },
@@ -20,28 +21,7 @@ use crate::{
     protocol::Json,
 };
 
-const TOOL: [&str; 15] = [
-    "agent",
-    "allow",
-    "approve",
-    "description",
-    "fn",
-    "http",
-    "input",
-    "mcp",
-    "name",
-    "operator",
-    "parallel_safe",
-    "prefix",
-    "scope",
-    "state",
-    "timeout",
-];
 const TARGETS: [&str; 6] = ["agent", "fn", "http", "mcp", "operator", "state"];
-const RULE: [&str; 8] = ["after", "ask", "before", "deny", "halt", "say", "set", "when"];
-const COMPACTION: [&str; 4] = ["at", "flush", "keep", "strategy"];
-const FLUSH: [&str; 3] = ["prefix", "required", "scope"];
-const EXCEEDED: [&str; 1] = ["downgrade"];
 /// The keys that only a model's loop goes by.
 const LOOP: [&str; 10] = [
     "compaction",
@@ -160,7 +140,7 @@ impl Checker<'_> {
     }
 
     fn tool(&mut self, table: &Table<'_>, place: usize) -> Option<Tool> {
-        self.known_keys(table, &TOOL, &[]);
+        self.known_keys(table, &library::keys("Tool"), &[]);
         let what = table.what().to_owned();
         let targets: Vec<&str> =
             TARGETS.iter().copied().filter(|key| table.get(key).is_some()).collect();
@@ -310,7 +290,7 @@ impl Checker<'_> {
     }
 
     fn rule(&mut self, table: &Table<'_>) -> Option<Rule> {
-        self.known_keys(table, &RULE, &[]);
+        self.known_keys(table, &library::keys("Rule"), &[]);
         let (before, after) = (self.text(table, "before"), self.text(table, "after"));
         let any = |name: String| if name == "tool" { "*".to_owned() } else { name };
         let on = match (before, after) {
@@ -380,7 +360,7 @@ impl Checker<'_> {
     fn compaction(&mut self, table: &Table<'_>) -> Option<Compaction> {
         let what = format!("`compaction` of {}", table.what());
         let table = self.table(table, "compaction", &what)?;
-        self.known_keys(&table, &COMPACTION, &[]);
+        self.known_keys(&table, &library::keys("Compaction"), &[]);
         if table.get("at").is_none() {
             self.missing(&table, "at", "at = 100000");
         }
@@ -411,7 +391,7 @@ impl Checker<'_> {
             Value::Object(map) if map.is_empty() => Some(default),
             _ => {
                 let flush = self.table(&compaction, "flush", &what)?;
-                self.known_keys(&flush, &FLUSH, &[]);
+                self.known_keys(&flush, &library::keys("Flush"), &[]);
                 Some(Flush {
                     scope: self.text(&flush, "scope"),
                     prefix: self.text(&flush, "prefix").unwrap_or(default.prefix),
@@ -444,7 +424,7 @@ impl Checker<'_> {
                 let Some(table) = self.table(table, "on_exceeded", &what) else {
                     return Exceeded::Halt;
                 };
-                self.known_keys(&table, &EXCEEDED, &[]);
+                self.known_keys(&table, &library::keys("Exceeded"), &[]);
                 self.required_text(&table, "downgrade").map_or(Exceeded::Halt, Exceeded::Downgrade)
             }
             Some(_) => {

@@ -11,6 +11,7 @@ use crate::{
         Budget,
         diagnostics::{code, hint_for},
         duration::{old_form, parse_duration, seconds_to_ms},
+        edition::Edition,
         locate::pointer,
     },
     schema::Schema,
@@ -256,7 +257,9 @@ impl Checker<'_> {
         } else if let Some((why, instead)) = value.as_str().and_then(old_form) {
             let message = format!("`{key}` in {}: {value} {why}", table.what());
             let finding = self.at_value(&table.pointer(key), code::OLD_DURATION, message);
-            self.findings.push(finding.hint(format!("write \"{instead}\"")).warning());
+            let finding = finding.hint(format!("write \"{instead}\""));
+            let refused = self.edition >= Edition::Two;
+            self.findings.push(if refused { finding } else { finding.warning() });
         }
         read
     }

@@ -68,6 +68,8 @@ pub struct TestReport {
     pub after_crash: Option<usize>,
     /// What it printed, and which snapshots it wrote.
     pub said: Vec<String>,
+    /// What is probably not as meant, where nothing was wrong.
+    pub findings: Vec<String>,
 }
 
 /// Runs a file of tests.
@@ -76,7 +78,7 @@ pub fn run(path: &Path, known: &Registry, options: &Options<'_>, clock: &Clock) 
     let bundle = match Bundle::load(path) {
         Ok(bundle) => bundle,
         Err(error) => {
-            report.broken = Some(Failure::new("bundle", format!("failed to {error}")));
+            report.broken = Some(Failure::new("bundle", error.to_string()));
             return report;
         }
     };
@@ -117,9 +119,11 @@ impl One<'_> {
             failed: None,
             after_crash: None,
             said: Vec::new(),
+            findings: Vec::new(),
         };
         let plain = self.play(place, None, self.options.snapshots);
         report.said = plain.said;
+        report.findings = plain.findings;
         report.failed = plain.failed;
         if !self.options.crash || report.failed.is_some() {
             return report;

@@ -1,7 +1,7 @@
 //! One test on one stage: does what it asks for, and answers for the agents.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     path::Path,
 };
 
@@ -12,11 +12,11 @@ use super::{
     snapshot::{Snapshots, compare},
 };
 use crate::{
-    blueprint::{Bundle, Finding, parse_duration, read_text, seconds_to_ms},
+    blueprint::{Bundle, Finding, did_you_mean, parse_duration, read_text, seconds_to_ms},
     engine::{
-        Answer, Caller, Engine, EngineError, IdempotencyKey, Job, Program, RunView, Stage, StartRun,
+        self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
     },
-    lua::{Coverage, TestFile, TestHalt},
+    lua::{Coverage, Limits, Program, TestFile, TestHalt},
     operator::{NO_TURN, Registry, ScriptedTurns},
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
     store::{RunStatus, TaskRow},
@@ -40,6 +40,8 @@ pub(super) struct Played {
     pub writes: Vec<u64>,
     /// What it printed.
     pub said: Vec<String>,
+    /// What is probably not as meant, where nothing was wrong.
+    pub findings: Vec<String>,
     /// Where the bundles that it ran are, by their hash.
     pub places: BTreeMap<String, std::path::PathBuf>,
 }
@@ -50,6 +52,7 @@ pub(super) struct Play<'a> {
     path: &'a Path,
     stage: Stage,
     snapshots: Snapshots,
+    known: &'a Registry,
     runs: Vec<Slot>,
     mocks: BTreeMap<String, Mock>,
     /// What the models of agents say.
@@ -61,13 +64,18 @@ pub(super) struct Play<'a> {
     said: Vec<String>,
     /// Where the bundles that were loaded are, by their hash.
     places: BTreeMap<String, std::path::PathBuf>,
+    /// Those bundles.
+    bundles: Vec<Bundle>,
 }
 
 /// A run of the test.
 struct Slot {
+    path: String,
     bundle: Bundle,
     input: Json,
     id: Option<RunId>,
+    /// Whether the test saw how it stands.
+    seen: bool,
 }
 
 /// What an agent answers.
@@ -88,7 +96,7 @@ impl<'a> Play<'a> {
     pub(super) fn new(
         file: &'a TestFile,
         path: &'a Path,
-        known: &Registry,
+        known: &'a Registry,
         snapshots: Snapshots,
         coverage: Option<Coverage>,
     ) -> Result<Self, Failure> {
@@ -98,6 +106,7 @@ impl<'a> Play<'a> {
             path,
             stage,
             snapshots,
+            known,
             runs: Vec::new(),
             mocks: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -106,6 +115,7 @@ impl<'a> Play<'a> {
             asked: 0,
             said: Vec::new(),
             places: BTreeMap::new(),
+            bundles: Vec::new(),
         })
     }
 
@@ -116,16 +126,73 @@ impl<'a> Play<'a> {
         }
         let case = self.file.begin(place)?;
         let mut answer = None;
+        let mut findings = Vec::new();
         let failed = loop {
             match self.file.go_on(&case, answer.as_ref()) {
-                TestHalt::Passed => break None,
+                TestHalt::Passed { asserted } => {
+                    // What is so without a crash is so with one.
+                    if crash.is_none() {
+                        findings = self.findings(asserted)?;
+                    }
+                    break None;
+                }
                 TestHalt::Failed(failure) => break Some(failure),
                 TestHalt::Asks(request) => answer = Some(self.request(&request)),
             }
         };
         self.said.extend(self.file.said());
         let writes = self.stage.journal_writes();
-        Ok(Played { failed, writes, said: self.said, places: self.places })
+        Ok(Played { failed, writes, said: self.said, places: self.places, findings })
+    }
+
+    /// What is probably not as meant in a test that passed.
+    fn findings(&mut self, asserted: bool) -> Result<Vec<String>, Failure> {
+        let mut found = Vec::new();
+        if !asserted && !self.file.has_assert() {
+            found.push(
+                "the test asserts nothing: end it with run:finish(), or use t.equal and the like"
+                    .to_owned(),
+            );
+        }
+        for place in 0..self.runs.len() {
+            let Slot { path, id, seen, .. } = &self.runs[place];
+            let (path, id, seen) = (path.clone(), *id, *seen);
+            let Some(id) = id else {
+                found.push(format!("the run of {path:?} never began: run:finish() lets it go on"));
+                continue;
+            };
+            if !seen && !self.view(id)?.status.is_ended() {
+                found.push(format!("the run of {path:?} was never finished: run:finish()"));
+            }
+        }
+        let agents = self.agents();
+        let answers = self.mocks.keys().chain(self.models.keys()).chain(self.people.keys());
+        // A tool of a model is mocked as `agent/tool`.
+        let known = |agent: &str| {
+            agents.contains(agent)
+                || agent.split_once('/').is_some_and(|(owner, _)| agents.contains(owner))
+        };
+        let mut nobody: Vec<&String> = answers.filter(|agent| !known(agent)).collect();
+        nobody.sort_unstable();
+        nobody.dedup();
+        for agent in nobody.into_iter().filter(|_| !self.bundles.is_empty()) {
+            let likely = did_you_mean(agent, agents.iter().map(String::as_str));
+            let likely = likely.map_or_else(String::new, |it| format!("; did you mean `{it}`?"));
+            found.push(format!("no blueprint of the test has the agent `{agent}`{likely}"));
+        }
+        Ok(found)
+    }
+
+    /// The agents of all blueprints that the test has named, and what can be asked without one.
+    fn agents(&self) -> BTreeSet<String> {
+        let mut agents: BTreeSet<String> = ["approve", "dispatch"].map(str::to_owned).into();
+        for bundle in &self.bundles {
+            let compiled = Program::compile(bundle.clone(), self.known, &Limits::default());
+            let Ok((program, _)) = compiled else { continue };
+            let blueprint = program.blueprint();
+            agents.extend(blueprint.agent_names().map(str::to_owned));
+        }
+        agents
     }
 
     fn request(&mut self, request: &Json) -> Result<Json, Failure> {
@@ -134,6 +201,7 @@ impl<'a> Play<'a> {
         match request {
             Request::Start { path, input } => {
                 let bundle = self.load(&path)?;
+                self.bundles.push(bundle.clone());
                 let (engine_bundle, input) = (bundle.clone(), json_of(input));
                 self.ask(move |engine, by| {
                     let bundle = engine_bundle.clone();
@@ -144,11 +212,12 @@ impl<'a> Play<'a> {
                         if errors.is_empty() { Ok(()) } else { Err(EngineError::Findings(errors)) }
                     }
                 })?;
-                self.runs.push(Slot { bundle, input, id: None });
+                self.runs.push(Slot { path, bundle, input, id: None, seen: false });
                 Ok(Json::from(&serde_json::json!(self.runs.len())))
             }
             Request::Blueprint { path } => {
                 let bundle = self.load(&path)?;
+                self.bundles.push(bundle.clone());
                 self.ask(move |engine, _| {
                     let bundle = bundle.clone();
                     async move { engine.adopt_blueprint(bundle).await.map(drop) }
@@ -220,6 +289,7 @@ impl<'a> Play<'a> {
             }
             Request::Query { run, name, argument } => {
                 let id = self.begun(run)?;
+                self.saw(run);
                 self.drive()?;
                 let argument = json_of(argument);
                 self.ask(move |engine, by| {
@@ -242,6 +312,7 @@ impl<'a> Play<'a> {
             }
             Request::Look { run } => {
                 let id = self.begun(run)?;
+                self.saw(run);
                 self.drive()?;
                 let view = self.view(id)?;
                 Ok(Json::from(&serde_json::json!({
@@ -267,7 +338,7 @@ impl<'a> Play<'a> {
 
     fn load(&mut self, path: &str) -> Result<Bundle, Failure> {
         let path = self.beside(path);
-        let bundle = Bundle::load(&path).map_err(|error| usage(format!("failed to {error}")))?;
+        let bundle = Bundle::load(&path).map_err(|error| usage(error.to_string()))?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         self.places.insert(bundle.hash().to_owned(), dir);
         Ok(bundle)
@@ -296,7 +367,7 @@ impl<'a> Play<'a> {
             return Ok(id);
         }
         let start = StartRun {
-            program: Program::Bundle(slot.bundle.clone()),
+            program: engine::Program::Bundle(slot.bundle.clone()),
             input: slot.input.clone(),
             trigger: Json::from(&serde_json::json!({ "kind": "test" })),
             workdir: None,
@@ -505,8 +576,15 @@ impl<'a> Play<'a> {
         self.drive()
     }
 
+    fn saw(&mut self, run: usize) {
+        if let Some(slot) = self.runs.get_mut(run.wrapping_sub(1)) {
+            slot.seen = true;
+        }
+    }
+
     fn steps(&mut self, run: usize) -> Result<Json, Failure> {
         let id = self.begun(run)?;
+        self.saw(run);
         self.drive()?;
         let page =
             self.ask(move |engine, by| async move { engine.steps(&by, id, 0, MOST_STEPS).await })?;

@@ -35,6 +35,7 @@ pub fn lines(report: &FileReport) -> Vec<String> {
         };
         lines.push(format!("{mark} {path}: {} ({} ms{crashes})", test.name, test.took_ms));
         lines.extend(test.said.iter().map(|line| format!("       {line}")));
+        lines.extend(test.findings.iter().map(|line| format!("       warning: {line}")));
         if let Some(problem) = test.problem() {
             lines.extend(problem.lines().map(|line| format!("       {line}")));
         }
@@ -54,6 +55,10 @@ pub fn summary(reports: &[FileReport]) -> (String, bool) {
     }
     if crashes > 0 {
         let _ = write!(text, ", {crashes} crashes");
+    }
+    let findings: usize = tests.iter().map(|test| test.findings.len()).sum();
+    if findings > 0 {
+        let _ = write!(text, ", {findings} warning(s)");
     }
     (text, failed == 0 && broken == 0)
 }

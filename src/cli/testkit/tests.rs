@@ -245,6 +245,7 @@ fn reports_are_lines_for_people_and_junit_for_machines() {
         failed,
         after_crash: None,
         said: vec!["hi".into()],
+        findings: Vec::new(),
     };
     let report = FileReport {
         path: PathBuf::from("a_test.lua"),
@@ -361,4 +362,80 @@ return swarm.blueprint {
     let hits = &files.iter().find(|it| it.path.ends_with("branching.lua")).unwrap().counts.nodes;
     let body = hits.iter().find(|(node, _)| node.at.ends_with("/body")).unwrap();
     assert_eq!(body.1, 6, "three rounds in each of two runs");
+}
+
+/// What `moonswarm test` finds in a test that passes.
+fn findings(body: &str) -> Vec<String> {
+    let (_dir, report) = play(&format!("t.test(\"x\", function() {body} end)"), &PLAIN);
+    assert_eq!(report.tests[0].problem(), None, "{body}");
+    report.tests[0].findings.clone()
+}
+
+#[test]
+fn a_test_that_shows_nothing_has_findings() {
+    let start = "local run = t.start(\"review.lua\", { issue = \"x\" })";
+    let found = findings(start);
+    assert!(found[0].contains("asserts nothing"), "{found:?}");
+    assert!(found[1].contains("\"review.lua\" never began"), "{found:?}");
+    let found = findings(&format!("{start} run:mock(\"coder\", 1) run:advance(\"1h\") t.ok(true)"));
+    assert_eq!(found, ["the run of \"review.lua\" was never finished: run:finish()"]);
+    let looked = format!("{start} run:mock(\"coder\", 1) t.equal(run:status(), \"waiting\")");
+    assert_eq!(findings(&looked), [""; 0]);
+    assert_eq!(findings("if not t then assert(false) end"), [""; 0]);
+}
+
+#[test]
+fn a_mock_for_nobody_is_a_finding_with_what_was_meant() {
+    let found = findings(
+        "local run = t.start(\"review.lua\", { issue = \"x\" }) run:mock(\"codr\", 1) \
+         run:answer(\"ship\", { approved = true }) run:mock(\"coder\", t.failure {}) run:fails(\"worker\")",
+    );
+    assert_eq!(found, ["no blueprint of the test has the agent `codr`; did you mean `coder`?"]);
+    let (_dir, report) = play("t.test(\"x\", function() end)", &PLAIN);
+    assert!(lines(&report).iter().any(|line| line.contains("warning: the test asserts nothing")));
+    assert!(summary(&[report]).0.contains("1 warning(s)"));
+}
+
+#[test]
+fn a_failure_that_a_function_returns_or_raises_is_how_the_agent_failed() {
+    let (_dir, report) = play(
+        r#"
+local function fails(answer)
+  local run = t.start("review.lua", { issue = "x" })
+  run:mock("coder", answer)
+  return run:fails("worker")
+end
+t.test("returned", function()
+  local err = fails(function(input) return t.failure { kind = "worker", message = "no " .. input.n, data = { code = 7 } } end)
+  t.match(err.message, "no 1")
+  t.equal(err.data, { code = 7 })
+end)
+t.test("raised", function()
+  local err = fails(function() error(t.failure { kind = "worker", message = "gone" }) end)
+  t.equal(err.message, "gone")
+end)
+t.test("tried again", function()
+  local run, calls = t.start("review.lua", { issue = "x" }), 0
+  run:mock("coder", function()
+    calls += 1
+    return if calls == 1 then t.failure { kind = "worker", retryable = true } else { diff = calls }
+  end)
+  run:mock("reviewer", { verdict = "pass" })
+  run:answer("ship", { approved = true })
+  run:finish()
+  t.equal(calls, 4)
+end)"#,
+        &PLAIN,
+    );
+    let problems: Vec<_> = report.tests.iter().map(|test| test.problem()).collect();
+    assert_eq!(problems, [None, None, None]);
+}
+
+#[test]
+fn what_is_printed_shows_tables() {
+    let (_dir, report) = play(
+        "t.test(\"x\", function() print({ b = 2, a = { 1 } }, \"text\", {}, print) t.ok(true) end)",
+        &PLAIN,
+    );
+    assert_eq!(report.tests[0].said, ["{\"a\":[1],\"b\":2}\ttext\t{}\tfunction"]);
 }

@@ -74,7 +74,7 @@ impl Candidate {
         let Self { path, name, file, findings, problem } = self;
         json!({
             "file": path.display().to_string(), "name": name, "keys": file.report,
-            "findings": findings, "problem": problem,
+            "findings": findings, "problem": problem, "text": text_of(file),
         })
     }
 }
@@ -273,6 +273,19 @@ fn export(cx: &Context, file: &Path, into: &Path) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// How the text of a file is read, where that makes a difference.
+fn text_of(file: &AgentFile) -> Option<String> {
+    let text = file.fields.get("system").and_then(Value::as_str)?;
+    let marks = text.matches("{{").count() + text.matches("{%").count();
+    match file.fields.get("template").and_then(Value::as_bool) {
+        Some(true) => Some("a template".to_owned()),
+        Some(false) | None if marks == 0 => None,
+        Some(false) | None => Some(format!(
+            "literal: {marks} `{{{{` or `{{%` stay as they are (a blueprint of edition 1 reads a template)"
+        )),
+    }
+}
+
 fn report(path: &Path, name: &str, file: &AgentFile) -> String {
     let mut out = format!("{} ({})", name, path.display());
     for key in &file.report {
@@ -282,6 +295,9 @@ fn report(path: &Path, name: &str, file: &AgentFile) -> String {
             Standing::Refused => "refused",
         };
         out.push_str(&format!("\n  {}: {standing}: {}", key.key, key.reason));
+    }
+    if let Some(text) = text_of(file) {
+        out.push_str(&format!("\n  text: {text}"));
     }
     out
 }

@@ -68,7 +68,9 @@ impl Check {
         }
         for path in &paths {
             let bundle = compile::load(path)?;
-            let mut findings = compile::compile(&bundle, &cx.beside.config_of(path)?).findings;
+            let compiled = compile::compile(&bundle, &cx.beside.config_of(path)?);
+            let mut findings: Vec<Found> =
+                compiled.findings.into_iter().chain(compiled.notes).collect();
             compile::name_declarations(&mut findings, path);
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
             if self.format != Format::Human || cx.terminal.json {
@@ -83,7 +85,7 @@ impl Check {
                 let text = compile::text(&bundle, &finding.file);
                 cx.terminal.print_painted(&render(finding, text, colors))?;
             }
-            match findings.len() {
+            match findings.iter().filter(|it| it.severity != Severity::Note).count() {
                 0 => cx.terminal.say(&format!("{}: no findings", path.display())),
                 n => cx.terminal.say(&format!("{}: {n} finding(s)", path.display())),
             }
@@ -166,9 +168,12 @@ fn github(place: &str, finding: &Found) -> String {
         Some(hint) => format!("{}\n{hint}", finding.message),
         None => finding.message.clone(),
     };
+    let command = match finding.severity {
+        Severity::Note => "notice",
+        Severity::Error | Severity::Warning => finding.severity.as_str(),
+    };
     format!(
-        "::{} file={},line={},col={},title={}::{}",
-        finding.severity.as_str(),
+        "::{command} file={},line={},col={},title={}::{}",
         property(place),
         finding.line,
         finding.column,
@@ -197,6 +202,7 @@ fn render(finding: &Found, text: Option<&str>, colors: bool) -> String {
     let severity = match finding.severity {
         Severity::Error => miette::Severity::Error,
         Severity::Warning => miette::Severity::Warning,
+        Severity::Note => miette::Severity::Advice,
     };
     // What the report quotes is plain before it is painted; each character stays one.
     let Found { message, hint, file, .. } = finding;

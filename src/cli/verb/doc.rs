@@ -28,7 +28,7 @@ impl Doc {
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
         let Some(wanted) = &self.name else { return list(cx) };
         let plain = |text: &str| text.replace(':', ".").to_ascii_lowercase();
-        let wanted = plain(wanted.trim_end_matches("()"));
+        let wanted = written_out(plain(wanted.trim_end_matches("()")));
         let found: Vec<_> = FUNCTIONS
             .iter()
             .filter(|it| plain(&manual::name_of(it)) == wanted || it.name == wanted)
@@ -57,6 +57,13 @@ impl Doc {
     }
 }
 
+/// A name without the short forms that pages use: `local t = require("swarm.test")`.
+fn written_out(name: String) -> String {
+    let short = [("t.", "swarm.test."), ("s.", "swarm.schema."), ("n.", "swarm.nodes.")];
+    let long = short.iter().find_map(|(short, long)| Some((long, name.strip_prefix(short)?)));
+    long.map_or_else(|| name.clone(), |(long, rest)| format!("{long}{rest}"))
+}
+
 fn list(cx: &Context) -> Result<Exit> {
     if cx.terminal.json {
         let all =
@@ -67,4 +74,21 @@ fn list(cx: &Context) -> Result<Exit> {
     let rows = FUNCTIONS.iter().map(|it| vec![manual::name_of(it), it.about.to_owned()]);
     cx.terminal.print(&fitted(cx.terminal.width(), &["function", "what it does"], rows))?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_forms_of_pages_are_names_too() {
+        for (short, long) in
+            [("t.failure", "swarm.test.failure"), ("s.object", "swarm.schema.object")]
+        {
+            assert_eq!(written_out(short.to_owned()), long);
+            let known = |name: &str| FUNCTIONS.iter().any(|it| manual::name_of(it) == name);
+            assert!(known(long), "{long}");
+        }
+        assert_eq!(written_out("ctx.run".to_owned()), "ctx.run");
+    }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::agents::write_new;
 use crate::{
     blueprint::{
+        Edition,
         mse::{self, Directory, Imported, Note, Options, Report},
         read_text,
     },
@@ -26,8 +27,6 @@ use crate::{
 const LARGEST: u64 = 4 << 20;
 /// Documents that one call imports.
 const MOST_FILES: usize = 500;
-/// The edition that blueprints are written in.
-const EDITION: u32 = 1;
 
 /// Write blueprints of mlua-swarm (its JSON) as blueprints in Lua, with a report
 #[derive(Debug, Args)]
@@ -156,7 +155,7 @@ impl ImportMse {
             trust: self.trust,
             model: self.model.clone(),
             operators: operators(cx),
-            edition: EDITION,
+            edition: Edition::LATEST.number(),
         };
         let mut report = Report::default();
         let imported = mse::resolve(document, directory, &mut report)

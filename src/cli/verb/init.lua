@@ -4,6 +4,7 @@ local s = swarm.schema
 -- Try it:  moonswarm run @NAME@.lua who=moon
 return swarm.blueprint {
   name = "@NAME@",
+  edition = 2,
   description = "Greets in parallel, asks a child process for the day, and says it all in one line.",
   input = s.object { who = s.string { default = "world" } },
 

@@ -161,7 +161,7 @@ impl Session {
         let locals: String =
             names.iter().map(|name| format!("local {name} = input.{name} ")).collect();
         let source = format!(
-            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"repl\", agents = {agents}, \
+            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"repl\", edition = 2, agents = {agents}, \
              flow = function(ctx, input) {locals}\n{code}\nend }}\n"
         );
         files.insert(ENTRY.to_owned(), source.into());

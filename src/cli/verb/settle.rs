@@ -8,10 +8,10 @@ use crate::{
         connect::Connection,
         context::Context,
         follow::{End, Follow},
+        render::printable,
     },
     engine::RunView,
-    protocol::RunId,
-    protocol::plain::indented,
+    protocol::{Json, RunId, plain::indented},
 };
 
 /// How a run ended, for a person; lines of a message stand further in than those of this program.
@@ -24,8 +24,25 @@ pub fn failure(run: &RunView) -> String {
             text.push_str(&error.step.map_or(String::new(), |step| format!(", step {step}")));
             text.push(')');
         }
+        for frame in frames(error.data.as_ref()) {
+            text.push_str(&format!("\n    at {frame}"));
+        }
     }
     text
+}
+
+/// The calls that were in progress where a script failed.
+fn frames(data: Option<&Json>) -> Vec<String> {
+    let data = data.map(Json::to_value).unwrap_or_default();
+    let frames = data.get("traceback").and_then(|it| it.as_array()).cloned().unwrap_or_default();
+    let shown = frames.iter().filter_map(|frame| {
+        let place = format!("{}:{}", frame["file"].as_str()?, frame["line"].as_u64()?);
+        Some(match frame["function"].as_str() {
+            Some(name) => format!("{} in {}", printable(&place), printable(name)),
+            None => printable(&place),
+        })
+    });
+    shown.take(20).collect()
 }
 
 /// Where the daemon lives only as long as this verb, stays until the run rests or ends: what was

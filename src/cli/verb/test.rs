@@ -154,6 +154,7 @@ fn as_json(report: &FileReport) -> serde_json::Value {
             "took_ms": test.took_ms,
             "crashes": test.crashes,
             "said": test.said,
+            "findings": test.findings,
         })
     });
     json!({

@@ -136,6 +136,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: RunMsg) {
             }
         }
         RunMsg::StateLater { step } => scoped::state_later(turn, step),
+        RunMsg::Repeated(repeated) => worker::repeated(turn, *repeated),
         RunMsg::StateDone { step, outcome } => scoped::state_done(turn, step, outcome),
         RunMsg::ChangeState { changes, jti, reply } => {
             state::change_from_outside(turn, changes, jti, reply);

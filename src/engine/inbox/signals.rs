@@ -83,16 +83,18 @@ pub(crate) fn signal_from(turn: &mut Turn<'_>, sender: (u64, u32), name: String,
 
 /// Carries once more what is on its way to a run that has lost what it heard.
 pub(crate) fn carry_again(shared: &Arc<Shared>, run: u64) {
-    match shared.store.outbox() {
+    let host = Arc::clone(shared);
+    shared.tasks.spawn_blocking(move || match host.store.outbox() {
         Ok(rows) => {
             for row in rows.into_iter().filter(|row| row.to == run) {
-                shared.tell(run, carried(row));
+                host.tell(run, carried(row));
             }
         }
         Err(error) => {
             tracing::error!(run, %error, "could not read what is on its way to a run");
+            host.send(run, Msg::Unheard(run));
         }
-    }
+    });
 }
 
 /// A signal that can never arrive does not stay on its way.

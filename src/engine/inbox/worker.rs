@@ -1,5 +1,7 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
@@ -7,7 +9,10 @@ use crate::{
         inbox::{answers, escalate, worker_state},
         rfc3339,
         run::{answers::closed, due::Due, reply::ReplyTo, resident::Run, task::Phase},
-        shared::{message::WorkerAsk, verified::lineage},
+        shared::{
+            message::{Repeated, RunMsg, WorkerAsk},
+            verified::lineage,
+        },
         turn::{
             attempts,
             effects::{self, bad_effect},
@@ -83,17 +88,11 @@ pub(crate) fn worker(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) {
                 }
                 take_report(turn, holder, *report, reply);
             }
-            Err(error) => {
-                let answer = report_again(turn, holder, &report, error);
-                if turn.run.has_pending() {
-                    // The refused body is kept before its sender hears of the refusal.
-                    turn.run.pending.after.replies.push(Box::new(move |result| {
-                        drop(reply.send(result.and(answer)));
-                    }));
-                } else {
-                    drop(reply.send(answer));
-                }
+            Err(refusal @ EngineError::Conflict { .. }) => {
+                let (holder, before) = (holder.clone(), None);
+                look_up(turn, Repeated { holder, report, refusal, before, reply });
             }
+            Err(refusal) => drop(reply.send(Err(refusal))),
         },
         WorkerAsk::Artifact { name, data, reply } => {
             let of = (holder.step, holder.attempt);
@@ -381,18 +380,45 @@ fn refuse_result(
     }));
 }
 
+/// Has it read which result of an attempt was accepted, for a report that comes after it is over.
+fn look_up(turn: &Turn<'_>, mut repeated: Repeated) {
+    let (shared, run) = (Arc::clone(turn.shared), turn.run.num);
+    let principal = attempt_name(turn.run, &repeated.holder);
+    turn.shared.tasks.spawn_blocking(move || {
+        match shared.store.idempotent(&principal, RESULT_ROUTE, "") {
+            Ok(before) => {
+                repeated.before = before;
+                shared.tell(run, RunMsg::Repeated(Box::new(repeated)));
+            }
+            // Who reports may be gone.
+            Err(error) => drop(repeated.reply.send(Err(error.into()))),
+        }
+    });
+}
+
+/// Answers a report on an attempt that is over, once it is known what was accepted of that.
+pub(crate) fn repeated(turn: &mut Turn<'_>, repeated: Repeated) {
+    let Repeated { holder, report, refusal, before, reply } = repeated;
+    let answer = report_again(turn, &holder, &report, refusal, before);
+    if turn.run.has_pending() {
+        // The refused body is kept before its sender hears of the refusal.
+        turn.run.pending.after.replies.push(Box::new(move |result| {
+            drop(reply.send(result.and(answer)));
+        }));
+    } else {
+        drop(reply.send(answer));
+    }
+}
+
 /// A report on an attempt that is over: the same body as the accepted one is accepted again.
 fn report_again(
     turn: &mut Turn<'_>,
     holder: &Holder,
     report: &Report,
     refusal: EngineError,
+    before: Option<IdempotencyRow>,
 ) -> Result<bool, EngineError> {
-    if !matches!(refusal, EngineError::Conflict { .. }) {
-        return Err(refusal);
-    }
-    let (principal, key) = (attempt_name(turn.run, holder), report.key.clone().unwrap_or_default());
-    let before = turn.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
+    let key = report.key.clone().unwrap_or_default();
     let refusal = match before {
         Some(_) if fault::is_broken(Break::DropDedup) => {
             effects::apply_effects(
@@ -447,8 +473,8 @@ fn keep_evidence(turn: &mut Turn<'_>, holder: &Holder, report: &Report, code: &s
 
 /// Makes what an accepted attempt sent files of the run.
 fn publish_files(run: &mut Run, step: u32, attempt: u32) {
-    let mut sent = run.artifacts.is_none();
-    for file in run.artifacts.iter_mut().flatten() {
+    let mut sent = false;
+    for file in &mut run.artifacts {
         if (file.step, file.attempt) == (step, attempt) {
             file.published = true;
             sent = true;

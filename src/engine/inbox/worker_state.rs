@@ -16,7 +16,7 @@ use crate::{
     },
     flow::StateOp,
     protocol::{Json, OperatorId, Scope, StoreOptions},
-    store::{Reducer, StateAct, StateChange},
+    store::{Reducer, StateAct, StateChange, excepted},
     token::{Grant, Need, Refusal, Verb},
 };
 
@@ -72,7 +72,7 @@ pub(crate) fn read_for_worker(
         let found = if scope == run_scope(turn.run) {
             state::own_value(turn, key).map_err(EngineError::Flow)?
         } else {
-            let row = turn.shared.state.value(scope, key)?;
+            let row = excepted("a value of state", || turn.shared.state.value(scope, key))?;
             row.map(|row| Json::from_trusted(row.value))
         };
         is_there = found.is_some();

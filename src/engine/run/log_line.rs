@@ -83,13 +83,13 @@ impl Line {
             Says::Ended { status, error: Some(Failure { kind, message, .. }), steps, ms } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
-                    %run, blueprint, status, kind, message, steps, ms, "run ended"
+                    %run, blueprint, status, kind, error = message, steps, ms, "run ended"
                 );
             }
             Says::AttemptFailed { step, attempt, error: Failure { kind, message, .. } } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
-                    %run, blueprint, step, attempt, kind, message, "attempt failed"
+                    %run, blueprint, step, attempt, kind, error = message, "attempt failed"
                 );
             }
             Says::Interrupted { attempts } => {

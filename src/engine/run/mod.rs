@@ -7,6 +7,7 @@ pub(crate) mod composite;
 pub(crate) mod due;
 pub(crate) mod feed;
 pub(crate) mod follows;
+pub(crate) mod loaded;
 pub(crate) mod log_line;
 pub(crate) mod loop_request;
 pub(crate) mod members;

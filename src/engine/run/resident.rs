@@ -46,6 +46,8 @@ pub(crate) struct Run {
     pub(crate) header: Header,
     /// The cursor that the last submitted batch stored; `None` before the first.
     pub(crate) cursor: Option<u64>,
+    /// Whether something of it is durable.
+    pub(crate) is_stored: bool,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
     /// The grant of the run's dispatches.
@@ -60,9 +62,10 @@ pub(crate) struct Run {
     pub(crate) timers: Timers,
     /// The time of the next wake-up, as far as the shard knows.
     pub(crate) alarm: Times<Option<u64>>,
-    pub(crate) state: Option<OwnState>,
-    /// Its files, once one is written.
-    pub(crate) artifacts: Option<Vec<ArtifactRow>>,
+    /// Its own state, or why that could not be read.
+    pub(crate) state: Result<OwnState, StoreError>,
+    /// Its files, in the order of their numbers.
+    pub(crate) artifacts: Vec<ArtifactRow>,
     pub(crate) pending: Pending,
     pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
@@ -172,6 +175,7 @@ impl Run {
             life,
             header,
             cursor: None,
+            is_stored: false,
             chain: Chain::lean(),
             program: None,
             grant,
@@ -182,8 +186,8 @@ impl Run {
             composing: BTreeSet::new(),
             timers: Timers::default(),
             alarm: Times { wall: None, steady: None },
-            state: None,
-            artifacts: None,
+            state: Ok(OwnState::default()),
+            artifacts: Vec::new(),
             pending: Pending::default(),
             submitted: VecDeque::new(),
             batches: 0,
@@ -299,7 +303,7 @@ impl Run {
 
     /// Returns the memory that is held for it, by purpose.
     pub(crate) fn held(&self) -> Held {
-        let names = self.artifacts.as_ref().map_or(0, Vec::len) * ROW;
+        let names = self.artifacts.len() * ROW;
         Held {
             state: self.state.as_ref().map_or(0, |state| state.bytes),
             signals: self.chain.signal_bytes(),

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         inbox::answers,
-        run::{account::OwnState, answers::view_of, due::Due, resident::Run, values::grant_of},
+        run::{answers::view_of, due::Due, resident::Run, values::grant_of},
         shard::owner::Shard,
         shared::message::NewRun,
         turn::{ending, facts, lineage},
@@ -19,6 +19,10 @@ impl Shard {
         if self.runs.contains_key(&new.id.num()) {
             return;
         }
+        if self.loading.remove(&new.id.num()).is_some() {
+            // Somebody has asked for it before it began: what was read is from before, too.
+            self.tell_held(new.id.num());
+        }
         fault::point("engine.accept_run");
         self.lives += 1;
         let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
@@ -29,8 +33,6 @@ impl Shard {
         let header = new_header(id, &started);
         let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
         run.program = Some(program);
-        run.state = Some(OwnState::default());
-        run.artifacts = Some(Vec::new());
         run.waiters = waiter.into_iter().collect();
         run.subscribers = subscriber.into_iter().collect();
         run.charged = charged;

@@ -1,6 +1,8 @@
 //! What a run has for the disk, and what becomes of it: submitted as one batch, then durable and
 //! performed, or refused, and the run is read again.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         EngineError,
@@ -8,14 +10,17 @@ use crate::{
             perform::Perform,
             reply::ReplyTo,
             resident::{After, Failed, Run, Submitted},
-            task::Live,
+            task::{AgentKey, Live},
         },
         settings::STORAGE_RETRY_MS,
         shard::{owner::Shard, perform},
-        shared::message::RunMsg,
-        turn::{batch, places, waiting::Quarantine},
+        shared::message::{Msg, RunMsg},
+        turn::{
+            batch, places,
+            waiting::{self, Quarantine},
+        },
     },
-    store::{Batch, RunWrite, StoreError},
+    store::{Batch, RunWrite, StoreError, TaskFilter, TaskRow},
 };
 
 impl Shard {
@@ -43,6 +48,7 @@ impl Shard {
         let Some(Submitted { after, .. }) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
+                run.is_stored = true;
                 if run.charged && run.is_ended() && run.submitted.is_empty() {
                     self.shared.accounts.ended(run.num);
                 }
@@ -88,11 +94,14 @@ impl Shard {
     /// Lets go of a run that failed, once the fate of all its batches is known. It is read again.
     pub(crate) fn lost(&mut self, mut run: Box<Run>) {
         let Some(Failed { refusal, damage, places }) = run.failed.take() else { return };
-        places::recount_places(&mut self.on(&mut run), places);
-        if let (Some((parent, step)), Ok(None)) =
-            (run.header.parent, self.shared.store.header(run.num))
-        {
-            self.shared.tell(parent, RunMsg::ChildLost { step, child: run.id });
+        self.let_go(&mut run, places);
+        if let Some((parent, step)) = run.header.parent.filter(|_| !run.is_stored) {
+            let (shared, child) = (Arc::clone(&self.shared), run.id);
+            self.shared.tasks.spawn_blocking(move || {
+                if let Ok(None) = shared.store.header(child.num()) {
+                    shared.tell(parent, RunMsg::ChildLost { step, child });
+                }
+            });
         }
         self.tell_held(run.num);
         match damage {
@@ -107,7 +116,7 @@ impl Shard {
     }
 
     /// Hands on what waited until nothing of a run was on its way to the disk.
-    fn tell_held(&mut self, num: u64) {
+    pub(crate) fn tell_held(&mut self, num: u64) {
         for message in self.held.remove(&num).into_iter().flatten() {
             self.shared.tell(num, message);
         }
@@ -130,11 +139,12 @@ impl Shard {
     /// says so, with `resume` or `cancel`.
     pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
         drop(self.held.remove(&num));
+        self.loading.remove(&num);
         if let Some(mut run) = self.runs.remove(&num) {
             // Somebody has asked for it already; it is let go with its flow.
             self.silence(&run);
             places::cancel_workers(&mut run);
-            places::recount_places(&mut self.on(&mut run), Vec::new());
+            self.let_go(&mut run, Vec::new());
         }
         self.pause_header(num, Quarantine::Deadly, reason, move |result| {
             drop(reply.send(result.map_err(EngineError::Store)));
@@ -148,28 +158,55 @@ impl Shard {
         reason: String,
         done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) {
-        let header = match self.shared.store.header(num) {
-            Ok(Some(header)) if !header.status.is_ended() => header,
-            Ok(_) => return done(Ok(())),
-            Err(error) => {
-                tracing::error!(run = num, %error, "could not quarantine a run");
-                return done(Err(error));
+        let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms);
+        let recounts = self.unplaced.contains_key(&num);
+        self.shared.tasks.spawn_blocking(move || {
+            if recounts {
+                let filter = TaskFilter { run: Some(num), limit: usize::MAX, ..Default::default() };
+                let tasks = shared.store.tasks(&filter).unwrap_or_default();
+                shared.send(num, Msg::Recounted(num, tasks));
             }
-        };
-        let expected = Some(header.cursor);
-        let header = crate::engine::turn::waiting::quarantined(header, sort, &reason, self.now_ms);
-        self.shared.store.submit(Batch {
-            checks: Vec::new(),
-            run: Some(RunWrite { header, expected, entries: Vec::new(), whole: true }),
-            writes: Vec::new(),
-            ack: Box::new(move |result| {
-                match &result {
-                    Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
-                    Err(error) => tracing::error!(run = num, %error, "could not quarantine a run"),
+            let header = match shared.store.header(num) {
+                Ok(Some(header)) if !header.status.is_ended() => header,
+                Ok(_) => return done(Ok(())),
+                Err(error) => {
+                    tracing::error!(run = num, %error, "could not quarantine a run");
+                    return done(Err(error));
                 }
-                done(result);
-            }),
+            };
+            let expected = Some(header.cursor);
+            let header = waiting::quarantined(header, sort, &reason, now_ms);
+            shared.store.submit(Batch {
+                checks: Vec::new(),
+                run: Some(RunWrite { header, expected, entries: Vec::new(), whole: true }),
+                writes: Vec::new(),
+                ack: Box::new(move |result| {
+                    match &result {
+                        Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
+                        Err(error) => {
+                            tracing::error!(run = num, %error, "could not quarantine a run");
+                        }
+                    }
+                    done(result);
+                }),
+            });
         });
+    }
+
+    /// Keeps the places of a run that is let go, with those that it would have given back, until it
+    /// is known which of its attempts outlive it.
+    pub(crate) fn let_go(&mut self, run: &mut Run, unperformed: Vec<AgentKey>) {
+        let Some(program) = run.program.clone() else { return };
+        let mut held = unperformed;
+        held.extend(places::take_places(&mut self.on(run)));
+        self.unplaced.entry(run.num).or_insert_with(|| (program, Vec::new())).1.extend(held);
+    }
+
+    /// Gives back the places of a run that was let go, but for those of its stored attempts.
+    pub(crate) fn give_back(&mut self, num: u64, stored: &[TaskRow]) {
+        if let Some((program, held)) = self.unplaced.remove(&num) {
+            places::recount_places(&self.shared, &program, held, stored);
+        }
     }
 }
 

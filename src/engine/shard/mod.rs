@@ -6,5 +6,6 @@ pub(crate) mod load;
 pub(crate) mod owner;
 pub(crate) mod perform;
 pub(crate) mod quarantine;
+pub(crate) mod read;
 pub(crate) mod room;
 pub(crate) mod serve;

@@ -7,11 +7,14 @@ use std::{
 
 use crate::{
     engine::{
-        run::{due::Times, resident::Run},
-        shared::{message::RunMsg, shards::Shared},
+        run::{due::Times, loaded::Loading, resident::Run, task::AgentKey},
+        shared::{
+            message::{Poll, RunMsg},
+            shards::Shared,
+        },
         turn::facts::Turn,
     },
-    lua::Vms,
+    lua::{Program, Vms},
 };
 
 /// The runs of one thread.
@@ -34,7 +37,17 @@ pub(crate) struct Shard {
     pub(crate) offset_ms: i64,
     pub(crate) lives: u64,
     pub(crate) recovers: bool,
-    /// Messages that wait until nothing of their run is on its way to the disk.
+    /// The runs that are being read, or wait for that.
+    pub(crate) loading: HashMap<u64, Loading>,
+    /// Those that wait for it.
+    pub(crate) unread: VecDeque<u64>,
+    /// How many are being read.
+    pub(crate) reading: usize,
+    /// The question which runs are due, until it is answered.
+    pub(crate) poll: Option<Poll>,
+    /// The places of runs that were let go, until it is known which attempts outlive them.
+    pub(crate) unplaced: HashMap<u64, (Arc<Program>, Vec<AgentKey>)>,
+    /// Messages that wait until their run is read, or nothing of it is on its way to the disk.
     pub(crate) held: HashMap<u64, Vec<RunMsg>>,
     /// The runs that this process began or read, and that have not ended.
     pub(crate) unfinished: HashSet<u64>,

@@ -1,24 +1,21 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
-use crate::engine::{EngineError, shard::owner::Shard, shared::message::RunMsg, turn::waiting};
+use crate::{
+    engine::{EngineError, shard::owner::Shard, shared::message::RunMsg, turn::waiting},
+    store::Header,
+};
 
 /// How many wait for or watch quarantined runs of a shard.
 const OUTSIDE: usize = 1_000;
 
 impl Shard {
-    /// Lets a message through, unless its run is quarantined and is not to be read for it. Who only
-    /// waits or watches goes on doing so; `resume` and `cancel` end the quarantine.
-    pub(crate) fn past_quarantine(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
-        if let RunMsg::Quarantine { reason, reply } = message {
-            self.quarantine(num, reason, reply);
-            return None;
-        }
-        if self.runs.contains_key(&num) {
+    /// Lets a message through to a stored run, unless that is quarantined and is not to be read for
+    /// it. Who only waits or watches goes on doing so; `resume` and `cancel` end the quarantine.
+    pub(crate) fn past_quarantine(&mut self, header: &Header, message: RunMsg) -> Option<RunMsg> {
+        let num = header.num;
+        if !waiting::is_deadly(header) {
             return Some(message);
         }
-        // What cannot be read is told when the run is.
-        let header = self.shared.store.header(num).ok().flatten();
-        let Some(header) = header.filter(waiting::is_deadly) else { return Some(message) };
         match message {
             RunMsg::Resume { .. } | RunMsg::Cancel { .. } => {
                 // Whatever was carried to it meanwhile, it has not heard.

@@ -20,14 +20,13 @@ use std::{
 
 use crate::{
     engine::{
-        EngineError,
         inbox::{receive, signals},
-        run::{due::Times, readers::Subscriber, resident::Run},
+        run::{due::Times, loaded::Again, resident::Run},
         settings::{ROOM_MS, STORAGE_RETRY_MS},
         shard::{commit, owner::Shard},
         shared::{
             mailbox::Mailbox,
-            message::{Msg, RunMsg, refuse},
+            message::{Msg, Poll, RunMsg},
             shards::Shared,
         },
         turn::{compose, drive, limits, pieces, places, weight},
@@ -35,11 +34,14 @@ use crate::{
     fault::{self, Break},
     lua::Vms,
     memory::Level,
-    store::StoreError,
+    store::{MovingRuns, StoreError},
 };
 
 /// Messages that are handled before the loop looks at timers and gives turns.
 const DRAIN: usize = 256;
+
+/// Runs that are due, of which a page is read at a time.
+const DUE: usize = 100_000;
 
 /// Time that the messages, the timers and the turns of one round take each, in milliseconds, but for
 /// the last of them.
@@ -68,6 +70,11 @@ impl Shard {
             offset_ms,
             lives: 0,
             recovers,
+            loading: HashMap::new(),
+            unread: VecDeque::new(),
+            reading: 0,
+            poll: None,
+            unplaced: HashMap::new(),
             held: HashMap::new(),
             unfinished: HashSet::new(),
             unheard: HashSet::new(),
@@ -79,6 +86,8 @@ impl Shard {
     pub(crate) async fn serve(mut self, mut messages: Mailbox) {
         self.boot();
         loop {
+            // What a run does next is one more batch to write: they rest until there is room.
+            self.shared.store.room().await;
             let next = self.next_due();
             let clock = self.shared.clock.clone();
             tokio::select! {
@@ -115,8 +124,9 @@ impl Shard {
 
     /// Fires what is due, gives waiting runs their turn, and drops what is idle.
     pub(crate) fn turn(&mut self) {
+        let _moving = MovingRuns::begin();
         self.tick();
-        if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
+        if self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
             self.poll_due();
         }
         let until = self.steady_ms + ROUND_MS;
@@ -161,8 +171,10 @@ impl Shard {
 
     /// When something is due without a message, on each of the clocks.
     fn next_due(&self) -> Times<u64> {
-        let poll =
-            if self.recovers { self.horizon_ms.saturating_sub(HORIZON_MS / 2) } else { u64::MAX };
+        let poll = match self.poll {
+            None if self.recovers => self.horizon_ms.saturating_sub(HORIZON_MS / 2),
+            None | Some(_) => u64::MAX,
+        };
         let first = |alarms: &BTreeSet<(u64, u64)>| alarms.first().map_or(u64::MAX, |(at, _)| *at);
         let Times { wall, steady } = &self.alarms;
         Times { wall: first(wall).min(poll), steady: first(steady) }
@@ -223,16 +235,9 @@ impl Shard {
         weight::rest_weight(&mut run);
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
-            places::cancel_workers(&mut run);
-            places::recount_places(&mut self.on(&mut run), Vec::new());
-            let (broken, waiters, subscribers) = (
-                run.broken,
-                std::mem::take(&mut run.waiters),
-                std::mem::take(&mut run.subscribers),
-            );
-            drop(run);
             drop(self.held.remove(&num));
-            self.reload(num, broken, waiters, subscribers);
+            let broken = run.broken;
+            self.read_again(run, RunMsg::Wake, broken);
             return;
         }
         if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
@@ -256,6 +261,7 @@ impl Shard {
 
     /// Handles one message; false once the shard is to stop.
     pub(crate) fn handle(&mut self, message: Msg) -> bool {
+        let _moving = MovingRuns::begin();
         self.tick();
         match message {
             Msg::Start(new) => self.begin(*new),
@@ -267,6 +273,9 @@ impl Shard {
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
+            Msg::Loaded { run, ticket, result } => self.loaded(run, ticket, *result),
+            Msg::Recounted(run, tasks) => self.give_back(run, &tasks),
+            Msg::Due(poll, due) => self.polled(poll, due),
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
             Msg::MakeRoom => {}
             Msg::Recover => {
@@ -314,6 +323,7 @@ impl Shard {
         if offset_ms < self.offset_ms && self.recovers {
             // What is stored with times of before seems to be due later than it is.
             self.horizon_ms = 0;
+            self.poll = None;
         }
         self.offset_ms = offset_ms;
     }
@@ -330,89 +340,71 @@ impl Shard {
         }
         if let RunMsg::IsAtRest(reply) = message {
             // Whoever asked may have given up waiting.
-            let _ = reply.send(self.runs.get(&num).is_none_or(|run| run.is_at_rest()));
+            let _ = reply.send(
+                !self.loading.contains_key(&num)
+                    && self.runs.get(&num).is_none_or(|run| run.is_at_rest()),
+            );
             return;
         }
-        let Some(message) = self.past_quarantine(num, message) else { return };
+        if let RunMsg::Quarantine { reason, reply } = message {
+            self.quarantine(num, reason, reply);
+            return;
+        }
+        let Some(message) = self.hold(num, message) else { return };
+        let Some(mut run) = self.runs.remove(&num) else {
+            self.ask_for(num, message, None);
+            return;
+        };
         if self.unheard.remove(&num) {
             signals::carry_again(&self.shared, num);
         }
-        let mut known = self.runs.remove(&num);
-        if let Some(failed) = known.take_if(|run| run.failed.is_some()) {
+        if run.failed.is_some() {
             self.held.entry(num).or_default().push(message);
-            self.runs.insert(num, failed);
+            self.runs.insert(num, run);
             return;
         }
         // A resting run has no flow; its cancel needs one, to compensate with. An ended one has none
         // either; a query needs it.
-        if let Some(run) = &mut known
-            && run.flow.is_none()
-            && if run.is_ended() { message.is_query() } else { message.is_cancel() }
-        {
+        let needs_flow = if run.is_ended() { message.is_query() } else { message.is_cancel() };
+        if run.flow.is_none() && needs_flow {
             if !run.submitted.is_empty() || run.has_pending() {
                 self.held.entry(num).or_default().push(message);
-                self.runs.extend(known.map(|run| (num, run)));
-                return;
+                self.runs.insert(num, run);
+            } else {
+                self.read_again(run, message, false);
             }
-            if let Some(resting) = known.take() {
-                known = self.read_again(resting, &message);
-            }
-        }
-        if known.is_none() && !self.has_room_for(num, &message) {
-            self.put_off(num, message);
             return;
         }
-        let run = match known {
-            Some(run) => Some(run),
-            None => match self.load(num, &message, false) {
-                Ok(run) => run,
-                Err(error) => {
-                    tracing::error!(run = num, %error, "could not read a run");
-                    if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
-                        self.quarantine_damaged(num, &error);
-                    }
-                    refuse(message, || EngineError::Store(error.clone()));
-                    return;
-                }
-            },
-        };
-        match run {
-            None => {
-                // One that has ended was counted out, and keeps what it was charged.
-                self.shared.accounts.never(num);
-                self.count_out(num);
-                receive::refuse_unknown(&self.shared, num, message);
-            }
-            Some(mut run) => {
-                if message.is_cancel() {
-                    // It does not stand in line behind its own kind.
-                    run.greedy = false;
-                    run.queued = false;
-                }
-                if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
-                    // A refusal is about one request: nothing else stands in its batch, least of
-                    // all the same request again.
-                    compose::compose(&mut self.on(&mut run));
-                    self.flush(&mut run);
-                }
-                receive::receive(&mut self.on(&mut run), message);
-                self.settle(run);
-            }
+        if message.is_cancel() {
+            // It does not stand in line behind its own kind.
+            run.greedy = false;
+            run.queued = false;
         }
+        self.hear(run, message);
     }
 
-    /// Reads a run of which nothing is on its way once more, for a message; nothing where it cannot
-    /// be read.
-    fn read_again(&mut self, mut run: Box<Run>, message: &RunMsg) -> Option<Box<Run>> {
+    /// Gives a message to a run that is in memory.
+    pub(crate) fn hear(&mut self, mut run: Box<Run>, message: RunMsg) {
+        if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
+            // A refusal is about one request: nothing else stands in its batch, least of all the
+            // same request again.
+            compose::compose(&mut self.on(&mut run));
+            self.flush(&mut run);
+        }
+        receive::receive(&mut self.on(&mut run), message);
+        self.settle(run);
+    }
+
+    /// Has a run of which nothing is on its way read once more, for a message.
+    fn read_again(&mut self, mut run: Box<Run>, message: RunMsg, broken: bool) {
         places::cancel_workers(&mut run);
-        places::recount_places(&mut self.on(&mut run), Vec::new());
+        self.let_go(&mut run, Vec::new());
+        self.silence(&run);
         let (waiters, subscribers) =
             (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
-        let mut fresh = self.load(run.num, message, false).ok()??;
-        fresh.waiters = waiters;
-        fresh.audience.set(!subscribers.is_empty());
-        fresh.subscribers = subscribers;
-        Some(fresh)
+        let num = run.num;
+        drop(run);
+        self.ask_for(num, message, Some(Again { broken, waiters, subscribers }));
     }
 
     /// Keeps a run that something happened to; what follows from it comes with its next turn.
@@ -456,48 +448,36 @@ impl Shard {
         }
     }
 
-    fn reload(
-        &mut self,
-        num: u64,
-        broken: bool,
-        waiters: Vec<crate::engine::run::reply::Waiter>,
-        subscribers: Vec<Subscriber>,
-    ) {
-        match self.load(num, &RunMsg::Wake, broken) {
-            Ok(Some(mut run)) => {
-                run.broken = false;
-                run.waiters = waiters;
-                run.audience.set(!subscribers.is_empty());
-                run.subscribers = subscribers;
-                self.settle(run);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(run = num, %error, "could not read a run again");
-                if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
-                    self.quarantine_damaged(num, &error);
-                    return;
-                }
-                self.carry_later(num, STORAGE_RETRY_MS);
-            }
-        }
-    }
-
-    /// Reads which runs are due within the horizon.
+    /// Asks which runs are due within the horizon.
     fn poll_due(&mut self) {
-        if !self.recovers {
+        if !self.recovers || self.poll.is_some() {
             return;
         }
         self.tick();
-        let until = self.now_ms + HORIZON_MS;
+        self.lives += 1;
         // Times that were stored while the wall clock was further ahead come sooner than they say.
-        let clock = self.shared.clock.clone();
-        let slack = clock.slack_ms();
-        let shards = self.shared.shards.len() as u64;
-        match self.shared.store.due(self.index, shards, until + slack, 100_000) {
+        let slack_ms = self.shared.clock.slack_ms();
+        let poll = Poll { ticket: self.lives, until_ms: self.now_ms + HORIZON_MS, slack_ms };
+        self.poll = Some(poll);
+        let (index, shared) = (self.index, Arc::clone(&self.shared));
+        self.shared.tasks.spawn_blocking(move || {
+            let until_ms = poll.until_ms + poll.slack_ms;
+            let due = shared.store.due(&shared.parts_of(index), until_ms, DUE);
+            shared.send_to(index, Msg::Due(poll, due));
+        });
+    }
+
+    /// It was read which runs are due: they are woken in time.
+    fn polled(&mut self, poll: Poll, due: Result<Vec<(u64, u64)>, StoreError>) {
+        if self.poll != Some(poll) {
+            return;
+        }
+        self.poll = None;
+        let (until, clock) = (poll.until_ms, self.shared.clock.clone());
+        match due {
             Ok(due) => {
                 // A full page ends before the horizon: what lies after it is read sooner.
-                let full = due.len() == 100_000;
+                let full = due.len() == DUE;
                 self.horizon_ms =
                     if full { due.last().map_or(until, |(_, at)| until.min(*at)) } else { until };
                 for (run, at) in due {
@@ -505,7 +485,7 @@ impl Shard {
                         continue;
                     }
                     if at > 0 || !self.runs.contains_key(&run) {
-                        if slack > 0 {
+                        if poll.slack_ms > 0 {
                             self.alarms.steady.insert((clock.earliest_of(at), run));
                         }
                         self.alarms.wall.insert((at, run));
@@ -542,7 +522,9 @@ impl Shard {
                 Some(run) if run.is_idle() && !run.queued => {
                     let next =
                         crate::engine::turn::waiting::first_alarm(run.alarm, &self.shared.clock);
-                    let later = next.is_some_and(|due| due > self.horizon_ms);
+                    // What was asked for looks at what is stored, which may be from before now.
+                    let known_ms = self.horizon_ms.max(self.poll.map_or(0, |poll| poll.until_ms));
+                    let later = next.is_some_and(|due| due > known_ms);
                     let run = self.runs.remove(&num);
                     drop(self.held.remove(&num));
                     if let Some(run) = run

@@ -222,17 +222,10 @@ impl Accounts {
 
     /// Loads the stored charges of a run that is loaded: charges for a commit that was refused are
     /// given back. Returns true if any account counts it.
-    pub(crate) fn take_up(&self, run: u64, store: &dyn Store, spent: &Spent) -> bool {
+    pub(crate) fn take_up(&self, run: u64, stored: Option<ChargeRow>, spent: &Spent) -> bool {
         if self.of(run).is_none() {
             return false;
         }
-        let stored = match store.charge(run) {
-            Ok(stored) => stored,
-            Err(error) => {
-                tracing::warn!(run, %error, "could not read what a run is charged");
-                return true;
-            }
-        };
         let mut known = self.known();
         let Some(charge) = known.runs.get_mut(&run) else { return false };
         let (bytes, tokens, nano_usd) = (charge.bytes, charge.tokens, charge.nano_usd);

@@ -26,14 +26,16 @@ struct Inner {
 
 /// The end of the audit log's chain.
 enum Chain {
-    /// Must be read: at the start, and after a line that was not stored.
+    /// Must be read: the read at the start failed, or a line was not stored.
     Unknown,
     After(Option<Chained>),
 }
 
 impl Ledger {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
-        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(Chain::Unknown) }))
+        let last = store.last_audit().ok();
+        let chain = last.map_or(Chain::Unknown, |last| Chain::After(last.map(chained)));
+        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(chain) }))
     }
 }
 
@@ -49,21 +51,30 @@ impl Inner {
             Change::Remove { layer, key } => {
                 self.store.submit(plain(Write::RemoveKept { layer, key }, ack));
             }
-            Change::Audit(line) => self.append(&line, ack),
+            Change::Audit(line) => {
+                if let Some(ack) = self.append(&line, ack, false) {
+                    // The end of the log is read first, which must not happen on a shard's thread.
+                    let inner = Arc::clone(self);
+                    self.tasks.spawn_blocking(move || inner.append(&line, ack, true));
+                }
+            }
         }
     }
 
-    fn append(self: &Arc<Self>, line: &Line, ack: Ack) {
+    /// Appends a line. Returns its ack if the end of the log must be read first, and this thread
+    /// must not (`may_read` is false).
+    fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let last = match &*chain {
             Chain::After(last) => last.clone(),
+            Chain::Unknown if !may_read => return Some(ack),
             Chain::Unknown => match self.store.last_audit() {
                 Ok(last) => last.map(chained),
                 Err(error) => {
                     drop(chain);
                     ack(Err(error));
-                    return;
+                    return None;
                 }
             },
         };
@@ -80,6 +91,7 @@ impl Inner {
         });
         let writes = vec![Write::AddAudit(AuditRow { seq, at, line, hash })];
         self.store.submit(Batch { checks: Vec::new(), run: None, writes, ack });
+        None
     }
 }
 
@@ -108,16 +120,11 @@ impl Keep for Ledger {
 
     async fn write(&self, change: Change) -> Result<(), Failure> {
         let (tell, told) = oneshot::channel();
-        let inner = Arc::clone(&self.0);
         // The caller may be gone; the change remains.
         let ack: Ack = Box::new(move |result| drop(tell.send(result)));
-        // The queue may be full for a moment: that must not block the runtime.
         let stopping = || Failure::new("storage", "the host is stopping").retryable();
-        self.0
-            .tasks
-            .spawn_blocking(move || inner.submit(change, ack))
-            .await
-            .map_err(|_| stopping())?;
+        self.0.store.room().await;
+        self.0.submit(change, ack);
         told.await
             .map_err(|_| stopping())?
             .map_err(|error| storage("keep what a layer keeps", &error))

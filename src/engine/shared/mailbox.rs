@@ -14,8 +14,8 @@
 //! | operators: ends of attempts | never | never | the open attempts |
 //! | shards: children, signals and cancels between runs | never | never | the open steps, and the content of the outbox |
 //!
-//! A shard itself blocks in one place: when it submits a batch and the writer's queue is full. The
-//! writer never blocks on a shard, so there is no deadlock.
+//! A shard handles no message while the writer's queue is full; its thread is not blocked. The
+//! writer never waits for a shard, so there is no deadlock.
 
 use std::{
     collections::VecDeque,

@@ -9,6 +9,7 @@ use crate::{
         Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
         run::{
             feed::Feed,
+            loaded::Loaded,
             readers::Subscriber,
             reply::{Lease, ReplyTo, Waiter},
             task::AgentKey,
@@ -20,7 +21,7 @@ use crate::{
     middleware::Dispatched,
     operator::Delivery,
     protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::{Changed, StateChange, StoreError},
+    store::{Changed, IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
 /// A message to a shard.
@@ -43,6 +44,19 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
+    /// The result of loading a run.
+    Loaded {
+        /// The run.
+        run: u64,
+        /// Identifies the load; the result of an abandoned one is ignored.
+        ticket: u64,
+        /// The run as it is stored.
+        result: Box<Result<Option<Loaded>, StoreError>>,
+    },
+    /// The stored open tasks of a run that was dropped from memory.
+    Recounted(u64, Vec<TaskRow>),
+    /// The stored runs that are due.
+    Due(Poll, Result<Vec<(u64, u64)>, StoreError>),
     /// Delivers the pending messages of a run once more, after a delay.
     Unheard(u64),
     /// Drops idle runs: the host has no memory left.
@@ -62,11 +76,25 @@ impl Msg {
             Self::Late(..)
             | Self::Start(_)
             | Self::Committed { .. }
+            | Self::Loaded { .. }
+            | Self::Recounted(..)
+            | Self::Due(..)
             | Self::Unheard(_)
             | Self::MakeRoom
             | Self::Recover => false,
         }
     }
+}
+
+/// A query for the runs that are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Poll {
+    /// Identifies it; the result of an abandoned one is ignored.
+    pub(crate) ticket: u64,
+    /// The end of the window, in Unix milliseconds.
+    pub(crate) until_ms: u64,
+    /// How far the wall clock has been ahead of its present time, at most.
+    pub(crate) slack_ms: u64,
 }
 
 /// A run to start.
@@ -150,6 +178,8 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A child run could not be stored, and must be started again.
     ChildLost { step: u32, child: RunId },
+    /// A report on a finished attempt, with the result that was accepted of it.
+    Repeated(Box<Repeated>),
     /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.
@@ -286,6 +316,40 @@ pub(crate) enum WorkerAsk {
     PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
 }
 
+/// A report on a finished attempt.
+pub(crate) struct Repeated {
+    pub(crate) holder: Holder,
+    pub(crate) report: Box<Report>,
+    /// The reply, unless the same report was accepted before.
+    pub(crate) refusal: EngineError,
+    /// The accepted report of the attempt.
+    pub(crate) before: Option<IdempotencyRow>,
+    pub(crate) reply: ReplyTo<bool>,
+}
+
+impl RunMsg {
+    /// Whether it comes from the engine itself and expects no reply.
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(
+            self,
+            Self::Wake
+                | Self::SignalFrom { .. }
+                | Self::CancelFrom { .. }
+                | Self::ChildLost { .. }
+                | Self::Finished { .. }
+                | Self::Delivered { .. }
+                | Self::SecretAccessed { .. }
+                | Self::Capacity { .. }
+                | Self::Redispatch { .. }
+                | Self::Unseat { .. }
+                | Self::Rest { .. }
+                | Self::ChildEnded { .. }
+                | Self::StateLater { .. }
+                | Self::StateDone { .. }
+        )
+    }
+}
+
 /// Replies to a message with an error, if it expects a reply.
 pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
@@ -323,6 +387,7 @@ pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::Repeated(repeated) => send(repeated.reply, error()),
         RunMsg::ChangeState { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),

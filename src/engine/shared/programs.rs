@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::engine::EngineError;
 use crate::{
-    blueprint::{Bundle, Finding},
+    blueprint::{Bundle, Edition, Finding},
     lua::{Limits, Program},
     operator::Registry,
     protocol::Json,
@@ -312,7 +312,8 @@ impl Programs {
 pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, EngineError> {
     let schema = program.blueprint().input();
     if schema.is_any() {
-        return Ok(input.clone());
+        let none = input.is_null() && program.source().edition() >= Edition::Two;
+        return Ok(if none { Json::from(&serde_json::json!({})) } else { input.clone() });
     }
     let value = match input.to_value() {
         serde_json::Value::Null => serde_json::json!({}),

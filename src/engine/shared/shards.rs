@@ -25,7 +25,7 @@ use crate::{
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
-    store::{DurableState, Store},
+    store::{DurableState, Part, Store},
     tasks::Tasks,
     token::HandleKey,
 };
@@ -61,9 +61,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Returns the shard that a run belongs to.
+    /// Returns the shard that a run belongs to: the owner of its partition.
     pub(crate) fn shard_of(&self, run: u64) -> u64 {
-        run % self.shards.len() as u64
+        self.owner_of(Part::of(run))
+    }
+
+    fn owner_of(&self, part: Part) -> u64 {
+        u64::from(part.number()) % self.shards.len() as u64
+    }
+
+    /// Returns the partitions that a shard owns.
+    pub(crate) fn parts_of(&self, shard: u64) -> Vec<Part> {
+        Part::all().filter(|part| self.owner_of(*part) == shard).collect()
     }
 
     /// Returns the refusal of a request that would exceed the memory limit of the host.
@@ -113,8 +122,16 @@ impl Shared {
         })
     }
 
+    /// Sends a message to a shard.
+    pub(crate) fn send_to(&self, shard: u64, message: Msg) {
+        self.mail(shard).send(message);
+    }
+
     fn mail_of(&self, run: u64) -> &Mail {
-        let shard = usize::try_from(self.shard_of(run)).expect("shards are few");
-        &self.shards[shard]
+        self.mail(self.shard_of(run))
+    }
+
+    fn mail(&self, shard: u64) -> &Mail {
+        &self.shards[usize::try_from(shard).expect("shards are few")]
     }
 }

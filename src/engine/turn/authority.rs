@@ -15,6 +15,7 @@ use crate::{
     engine::{EngineError, run::open::OpenKind, turn::facts::Turn},
     lua::Program,
     protocol::RunId,
+    store::excepted,
     token::{Grant, Need, Verb},
 };
 
@@ -23,7 +24,7 @@ fn authority(turn: &Turn<'_>) -> Result<Arc<Grant>, EngineError> {
     let Some((started, _)) = turn.run.chain.started() else {
         return Ok(Arc::clone(&turn.run.grant));
     };
-    let publisher = turn.shared.programs.publisher(&started.hash)?;
+    let publisher = excepted("a called program", || turn.shared.programs.publisher(&started.hash))?;
     Ok(publisher.unwrap_or_else(|| Arc::clone(&turn.run.grant)))
 }
 
@@ -34,7 +35,8 @@ pub(crate) fn may_call(turn: &Turn<'_>, program: &Program) -> Result<(), EngineE
         return Ok(());
     }
     let grant = authority(turn)?;
-    if turn.shared.programs.publisher(blueprint.hash())?.is_some() {
+    if excepted("a called program", || turn.shared.programs.publisher(blueprint.hash()))?.is_some()
+    {
         return Ok(grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?);
     }
     grant.check(Verb::RunStart, &[])?;
@@ -62,7 +64,8 @@ pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> Result<bool, EngineErr
     if other == turn.run.id || turn.run.open.values().any(|open| calls(&open.kind)) {
         return Ok(true);
     }
-    let Some(header) = turn.shared.store.header(other.num())? else { return Ok(false) };
+    let header = excepted("a related run", || turn.shared.store.header(other.num()))?;
+    let Some(header) = header else { return Ok(false) };
     let is_parent = turn.run.header.parent.is_some_and(|(parent, _)| parent == header.num);
     let is_child = header.parent.is_some_and(|(parent, _)| parent == turn.run.num);
     Ok(header.created_ms == other.created_ms() && (is_parent || is_child))

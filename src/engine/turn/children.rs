@@ -5,6 +5,7 @@ use crate::{
         Exceeded,
         run::{
             due::Due,
+            loaded::Called,
             open::{Open, OpenKind},
             perform::Perform,
             resident::Run,
@@ -15,13 +16,12 @@ use crate::{
             facts::{self, Turn},
             steps,
         },
-        view::spent::total,
     },
     fault,
     flow::StepOp,
-    journal::{Chain, Outcome, RunStarted, RunState, StepKey, Usage},
+    journal::{Outcome, RunStarted, RunState, StepKey, Usage},
     protocol::{Failure, Json, RunId, failure::kind},
-    store::Write,
+    store::{Write, excepted},
     token::Quota,
 };
 
@@ -44,9 +44,7 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: Stri
     {
         Err(failure)
     } else {
-        turn.shared
-            .programs
-            .resolve(&blueprint, own)
+        excepted("a called program", || turn.shared.programs.resolve(&blueprint, own))
             .and_then(|program| {
                 authority::may_call(turn, &program)?;
                 let input = crate::engine::shared::programs::accept_input(&program, &input)?;
@@ -86,19 +84,17 @@ pub(crate) fn child_ended(turn: &mut Turn<'_>, step: u32, outcome: Outcome, usag
     steps::finish_step(turn, step, outcome, None, usage);
 }
 
-pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, child: RunId) {
-    match turn.shared.store.header(child.num()) {
-        Ok(None) => turn.run.pending.after.performs.push(Perform::StartChild { step: number }),
-        Ok(Some(header)) if header.status.is_ended() => {
-            let mut chain = Chain::lean();
-            let entries = turn.shared.store.entries(child.num(), 0).unwrap_or_default();
-            let known = entries.iter().try_for_each(|entry| chain.apply(entry));
-            if let (Ok(()), RunState::Ended(outcome)) = (known, chain.state()) {
-                child_ended(turn, number, outcome.clone(), total(chain.spent()));
-            }
+/// Takes up a step that calls a run, with what became of that.
+pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, called: Option<&Called>) {
+    match called {
+        None | Some(Called::Open) => {}
+        Some(Called::Nowhere) => {
+            turn.run.pending.after.performs.push(Perform::StartChild { step: number });
         }
-        Ok(Some(_)) => {}
-        Err(error) => {
+        Some(Called::Ended(outcome, usage)) => {
+            child_ended(turn, number, outcome.clone(), usage.clone());
+        }
+        Some(Called::Unknown(error)) => {
             tracing::error!(run = %turn.run.id, %error, "could not look for a called run");
         }
     }
@@ -136,7 +132,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
     let own = turn.run.program.as_ref().map(|program| {
         (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
     });
-    let resolved = turn.shared.programs.resolve(&blueprint, own);
+    let resolved = excepted("a called program", || turn.shared.programs.resolve(&blueprint, own));
     let permitted =
         resolved.and_then(|program| authority::may_call(turn, &program).map(|()| program));
     let program = match permitted {

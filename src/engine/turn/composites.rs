@@ -21,7 +21,7 @@ use crate::{
     journal::StepKey,
     operator::{Composite, MOST_DEPTH, Residence, Ticket},
     protocol::{Failure, failure::kind},
-    store::Write,
+    store::{TaskRow, Write},
     token::{Need, Verb},
 };
 
@@ -83,9 +83,9 @@ pub(crate) fn take_up_composite(
 
 /// Gives up a member that is open while its composite is not: a fork cut between the two, or
 /// another configuration made the operator another one.
-pub(crate) fn close_orphan(turn: &mut Turn<'_>, number: u32) {
+pub(crate) fn close_orphan(turn: &mut Turn<'_>, number: u32, row: Option<&TaskRow>) {
     const REASON: &str = "what it was a member of has ended";
-    if let Ok(Some(row)) = turn.shared.store.task(turn.run.num, number) {
+    if let Some(row) = row {
         let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
         if let Some(queue) = &row.queue {
             turn.shared.hub.remove(queue, ticket);

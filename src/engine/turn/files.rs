@@ -10,7 +10,7 @@ use crate::{
     fault,
     flow::ArtifactOp,
     protocol::{ArtifactId, Failure, Json, RunId, failure::kind},
-    store::{ArtifactRow, Write},
+    store::{ArtifactRow, Write, excepted},
 };
 
 /// The largest artifact, in bytes.
@@ -58,18 +58,12 @@ fn artifact_bytes(turn: &Turn<'_>, id: ArtifactId) -> Result<Vec<u8>, Failure> {
         let row = rows.iter().find(|row| row.n == id.number() && is_published(row));
         row.map(|row| row.hash.clone())
     };
-    let hash = match &turn.run.artifacts {
-        Some(rows) => hash_in(rows),
-        None => hash_in(&turn.shared.store.artifacts(turn.run.num).map_err(fault)?),
-    };
+    let hash = hash_in(&turn.run.artifacts);
     let hash = hash.ok_or_else(|| refused(format!("there is no artifact {id}")))?;
     let mut files = turn.run.on_their_way().flat_map(|after| &after.files);
     match files.find(|(of, _)| *of == hash) {
         Some((_, data)) => Ok(data.to_vec()),
-        None => turn
-            .shared
-            .store
-            .blob(&hash)
+        None => excepted("a file", || turn.shared.store.blob(&hash))
             .map_err(fault)?
             .ok_or_else(|| refused(format!("the bytes of artifact {id} are gone"))),
     }
@@ -93,15 +87,7 @@ pub(crate) fn put_artifact(
     let size = data.len() as u64;
     let created_ms = facts::time_of(turn);
     let num = turn.run.num;
-    let files = match &mut turn.run.artifacts {
-        Some(files) => files,
-        none => {
-            let rows = turn.shared.store.artifacts(num).map_err(|error| {
-                Failure::new("storage", format!("number artifact {name:?}: {error}"))
-            })?;
-            none.insert(rows)
-        }
-    };
+    let files = &mut turn.run.artifacts;
     // A worker that did not hear the answer sends the same again; a flow does not, and may have
     // very many files.
     let is_known = |file: &&ArtifactRow| {

@@ -96,7 +96,7 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
     };
     let rendered = agent
         .render(program.blueprint(), &slots)
-        .map_err(|error| Failure::new("template", error.to_string()))?;
+        .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
     let compiled = agent.model_loop().map_or_else(Default::default, Arc::clone);
     let asked = request.opts.ask.as_deref();
     let start = match asked {

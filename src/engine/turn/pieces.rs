@@ -31,6 +31,7 @@ use crate::{
     journal::StepKey,
     lua::ScriptFlow,
     protocol::{Failure, Json, ModelDelta, failure::kind},
+    store::excepted,
 };
 
 /// Copies of a run's flow at a time; what would need one more is not heard.
@@ -139,8 +140,8 @@ fn copy_flow(turn: &mut Turn<'_>, key: &StepKey) -> Result<Option<ScriptFlow>, S
         return Ok(None);
     }
     let Some(program) = turn.run.program.clone() else { return Ok(None) };
-    let entries =
-        turn.shared.store.entries(turn.run.num, 0).map_err(|error| format!("failed to {error}"))?;
+    let entries = excepted("a copy of a flow", || turn.shared.store.entries(turn.run.num, 0))
+        .map_err(|error| format!("failed to {error}"))?;
     match replay::replay(turn, &program, &entries) {
         Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
         Ok(_) => Ok(None),

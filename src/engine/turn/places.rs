@@ -15,8 +15,9 @@ use crate::{
         shared::{message::refuse_lease, shards::Shared},
         turn::facts::Turn,
     },
+    lua::Program,
     operator::{Residence, Ticket},
-    store::{TaskFilter, Write},
+    store::{TaskRow, Write},
 };
 
 /// Gives back what an open step held. `ended` says whether nothing of it follows, and why.
@@ -74,28 +75,12 @@ pub(crate) fn agent_key(run: &Run, number: u32) -> Option<AgentKey> {
     Some((Arc::from(blueprint.name()), Arc::clone(task.agent.name())))
 }
 
-/// Counts the places of a run anew, which is read again: what it holds then are those of the
-/// stored attempts that outlive it; `unperformed` are places that it would have given back.
-pub(crate) fn recount_places(turn: &mut Turn<'_>, unperformed: Vec<AgentKey>) {
-    let Some(program) = turn.run.program.clone() else { return };
+/// Takes the places out of a run that is let go, and leaves the lines that it stands in. They are
+/// given back once it is known which of its attempts outlive it.
+pub(crate) fn take_places(turn: &mut Turn<'_>) -> Vec<AgentKey> {
+    let Some(program) = turn.run.program.clone() else { return Vec::new() };
     let blueprint: Arc<str> = Arc::from(program.blueprint().name());
-    let filter = TaskFilter { run: Some(turn.run.num), limit: usize::MAX, ..TaskFilter::default() };
-    match turn.shared.store.tasks(&filter) {
-        // Taken before anything is given back: nobody gets between.
-        Ok(rows) => {
-            for row in rows {
-                let limited = |agent: &Arc<CompiledAgent>| agent.limit().is_some();
-                if lives_elsewhere(turn.shared, &row.operator)
-                    && program.blueprint().agent(&row.agent).is_some_and(limited)
-                {
-                    let agent = (Arc::clone(&blueprint), Arc::from(row.agent.as_str()));
-                    turn.shared.capacity.occupy(&agent);
-                }
-            }
-        }
-        Err(error) => tracing::error!(run = %turn.run.id, %error, "could not count its open tasks"),
-    }
-    let mut held = unperformed;
+    let mut held = Vec::new();
     let mut waiting = Vec::new();
     for (number, open) in turn.run.open.each_mut() {
         let OpenKind::Task(task) = &mut open.kind else { continue };
@@ -106,12 +91,33 @@ pub(crate) fn recount_places(turn: &mut Turn<'_>, unperformed: Vec<AgentKey>) {
             waiting.push((agent, number));
         }
     }
-    for agent in held {
-        let next = turn.shared.capacity.release(&agent);
-        tell_capacity(turn.shared, &agent, next);
-    }
     for (agent, number) in waiting {
         pass_on(turn.shared, &agent, turn.run.num, number);
+    }
+    held
+}
+
+/// Counts the places of a run anew: those of its stored attempts that live elsewhere, in place of
+/// `held`.
+pub(crate) fn recount_places(
+    shared: &Arc<Shared>,
+    program: &Program,
+    held: Vec<AgentKey>,
+    stored: &[TaskRow],
+) {
+    // Taken before anything is given back: nobody gets between.
+    for row in stored {
+        let limited = |agent: &Arc<CompiledAgent>| agent.limit().is_some();
+        if lives_elsewhere(shared, &row.operator)
+            && program.blueprint().agent(&row.agent).is_some_and(limited)
+        {
+            let blueprint = program.blueprint().name();
+            shared.capacity.occupy(&(Arc::from(blueprint), Arc::from(row.agent.as_str())));
+        }
+    }
+    for agent in held {
+        let next = shared.capacity.release(&agent);
+        tell_capacity(shared, &agent, next);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         },
     },
     operator::{HUMAN, Inquiry, Prompt},
-    protocol::{Failure, Json, TaskId},
+    protocol::{Failure, Json, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
 };
 
@@ -72,7 +72,7 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
                 attempt: task.attempt,
             },
         )
-        .map_err(|error| Failure::new("template", error.to_string()))?;
+        .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
     Ok(Prompt {
         task: id,
         run: run.id,

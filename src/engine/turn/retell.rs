@@ -46,7 +46,7 @@ pub struct AskedView {
     /// The agent, signal, blueprint or operation.
     pub name: String,
     /// What is asked.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub request: Json,
 }
 

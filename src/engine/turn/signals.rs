@@ -17,7 +17,7 @@ use crate::{
     flow::StepOp,
     journal::{Fact, Outcome, SignalReceived, StepKey},
     protocol::{Failure, Json, RunId, failure::kind},
-    store::{Errand, OutboxRow, Write},
+    store::{Errand, OutboxRow, Write, excepted},
 };
 
 /// Hands queued signals of a name to who waits for it.
@@ -74,7 +74,7 @@ pub(crate) fn send_signal(turn: &mut Turn<'_>, to: &str, name: &str, payload: &J
         return refused(format!("signal {name:?}: {error}"));
     }
     if receiver != turn.run.id {
-        match turn.shared.store.header(receiver.num()) {
+        match excepted("a related run", || turn.shared.store.header(receiver.num())) {
             Ok(Some(header)) if header.created_ms != receiver.created_ms() => {
                 return refused(format!("signal {name:?}: there is no run {to}"));
             }

@@ -1,14 +1,11 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
-use std::sync::Arc;
-
 use crate::{
     engine::{
         run::{
             account::{OwnState, ROW, row_bytes},
             resident::Run,
         },
-        shared::shards::Shared,
         turn::{
             facts::{self, Turn},
             weight,
@@ -87,7 +84,7 @@ pub(crate) fn apply_state(turn: &mut Turn<'_>, op: &StateOp) -> Result<Json, Fai
 fn own_keys(turn: &mut Turn<'_>, prefix: &str) -> Result<Json, Failure> {
     let now = facts::time_of(turn);
     let passing = turn.shared.state.transient_keys(&run_scope(turn.run), prefix);
-    let state = state_of(turn.run, turn.shared)?.rows();
+    let state = state_of(turn.run)?.rows();
     let live = state.values().filter(|row| row.is_live(now));
     let mut keys: Vec<&str> = live
         .map(|row| row.key.as_str())
@@ -105,7 +102,7 @@ pub(crate) fn own_value(turn: &mut Turn<'_>, key: &str) -> Result<Option<Json>, 
     if let Some(row) = turn.shared.state.transient_value(&run_scope(turn.run), key) {
         return Ok(Some(Json::from_trusted(row.value)));
     }
-    let row = state_of(turn.run, turn.shared)?.rows().get(key).filter(|row| row.is_live(now));
+    let row = state_of(turn.run)?.rows().get(key).filter(|row| row.is_live(now));
     Ok(row.map(|row| Json::from_trusted(row.value.as_str())))
 }
 
@@ -121,7 +118,7 @@ pub(crate) fn change_own(
     let at_ms = facts::time_of(turn);
     let batch =
         StateBatch { changes, at_ms, most: limit, receipt: None, answers: Answers::default() };
-    let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?.rows();
+    let state = state_of(turn.run).map_err(OwnError::Limit)?.rows();
     let planned = plan::<StoreError>(&batch, |_, key| Ok(state.get(key).cloned()))
         .map_err(OwnError::Store)?;
     let fresh = planned
@@ -143,7 +140,7 @@ pub(crate) fn change_own(
             Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
         })
         .sum();
-    if let Some(why) = weight::too_heavy(turn.run, grows) {
+    if let Some(why) = weight::too_much_state(turn.run, grows) {
         return Err(OwnError::Full(why));
     }
     fault::point("engine.state");
@@ -165,7 +162,7 @@ fn write_own(turn: &mut Turn<'_>, write: Planned, at_ms: u64) -> Result<(), OwnE
             .put_transient(&scope, &key, value, hints)
             .map_err(OwnError::Store);
     }
-    let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?;
+    let state = state_of(turn.run).map_err(OwnError::Limit)?;
     let write = match write {
         Planned::Put { scope, key, value, hints, expires_ms } => {
             let before = state.rows().get(&key);
@@ -188,7 +185,7 @@ fn write_own(turn: &mut Turn<'_>, write: Planned, at_ms: u64) -> Result<(), OwnE
         }
         Planned::Delete { scope, key } => {
             turn.shared.state.drop_transient(&scope, &key);
-            let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?;
+            let state = state_of(turn.run).map_err(OwnError::Limit)?;
             let Some(gone) = state.remove(&key) else { return Ok(()) };
             turn.run.header.bytes = turn.run.header.bytes.saturating_sub(row_bytes(&gone) as u64);
             Write::DeleteState { scope, key }
@@ -207,24 +204,15 @@ fn write_own(turn: &mut Turn<'_>, write: Planned, at_ms: u64) -> Result<(), OwnE
     Ok(())
 }
 
-fn state_of<'a>(run: &'a mut Run, shared: &Arc<Shared>) -> Result<&'a mut OwnState, Failure> {
-    if run.state.is_none() {
-        // Nothing of the run's state is on its way yet: the first write goes through here.
-        let most = shared.memory.limit() / 2;
-        let scope = run_scope(run);
-        let stored = shared.store.state_bytes(&scope).map_err(|error| unread(run, error))?;
-        if stored > most as u64 {
-            let message = format!(
-                "the run's state has {stored} bytes, and the host may hold {most} of one run"
-            );
-            return Err(Failure::new(kind::LIMIT, message));
-        }
-        let rows = shared.store.state(&scope).map_err(|error| unread(run, error))?;
-        let state: OwnState = rows.into_iter().collect();
-        run.account.keep_state(state.bytes());
-        run.state = Some(state);
+fn state_of(run: &mut Run) -> Result<&mut OwnState, Failure> {
+    match run.state.as_ref().err().cloned() {
+        None => Ok(run.state.as_mut().unwrap_or_else(|_| unreachable!("it was just there"))),
+        Some(StoreError::TooLarge { bytes, most, .. }) => Err(Failure::new(
+            kind::LIMIT,
+            format!("the run's state has {bytes} bytes, and the host may hold {most} of one run"),
+        )),
+        Some(error) => Err(unread(run, error)),
     }
-    Ok(run.state.as_mut().expect("it was read just now"))
 }
 
 fn unread(run: &mut Run, error: StoreError) -> Failure {

@@ -6,6 +6,7 @@ use crate::{
     engine::{
         run::{
             due::Due,
+            loaded::Rows,
             members::Members,
             open::{Open, OpenKind},
             perform::Perform,
@@ -21,18 +22,15 @@ use crate::{
         },
     },
     flow::{StepOp, TaskRequest},
-    journal::{Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey},
+    journal::{Decision, Fact, Outcome, RunState, Scheduled, StepKey},
     operator::Residence,
     protocol::{Failure, StepKind, failure::kind},
-    store::TaskPhase,
+    store::{TaskPhase, TaskRow},
 };
 
 /// Rebuilds what the run's open steps wait for.
-pub(crate) fn take_up_open(
-    turn: &mut Turn<'_>,
-    entries: &[Entry],
-    mut ops: HashMap<StepKey, StepOp>,
-) {
+pub(crate) fn take_up_open(turn: &mut Turn<'_>, rows: &Rows, mut ops: HashMap<StepKey, StepOp>) {
+    let entries = &rows.entries;
     let open: HashSet<u32> = turn.run.chain.open().collect();
     let scheduled: Vec<&Scheduled> = entries
         .iter()
@@ -60,7 +58,7 @@ pub(crate) fn take_up_open(
     let members = Members::of(entries);
     for step in scheduled {
         let op = ops.remove(&step.key);
-        take_up_step(turn, step, op, (paused, &members));
+        take_up_step(turn, step, op, (paused, &members, rows));
     }
 }
 
@@ -68,7 +66,7 @@ fn take_up_step(
     turn: &mut Turn<'_>,
     step: &Scheduled,
     op: Option<StepOp>,
-    (paused, members): (bool, &Members),
+    (paused, members, rows): (bool, &Members, &Rows),
 ) {
     let number = step.step;
     let wake = step.wake_at_ms;
@@ -91,7 +89,7 @@ fn take_up_step(
                 number,
                 OpenKind::Child { run: child, blueprint: step.name.clone(), input },
             );
-            children::take_up_child(turn, number, child);
+            children::take_up_child(turn, number, rows.called.get(&number));
         }
         StepKind::Local if step.whole().is_none() => {}
         StepKind::Task | StepKind::ModelCall | StepKind::ToolCall | StepKind::Local => {
@@ -106,7 +104,7 @@ fn take_up_step(
                     Some(request) => StepOp::Task(Box::new(request)),
                     None if paused => return,
                     None => {
-                        composites::close_orphan(turn, number);
+                        composites::close_orphan(turn, number, rows.tasks.get(&number));
                         return;
                     }
                 },
@@ -125,7 +123,7 @@ fn take_up_step(
                         steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
                         return;
                     }
-                    take_up_attempt(turn, number, paused);
+                    take_up_attempt(turn, number, paused, rows.tasks.get(&number));
                 }
                 Err(_) if paused => {}
                 Err(failure) => {
@@ -158,17 +156,11 @@ fn part_of(run: &Run, step: &Scheduled, whole: u32) -> Option<TaskRequest> {
 /// | in the host | it died with it: interrupted, the next attempt opens |
 /// | elsewhere | it goes on: deadline, lease and handle are as good as before |
 /// | elsewhere, under an older epoch | its handle is no good any more: interrupted |
-fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool) {
+fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&TaskRow>) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
     let retry_at = step.retry_at_ms;
-    let row = match turn.shared.store.task(turn.run.num, number) {
-        Ok(row) => row.filter(|row| row.attempt == attempt),
-        Err(error) => {
-            tracing::error!(run = %turn.run.id, %error, "could not read an open task");
-            None
-        }
-    };
+    let row = row.filter(|row| row.attempt == attempt).cloned();
     let agent = places::agent_key(turn.run, number);
     let (now, epoch) = (turn.steady_ms, turn.run.header.epoch);
     let clock = turn.shared.clock.clone();
@@ -239,10 +231,10 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool) {
 }
 
 /// Lets a run rest, with the reason; its results are still accepted.
-pub(crate) fn pause_with(turn: &mut Turn<'_>, entries: &[Entry], reason: String) {
+pub(crate) fn pause_with(turn: &mut Turn<'_>, rows: &Rows, reason: String) {
     tracing::warn!(run = %turn.run.id, reason, "a run rests");
     turn.run.flow = None;
-    take_up_open(turn, entries, HashMap::new());
+    take_up_open(turn, rows, HashMap::new());
     if !turn.run.is_ended() && turn.run.chain.paused().is_none() {
         facts::append(turn, Fact::Decided(Decision::Pause { by: "engine".into(), reason }));
     }

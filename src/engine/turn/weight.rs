@@ -13,18 +13,24 @@ pub(crate) fn keep_weight(run: &mut Run) {
 
 /// Why a run may not hold so much more, if it may not.
 pub(crate) fn too_heavy(run: &Run, more: usize) -> Option<String> {
-    let (held, account) = (run.held(), &run.account);
-    let is_over = more > 0
-        && (held.total().saturating_add(more) > account.most
-            || held.state.saturating_add(more) > account.most_state);
-    is_over.then(|| {
-        format!(
-            "it would hold {} bytes in memory, {} are allowed; most of it is {}",
-            held.total().saturating_add(more),
-            account.most,
-            held.most()
-        )
-    })
+    let is_over = more > 0 && run.held().total().saturating_add(more) > run.account.most;
+    is_over.then(|| over(run, more))
+}
+
+/// Why the own state of a run may not grow by so much, if it may not.
+pub(crate) fn too_much_state(run: &Run, more: usize) -> Option<String> {
+    let is_over = more > 0 && run.held().state.saturating_add(more) > run.account.most_state;
+    too_heavy(run, more).or_else(|| is_over.then(|| over(run, more)))
+}
+
+fn over(run: &Run, more: usize) -> String {
+    let held = run.held();
+    format!(
+        "it would hold {} bytes in memory, {} are allowed; most of it is {}",
+        held.total().saturating_add(more),
+        run.account.most,
+        held.most()
+    )
 }
 
 /// Refuses what a caller would make a run hold, where that is too much.

@@ -28,7 +28,7 @@ pub struct BlueprintView {
     /// One line for a person.
     pub description: Option<String>,
     /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub input: Option<Json>,
     /// Its agents and their operators.
     pub agents: BTreeMap<String, String>,
@@ -54,7 +54,7 @@ impl Engine {
         let tasks = shared.tasks.clone();
         let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
         Ok(match compile.await.map_err(|_| EngineError::Stopping)? {
-            Ok((_, warnings)) => warnings,
+            Ok((program, warnings)) => warnings.into_iter().chain(program.notes()).collect(),
             Err(findings) => findings,
         })
     }

@@ -129,9 +129,8 @@ impl Engine {
             // The caller may be gone; the copy remains.
             ack: Box::new(move |result| drop(ack.send(result))),
         };
-        let store = std::sync::Arc::clone(&self.shared().store);
-        let submit = self.shared().tasks.spawn_blocking(move || store.submit(batch));
-        submit.await.map_err(|_| EngineError::Stopping)?;
+        self.shared().store.room().await;
+        self.shared().store.submit(batch);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

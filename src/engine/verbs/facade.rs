@@ -360,13 +360,8 @@ impl Engine {
                 let _ = ack.send(result);
             }),
         };
-        let store = Arc::clone(&self.shared().store);
-        // The queue may be full for a moment: that must not block the runtime.
-        self.shared()
-            .tasks
-            .spawn_blocking(move || store.submit(batch))
-            .await
-            .map_err(|_| EngineError::Stopping)?;
+        self.shared().store.room().await;
+        self.shared().store.submit(batch);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

@@ -24,7 +24,7 @@ pub struct LayerView {
     pub from: String,
     /// Its settings; absent for a layer that is code.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub settings: Option<Json>,
 }
 

@@ -58,7 +58,7 @@ pub struct DispatchView {
     pub status: RunStatus,
     /// The operator's result, once it completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub output: Option<Json>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub struct DispatchView {
     pub usage: Option<Usage>,
     /// The effects that were applied with the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub effects: Option<Json>,
     /// The operator's answer in the shape of the protocol, if it was asked in that shape: also where
     /// it fell short.

@@ -200,7 +200,8 @@ impl Engine {
         let (shards, now_ms) = (self.shared().shards.len() as u64, self.shared().clock.now_ms());
         let mut runs = Vec::new();
         for shard in 0..shards {
-            let due = self.read(move |store| store.due(shard, shards, now_ms, CAREFUL)).await?;
+            let parts = self.shared().parts_of(shard);
+            let due = self.read(move |store| store.due(&parts, now_ms, CAREFUL)).await?;
             runs.extend(due.into_iter().map(|(run, _)| run));
         }
         Ok(runs)

@@ -32,7 +32,7 @@ use crate::{
         lua_calls,
     },
     protocol::{Failure, FunctionTool, Json, failure::kind},
-    store::{Memory, Reader as _, Store, TaskFilter, TaskRow},
+    store::{Memory, Part, Reader as _, Store, TaskFilter, TaskRow},
     tasks::{Driver, Tasks},
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
@@ -395,7 +395,10 @@ impl Stage {
     /// Returns the next time at which something is due.
     pub fn next_due(&self) -> Option<u64> {
         let now = self.now_ms();
-        let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap_or_default();
+        let stored = self
+            .store
+            .due(&Part::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
+            .unwrap_or_default();
         let alarms = self.live().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
         let all = stored.into_iter().map(|(_, at)| at).chain(alarms);
         all.filter(|at| *at > now).min()

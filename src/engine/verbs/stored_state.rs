@@ -37,7 +37,7 @@ pub struct StateView {
     /// The key.
     pub key: String,
     /// The value.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub value: Json,
     /// Counts up at every write, from 1.
     pub revision: u64,
@@ -56,7 +56,7 @@ pub struct StateView {
     pub tier: Option<MemoryTier>,
     /// What kind of knowledge it is: episodic, semantic, procedural, structural, {"custom": …}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub content_kind: Option<ContentKind>,
     /// How important it is, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct ChangedView {
     pub revision: u64,
     /// The value that a reducer left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub value: Option<Json>,
 }
 

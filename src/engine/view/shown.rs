@@ -44,11 +44,11 @@ pub struct RunView {
     pub progress: Option<f64>,
     /// The input; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub input: Option<Json>,
     /// The output of a completed run; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub output: Option<Json>,
     /// Why it failed, was canceled, or rests.
     pub error: Option<FailureView>,
@@ -155,7 +155,7 @@ pub struct FailureView {
     /// Whether another attempt may help.
     pub retryable: bool,
     /// What the raiser added.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub data: Option<Json>,
 }
 
@@ -219,11 +219,11 @@ pub struct StepView {
     pub error: Option<FailureView>,
     /// What was asked; only where one step is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub request: Option<Json>,
     /// The value; only where one step is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub response: Option<Json>,
     /// The effects that were applied with its results, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -242,7 +242,7 @@ pub struct EventView {
     /// RFC 3339, UTC.
     pub at: String,
     /// What it says.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub data: Json,
 }
 
@@ -254,7 +254,7 @@ pub struct AnswerView {
     /// RFC 3339, UTC.
     pub at: String,
     /// What they said.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub output: Json,
 }
 
@@ -294,11 +294,11 @@ pub struct TaskView {
     pub prompt: Option<String>,
     /// The input; only where one task is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub input: Option<Json>,
     /// The JSON Schema of an answer; only where one task is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub output_schema: Option<Json>,
     /// A hash of what is shown of it, for people: send it with the answer, and an answer to
     /// something else is refused.
@@ -347,24 +347,24 @@ pub struct PromptView {
     /// The prompt.
     pub prompt: String,
     /// The input.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub input: Json,
     /// Facts around the task: `{blueprint, summary, idempotency_key, steps}`; `steps` points to the
     /// last completed steps of the run.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub context: Json,
     /// The JSON Schema that the output must satisfy.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub output_schema: Option<Json>,
     /// RFC 3339, UTC.
     pub deadline: Option<String>,
     /// What the attempt asked a senior, and the answer once there is one:
     /// `{question, data, asked_at, answer, by}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub advice: Option<Json>,
     /// Where artifacts go: `{"put": "/v1/worker/artifact?name={name}"}`.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub artifacts: Json,
 }
 

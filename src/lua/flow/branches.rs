@@ -9,7 +9,7 @@ use crate::{
     lua::{
         call::{self, Refusal},
         failure,
-        raw::Coroutine,
+        raw::{Coroutine, Frame, joined},
         tree::{Branch, End, Home, Id, Join, JoinKind, Spawned, Waiter},
     },
     protocol::{Failure, failure::kind},
@@ -167,7 +167,9 @@ impl ScriptFlow {
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         match branch.home {
             Home::Flow => {
-                let failure = branch.co.raised();
+                let frames =
+                    frames_of(&branch.co, self.below.take()).map_or_else(Vec::new, |it| it.1);
+                let failure = failure::traced(branch.co.raised(), &frames);
                 self.wind_up(turn);
                 Err(NextAction::Fail(failure))
             }
@@ -185,6 +187,7 @@ impl ScriptFlow {
                 Ok(())
             }
             Home::Join(join, number) => {
+                self.below = frames_of(&branch.co, self.below.take());
                 let Some(branch) = self.retire(id, join) else { return Ok(()) };
                 self.child_raised(join, number, branch.co, turn);
                 Ok(())
@@ -327,6 +330,18 @@ impl ScriptFlow {
         self.leave_join(parent, answer, turn);
         bereave(orphans, turn);
     }
+}
+
+/// The calls in progress where a branch raised a text, with those of the branch below that it comes
+/// from. An error that is a table says itself where it comes from.
+fn frames_of(co: &Coroutine, below: Option<(String, Vec<Frame>)>) -> Option<(String, Vec<Frame>)> {
+    let text = co.text(-1)?;
+    let own = co.traceback();
+    let frames = match below {
+        Some((same, inner)) if same == text => joined(inner, own),
+        Some(_) | None => own,
+    };
+    Some((text, frames))
 }
 
 /// Tells those who awaited a canceled function.

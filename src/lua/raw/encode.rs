@@ -11,6 +11,8 @@ use mlua::ffi::{self, lua_State};
 
 /// The deepest nesting of tables.
 pub(super) const DEPTH: usize = 100;
+/// The steps of a path that is too deep which are shown.
+const SHOWN: usize = 8;
 /// Stack slots of one level: a key and its value.
 const LEVEL: c_int = 2;
 /// Integers up to here are exact in a double.
@@ -64,7 +66,16 @@ struct Key {
 
 enum Stop {
     Large,
-    At { path: Vec<String>, problem: String },
+    At {
+        path: Vec<String>,
+        problem: String,
+    },
+    /// Nested too deep: the table that was too deep. What holds it is on the way back to the top.
+    Deep {
+        path: Vec<String>,
+        table: *const c_void,
+        holds: bool,
+    },
 }
 
 fn stop<T>(problem: impl Into<String>) -> Result<T, Stop> {
@@ -98,6 +109,15 @@ pub(super) unsafe fn encode<T>(
                     None => (parts.len(), problem),
                 };
                 Err(EncodeError::Value { path: format!("${}", parts[..kept].concat()), problem })
+            }
+            Err(Stop::Deep { path, holds, .. }) => {
+                let problem = match holds {
+                    true => "contains itself".to_owned(),
+                    false => format!("is nested more than {DEPTH} deep"),
+                };
+                let parts = path.into_iter().rev().take(if holds { DEPTH } else { SHOWN });
+                let path = parts.fold("$".to_owned(), |whole, part| whole + &part);
+                Err(EncodeError::Value { path: if holds { path } else { path + "…" }, problem })
             }
         };
         if buffer.text.capacity() > 1 << 20 {
@@ -222,7 +242,9 @@ impl Writer<'_> {
 
     unsafe fn table(&mut self, index: c_int, depth: usize) -> Result<(), Stop> {
         if depth == DEPTH {
-            return stop(format!("is nested more than {DEPTH} deep, or contains itself"));
+            // SAFETY: `index` is a table, whose address is read and nothing else.
+            let table = unsafe { ffi::lua_topointer(self.l, index) };
+            return Err(Stop::Deep { path: Vec::new(), table, holds: false });
         }
         let first = self.out.keys.len();
         // SAFETY: `index` is a table; `lua_checkstack` catches its own allocation failure.
@@ -237,7 +259,18 @@ impl Writer<'_> {
             }
         };
         self.out.keys.truncate(first);
-        written
+        match written {
+            // The table that was too deep is this one: the way from here to there is a circle, of
+            // which the first step is enough.
+            Err(Stop::Deep { mut path, table, .. })
+                // SAFETY: as above.
+                if table == unsafe { ffi::lua_topointer(self.l, index) } =>
+            {
+                let first = path.pop();
+                Err(Stop::Deep { path: first.into_iter().collect(), table, holds: true })
+            }
+            other => other,
+        }
     }
 
     /// Looks at every key; the keys of an object are left at the end of `keys`.
@@ -343,6 +376,10 @@ enum Shape {
 fn within(stop: Stop, part: impl FnOnce() -> String) -> Stop {
     match stop {
         Stop::Large => Stop::Large,
+        Stop::Deep { mut path, table, holds } => {
+            path.push(part());
+            Stop::Deep { path, table, holds }
+        }
         Stop::At { mut path, problem } => {
             path.push(part());
             Stop::At { path, problem }

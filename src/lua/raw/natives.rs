@@ -10,11 +10,12 @@ use mlua::{
 use super::{
     Machine, decode,
     meter::{METER, Parcel},
+    ordered,
 };
 
 impl Machine {
     /// The functions that look at the running coroutine, by name.
-    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 7]> {
+    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 10]> {
         let strings: Table = self.lua.globals().get("string")?;
         let original: Function = strings.get("format")?;
         // SAFETY: in protected mode; the functions keep to the module's rules.
@@ -39,6 +40,9 @@ impl Machine {
                 ("yield", self.lua.create_c_function(author_yield)?),
                 ("pairs", self.lua.create_c_function(pairs)?),
                 ("next", self.lua.create_c_function(next)?),
+                ("each", self.lua.create_c_function(ordered::each)?),
+                ("ordered_pairs", self.lua.create_c_function(ordered::pairs)?),
+                ("ordered_next", self.lua.create_c_function(ordered::next)?),
             ])
         }
     }
@@ -228,8 +232,7 @@ unsafe fn refuse_reference(l: *mut lua_State, index: c_int) {
             ffi::lua_type(l, index),
             ffi::LUA_TTABLE | ffi::LUA_TFUNCTION | ffi::LUA_TUSERDATA | ffi::LUA_TTHREAD
         ) {
-            let text = c"a table with tables or functions as keys has no fixed order; keep a list of its keys";
-            ffi::lua_pushstring_(l, text.as_ptr());
+            ffi::lua_pushstring_(l, ordered::NO_ORDER.as_ptr());
             ffi::lua_error(l);
         }
     }

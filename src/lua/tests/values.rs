@@ -84,9 +84,14 @@ fn what_has_no_json_form_names_its_path() {
         ("{ [1.5] = 1 }", "$ has the key 1.5"),
         ("{ 1, x = 1 }", "$ has both numbers and names"),
         ("swarm.array { x = 1 }", "$ is an array with names as keys"),
+        ("(function() local t = {} t.me = t return t end)()", "$.me contains itself"),
         (
-            "(function() local t = {} t.t = t return t end)()",
-            "is nested more than 100 deep, or contains itself",
+            "(function() local t = {} t.a = { b = { back = { t } } } return { x = t } end)()",
+            "$.x.a.b.back[1] contains itself",
+        ),
+        (
+            "(function() local t = {} for _ = 1, 200 do t = { in_ = t } end return t end)()",
+            "… is nested more than 100 deep",
         ),
         ("ctx", "$.state"),
     ] {

@@ -66,7 +66,7 @@ impl Templates {
         }
         let failure = |reason: String| {
             Failure::new(
-                kind::PROCESS,
+                kind::TEMPLATE,
                 format!("failed to render {place} ({template:?}): {reason}"),
             )
         };
@@ -82,8 +82,35 @@ impl Templates {
                 "it is longer than the {} KiB that a system takes; the input is on stdin as well",
                 MAX_LEN.div_ceil(1024)
             ))),
-            Err(error) => Err(failure(error.to_string())),
+            Err(error) => Err(failure(self.reason(template, &error))),
         }
+    }
+
+    /// Why a template was not rendered; a name that is not defined is named.
+    fn reason(&self, template: &str, error: &minijinja::Error) -> String {
+        let parsed = self.environment.template_from_str(template);
+        let missing = parsed.ok().filter(|_| error.kind() == ErrorKind::UndefinedError);
+        let missing = missing.and_then(|parsed| {
+            let mut names: Vec<String> = parsed.undeclared_variables(true).into_iter().collect();
+            names.sort_unstable();
+            names.into_iter().find(|name| self.is_missing(name))
+        });
+        let Some(name) = missing else { return error.to_string() };
+        let known = self.slots.try_iter().map(|it| it.map(|slot| slot.to_string()).collect());
+        let mut known: Vec<String> = known.unwrap_or_default();
+        known.sort_unstable();
+        format!("`{name}` is not defined; there are: {}", known.join(", "))
+    }
+
+    fn is_missing(&self, name: &str) -> bool {
+        let mut value = self.slots.clone();
+        for part in name.split('.') {
+            match value.get_attr(part) {
+                Ok(inner) if !inner.is_undefined() => value = inner,
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Returns the command: the program and its arguments.

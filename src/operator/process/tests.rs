@@ -153,8 +153,10 @@ async fn arguments_are_rendered_and_never_split() {
 #[tokio::test]
 async fn a_slot_that_is_not_there_is_a_failure_that_names_the_argument() {
     let failure = run(Attempt::new().command(["echo", "{{ nope }}"]), json!({})).await.unwrap_err();
-    assert!(failure.message.contains("element 2 of `command` (\"{{ nope }}\")"), "{failure}");
-    assert!(failure.is(kind::PROCESS) && !failure.retryable);
+    let expected =
+        "element 2 of `command` (\"{{ nope }}\"): `nope` is not defined; there are: agent, attempt";
+    assert!(failure.message.contains(expected), "{failure}");
+    assert!(failure.is(kind::TEMPLATE) && !failure.retryable);
 }
 
 #[tokio::test]

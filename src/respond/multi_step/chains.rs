@@ -220,9 +220,8 @@ impl Chains {
             // The receiver may be gone. The write is valid anyway.
             ack: Box::new(move |result| drop(tell.send(result))),
         };
-        let store = Arc::clone(&self.store);
-        let submit = self.tasks.spawn_blocking(move || store.submit(batch));
-        submit.await.map_err(|_| Lost::Broken(stopping()))?;
+        self.store.room().await;
+        self.store.submit(batch);
         match told.await.map_err(|_| Lost::Broken(stopping()))? {
             Ok(()) => Ok(()),
             Err(store::StoreError::Moved { .. }) => Err(Lost::Moved),

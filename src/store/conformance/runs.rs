@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use super::fixture::{append, batch, begin, commit, header, put, resumed, seqs, started};
+use super::{
+    fixture::{append, batch, begin, commit, header, put, resumed, seqs, started},
+    tables::task,
+};
 use crate::{
     journal::{Decision, Fact, Outcome},
-    protocol::{Json, RunId},
+    protocol::{Json, RunId, StoreOptions},
     store::{
-        ArtifactRow, Check, Checked, Errand, Header, IdempotencyRow, OutboxRow, PAGE_BYTES,
-        PAGE_ENTRIES, RunFilter, RunStatus, Store, StoreError, Write,
+        ArtifactRow, ChargeRow, Check, Checked, Errand, Header, IdempotencyRow, Loaded, OutboxRow,
+        PAGE_BYTES, PAGE_ENTRIES, Part, RunFilter, RunStatus, Store, StoreError, Want, Write,
     },
 };
 
@@ -83,6 +86,71 @@ pub fn a_continued_run_has_a_current_history_and_all_of_them(store: &dyn Store) 
     assert_eq!(seqs(&store.entries(1, 0).unwrap()), [3, 4]);
     assert_eq!(seqs(&store.all_entries(1, 0).unwrap()), [1, 2, 3, 4]);
     assert_eq!(seqs(&store.all_entries(1, 1).unwrap()), [2, 3, 4]);
+}
+
+fn everything(store: &dyn Store, run: u64) -> Loaded {
+    store.load(run, &Want { rows: &|_| true, most: 1 << 20 }).unwrap().unwrap()
+}
+
+pub fn a_run_is_loaded_with_everything_that_it_is_taken_up_from(store: &dyn Store) {
+    let run = begin(store, header(1));
+    let other = begin(store, header(2));
+    let state = |num: u64, key: &str| Write::PutState {
+        scope: format!("run:{}", RunId::new(num, 1000 + num)),
+        key: key.to_owned(),
+        value: "1".to_owned(),
+        hints: StoreOptions::default(),
+        expires_ms: None,
+        at_ms: 5,
+    };
+    let file = |run: u64, n: u32| {
+        let (name, hash) = (format!("{n}.txt"), "ab".repeat(32));
+        let (created_ms, size, step, attempt) = (5, 1, 3, 1);
+        let published = n == 1;
+        let file = ArtifactRow { run, n, name, hash, size, created_ms, step, attempt, published };
+        Write::PutArtifact(file)
+    };
+    let tasks = [task(1, 3), task(1, 4), task(2, 3)].map(|row| Write::PutTask(Box::new(row)));
+    let mut writes = vec![state(1, "b"), state(1, "a"), state(2, "c")];
+    writes.extend([file(1, 1), file(1, 2), file(2, 1)]);
+    writes.extend(tasks);
+    writes.push(Write::PutCharge(ChargeRow::new(1, "jti")));
+    put(store, writes);
+    let Loaded { header, rows } = everything(store, 1);
+    let rows = rows.unwrap();
+    assert_eq!(header, run);
+    assert_eq!(rows.entries, store.entries(1, 0).unwrap());
+    assert_eq!(rows.tasks.iter().map(|row| row.step).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(rows.files, store.artifacts(1).unwrap());
+    assert_eq!(rows.files.len(), 2);
+    assert_eq!(rows.charge, Some(ChargeRow::new(1, "jti")));
+    let state = rows.state.unwrap();
+    assert_eq!(state.iter().map(|row| &*row.key).collect::<Vec<_>>(), ["a", "b"]);
+    let rest = everything(store, 2);
+    assert_eq!((rest.header, rest.rows.unwrap().charge), (other, None));
+    assert!(store.load(3, &Want { rows: &|_| true, most: 1 << 20 }).unwrap().is_none());
+}
+
+pub fn of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for(store: &dyn Store) {
+    let mut run = header(1);
+    let begins = append(store, &mut run, vec![started(None), resumed()]);
+    commit(store, vec![], Some(begins), vec![]).unwrap();
+    let only = |header: &Header| header.num != 1;
+    let loaded = store.load(1, &Want { rows: &only, most: 1 << 20 }).unwrap().unwrap();
+    assert_eq!((loaded.header, loaded.rows.is_none()), (run.clone(), true));
+    let bytes = store.history_bytes(1).unwrap();
+    let wants = |most: u64| store.load(1, &Want { rows: &|_| true, most });
+    assert!(wants(bytes).unwrap().unwrap().rows.is_some());
+    let refused = wants(bytes - 1).map(|_| ());
+    assert!(matches!(refused, Err(StoreError::TooLarge { run: 1, .. })), "{refused:?}");
+    // State that is too large is told when it is asked for, and the run goes on without it.
+    let (scope, key) = (format!("run:{}", RunId::new(1, 1001)), "k".to_owned());
+    let value = format!("\"{}\"", "x".repeat(2 * usize::try_from(bytes).unwrap()));
+    let (hints, expires_ms, at_ms) = (StoreOptions::default(), None, 5);
+    put(store, vec![Write::PutState { scope, key, value, hints, expires_ms, at_ms }]);
+    let rows = wants(bytes).unwrap().unwrap().rows.unwrap();
+    assert!(matches!(rows.state, Err(StoreError::TooLarge { run: 1, .. })), "{:?}", rows.state);
+    assert_eq!(rows.entries.len(), 2);
 }
 
 pub fn a_history_is_read_in_pages_that_are_bounded(store: &dyn Store) {
@@ -222,15 +290,19 @@ pub fn lists_are_filtered_and_paged_newest_first(store: &dyn Store) {
     assert_eq!(list(RunFilter { status: ended, ..all() }), [7, 6]);
 }
 
-pub fn due_runs_come_soonest_first_and_only_of_their_shard(store: &dyn Store) {
-    for (num, wake_at_ms) in [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))]
-    {
+pub fn due_runs_come_soonest_first_and_only_of_their_partitions(store: &dyn Store) {
+    let wakes = [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))];
+    for (num, wake_at_ms) in wakes.into_iter().chain([(257, Some(40)), (512, Some(50))]) {
         begin(store, Header { wake_at_ms, ..header(num) });
     }
-    assert_eq!(store.due(0, 1, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);
-    assert_eq!(store.due(1, 2, 99, 10).unwrap(), [(3, 0), (1, 30), (5, 99)]);
-    assert_eq!(store.due(0, 2, 99, 10).unwrap(), [(2, 10)]);
-    assert_eq!(store.due(0, 1, u64::MAX, 1).unwrap(), [(3, 0)]);
+    let all: Vec<Part> = Part::all().collect();
+    assert_eq!(store.due(&all, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);
+    assert_eq!(store.due(&all, u64::MAX, 1).unwrap(), [(3, 0)]);
+    let of = |runs: &[u64]| runs.iter().map(|run| Part::of(*run)).collect::<Vec<_>>();
+    assert_eq!(store.due(&of(&[1, 5]), 99, 10).unwrap(), [(1, 30), (257, 40), (5, 99)]);
+    assert_eq!(store.due(&of(&[0, 2]), 99, 10).unwrap(), [(2, 10), (512, 50)]);
+    assert_eq!(store.due(&of(&[513]), 99, 1).unwrap(), [(1, 30)]);
+    assert_eq!(store.due(&[], 99, 10).unwrap(), []);
 }
 
 pub fn open_runs_without_a_nonce_are_found_and_a_nonce_is_kept(store: &dyn Store) {

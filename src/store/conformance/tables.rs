@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-fn task(run: u64, step: u32) -> TaskRow {
+pub(super) fn task(run: u64, step: u32) -> TaskRow {
     TaskRow {
         run,
         step,

@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use async_trait::async_trait;
+
 use super::tables::Tables;
 use crate::store::{
     Ack, Batch, Health, JournalRow, StoreError, Write, Writer,
@@ -147,7 +149,11 @@ impl Inner {
     }
 }
 
+#[async_trait]
 impl Writer for Memory {
+    // The queue of a simulation has no limit.
+    async fn room(&self) {}
+
     fn submit(&self, batch: Batch) {
         if self.held {
             // Every batch has the same weight, because the batches of a simulation are small.

@@ -1,22 +1,28 @@
 //! The read side: only durable data is visible.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::MutexGuard};
 
-use super::{Memory, tables::Tables};
+use super::{Memory, batches::Inner, tables::Tables};
 use crate::{
     journal::Entry,
-    protocol::MemoryLink,
+    protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, PAGES, PageMark, Reader, Retired, RunFilter, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
-        UNSTORED, find, rows::is_blob,
+        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Part, Reader, Retired,
+        RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
+        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
     },
 };
 
 impl Memory {
     fn read<T>(&self, query: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
-        Ok(query(&self.lock().tables))
+        Ok(query(&self.reading().tables))
+    }
+
+    /// The tables, for somebody who may wait for a read.
+    fn reading(&self) -> MutexGuard<'_, Inner> {
+        may_wait();
+        self.lock()
     }
 }
 
@@ -26,9 +32,45 @@ impl Tables {
     }
 }
 
+impl Tables {
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
+        let Some(header) = self.headers.get(&run).cloned() else { return Ok(None) };
+        if !(want.rows)(&header) {
+            return Ok(Some(Loaded { header, rows: None }));
+        }
+        let too_large = |bytes: u64| {
+            let most = want.most;
+            (bytes > most).then_some(StoreError::TooLarge { run, bytes, most })
+        };
+        let entries = self.entries(run, 0, false)?;
+        let size = |entry: &Entry| entry.encode(run).len() as u64;
+        if header.bytes > want.most
+            && let Some(error) = too_large(entries.iter().map(size).sum())
+        {
+            return Err(error);
+        }
+        let scope = format!("run:{}", RunId::new(run, header.created_ms));
+        let state = self.state.values().filter(|row| row.scope == scope);
+        let state: Vec<StateRow> = state.cloned().collect();
+        let bytes = state.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
+        let rows = LoadedRows {
+            entries,
+            tasks: self.tasks.values().filter(|task| task.run == run).cloned().collect(),
+            files: self.artifacts.values().filter(|file| file.run == run).cloned().collect(),
+            charge: self.charges.get(&run).cloned(),
+            state: too_large(bytes).map_or(Ok(state), Err),
+        };
+        Ok(Some(Loaded { header, rows: Some(rows) }))
+    }
+}
+
 impl Reader for Memory {
     fn header(&self, run: u64) -> Result<Option<Header>, StoreError> {
         self.read(|tables| tables.headers.get(&run).cloned())
+    }
+
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
+        self.reading().tables.load(run, want)
     }
 
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
@@ -45,14 +87,14 @@ impl Reader for Memory {
 
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {
         self.read(|tables| {
-            let of_shard = tables.headers.values().filter(|header| header.num % shards == shard);
-            let mut due: Vec<(u64, u64)> = of_shard
+            let headers = tables.headers.values();
+            let of_parts = headers.filter(|header| parts.contains(&Part::of(header.num)));
+            let mut due: Vec<(u64, u64)> = of_parts
                 .filter_map(|header| Some((header.num, header.wake_at_ms?)))
                 .filter(|(_, at)| *at <= until_ms)
                 .collect();
@@ -71,7 +113,7 @@ impl Reader for Memory {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.lock().tables.entries(run, after_seq, false)
+        self.reading().tables.entries(run, after_seq, false)
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -127,7 +169,7 @@ impl Reader for Memory {
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.lock().tables.entries(run, after_seq, true)
+        self.reading().tables.entries(run, after_seq, true)
     }
 
     fn history_start(&self, run: u64) -> Result<u32, StoreError> {

@@ -6,7 +6,7 @@ use super::{
     error::{Unreadable, in_row},
     value::{bits, from_bits, int, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{Header, Retired, RunFilter, RunStatus, RunWrite};
+use crate::store::{Header, Part, Retired, RunFilter, RunStatus, RunWrite};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -247,19 +247,26 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
     sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
-/// Returns the due runs of a shard: (run, `wake_at_ms`), soonest first.
+/// Partitions as a JSON list of their numbers.
+fn list_of(parts: &[Part]) -> String {
+    let numbers: Vec<String> = parts.iter().map(|part| part.number().to_string()).collect();
+    format!("[{}]", numbers.join(","))
+}
+
+/// Runs of some partitions that are due: (run, wake_at_ms), soonest first.
 pub fn due(
     conn: &Connection,
-    (shard, shards): (u64, u64),
+    parts: &[Part],
     until_ms: u64,
     at_most: usize,
 ) -> rusqlite::Result<Vec<(u64, u64)>> {
     conn.prepare_cached(
         "SELECT num, wake_at_ms FROM runs
-         WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= ?1 AND num % ?2 = ?3
-         ORDER BY wake_at_ms, num LIMIT ?4",
+         WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= ?1
+           AND (num & 255) IN (SELECT value FROM json_each(?2))
+         ORDER BY wake_at_ms, num LIMIT ?3",
     )?
-    .query_map(params![int(until_ms), int(shards), int(shard), limit(at_most)], |row| {
+    .query_map(params![int(until_ms), list_of(parts), limit(at_most)], |row| {
         Ok((uint(row, 0)?, uint(row, 1)?))
     })?
     .collect()

@@ -157,9 +157,20 @@ pub fn entries(
 ) -> Result<Vec<Entry>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
-    let end = end(&tx, run).map_err(failed)?;
+    entries_at(&tx, run, after_seq, reach)
+}
+
+/// The same within a transaction.
+pub fn entries_at(
+    conn: &Connection,
+    run: u64,
+    after_seq: u32,
+    reach: Reach,
+) -> Result<Vec<Entry>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let end = end(conn, run).map_err(failed)?;
     let last = end.filter(|(_, seq)| *seq > after_seq);
-    histories(&tx, run, last, after_seq, reach)
+    histories(conn, run, last, after_seq, reach)
 }
 
 /// Returns the entries from `last` (a row and its number) back to the one after `after_seq`, oldest

@@ -22,6 +22,7 @@ mod idempotency;
 mod journal;
 mod kept;
 mod links;
+mod load;
 mod lock;
 mod mark;
 mod meta;

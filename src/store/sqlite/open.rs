@@ -177,9 +177,14 @@ impl Drop for Sqlite {
     }
 }
 
+#[async_trait]
 impl Writer for Sqlite {
     fn submit(&self, batch: Batch) {
         self.queue.submit(batch);
+    }
+
+    async fn room(&self) {
+        self.queue.room().await;
     }
 
     fn next_lsn(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::store::StoreError;
+use crate::store::{StoreError, threads::may_wait};
 
 /// A pool of read-only connections.
 pub struct Pool {
@@ -33,6 +33,7 @@ impl Pool {
     /// # Errors
     /// Returns [`StoreError::Closed`] after [`Pool::close`].
     pub fn lend(&self) -> Result<Loan<'_>, StoreError> {
+        may_wait();
         let mut shelf = self.shelf();
         loop {
             if shelf.closed {

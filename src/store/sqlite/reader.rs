@@ -7,15 +7,16 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, load, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, StateFilter,
-        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        IdempotencyRow, Loaded, OutboxRow, PageMark, Part, Reader, Retired, RunFilter, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        Want,
     },
 };
 
@@ -34,18 +35,21 @@ impl Reader for Sqlite {
         self.read("read a run", |conn| header::one(conn, run))
     }
 
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
+        load::load(&*self.pool.lend()?, run, want)
+    }
+
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
         self.read("list runs", |conn| header::list(conn, filter))
     }
 
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {
-        self.read("list due runs", |conn| header::due(conn, (shard, shards), until_ms, limit))
+        self.read("list due runs", |conn| header::due(conn, parts, until_ms, limit))
     }
 
     fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError> {

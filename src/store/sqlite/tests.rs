@@ -12,8 +12,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     journal::Fact,
+    protocol::{RunId, StoreOptions},
     store::{
-        Batch, Check, Reader, StoreError, Upkeep as _, Write, Writer,
+        Batch, Check, Loaded, Reader, StoreError, Upkeep as _, Want, Write, Writer,
         conformance::{append, batch, begin, commit, conformance, header, put, resumed, started},
     },
 };
@@ -128,6 +129,45 @@ fn golden(dir: &TempDir, format: u32) {
     fs::create_dir(&data).unwrap();
     let file = format!("{}/tests/golden/format-{format}.db", env!("CARGO_MANIFEST_DIR"));
     fs::copy(file, data.join("moonswarm.db")).unwrap();
+}
+
+/// A database with something in every table that a run has, as this program writes it.
+fn write_golden(dir: &TempDir) {
+    let store = Sqlite::open(&dir.path().join("data"), &options()).unwrap();
+    let mut run = header(store.next_run());
+    let begins = append(&*store, &mut run, vec![started(None), resumed()]);
+    commit(&*store, vec![], Some(begins), vec![]).unwrap();
+    let again = append(&*store, &mut run, vec![started(Some(2)), resumed()]);
+    let state = Write::PutState {
+        scope: format!("run:{}", RunId::new(run.num, run.created_ms)),
+        key: "k".to_owned(),
+        value: "[1]".to_owned(),
+        hints: StoreOptions::default(),
+        expires_ms: None,
+        at_ms: 5,
+    };
+    commit(&*store, vec![], Some(again), vec![state, meta("a")]).unwrap();
+}
+
+#[test]
+fn a_database_of_this_format_is_opened_as_it_is() {
+    let format = super::format::known();
+    let dir = TempDir::new().unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        write_golden(&dir);
+        let to = format!("{}/tests/golden/format-{format}.db", env!("CARGO_MANIFEST_DIR"));
+        fs::copy(dir.path().join("data/moonswarm.db"), to).unwrap();
+        return;
+    }
+    golden(&dir, format);
+    let store = reopen(&dir);
+    assert_eq!(store.migrated(), None, "a release that changes the format counts it up");
+    let want = Want { rows: &|_| true, most: 1 << 20 };
+    let Loaded { header, rows } = store.load(1, &want).unwrap().unwrap();
+    let rows = rows.unwrap();
+    assert_eq!((header.seq, rows.entries.len()), (4, 2));
+    assert_eq!(rows.state.unwrap()[0].value, "[1]");
+    assert_eq!(store.all_entries(1, 0).unwrap().len(), 4);
 }
 
 #[test]

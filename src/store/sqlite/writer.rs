@@ -2,10 +2,13 @@
 //! commit are written as one group.
 
 use std::{
+    pin::pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
+
+use tokio::sync::Notify;
 
 use super::{committer::Committer, lock::Lock};
 use crate::{
@@ -16,7 +19,7 @@ use crate::{
     },
 };
 
-/// The maximum number of waiting batches. Submitters block while the queue is full.
+/// Waiting batches from which on the queue counts as full.
 const WAITING: usize = 4096;
 /// The maximum number of waiting bytes, in addition to one batch of any size.
 const WAITING_BYTES: usize = 64 << 20;
@@ -39,8 +42,8 @@ struct Waiting {
     state: Mutex<State>,
     /// Notified when a batch was queued, or the queue was closed.
     filled: Condvar,
-    /// Notified when there is room again, or the queue was closed.
-    emptied: Condvar,
+    /// There is room again, or the queue was closed.
+    emptied: Notify,
 }
 
 #[derive(Default)]
@@ -78,14 +81,19 @@ impl Queue {
         Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Queues a batch. Blocks while the queue is full.
+    /// Queues a batch, also while the queue is full.
     pub fn submit(&self, batch: Batch) {
         if let Err(batch) = self.waiting.push(batch) {
             (batch.ack)(Err(StoreError::Closed));
         }
     }
 
-    /// Closes the queue, waits until the queued batches are committed, and ends the thread.
+    /// Waits until the queue is not full, or closed.
+    pub async fn room(&self) {
+        self.waiting.room().await;
+    }
+
+    /// Takes no more batches, waits until those that queued are committed, and ends the thread.
     ///
     /// # Errors
     /// Fails when the final checkpoint fails. No data is lost.
@@ -112,11 +120,6 @@ impl Waiting {
     fn push(&self, batch: Batch) -> Result<(), Batch> {
         let weight = batch.weight();
         let mut state = self.lock();
-        while !state.closed
-            && (state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES)
-        {
-            state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
         if state.closed {
             return Err(batch);
         }
@@ -126,7 +129,25 @@ impl Waiting {
         Ok(())
     }
 
-    /// Waits for batches, with an optional timeout.
+    fn has_room(&self) -> bool {
+        let state = self.lock();
+        let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES;
+        state.closed || !is_full
+    }
+
+    async fn room(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            // Registered before the check, so that no wake-up is missed.
+            emptied.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// Waits for batches, for so long where it is given.
     fn next(&self, patience: Option<Duration>) -> Next {
         let mut state = self.lock();
         while state.batches.is_empty() {
@@ -146,14 +167,14 @@ impl Waiting {
         }
         let group = state.batches.take_group(GROUP);
         drop(state);
-        self.emptied.notify_all();
+        self.emptied.notify_waiters();
         Next::Commit(group)
     }
 
     fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
-        self.emptied.notify_all();
+        self.emptied.notify_waiters();
     }
 }
 
@@ -202,4 +223,35 @@ fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), 
     drop(committer);
     drop(lock);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn batch() -> Batch {
+        Batch { checks: Vec::new(), run: None, writes: Vec::new(), ack: Box::new(|_| {}) }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_takes_what_comes_and_says_when_there_is_room() {
+        let waiting = Arc::new(Waiting::default());
+        for _ in 0..WAITING {
+            assert!(waiting.room().now_or_never().is_some());
+            assert!(waiting.push(batch()).is_ok());
+        }
+        assert!(waiting.push(batch()).is_ok(), "who cannot wait is not held up");
+        assert!(waiting.room().now_or_never().is_none());
+        let ((), group) = tokio::join!(waiting.room(), async { waiting.next(None) });
+        let Next::Commit(group) = group else { panic!("there was something") };
+        assert!(group.len() > 1);
+        while !waiting.lock().batches.is_empty() {
+            waiting.next(None);
+        }
+        (0..=WAITING).for_each(|_| assert!(waiting.push(batch()).is_ok()));
+        let ((), ()) = tokio::join!(waiting.room(), async { waiting.close() });
+        assert!(waiting.push(batch()).is_err());
+    }
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     protocol::failure::kind,
-    store::Memory,
     token::{Grant, Role, Scopes, TokenKind},
 };
 
@@ -144,14 +143,13 @@ fn a_commit_that_was_refused_is_given_back_when_its_run_is_read_again() {
     let accounts = family(runs(3), runs(2));
     accounts.admit("low", 1, 0).unwrap();
     accounts.charge(1, &spent(100, "0.01"), 400).unwrap();
-    let store = Memory::held();
     // None of it was stored.
-    assert!(accounts.take_up(1, &store, &Spent::default()));
+    assert!(accounts.take_up(1, None, &Spent::default()));
     let used = accounts.used("top").unwrap();
     assert_eq!((used.open_runs, used.stored_bytes, used.tokens), (1, 0, 0));
     let row = accounts.charge(1, &spent(100, "0.01"), 400).unwrap();
     assert_eq!((row.bytes, row.tokens), (400, 100));
-    assert!(!accounts.take_up(2, &store, &Spent::default()));
+    assert!(!accounts.take_up(2, None, &Spent::default()));
 }
 
 #[test]
@@ -159,8 +157,7 @@ fn what_was_copied_with_a_run_is_not_charged_again() {
     let accounts = family(runs(3), runs(2));
     accounts.admit("low", 1, 0).unwrap();
     accounts.charge(1, &Spent::default(), 400).unwrap();
-    let store = Memory::held();
-    accounts.take_up(1, &store, &spent(1_000, "3"));
+    accounts.take_up(1, None, &spent(1_000, "3"));
     let row = accounts.charge(1, &spent(1_010, "3.5"), 1).unwrap();
     assert_eq!((row.tokens, row.nano_usd), (10, 500_000_000));
 }

@@ -495,7 +495,10 @@ impl World {
     /// The next time at which something is due that is not yet.
     fn next_due(&self) -> Option<u64> {
         let now = self.now_ms();
-        let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap();
+        let stored = self
+            .store
+            .due(&crate::store::Part::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
+            .unwrap();
         let stored = stored.into_iter().map(|(_, at)| at);
         let alarms = self.host().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
         stored.chain(alarms).filter(|at| *at > now).min()

@@ -1,0 +1,123 @@
+//! Reads a run for its shard on a blocking thread: its rows, its program, its child runs.
+
+use std::collections::HashMap;
+
+use crate::{
+    engine::{
+        run::{
+            loaded::{Called, Loaded, Rows},
+            values::child_id,
+        },
+        shared::{message::RunMsg, shards::Shared},
+        turn::waiting,
+        view::spent::total,
+    },
+    fault,
+    journal::{Chain, Entry, RunState},
+    protocol::{RunId, StepKind},
+    store::{Header, LoadedRows, StoreError, Want},
+};
+
+/// How much is read of a run, given the message that it is loaded for.
+#[derive(Clone, Copy)]
+pub(crate) struct Reason {
+    /// Whether the message is relevant for an ended run.
+    past_end: bool,
+    /// Whether it ends the quarantine of a run that killed the host.
+    past_quarantine: bool,
+}
+
+impl Reason {
+    pub(crate) fn of(message: &RunMsg) -> Self {
+        let past_end = !matches!(
+            message,
+            RunMsg::Wake
+                | RunMsg::TakeUp(_)
+                | RunMsg::Subscribe(..)
+                | RunMsg::Wait(_)
+                | RunMsg::Progress { .. }
+                | RunMsg::Tell { .. }
+                | RunMsg::Rest { .. }
+        );
+        let past_quarantine = matches!(message, RunMsg::Resume { .. } | RunMsg::Cancel { .. });
+        Self { past_end, past_quarantine }
+    }
+
+    fn wants_rows(self, header: &Header) -> bool {
+        (self.past_end || !header.status.is_ended())
+            && (self.past_quarantine || !waiting::is_deadly(header))
+    }
+}
+
+/// Reads a run; `None` if it does not exist.
+///
+/// # Errors
+/// [`StoreError::TooLarge`] for a history that would end the host, [`StoreError::Damaged`] for one
+/// that cannot be read, and what else the store says.
+pub(crate) fn read(
+    shared: &Shared,
+    num: u64,
+    reason: Reason,
+) -> Result<Option<Loaded>, StoreError> {
+    let rows = |header: &Header| reason.wants_rows(header);
+    let want = Want { rows: &rows, most: shared.memory.limit() as u64 / 2 };
+    let Some(stored) = shared.store.load(num, &want)? else { return Ok(None) };
+    let header = stored.header;
+    let Some(rows) = stored.rows else { return Ok(Some(Loaded { header, rows: None })) };
+    fault::point("engine.load");
+    let LoadedRows { entries, tasks, files, charge, state } = rows;
+    let chain = chain_of(num, &entries)?;
+    let Some((started, _)) = chain.started() else {
+        let (what, reason) = (format!("run {num}"), "it has no start".to_owned());
+        return Err(StoreError::Damaged { what, reason });
+    };
+    let program = shared.programs.by_hash(&started.hash);
+    let rows = Rows {
+        program,
+        called: called(shared, &chain),
+        entries,
+        chain,
+        tasks: tasks.into_iter().map(|row| (row.step, row)).collect(),
+        files,
+        charge,
+        state: state.map(|rows| rows.into_iter().collect()),
+    };
+    Ok(Some(Loaded { header, rows: Some(Box::new(rows)) }))
+}
+
+fn chain_of(num: u64, entries: &[Entry]) -> Result<Chain, StoreError> {
+    let mut chain = Chain::lean();
+    for entry in entries {
+        chain.apply(entry).map_err(|error| StoreError::Damaged {
+            what: format!("run {num}"),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(chain)
+}
+
+/// Reads the state of the child runs of open steps.
+fn called(shared: &Shared, chain: &Chain) -> HashMap<u32, Called> {
+    let calls = chain.open().filter_map(|number| {
+        let step = &chain.step(number)?.scheduled;
+        let is_call = step.kind == StepKind::Child;
+        Some((number, child_id(step.call_id.as_deref().filter(|_| is_call))?))
+    });
+    calls.map(|(number, child)| (number, became(shared, child))).collect()
+}
+
+fn became(shared: &Shared, child: RunId) -> Called {
+    let num = child.num();
+    let read = || {
+        let Some(header) = shared.store.header(num)? else { return Ok(Called::Nowhere) };
+        if !header.status.is_ended() {
+            return Ok(Called::Open);
+        }
+        let chain = chain_of(num, &shared.store.entries(num, 0)?)?;
+        Ok(match chain.state() {
+            RunState::Ended(outcome) => Called::Ended(outcome.clone(), total(chain.spent())),
+            RunState::Active | RunState::Compensating(_) => Called::Open,
+        })
+    };
+    read().unwrap_or_else(Called::Unknown)
+}
