@@ -9,6 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::tokens::{Kind, Token};
 
+mod expressions;
+
 /// How deep blocks and expressions may be nested.
 const DEEPEST: usize = 150;
 
@@ -84,6 +86,7 @@ pub(super) fn names<'s>(tokens: &[Token<'s>]) -> Option<Names<'s>> {
         at: 0,
         depth: 0,
         scope: Vec::new(),
+        held: HashMap::new(),
         returns: vec![Returns::default()],
         out: Names::default(),
     };
@@ -102,7 +105,9 @@ struct Reader<'t, 's> {
     tokens: &'t [Token<'s>],
     at: usize,
     depth: usize,
+    /// The locals that hold, in the order of their declarations, and how often each name is there.
     scope: Vec<&'s str>,
+    held: HashMap<&'s str, usize>,
     returns: Vec<Returns>,
     out: Names<'s>,
 }
@@ -154,10 +159,23 @@ impl<'s> Reader<'_, 's> {
     fn declare(&mut self, name: &'s str) {
         self.out.locals.insert(name);
         self.scope.push(name);
+        *self.held.entry(name).or_default() += 1;
+    }
+
+    fn leave(&mut self, outer: usize) {
+        for name in self.scope.drain(outer..) {
+            if let Some(count) = self.held.get_mut(name) {
+                *count -= 1;
+            }
+        }
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.held.get(name).is_some_and(|count| *count > 0)
     }
 
     fn read(&mut self, name: &'s str, at: usize, needed: bool) {
-        if !self.scope.contains(&name) {
+        if !self.holds(name) {
             self.out.globals.push(Global { name, at, needed });
         }
     }
@@ -173,7 +191,7 @@ impl<'s> Reader<'_, 's> {
     fn block(&mut self) -> Option<()> {
         let outer = self.scope.len();
         self.deeper(Self::statements)?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -197,7 +215,7 @@ impl<'s> Reader<'_, 's> {
                     self.deeper(Self::statements)?;
                     self.expect_word("until")?;
                     self.expression()?;
-                    self.scope.truncate(outer);
+                    self.leave(outer);
                 }
                 Some("return") => self.results()?,
                 Some("break") => self.at += 1,
@@ -278,7 +296,7 @@ impl<'s> Reader<'_, 's> {
         }
         if field {
             self.read(name, start, true);
-        } else if !self.scope.contains(&name) {
+        } else if !self.holds(name) {
             self.out.assigned.insert(name);
         }
         self.function_body(at, method)
@@ -315,7 +333,7 @@ impl<'s> Reader<'_, 's> {
         let returns = self.returns.pop()?;
         self.out.functions.insert(at, returns);
         self.expect_word("end")?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -352,7 +370,7 @@ impl<'s> Reader<'_, 's> {
             self.declare(name);
         }
         self.body()?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -392,7 +410,7 @@ impl<'s> Reader<'_, 's> {
         loop {
             if let Operand::Name(name, at) = operand {
                 match self.symbol(0) {
-                    Some("=" | ",") if !self.scope.contains(&name) => {
+                    Some("=" | ",") if !self.holds(name) => {
                         self.out.assigned.insert(name);
                     }
                     _ => self.read(name, at, false),
@@ -417,311 +435,6 @@ impl<'s> Reader<'_, 's> {
         }
         self.expect("=")?;
         self.expression().map(drop)
-    }
-
-    fn expressions(&mut self) -> Option<Vec<Value<'s>>> {
-        let mut values = vec![self.expression()?];
-        while self.takes(",") {
-            values.push(self.expression()?);
-        }
-        Some(values)
-    }
-
-    fn expression(&mut self) -> Option<Value<'s>> {
-        let at = self.at;
-        let mut is = self.deeper(Self::operand)?;
-        loop {
-            if self.takes("::") {
-                self.a_type()?;
-                continue;
-            }
-            let symbol =
-                self.symbol(0).filter(|it| ARITHMETIC.contains(it) || COMPARING.contains(it));
-            match (symbol, self.word(0)) {
-                (Some(symbol), _) => {
-                    self.at += 1;
-                    if symbol == "/" {
-                        self.takes("/");
-                    }
-                }
-                (None, Some("and" | "or")) => self.at += 1,
-                _ => return Some(Value { at, is }),
-            }
-            self.deeper(Self::operand)?;
-            is = Shape::Other;
-        }
-    }
-
-    fn operand(&mut self) -> Option<Shape<'s>> {
-        let mut changed = false;
-        while self.word(0) == Some("not") || matches!(self.symbol(0), Some("-" | "#")) {
-            self.at += 1;
-            changed = true;
-        }
-        let is = match self.kind(0)?.clone() {
-            Kind::Number(_) => self.number()?,
-            Kind::Symbol(".") => self.number()?,
-            Kind::Text { .. } => {
-                self.at += 1;
-                Shape::Text
-            }
-            Kind::Interpolation { closes: false, .. } => self.interpolation()?,
-            Kind::Symbol("...") => {
-                self.at += 1;
-                Shape::Many
-            }
-            Kind::Symbol("{") => self.table()?,
-            Kind::Name("nil") => {
-                self.at += 1;
-                Shape::Nil
-            }
-            Kind::Name("true" | "false") => {
-                self.at += 1;
-                Shape::Boolean
-            }
-            Kind::Name("function") => {
-                let at = self.at;
-                self.at += 1;
-                self.function_body(at, false)?;
-                Shape::Function
-            }
-            Kind::Name("if") => self.choice()?,
-            _ => match self.suffixed()? {
-                Operand::Name(name, at) => {
-                    self.read(name, at, false);
-                    Shape::Other
-                }
-                Operand::Call => Shape::Many,
-                Operand::Other => Shape::Other,
-            },
-        };
-        Some(if changed { Shape::Other } else { is })
-    }
-
-    /// A number, which the tokens may have in pieces: `1`, `.`, `5e`, `-`, `3`.
-    fn number(&mut self) -> Option<Shape<'s>> {
-        if let Some(Kind::Number(_)) = self.kind(0) {
-            self.exponent()?;
-        }
-        if self.symbol(0) == Some(".") && matches!(self.kind(1), Some(Kind::Number(_))) {
-            self.at += 1;
-            self.exponent()?;
-        }
-        Some(Shape::Number)
-    }
-
-    fn exponent(&mut self) -> Option<()> {
-        let Some(Kind::Number(digits)) = self.kind(0) else { return None };
-        let open = digits.ends_with(['e', 'E']) && !digits.starts_with("0x");
-        self.at += 1;
-        if open && (self.takes("-") || self.takes("+")) {
-            matches!(self.kind(0), Some(Kind::Number(_))).then(|| self.at += 1)?;
-        }
-        Some(())
-    }
-
-    fn interpolation(&mut self) -> Option<Shape<'s>> {
-        loop {
-            let Some(Kind::Interpolation { opens, .. }) = self.kind(0) else { return None };
-            let opens = *opens;
-            self.at += 1;
-            if !opens {
-                return Some(Shape::Text);
-            }
-            self.expression()?;
-        }
-    }
-
-    fn table(&mut self) -> Option<Shape<'s>> {
-        self.expect("{")?;
-        let (mut entries, mut whole) = (Vec::new(), true);
-        while !self.takes("}") {
-            if let Some(name) = self.word(0)
-                && self.symbol(1) == Some("=")
-            {
-                let at = self.at;
-                self.at += 2;
-                entries.push((name, at, self.expression()?));
-            } else if self.takes("[") {
-                self.expression()?;
-                self.expect("]")?;
-                self.expect("=")?;
-                self.expression()?;
-                whole = false;
-            } else {
-                self.expression()?;
-                whole = false;
-            }
-            if !(self.takes(",") || self.takes(";")) {
-                self.expect("}")?;
-                break;
-            }
-        }
-        Some(Shape::Table(entries, whole))
-    }
-
-    /// `if … then … else …` as an expression.
-    fn choice(&mut self) -> Option<Shape<'s>> {
-        loop {
-            self.at += 1;
-            self.expression()?;
-            self.expect_word("then")?;
-            self.expression()?;
-            if self.word(0)? != "elseif" {
-                self.expect_word("else")?;
-                self.expression()?;
-                return Some(Shape::Other);
-            }
-        }
-    }
-
-    fn suffixed(&mut self) -> Option<Operand<'s>> {
-        let start = self.at;
-        let mut named = None;
-        if self.takes("(") {
-            self.expression()?;
-            self.expect(")")?;
-        } else {
-            named = Some(self.name()?);
-        }
-        let mut found = match named {
-            Some(name) => Operand::Name(name, start),
-            None => Operand::Other,
-        };
-        // What `ctx` is called with, while nothing else stands between them.
-        let mut of = (named == Some("ctx")).then_some("ctx");
-        loop {
-            let plain = matches!(found, Operand::Name(..));
-            let mut method = None;
-            let next = match self.kind(0) {
-                Some(Kind::Symbol(".")) => {
-                    self.at += 1;
-                    let state = self.word(0) == Some("state") && of == Some("ctx") && plain;
-                    self.word(0)?;
-                    self.at += 1;
-                    of = state.then_some("ctx.state");
-                    Operand::Other
-                }
-                Some(Kind::Symbol("[")) => {
-                    self.at += 1;
-                    self.expression()?;
-                    self.expect("]")?;
-                    of = None;
-                    Operand::Other
-                }
-                Some(Kind::Symbol(":")) => {
-                    self.at += 1;
-                    method = Some((self.word(0)?, self.at));
-                    self.at += 1;
-                    Operand::Call
-                }
-                Some(Kind::Symbol("(" | "{") | Kind::Text { .. }) => Operand::Call,
-                _ => return Some(found),
-            };
-            if let (true, Some(name)) = (plain, named) {
-                self.read(name, start, true);
-            }
-            if matches!(next, Operand::Call) {
-                let arguments = self.arguments()?;
-                if let (Some((method, at)), Some(of)) = (method, of) {
-                    self.out.calls.push(Call { of, method, at, arguments });
-                }
-                of = None;
-            }
-            found = next;
-        }
-    }
-
-    fn arguments(&mut self) -> Option<Vec<Value<'s>>> {
-        let at = self.at;
-        match self.kind(0)? {
-            Kind::Text { .. } => {
-                self.at += 1;
-                Some(vec![Value { at, is: Shape::Text }])
-            }
-            Kind::Symbol("{") => Some(vec![Value { at, is: self.deeper(Self::table)? }]),
-            Kind::Symbol("(") => {
-                self.at += 1;
-                if self.takes(")") {
-                    return Some(Vec::new());
-                }
-                let values = self.expressions()?;
-                self.expect(")")?;
-                Some(values)
-            }
-            _ => None,
-        }
-    }
-
-    fn a_type(&mut self) -> Option<()> {
-        while self.takes("|") || self.takes("&") {}
-        loop {
-            self.deeper(Self::plain_type)?;
-            while self.takes("?") {}
-            if !(self.takes("|") || self.takes("&") || self.takes("->")) {
-                return Some(());
-            }
-        }
-    }
-
-    fn plain_type(&mut self) -> Option<()> {
-        match self.kind(0)?.clone() {
-            Kind::Text { .. } => self.at += 1,
-            Kind::Name(_) => {
-                self.at += 1;
-                while self.takes(".") {
-                    self.name()?;
-                }
-                match self.symbol(0) {
-                    Some("<") => self.angles()?,
-                    Some("(") if self.tokens[self.at - 1].is_name("typeof") => self.brackets()?,
-                    _ => {}
-                }
-            }
-            Kind::Symbol("{" | "(") => self.brackets()?,
-            Kind::Symbol("...") => {
-                self.at += 1;
-                self.plain_type()?;
-            }
-            Kind::Symbol("<") => {
-                self.angles()?;
-                self.plain_type()?;
-            }
-            _ => return None,
-        }
-        Some(())
-    }
-
-    /// Skips brackets of a type with what is in them.
-    fn brackets(&mut self) -> Option<()> {
-        let mut depth = 0_usize;
-        loop {
-            match self.kind(0)? {
-                Kind::Symbol("(" | "{" | "[") => depth += 1,
-                Kind::Symbol(")" | "}" | "]") => depth -= 1,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Some(());
-            }
-        }
-    }
-
-    fn angles(&mut self) -> Option<()> {
-        let mut depth = 0_usize;
-        loop {
-            match self.kind(0)? {
-                Kind::Symbol("<") => depth += 1,
-                Kind::Symbol(">") => depth -= 1,
-                Kind::Name("end" | "do" | "then") => return None,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Some(());
-            }
-        }
     }
 }
 
@@ -804,6 +517,16 @@ mod tests {
         let mut all: Vec<_> = functions.into_iter().collect();
         all.sort_by_key(|(at, _)| *at);
         assert!(!all[0].1.some && all[1].1.some && all[1].1.second.is_some());
+    }
+
+    #[test]
+    fn a_file_full_of_locals_is_read_in_no_time() {
+        let mut source = String::new();
+        for n in 0..60_000 {
+            source.push_str(&format!("local a{n} = b{n}\n"));
+        }
+        let tokens = tokens(&source);
+        assert_eq!(names(&tokens).unwrap().globals.len(), 60_000);
     }
 
     #[test]

@@ -193,6 +193,9 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
         let tools = if agent.tools.is_empty() { granted } else { &agent.tools };
         let tools = (!tools.is_empty()).then(|| Value::from(tools.to_vec()));
         let turns = agent.model_loop.as_ref().and_then(|it| it.max_turns).or(agent.file_turns);
+        // The text of a file is a template only where it says so.
+        let marked = agent.system.as_ref().is_some_and(|it| it.contains("{{") || it.contains("{%"));
+        let template = (marked && !agent.literal).then(|| Value::from(true));
         let labels = (!agent.labels.is_empty()).then(|| serde_json::json!(agent.labels));
         for (key, value) in [
             ("description", text(&agent.description)),
@@ -203,6 +206,7 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
             ("effort", text(&agent.effort)),
             ("worker", bound.map(|it| serde_json::json!(it))),
             ("maxTurns", turns.map(Value::from)),
+            ("template", template),
             ("system", text(&agent.system)),
         ] {
             fields.extend(value.map(|value| (key.to_owned(), value)));

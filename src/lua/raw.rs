@@ -204,6 +204,14 @@ pub(crate) struct Coroutine {
     anchor: c_int,
 }
 
+impl Coroutine {
+    /// Returns the author's calls in progress, the innermost first; the outermost is always the last.
+    pub(crate) fn traceback(&self) -> Vec<Frame> {
+        // SAFETY: halted and anchored: its calls stay until it is dropped; to ask changes nothing.
+        unsafe { traceback::traceback(self.state) }
+    }
+}
+
 impl Drop for Coroutine {
     fn drop(&mut self) {
         // SAFETY: the anchor is ours, and giving it back allocates nothing.

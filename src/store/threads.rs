@@ -58,7 +58,7 @@ mod tests {
         assert!(read());
         let moving = MovingRuns::begin();
         assert!(!read());
-        assert!(excepted("a file", || read()));
+        assert!(excepted("a file", read));
         assert!(!read());
         drop(moving);
         assert!(read());

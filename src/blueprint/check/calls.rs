@@ -20,6 +20,8 @@ use crate::blueprint::{
 
 /// Findings in one file.
 const MOST: usize = 200;
+/// Locals of a file that a misspelt name is compared with.
+const CANDIDATES: usize = 500;
 /// How deep tables of options are looked into.
 const DEEPEST: usize = 4;
 /// The modules that are not files.
@@ -139,7 +141,7 @@ fn unknown(global: &Global<'_>, names: &Names<'_>, set: &BTreeSet<&str>) -> Wron
         _ if names.locals.contains(name) => {
             Some(format!("there is a local `{name}` elsewhere in the file; it does not hold here"))
         }
-        _ => did_you_mean(name, set.iter().chain(&names.locals).copied())
+        _ => did_you_mean(name, set.iter().chain(names.locals.iter().take(CANDIDATES)).copied())
             .map(|likely| format!("did you mean `{likely}`?")),
     };
     Wrong { at: global.at, message: format!("unknown global `{name}`"), hint }

@@ -6,6 +6,7 @@
 mod coverage;
 mod discover;
 mod play;
+mod prepared;
 mod report;
 mod request;
 mod snapshot;

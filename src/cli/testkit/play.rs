@@ -8,11 +8,12 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    prepared::{Mock, Says, Slot, json_of, numbers, recorded, refused, usage},
     request::{Given, Request},
     snapshot::{Snapshots, compare},
 };
 use crate::{
-    blueprint::{Bundle, Finding, did_you_mean, parse_duration, read_text, seconds_to_ms},
+    blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
     },
@@ -22,10 +23,6 @@ use crate::{
     store::{RunStatus, TaskRow},
 };
 
-/// What a test makes of its own mistakes.
-const USAGE: &str = "usage";
-/// The largest exported run, in bytes.
-const DOCUMENT: u64 = 1 << 30;
 /// How often time moves on before a run is taken for one that never ends.
 const MOST_WAITS: usize = 100_000;
 /// Steps that a test sees of a run.
@@ -66,30 +63,6 @@ pub(super) struct Play<'a> {
     places: BTreeMap<String, std::path::PathBuf>,
     /// Those bundles.
     bundles: Vec<Bundle>,
-}
-
-/// A run of the test.
-struct Slot {
-    path: String,
-    bundle: Bundle,
-    input: Json,
-    id: Option<RunId>,
-    /// Whether the test saw how it stands.
-    seen: bool,
-}
-
-/// What an agent answers.
-enum Mock {
-    Always(Given),
-    Sequence(VecDeque<Given>, usize),
-}
-
-/// What a model says.
-enum Says {
-    /// One of these, as the conversation goes.
-    Turns(Vec<Value>),
-    /// What this function of the test makes of the request.
-    Function(u32),
 }
 
 impl<'a> Play<'a> {
@@ -611,67 +584,4 @@ impl<'a> Play<'a> {
             .collect();
         Ok(Json::from(&serde_json::Value::from(rows)))
     }
-}
-
-fn json_of(value: Option<serde_json::Value>) -> Json {
-    value.map_or_else(Json::null, |value| Json::from(&value))
-}
-
-fn numbers(scope: &str) -> Vec<u64> {
-    scope.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
-}
-
-fn usage(message: impl Into<String>) -> Failure {
-    Failure::new(USAGE, message)
-}
-
-fn refused(error: &EngineError) -> Failure {
-    match error {
-        EngineError::Findings(findings) => {
-            let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
-            Failure::new(error.code(), lines.join("\n"))
-        }
-        error => Failure::new(error.code(), error.to_string()),
-    }
-}
-
-/// What the agents of an exported run answered, by agent, in the order of its history.
-fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
-    let text = read_text(path, DOCUMENT)
-        .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
-    let mut agents: HashMap<u64, String> = HashMap::new();
-    let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();
-    let mut give = |agent: &str, outcome: &serde_json::Value| {
-        let given = match (outcome.get("completed"), outcome.get("failed")) {
-            (Some(value), _) => Given { value: Some(value.clone()), ..Given::default() },
-            (None, Some(failed)) => {
-                let failure = serde_json::from_value(serde_json::json!({
-                    "kind": failed["kind"], "message": failed["message"], "retryable": false,
-                    "data": failed["data"],
-                }));
-                Given { failure: failure.ok(), ..Given::default() }
-            }
-            _ => return,
-        };
-        answers.entry(agent.to_owned()).or_default().push_back(given);
-    };
-    for line in text.lines() {
-        let line: serde_json::Value = serde_json::from_str(line)
-            .map_err(|error| usage(format!("{} is no export: {error}", path.display())))?;
-        let fact = &line["entry"]["fact"];
-        if let Some(step) = fact.get("step_scheduled").filter(|step| step["kind"] == "task") {
-            let name = step["name"].as_str().unwrap_or_default().to_owned();
-            agents.insert(step["step"].as_u64().unwrap_or(0), name);
-        } else if let Some(step) = fact.get("step_recorded").filter(|it| it[0]["kind"] == "task") {
-            give(step[0]["name"].as_str().unwrap_or_default(), &step[1]);
-        } else if let Some(end) = fact.get("step_ended")
-            && let Some(agent) = agents.get(&end["step"].as_u64().unwrap_or(0))
-        {
-            give(agent, &end["outcome"]);
-        }
-    }
-    if answers.is_empty() {
-        return Err(usage(format!("{} is no export of a run with tasks", path.display())));
-    }
-    Ok(answers)
 }

@@ -129,6 +129,12 @@ impl Import {
             for candidate in &all {
                 cx.terminal.print(&report(&candidate.path, &candidate.name, &candidate.file))?;
             }
+        } else {
+            for candidate in &all {
+                if let Some(text) = text_of(&candidate.file) {
+                    cx.terminal.print(&format!("{}: text: {text}", candidate.name))?;
+                }
+            }
         }
         let (good, refused): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|it| it.problem.is_none());

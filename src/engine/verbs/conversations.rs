@@ -69,8 +69,8 @@ impl Engine {
             continued_by: None,
         };
         reaches(caller, Verb::RunStart, &conversation.id)?;
-        self.put_conversation(caller, &conversation).await?;
-        Ok(conversation)
+        let revision = self.put_conversation(caller, &conversation).await?;
+        Ok(StoredConversation { revision, ..conversation })
     }
 
     /// A conversation, with the answer that it waited for if that is over.
@@ -114,7 +114,10 @@ impl Engine {
             }
             match self.put_conversation(caller, &conversation).await {
                 Err(EngineError::Store(StoreError::Revision { .. })) => {}
-                done => return done.map(|()| conversation),
+                done => {
+                    conversation.revision = done?;
+                    return Ok(conversation);
+                }
             }
         }
         let message = format!("the conversation {id} changes all the time");
@@ -128,7 +131,7 @@ impl Engine {
     pub async fn delete_conversation(&self, caller: &Caller, id: &str) -> Result<(), EngineError> {
         reaches(caller, Verb::RunDelete, id)?;
         self.read_conversation(caller, id).await?;
-        self.change_stored(caller, id, None, StateAct::Delete).await
+        self.change_stored(caller, id, None, StateAct::Delete).await.map(drop)
     }
 
     /// Says that a run continues a conversation as it was read.
@@ -142,7 +145,7 @@ impl Engine {
         run: RunId,
     ) -> Result<(), EngineError> {
         conversation.continued_by = Some(run);
-        self.put_conversation(caller, &conversation).await
+        self.put_conversation(caller, &conversation).await.map(drop)
     }
 
     /// Waits until a run has ended, and takes its answer into the conversation that it continues.
@@ -201,11 +204,12 @@ impl Engine {
         Ok(StoredConversation { id: id.to_owned(), revision: row.revision, ..conversation })
     }
 
+    /// Stores a conversation over the revision that was read; returns the new one.
     async fn put_conversation(
         &self,
         caller: &Caller,
         conversation: &StoredConversation,
-    ) -> Result<(), EngineError> {
+    ) -> Result<u64, EngineError> {
         let value = serde_json::to_value(conversation).expect("a conversation is plain data");
         let act = StateAct::set(&value, StoreOptions::default());
         self.change_stored(caller, &conversation.id, Some(conversation.revision), act).await
@@ -217,12 +221,13 @@ impl Engine {
         id: &str,
         if_revision: Option<u64>,
         act: StateAct,
-    ) -> Result<(), EngineError> {
+    ) -> Result<u64, EngineError> {
         let scope = scope(id);
         let (key, text) = (KEY.to_owned(), scope.to_string());
         let change = StateChange { scope: text, key, if_revision, act };
         let change = self.passage(&caller.subject).change(change).map_err(EngineError::Guarded)?;
-        self.change_any(vec![(scope, change)], Some(caller.jti.clone())).await.map(drop)
+        let changed = self.change_any(vec![(scope, change)], Some(caller.jti.clone())).await?;
+        Ok(changed.first().map_or(0, |changed| changed.revision))
     }
 }
 

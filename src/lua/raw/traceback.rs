@@ -2,10 +2,8 @@
 
 use std::ffi::{CStr, c_int};
 
-use mlua::ffi;
+use mlua::ffi::{self, lua_State};
 use serde::Serialize;
-
-use super::Coroutine;
 
 /// Frames that are kept.
 pub(crate) const MOST: usize = 10;
@@ -26,39 +24,39 @@ pub(crate) struct Frame {
     pub(crate) function: Option<String>,
 }
 
-impl Coroutine {
-    /// The author's calls in progress, the innermost first; the outermost always is the last.
-    pub(crate) fn traceback(&self) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        for level in 0..DEEPEST {
-            // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
-            let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
-            // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
-            let known =
-                unsafe { ffi::lua_getinfo(self.state, level, c"sln".as_ptr(), &raw mut about) };
-            if known == 0 {
-                break;
-            }
-            // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
-            let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
-            let file = source.strip_prefix('=').unwrap_or(&source);
-            let line = u32::try_from(about.currentline).unwrap_or(0);
-            if line == 0 || file.starts_with("[C]") || file.starts_with("swarm/") {
-                continue;
-            }
-            let function = (!about.name.is_null()).then(|| {
-                // SAFETY: as above.
-                let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
-                name.chars().take(NAME).collect()
-            });
-            let frame = Frame { file: file.to_owned(), line, function };
-            match frames.len() {
-                MOST => frames[MOST - 1] = frame,
-                _ => frames.push(frame),
-            }
+/// The author's calls in progress, the innermost first; the outermost always is the last.
+///
+/// # Safety
+/// `state` is a coroutine that has halted, and stays alive meanwhile.
+pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for level in 0..DEEPEST {
+        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
+        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
+        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
+        let known = unsafe { ffi::lua_getinfo(state, level, c"sln".as_ptr(), &raw mut about) };
+        if known == 0 {
+            break;
         }
-        frames
+        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
+        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
+        let file = source.strip_prefix('=').unwrap_or(&source);
+        let line = u32::try_from(about.currentline).unwrap_or(0);
+        if line == 0 || file.starts_with("[C]") || file.starts_with("swarm/") {
+            continue;
+        }
+        let function = (!about.name.is_null()).then(|| {
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
+            name.chars().take(NAME).collect()
+        });
+        let frame = Frame { file: file.to_owned(), line, function };
+        match frames.len() {
+            MOST => frames[MOST - 1] = frame,
+            _ => frames.push(frame),
+        }
     }
+    frames
 }
 
 /// The frames of an inner coroutine and of the one that waited for it, as many as are kept.

@@ -399,7 +399,7 @@ mod tests {
             ),
             (json!({ "tool_choice": "maybe" }), "tool_choice"),
             (json!({ "background": true, "store": false }), "store"),
-            (json!({ "conversation": "conv_1" }), "conversation"),
+            (json!({ "conversation": 7 }), "conversation"),
         ];
         for (more, param) in cases {
             let mut body = json!({ "model": "m", "input": "hi" });

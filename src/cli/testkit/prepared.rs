@@ -1,0 +1,107 @@
+//! What a test prepares and what an exported run gives: runs, mocks, answers, and their failures.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    path::Path,
+};
+
+use serde_json::Value;
+
+use super::request::Given;
+use crate::{
+    blueprint::{Bundle, read_text},
+    engine::EngineError,
+    protocol::{Failure, Json, RunId},
+};
+
+/// What a test makes of its own mistakes.
+const USAGE: &str = "usage";
+/// The largest exported run, in bytes.
+const DOCUMENT: u64 = 1 << 30;
+
+/// A run of the test.
+pub(super) struct Slot {
+    pub(super) path: String,
+    pub(super) bundle: Bundle,
+    pub(super) input: Json,
+    pub(super) id: Option<RunId>,
+    /// Whether the test saw how it stands.
+    pub(super) seen: bool,
+}
+
+/// What an agent answers.
+pub(super) enum Mock {
+    Always(Given),
+    Sequence(VecDeque<Given>, usize),
+}
+
+/// What a model says.
+pub(super) enum Says {
+    /// One of these, as the conversation goes.
+    Turns(Vec<Value>),
+    /// What this function of the test makes of the request.
+    Function(u32),
+}
+
+pub(super) fn json_of(value: Option<serde_json::Value>) -> Json {
+    value.map_or_else(Json::null, |value| Json::from(&value))
+}
+
+pub(super) fn numbers(scope: &str) -> Vec<u64> {
+    scope.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}
+
+pub(super) fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(USAGE, message)
+}
+
+pub(super) fn refused(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Findings(findings) => {
+            let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
+            Failure::new(error.code(), lines.join("\n"))
+        }
+        error => Failure::new(error.code(), error.to_string()),
+    }
+}
+
+/// What the agents of an exported run answered, by agent, in the order of its history.
+pub(super) fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
+    let text = read_text(path, DOCUMENT)
+        .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let mut agents: HashMap<u64, String> = HashMap::new();
+    let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();
+    let mut give = |agent: &str, outcome: &serde_json::Value| {
+        let given = match (outcome.get("completed"), outcome.get("failed")) {
+            (Some(value), _) => Given { value: Some(value.clone()), ..Given::default() },
+            (None, Some(failed)) => {
+                let failure = serde_json::from_value(serde_json::json!({
+                    "kind": failed["kind"], "message": failed["message"], "retryable": false,
+                    "data": failed["data"],
+                }));
+                Given { failure: failure.ok(), ..Given::default() }
+            }
+            _ => return,
+        };
+        answers.entry(agent.to_owned()).or_default().push_back(given);
+    };
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line)
+            .map_err(|error| usage(format!("{} is no export: {error}", path.display())))?;
+        let fact = &line["entry"]["fact"];
+        if let Some(step) = fact.get("step_scheduled").filter(|step| step["kind"] == "task") {
+            let name = step["name"].as_str().unwrap_or_default().to_owned();
+            agents.insert(step["step"].as_u64().unwrap_or(0), name);
+        } else if let Some(step) = fact.get("step_recorded").filter(|it| it[0]["kind"] == "task") {
+            give(step[0]["name"].as_str().unwrap_or_default(), &step[1]);
+        } else if let Some(end) = fact.get("step_ended")
+            && let Some(agent) = agents.get(&end["step"].as_u64().unwrap_or(0))
+        {
+            give(agent, &end["outcome"]);
+        }
+    }
+    if answers.is_empty() {
+        return Err(usage(format!("{} is no export of a run with tasks", path.display())));
+    }
+    Ok(answers)
+}
