@@ -365,12 +365,23 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
             None => match values.last_mut()? {
                 ("description", lines) => lines.push(line.trim_end()),
                 _ if line.trim().is_empty() => {}
+                // A list or a mapping below its key.
+                (_, lines) if lines[0].is_empty() && line.starts_with([' ', '\t']) => {
+                    lines.push(line)
+                }
                 _ => return None,
             },
         }
     }
     let mut map = Map::new();
     for (key, lines) in values {
+        if key != "description" && lines.len() > 1 {
+            let Ok(Value::Object(mut alone)) = yaml(&format!("{key}:{}", lines.join("\n"))) else {
+                return None;
+            };
+            map.insert(key.to_owned(), alone.remove(key).unwrap_or(Value::Null));
+            continue;
+        }
         let text = lines.join("\n").trim().to_owned();
         // A value that is YAML by itself (a list, a quoted text) is what it says.
         let value = match yaml(&format!("{key}: {text}")) {

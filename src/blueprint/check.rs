@@ -205,6 +205,9 @@ impl Checker<'_> {
 
     fn agents(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> BTreeMap<String, Agent> {
         let operator = self.text(table, "operator");
+        if let Some(name) = operator.as_deref().filter(|it| self.operators.kind(it).is_none()) {
+            self.unknown_operator(&table.pointer("operator"), name, "the blueprint");
+        }
         let Some(table) = self.table(table, "agents", "`agents`") else {
             if table.get("agents").is_none() {
                 self.uses(&[]);

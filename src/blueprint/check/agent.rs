@@ -104,25 +104,33 @@ impl Checker<'_> {
         agent
     }
 
+    /// Reports an operator that does not exist, where it is named.
+    pub(super) fn unknown_operator(&mut self, at: &str, operator: &str, what: &str) {
+        let mut names = self.operators.names();
+        names.sort();
+        let shown: String = operator.chars().take(80).collect();
+        let message = format!("there is no operator `{shown}` ({what})");
+        let likely = did_you_mean(operator, names.iter().map(String::as_str));
+        let hint = match (self.operators.declaration(operator), likely) {
+            (Some(lines), _) => format!(
+                "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
+            ),
+            (None, Some(likely)) => format!("did you mean `{likely}`?"),
+            (None, None) => format!("there are: {}", names.join(", ")),
+        };
+        let finding = self.at_value(at, code::UNKNOWN_OPERATOR, message).hint(hint);
+        self.findings.push(finding);
+    }
+
     fn operator(&mut self, table: &Table<'_>, agent: &Agent) {
         let at = table.pointer("operator");
         let what = table.what().to_owned();
         let operators = self.operators;
         let Some(kind) = operators.kind(&agent.operator) else {
-            let mut names = operators.names();
-            names.sort();
-            let shown: String = agent.operator.chars().take(80).collect();
-            let message = format!("there is no operator `{shown}` ({what})");
-            let likely = did_you_mean(&agent.operator, names.iter().map(String::as_str));
-            let hint = match (operators.declaration(&agent.operator), likely) {
-                (Some(lines), _) => format!(
-                    "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
-                ),
-                (None, Some(likely)) => format!("did you mean `{likely}`?"),
-                (None, None) => format!("there are: {}", names.join(", ")),
-            };
-            let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
-            self.findings.push(finding);
+            // That of the blueprint is reported there, once.
+            if table.get("operator").is_some() {
+                self.unknown_operator(&at, &agent.operator, &what);
+            }
             return;
         };
         if operators.requires_worker_binding(&agent.operator) && table.get("worker").is_none() {
