@@ -367,7 +367,7 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
                 _ if line.trim().is_empty() => {}
                 // A list or a mapping below its key.
                 (_, lines) if lines[0].is_empty() && line.starts_with([' ', '\t']) => {
-                    lines.push(line)
+                    lines.push(line);
                 }
                 _ => return None,
             },
