@@ -103,11 +103,12 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: RunMsg) {
                 facts::append(turn, Fact::Decided(Decision::Pause { by, reason }));
             }
         }
-        RunMsg::Finished { step, attempt, result } => {
+        RunMsg::Finished { step, attempt, result, ran_ms } => {
             if let Some(task) = turn.run.task_mut(step)
                 && task.attempt == attempt
             {
                 task.live = None;
+                task.ran_ms = ran_ms;
             }
             attempts::finished(turn, step, attempt, result);
         }

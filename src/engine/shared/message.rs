@@ -161,7 +161,13 @@ pub(crate) enum RunMsg {
     /// Calls one of its query functions.
     Query { name: String, argument: Json, reply: ReplyTo<Json> },
     /// The outcome of a dispatched attempt.
-    Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
+    Finished {
+        step: u32,
+        attempt: u32,
+        result: Result<Dispatched, Failure>,
+        /// How long its work took in this process, in milliseconds, where that was measured.
+        ran_ms: Option<u64>,
+    },
     /// An attempt was delivered to its worker.
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// Progress of an attempt; lossy.

@@ -103,6 +103,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
         phase: Phase::Pending,
         row: None,
         live: None,
+        ran_ms: None,
         place: false,
         invalid: 0,
         reported: false,
