@@ -161,8 +161,7 @@ pub trait Reporter: Send + Sync {
     /// The work has begun: the attempt's timeout runs from now. May be called twice.
     fn delivered(&self, delivery: Delivery);
 
-    /// Reports that the work begins now, after a wait within the host. It is no fact of the run, and may
-    /// be called twice.
+    /// The work begins now, after a wait within the host. It is not recorded, and may be called twice.
     fn begins(&self);
 
     /// Progress for watchers; lossy.

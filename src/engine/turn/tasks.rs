@@ -1,6 +1,9 @@
 //! Decides a task: refused, run inline, or opened with its first attempt.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use crate::{
     engine::{
