@@ -74,6 +74,11 @@ impl Tree<'_> {
         rows
     }
 
+    /// The line of one step, without its place in the flow.
+    pub fn step_line(&self, step: &StepView) -> String {
+        self.step(&Placed::new(step), "").text
+    }
+
     /// The header: what it is, where it stands, how far it is.
     pub fn header(&self, run: &RunView) -> String {
         let status = self.paint(run.status.as_str(), run.status.as_str());

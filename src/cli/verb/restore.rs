@@ -15,7 +15,7 @@ use crate::{
     store::StoreError,
 };
 
-/// Make a data directory of a backup; --data names it
+/// Create a data directory from a backup; --data names it
 #[derive(Debug, Args)]
 pub struct Restore {
     /// The file that `backup` wrote

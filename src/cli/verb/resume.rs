@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// Go on with a paused run
+/// Resume a paused run
 #[derive(Debug, Args)]
 pub struct Resume {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
 }
 
