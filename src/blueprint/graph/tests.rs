@@ -92,7 +92,7 @@ return swarm.blueprint {
     ├─ for round = 1, 3
     │  └─ if y == 1
     │     ├─ then → sleep 5m
-    │     └─ elseif → run …
+    │     └─ elseif → run <name>
     └─ all
        ├─ run x
        └─ wait go
@@ -158,7 +158,7 @@ return swarm.blueprint { flow = function(ctx) return even(ctx, 3) end }"#,
     insta::assert_snapshot!(part.tree(), @r"
     t
     ├─ if n > 0
-    │  └─ then
+    │  └─ then → seq
     │     ├─ run half
     │     └─ even again
     └─ run last
