@@ -152,29 +152,3 @@ fn braces_in_the_text_of_an_agent_stay_as_they_are() {
     assert_eq!(findings[0]["code"], "MS-B050");
     assert_eq!(findings[0]["file"], "agents/hr.md");
 }
-
-#[test]
-fn braces_in_the_text_of_an_agent_stay_as_they_are() {
-    let shell = Shell::new();
-    let text = "---\nname: hr\ndescription: Writes offers.\n---\nDear {{CompanyName}}, {% if %} ${{ secrets.X }} style={{a:1}}\n";
-    shell.write("wild/hr.md", text);
-    let import = ["agents", "import", "wild", "--operator", "echo"];
-    let said = shell.run(&import).ok().stdout;
-    assert!(said.contains("text: literal: 4 `{{` or `{%` stay as they are"), "{said}");
-    let team = |edition: &str| {
-        format!(
-            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"team\", {edition}agents = require(\"./agents\"),\n\
-             flow = function(ctx, input) return ctx:run(\"hr\") end }}\n"
-        )
-    };
-    shell.write("team.lua", team("edition = 2, "));
-    let notes = shell.run(&["check", "team.lua", "--json"]).ok().json();
-    assert_eq!(notes[0]["code"], "MS-B052");
-    let run = shell.run(&["run", "team.lua", "--json"]).ok().json();
-    assert_eq!(run["output"], serde_json::json!({}));
-    // As a blueprint of edition 1 has it, it is a template, and the finding is in the file itself.
-    shell.write("team.lua", team(""));
-    let findings = shell.run(&["check", "team.lua", "--json"]).exits(3).json();
-    assert_eq!(findings[0]["code"], "MS-B050");
-    assert_eq!(findings[0]["file"], "agents/hr.md");
-}

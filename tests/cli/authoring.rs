@@ -240,7 +240,7 @@ fn a_line_at_a_time_is_a_run_each_with_the_agents_of_a_blueprint() {
     line("x * 2", "40");
     drop(input);
     let done: crate::support::Done = repl.wait_with_output().unwrap().into();
-    done.ok().says(&["a line of Lua", "Expected", "`f`"]);
+    done.ok().says(&["each line of Lua", "Expected", "`f`"]);
 }
 
 #[test]

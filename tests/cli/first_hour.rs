@@ -92,3 +92,50 @@ async fn a_signal_that_nothing_waits_for_names_those_that_start_a_run() {
         .exits(4)
         .says(&["the signals of first are opened", "moonswarm blueprints"]);
 }
+
+const WRONG: &str = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "wrong", edition = 2,
+  agents = { idle = { operator = "echo" }, a = { operator = "nobody" } },
+  flow = function(ctx) return ctx:run("a") end }
+"#;
+
+#[test]
+fn a_run_that_cannot_begin_lists_errors_and_no_warnings() {
+    let shell = Shell::new();
+    shell.write("wrong.lua", WRONG);
+    let checked = shell.run(&["check", "wrong.lua"]).exits(3).stdout;
+    assert!(checked.contains("MS-B081") && checked.contains("MS-B020"), "{checked}");
+    let run = shell.run(&["run", "wrong.lua"]).exits(3).stderr;
+    assert!(!run.contains("MS-B081") && run.contains("MS-B020"), "{run}");
+}
+
+#[test]
+fn an_agent_that_answers_as_a_model_needs_no_flow() {
+    let shell = Shell::new();
+    shell.write(
+        "desk.lua",
+        WRONG
+            .replace("\"nobody\"", "\"echo\"")
+            .replace("idle = { operator = \"echo\" }", "idle = { operator = \"model\" }"),
+    );
+    shell.write(
+        "moonswarm.toml",
+        "[operators.model]\nkind = \"llm\"\napi = \"anthropic\"\nmodel = \"m\"\n\
+         key = { env = \"NO_KEY\" }\n",
+    );
+    let checked = shell.run(&["check", "desk.lua"]).ok().stdout;
+    assert!(!checked.contains("MS-B081"), "{checked}");
+}
+
+#[test]
+fn the_gallery_ends_with_how_an_example_is_run() {
+    let shell = Shell::new();
+    let listed = shell.run(&["init", "--list"]).ok();
+    for part in
+        ["moonswarm init mine --from", "moonswarm test mine_test.lua", "moonswarm run mine.lua"]
+    {
+        assert!(listed.stderr.contains(part), "{part:?}: {listed:?}");
+    }
+    shell.run(&["init", "mine", "--from", "migration"]).ok();
+    shell.run(&["test", "mine_test.lua"]).ok();
+}

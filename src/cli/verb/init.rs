@@ -202,9 +202,9 @@ mod tests {
     #[test]
     fn stubs_are_written_and_settings_stay() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(write_stubs(dir.path()).unwrap().len(), 4);
+        assert_eq!(write_stubs(dir.path()).unwrap().len(), 5);
         fs::write(dir.path().join(".luarc.json"), "{}").unwrap();
-        assert_eq!(write_stubs(dir.path()).unwrap().len(), 3);
+        assert_eq!(write_stubs(dir.path()).unwrap().len(), 4);
         assert_eq!(fs::read_to_string(dir.path().join(".luarc.json")).unwrap(), "{}");
     }
 }
