@@ -204,6 +204,10 @@ impl Checker<'_> {
     }
 
     fn agents(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> BTreeMap<String, Agent> {
+        let operator = self.text(table, "operator");
+        if let Some(name) = operator.as_deref().filter(|it| self.operators.kind(it).is_none()) {
+            self.unknown_operator(&table.pointer("operator"), name, "the blueprint");
+        }
         let Some(table) = self.table(table, "agents", "`agents`") else {
             if table.get("agents").is_none() {
                 self.uses(&[]);
@@ -217,7 +221,7 @@ impl Checker<'_> {
         for (name, _) in table.entries() {
             self.name(name, &table.pointer(name));
             if let Some(agent) = self.table(&table, name, &format!("agent `{name}`")) {
-                agents.insert(name.clone(), self.agent(&agent, run_input));
+                agents.insert(name.clone(), self.agent(&agent, run_input, operator.as_deref()));
             }
         }
         agents

@@ -8,6 +8,7 @@ mod authoring;
 mod data_dir;
 mod endings;
 mod first_hour;
+mod import_mse;
 mod inbox;
 mod live;
 mod messages;
