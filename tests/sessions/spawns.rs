@@ -190,7 +190,8 @@ async fn the_kind_of_an_operator_is_read_as_its_name_wherever_one_is_written() {
     let text = |name: &str| opened[name].as_str().unwrap().to_owned();
     let session = Opened { id: text("session"), token: text("token") };
     let mut socket = session.connect(&daemon).await;
-    let source = blueprint(r#"return ctx:run("writer", {}, { operator = "main_ai" })"#);
+    let source =
+        blueprint(r#"return ctx:run("writer", { what = "it" }, { operator = "main_ai" })"#);
     let source = source.replace("\"main-ai\"", "\"main_ai\"");
     let start = json!({"files": {"main.lua": source}, "seats": {"main_ai": session.id}});
     let (status, run) = send(daemon.post("/v1/runs", &start)).await;
