@@ -487,8 +487,7 @@ pub(crate) fn run(header: &Header) -> RunView {
 
 /// Returns the view of a step; with its request and result if `whole`.
 pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
-    let scheduled = &step.scheduled;
-    let number = scheduled.step;
+    let (scheduled, number) = (&step.scheduled, step.scheduled.step);
     StepView {
         id: format!("{run}/{number}"),
         seq: number,
