@@ -249,13 +249,13 @@ fn next_step(code: &str, message: &str) -> Option<&'static str> {
         "forbidden_verb" | "forbidden_scope" | "forbidden" => {
             "use a token that allows it: `moonswarm token mint`"
         }
-        "stale_task" => "look at it again, then answer: `moonswarm show TASK`",
+        "stale_task" => "it has changed: look at it again with `moonswarm show TASK`, then answer",
         "already_answered" => "somebody else must answer: `moonswarm show TASK` says how many",
         "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
         "run_closed" => "the run has ended: `moonswarm show RUN`",
-        "storage_full" => "free disk space; the daemon goes on by itself",
+        "storage_full" => "free disk space; the daemon then continues by itself",
         "storage_locked" => "end the program that has the database open for writing",
-        "damaged" => "bring the row back from a backup, then `moonswarm resume RUN`",
+        "damaged" => "restore the row from a backup, then `moonswarm resume RUN`",
         "stopping" => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,
     })

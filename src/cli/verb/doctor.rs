@@ -178,7 +178,7 @@ async fn daemon(cx: &Context) -> Line {
         };
     }
     if named.is_none() && !data.is_dir() {
-        return Line::new(Verdict::Ok, WHAT, "none; verbs run without one");
+        return Line::new(Verdict::Ok, WHAT, "none; commands run without one");
     }
     let target = Target { server: named, token: cx.target.token.clone() };
     match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {

@@ -84,7 +84,7 @@ impl Fork {
         if fork.status == RunStatus::Paused {
             cx.terminal.say(&failure(fork));
             cx.terminal.say(
-                "  its source asks for other steps than the history has; fork from an earlier one",
+                "  its source requests other steps than the history has; fork from an earlier one",
             );
         }
         Ok(())

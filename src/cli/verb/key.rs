@@ -55,12 +55,14 @@ impl Rotate {
             return Ok(Exit::Ok);
         }
         let said = |key: &str| rotated[key].as_str().unwrap_or_default().to_owned();
-        cx.terminal.say(&format!("the key that signs is {}", said("kid")));
+        cx.terminal.say(&format!("the signing key is {}", said("kid")));
         match self.now {
-            true => cx.terminal.say("what the keys before made is refused; mint the tokens anew"),
+            true => cx
+                .terminal
+                .say("everything made with the previous keys is refused; mint new tokens"),
             false => cx
                 .terminal
-                .say(&format!("what the keys before made is good until {}", said("old_until"))),
+                .say(&format!("the previous keys stay valid until {}", said("old_until"))),
         }
         Ok(Exit::Ok)
     }

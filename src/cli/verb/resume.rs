@@ -27,7 +27,7 @@ impl Resume {
             if cx.terminal.json {
                 cx.terminal.print_json(&run)?;
             } else {
-                cx.terminal.say(&format!("run {id} goes on"));
+                cx.terminal.say(&format!("run {id} continues"));
             }
             Ok(Exit::Ok)
         })

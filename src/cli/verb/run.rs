@@ -262,7 +262,7 @@ impl Run {
                 cx.terminal.say(&format!("run {} waits for {wanted}", run.id));
                 if at.is_embedded() {
                     cx.terminal
-                        .say("  it goes on once it has that, here or in a `moonswarm serve`");
+                        .say("  it continues once it has that, here or under `moonswarm serve`");
                 }
                 Ok(Exit::Waiting)
             }
@@ -305,10 +305,10 @@ fn finish(cx: &Context, run: &RunView) -> Result<Exit> {
 fn come_back(cx: &Context, at: &Connection, run: &RunView) {
     let id = run.id;
     match at.is_embedded() {
-        true => cx.terminal.say("  `moonswarm serve` goes on with it"),
+        true => cx.terminal.say("  `moonswarm serve` continues it"),
         false => cx
             .terminal
-            .say(&format!("  it goes on: moonswarm show {id} · logs {id} -f · cancel {id}")),
+            .say(&format!("  it continues: moonswarm show {id} · logs {id} -f · cancel {id}")),
     }
 }
 
@@ -374,7 +374,7 @@ async fn leave(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         for id in open.iter().take(NAMED) {
             cx.terminal.say(&format!("  {id}"));
         }
-        cx.terminal.say("  `moonswarm serve` goes on with them");
+        cx.terminal.say("  `moonswarm serve` continues them");
     }
     at.serve_others(run, cx.terminal).await
 }

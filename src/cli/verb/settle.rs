@@ -70,7 +70,7 @@ pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         }
         End::People(_) => {}
         End::TimedOut(_) | End::Interrupted(_) => {
-            cx.terminal.say("the run goes on with `moonswarm serve`");
+            cx.terminal.say("the run continues with `moonswarm serve`");
         }
     }
     Ok(())

@@ -133,7 +133,7 @@ impl State {
                 What::Set(set) => self.set(cx, at, set).await?,
                 What::Delete { key, if_revision } => {
                     at.client.delete_state(&self.scope, key, *if_revision).await?;
-                    cx.terminal.say(&format!("{key} is not in {} any more", self.scope));
+                    cx.terminal.say(&format!("deleted {key} from {}", self.scope));
                 }
                 What::Ls { prefix } => {
                     self.list(cx, at, &[("prefix", prefix.clone().unwrap_or_default())]).await?;
