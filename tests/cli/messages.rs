@@ -80,7 +80,7 @@ fn an_agent_that_is_missing_is_named_with_those_that_there_are() {
     insta::assert_snapshot!(
         "missing_operator",
         said(
-            "  agents = { e = { operator = \"main_ai\" } },\n  flow = function(ctx) return ctx:run(\"e\") end,\n",
+            "  agents = { e = { operator = \"ecko\" } },\n  flow = function(ctx) return ctx:run(\"e\") end,\n",
             &[]
         )
     );

@@ -140,21 +140,29 @@ async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let now = cx.clock.now_ms();
+    let width = cx.terminal.width();
+    // A terminal has room for the minute.
+    let time = |at: &str| match at.get(..16).filter(|_| width.is_some()) {
+        Some(minute) => minute.replace('T', " "),
+        None => at.to_owned(),
+    };
     let rows = tokens.iter().map(|token| {
         let state = match &token.revoked_at {
-            Some(at) => format!("revoked {at}"),
-            None => format!("until {}", token.expires_at),
+            Some(at) => format!("revoked {}", time(at)),
+            None => format!("until {}", time(&token.expires_at)),
         };
         let quotas = quotas(token.quotas.unwrap_or_default(), token.used.unwrap_or_default());
         let used = token.last_used_at.as_deref().map(|at| age(at, now)).unwrap_or_default();
         let (jti, name, role) = (token.jti.clone(), token.subject.clone(), token.role.clone());
-        vec![jti, name, role, used, token.scopes.join(" "), quotas, state]
+        vec![jti, name, role, used, token.scopes.join(" "), state, quotas]
     });
-    cx.terminal.print(&fitted(
-        cx.terminal.width(),
-        &["token", "name", "role", "used", "scopes", "quotas", "state"],
-        rows,
-    ))?;
+    let mut rows: Vec<_> = rows.collect();
+    let mut head = vec!["token", "name", "role", "used", "scopes", "state", "quotas"];
+    if width.is_some() && rows.iter().all(|row| row[6].is_empty()) {
+        head.pop();
+        rows.iter_mut().for_each(|row| drop(row.pop()));
+    }
+    cx.terminal.print(&fitted(width, &head, rows))?;
     Ok(Exit::Ok)
 }
 

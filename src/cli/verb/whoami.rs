@@ -30,14 +30,44 @@ impl Whoami {
             let mut lines = vec![format!("{subject} ({})", text("role").unwrap_or_default())];
             lines.extend(text("expires_at").map(|at| format!("  until   {at}")));
             lines.extend(text("jti").map(|jti| format!("  id      {jti}")));
-            let scopes = list("scopes");
-            if !scopes.is_empty() {
-                lines.push(format!("  scopes  {}", scopes.join(" ")));
+            for name in ["scopes", "verbs"] {
+                let words = list(name);
+                if !words.is_empty() {
+                    lines.extend(columns(name, &words, cx.terminal.width()));
+                }
             }
-            lines.push(format!("  verbs   {}", list("verbs").join(" ")));
             cx.terminal.print(&lines.join("\n"))?;
             Ok(Exit::Ok)
         })
         .await
+    }
+}
+
+/// A row of many words, on as many lines as the terminal needs.
+fn columns(name: &str, words: &[String], width: Option<usize>) -> Vec<String> {
+    let mut lines = vec![format!("  {name:<7}")];
+    for word in words {
+        let last = lines.last_mut().expect("there is a first line");
+        let is_full = width.is_some_and(|width| last.len() + 1 + word.len() >= width);
+        if is_full && last.len() > 9 {
+            lines.push(format!("{:9} {word}", ""));
+        } else {
+            last.push(' ');
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_words_take_as_many_lines_as_the_terminal_needs() {
+        let words: Vec<String> = ["run.read", "run.start", "task.list"].map(str::to_owned).into();
+        assert_eq!(columns("verbs", &words, None), ["  verbs   run.read run.start task.list"]);
+        let narrow = columns("verbs", &words, Some(30));
+        assert_eq!(narrow, ["  verbs   run.read run.start", "          task.list"]);
     }
 }
