@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use data_encoding::{BASE64, BASE64URL, HEXLOWER, HEXUPPER};
 use memchr::memmem;
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::Secret;
@@ -193,8 +194,8 @@ impl Held {
         Holds { held: Arc::clone(self), ticket }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Holding> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Holding> {
+        self.0.lock()
     }
 }
 

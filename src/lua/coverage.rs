@@ -1,13 +1,10 @@
 //! Which lines of a blueprint's files ran: Luau counts them, where it is told to. Of a flow that is a
 //! table the nodes are counted, which all stand in lines that run when it is read.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use mlua::Function;
+use parking_lot::Mutex;
 
 use crate::blueprint::FlowNode;
 
@@ -48,7 +45,7 @@ pub struct Coverage(Arc<Mutex<Counted>>);
 impl Coverage {
     /// Takes what was counted: by the key of a source, the counts of its files.
     pub fn take(&self) -> BTreeMap<Arc<str>, BTreeMap<String, Counts>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 
     /// Adds what one VM counted of a file.
@@ -73,7 +70,7 @@ impl Coverage {
     }
 
     fn put(&self, key: &str, path: &str, counts: Counts) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.entry(key.into()).or_default().entry(path.to_owned()).or_default().add(counts);
     }
 }

@@ -1,11 +1,9 @@
 //! Data of layers that outlives a host.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::audit_line::{Chained, Line};
 use crate::{
@@ -77,11 +75,7 @@ impl MemoryKeep {
 
     /// Returns the audit log so far.
     pub fn audit(&self) -> Vec<Chained> {
-        self.kept().audit.clone()
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().audit.clone()
     }
 }
 
@@ -89,7 +83,7 @@ impl MemoryKeep {
 impl Keep for MemoryKeep {
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
         let now = self.clock.now_ms();
-        let kept = self.kept();
+        let kept = self.kept.lock();
         let found = kept.values.get(&(layer.to_owned(), key.to_owned()));
         let alive = found.filter(|(_, expires)| expires.is_none_or(|at| at > now));
         Ok(alive.map(|(value, _)| value.clone()))
@@ -101,7 +95,7 @@ impl Keep for MemoryKeep {
     }
 
     fn post(&self, change: Change) {
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         match change {
             Change::Put { layer, key, value, expires_ms } => {
                 kept.values.insert((layer, key), (value, expires_ms));

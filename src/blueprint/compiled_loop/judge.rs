@@ -2,9 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::{CompiledLoop, Does, SHOWN, face, object, stand_in};
@@ -38,7 +39,7 @@ impl LoopJudge {
         if let Some(tool) = self.compiled.tools.iter().find(|tool| tool.face.tool.name == name) {
             return Some((tool.does.clone(), tool.input(arguments), tool.timeout_ms));
         }
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         let (agent, tool) = found.get(name)?.clone();
         Some((Does::Task { agent, tool: Some(tool) }, arguments.clone(), None))
     }
@@ -87,7 +88,7 @@ impl Judge for LoopJudge {
         let allowed = |tool: &FunctionTool| {
             allow.as_ref().is_none_or(|allow| allow.iter().any(|it| name_fits(it, &tool.name)))
         };
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         let shown = tools.into_iter().filter(allowed).take(SHOWN);
         let mut taken = HashSet::new();
         shown

@@ -8,9 +8,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::engine::EventView;
@@ -41,7 +42,7 @@ impl Default for Readers {
 impl Readers {
     /// Returns the memory of a reader with a token.
     pub(crate) fn room(&self, jti: &str) -> Room {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         let known = shares.get(jti).and_then(Weak::upgrade);
         let share = known.unwrap_or_else(|| {
             shares.retain(|_, share| share.strong_count() > 0);
@@ -190,7 +191,7 @@ mod tests {
         assert!(sent < TOTAL >> 20, "{sent}");
         drop((mine, all));
         assert!(open("c").0.send(&large));
-        assert_eq!(readers.shares.lock().unwrap().len(), 2);
+        assert_eq!(readers.shares.lock().len(), 2);
     }
 
     #[tokio::test]

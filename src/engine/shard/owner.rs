@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use hashlink::LinkedHashSet;
+
 use crate::{
     engine::{
         run::{due::Times, loaded::Loading, resident::Run, task::AgentKey},
@@ -29,7 +31,7 @@ pub(crate) struct Shard {
     pub(crate) prompt: VecDeque<u64>,
     /// The greedy ones.
     pub(crate) patient: VecDeque<u64>,
-    pub(crate) recent: VecDeque<u64>,
+    pub(crate) recent: LinkedHashSet<u64>,
     pub(crate) horizon_ms: u64,
     /// The time on the wall clock, and on the steady one, in milliseconds.
     pub(crate) now_ms: u64,

@@ -18,6 +18,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use hashlink::LinkedHashSet;
+
 use crate::{
     engine::{
         inbox::{receive, signals},
@@ -63,7 +65,7 @@ impl Shard {
             alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
             prompt: VecDeque::new(),
             patient: VecDeque::new(),
-            recent: VecDeque::new(),
+            recent: LinkedHashSet::new(),
             horizon_ms: 0,
             now_ms,
             steady_ms,
@@ -255,7 +257,7 @@ impl Shard {
         if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }
-        self.recent.push_back(num);
+        self.recent.insert(num);
         self.runs.insert(num, run);
     }
 
@@ -537,18 +539,15 @@ impl Shard {
                     }
                     dropped += 1;
                 }
-                Some(_) => self.recent.push_back(num),
+                Some(_) => drop(self.recent.insert(num)),
                 None => {}
             }
         }
         if self.shared.memory.level() != Level::Roomy {
             self.vms.relieve();
         }
-        if self.recent.len() > 4 * limit + 1_024 {
-            let mut seen = std::collections::HashSet::new();
-            let kept: Vec<u64> =
-                self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
-            self.recent = kept.into_iter().rev().filter(|n| self.runs.contains_key(n)).collect();
+        if self.recent.len() > 2 * self.runs.len() + 1_024 {
+            self.recent.retain(|num| self.runs.contains_key(num));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The stored data of layers, and the audit log with its hash chain.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -65,7 +66,7 @@ impl Inner {
     /// must not (`may_read` is false).
     fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
-        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.lock();
         let last = match &*chain {
             Chain::After(last) => last.clone(),
             Chain::Unknown if !may_read => return Some(ack),
@@ -84,7 +85,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let ack: Ack = Box::new(move |result| {
             if result.is_err() {
-                let mut chain = inner.chain.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut chain = inner.chain.lock();
                 *chain = Chain::Unknown;
             }
             ack(result);

@@ -56,7 +56,7 @@ pub(crate) fn count_audience(run: &Run) {
 /// Hands what an attempt said to the function that the flow gave for it, and to whoever
 /// watches.
 pub(crate) fn take_pieces(turn: &mut Turn<'_>, feed: &Feed) {
-    let fresh = feed.log().fresh();
+    let fresh = feed.log.lock().fresh();
     if turn.run.failed.is_some() || turn.run.is_ended() {
         return;
     }
@@ -85,7 +85,7 @@ pub(crate) fn show_past(turn: &mut Turn<'_>, subscriber: &Subscriber) {
     for feed in feeds(turn.run) {
         // Taken together: nothing comes to the new one twice, and nothing is between.
         let (fresh, past) = {
-            let mut log = feed.log();
+            let mut log = feed.log.lock();
             (log.fresh(), log.past())
         };
         hand_out(turn, &feed, &fresh);

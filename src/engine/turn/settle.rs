@@ -1,6 +1,8 @@
 //! What the layers around a run see of it, and what they tell it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::{
     engine::{
@@ -35,13 +37,13 @@ pub(crate) struct Said {
 impl RunVoice {
     /// What was said so far; what is said from now on goes by message.
     pub(crate) fn hand_over(&self) -> Said {
-        self.here.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+        self.here.lock().take().unwrap_or_default()
     }
 }
 
 impl Voice for RunVoice {
     fn say(&self, event: LifecycleEvent) {
-        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(said) = &mut *self.here.lock() {
             said.events.push(event);
             return;
         }
@@ -50,7 +52,7 @@ impl Voice for RunVoice {
     }
 
     fn pause(&self, reason: String) {
-        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(said) = &mut *self.here.lock() {
             said.pause = Some(reason);
             return;
         }

@@ -1,6 +1,6 @@
 //! Authentication: tokens, handles, revocations.
 
-use std::{collections::BTreeSet, sync::PoisonError};
+use std::collections::BTreeSet;
 
 use crate::{
     engine::{
@@ -296,7 +296,7 @@ impl Engine {
         {
             // Refused from here on; durable before the response.
             let auth = &self.inner.auth;
-            let mut revoked = auth.revoked.write().unwrap_or_else(PoisonError::into_inner);
+            let mut revoked = auth.revoked.write();
             revoked.extend(doomed.iter().cloned());
         }
         fault::point("engine.token_revoke");

@@ -130,7 +130,7 @@ impl Engine {
             threads.push(thread);
         }
         keep_looking(&engine.inner.shared);
-        *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
+        *engine.inner.threads.lock() = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
             // Not awaited: a run whose program is not ready yet compiles it itself.
@@ -229,7 +229,7 @@ impl Engine {
             booted: AtomicBool::new(true),
             heavy: Semaphore::new(1),
             watchdog,
-            threads: std::sync::Mutex::default(),
+            threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
@@ -257,9 +257,7 @@ impl Engine {
             // A shard that is already gone has stopped too.
             let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
-        let threads = std::mem::take(
-            &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let threads = std::mem::take(&mut *self.inner.threads.lock());
         let join = self.inner.shared.tasks.spawn_blocking(move || {
             for thread in threads {
                 // A shard that panicked has logged that.

@@ -6,11 +6,12 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::{
     runtime::{Builder, EnterGuard, Runtime},
     sync::oneshot,
@@ -124,7 +125,7 @@ impl Backend for Played {
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         let is_mocked = {
-            let mocked = self.mocked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mocked = self.mocked.lock();
             mocked.contains(&*task.agent_name)
         };
         if let Some(real) = &self.real
@@ -143,7 +144,7 @@ impl Backend for Played {
             tell,
             cancel: task.cancel.clone(),
         };
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        self.desk.lock().push(job);
         task.reporter.delivered(Delivery { worker: "test".into() });
         let told = tokio::select! {
             biased;
@@ -411,7 +412,7 @@ impl Stage {
 
     /// Makes the tasks of an agent wait for an answer, whatever its operator could do.
     pub fn mock(&mut self, agent: &str) {
-        self.mocked.lock().unwrap_or_else(PoisonError::into_inner).insert(agent.to_owned());
+        self.mocked.lock().insert(agent.to_owned());
     }
 
     /// Returns the open tasks of people, oldest first.
@@ -423,7 +424,7 @@ impl Stage {
 
     /// Takes the tasks that wait for an answer.
     pub fn jobs(&mut self) -> Vec<Job> {
-        let jobs = std::mem::take(&mut *self.desk.lock().unwrap_or_else(PoisonError::into_inner));
+        let jobs = std::mem::take(&mut *self.desk.lock());
         jobs.into_iter().filter(|job| !job.cancel.is_cancelled()).collect()
     }
 

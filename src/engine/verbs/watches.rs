@@ -5,11 +5,7 @@
 //! A batch of changes is recorded before its run is started, and the run has an idempotency key of
 //! the batch: a crash in between starts none twice and loses none.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -67,8 +63,8 @@ impl Watched {
 }
 
 impl WatchBoard {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Directories> {
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Directories> {
+        self.directories.lock()
     }
 
     /// Notifies the scanner that a name refers to another version.

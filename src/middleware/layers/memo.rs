@@ -4,12 +4,10 @@
 //! Both are guards, so that everything outside of them (the gate, an allow-list) has agreed before
 //! a stored result is returned.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
@@ -153,12 +151,8 @@ impl Idempotency {
         Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn turn(&self, key: &str, about: &About, question: &str) -> Result<Turn, Failure> {
-        let mut under_way = self.under_way();
+        let mut under_way = self.under_way.lock();
         let task = about.task.to_string();
         if let Some(other) = under_way.get_mut(key) {
             if other.question != question {
@@ -178,7 +172,7 @@ impl Idempotency {
 
     /// Releases the key when its attempt is over; attempts that wait for it check again.
     fn let_go(&self, key: &str, about: &About) {
-        let mut under_way = self.under_way();
+        let mut under_way = self.under_way.lock();
         let by = (about.task.to_string(), about.attempt);
         if under_way.get(key).is_some_and(|it| it.by == by) {
             under_way.remove(key);

@@ -1,6 +1,8 @@
 //! The read side: only durable data is visible.
 
-use std::{collections::BTreeMap, sync::MutexGuard};
+use std::collections::BTreeMap;
+
+use parking_lot::MutexGuard;
 
 use super::{Memory, batches::Inner, tables::Tables};
 use crate::{
@@ -22,7 +24,7 @@ impl Memory {
     /// The tables, for somebody who may wait for a read.
     fn reading(&self) -> MutexGuard<'_, Inner> {
         may_wait();
-        self.lock()
+        self.inner.lock()
     }
 }
 
