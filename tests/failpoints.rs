@@ -20,7 +20,7 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Daemon, repository};
+use support::{Daemon, eventually, repository};
 
 /// Nothing in the scenario takes longer, not even a lease that has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -194,18 +194,11 @@ impl Client {
 
     /// Looks at something until it is so.
     async fn until(&mut self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let since = Instant::now();
-        loop {
+        eventually(path, async || {
             let seen = self.get(path).await;
-            if is_so(&seen) {
-                return seen;
-            }
-            if since.elapsed() > PATIENCE {
-                let runs = self.get("/v1/runs?limit=50").await;
-                panic!("{path} stays {seen}\n{runs}\n{}", self.said());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            if is_so(&seen) { Ok(seen) } else { Err(format!("{seen}\n{}", self.said())) }
+        })
+        .await
     }
 
     async fn ended(&mut self, run: &str) -> Value {

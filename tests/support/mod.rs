@@ -22,7 +22,7 @@ pub mod provider;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pause between two looks at what a test waits for.
-const PAUSE: Duration = Duration::from_millis(5);
+pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// Looks until it finds something, and returns it; `look` returns what it saw instead.
 ///
@@ -63,6 +63,12 @@ pub fn eventually_blocking<T, S: Display>(what: &str, mut look: impl FnMut() -> 
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
+}
+
+/// Lets real time pass, where the passing of time is what is tested: a host that is stopped or away
+/// for longer than a lease. No test waits for something to happen with it.
+pub async fn elapse(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 /// Turns a look that is yes or no into one for [`eventually`].
@@ -291,15 +297,13 @@ impl Daemon {
 
     /// A run, once it waits for something of this kind.
     pub async fn waits(&self, run: &str, kind: &str) -> Value {
-        let since = std::time::Instant::now();
-        loop {
+        eventually(&format!("{run} waits for a {kind}"), async || {
             let (status, view) = send(self.get(&format!("/v1/runs/{run}?wait=50ms"))).await;
             assert_eq!(status, 200, "{view}");
-            if view["waiting_on"][0]["kind"] == kind {
-                return view;
-            }
-            assert!(since.elapsed() < PATIENCE, "it does not wait: {view}\n{}", self.log());
-        }
+            let waits = view["waiting_on"][0]["kind"] == kind;
+            if waits { Ok(view) } else { Err(format!("{view}\n{}", self.log())) }
+        })
+        .await
     }
 
     /// Starts a run of a source and gives its id.
