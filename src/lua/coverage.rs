@@ -11,7 +11,7 @@ use crate::blueprint::{FlowNode, lines_without_statements};
 /// The lines of one file that could run, each with how often it did.
 pub type Lines = BTreeMap<u32, u64>;
 
-/// What was counted of one file.
+/// The counts of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Its lines; none if it is data.
@@ -38,7 +38,7 @@ impl Counts {
 /// The counts of files by their paths, by the key of their source.
 type Counted = BTreeMap<Arc<str>, BTreeMap<String, Counts>>;
 
-/// Where VMs that are done leave what they counted. Clones are one.
+/// Collects the counts of VMs that are done. Clones share one collection.
 #[derive(Clone, Default)]
 pub struct Coverage(Arc<Mutex<Counted>>);
 

@@ -45,12 +45,12 @@ impl Program {
         }
     }
 
-    /// What it declares, compiled.
+    /// Returns the compiled declarations.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }
 
-    /// What is recommended to its author.
+    /// Returns the recommendations to its author.
     pub fn notes(&self) -> Vec<Finding> {
         recommend(self.blueprint.bundle(), self.blueprint.definition())
     }
@@ -71,7 +71,7 @@ impl Files for Bundle {
     }
 }
 
-/// What the author library needs of the blueprint room.
+/// The functions of the blueprint room for the author library.
 pub(super) const HOST: Host = Host {
     agent_md: |text, path| {
         agent_md::parse(path, text)
@@ -114,7 +114,7 @@ fn finding(error: &LuaError, bundle: &Bundle) -> Finding {
     }
 }
 
-/// What a line probably took from another Lua, or from another language.
+/// Returns the construct of another Lua, or of another language, that a line probably uses.
 fn foreign(line: &str) -> Option<&'static str> {
     let code = line.split("--").next().unwrap_or(line);
     let word = |word: &str| {

@@ -55,7 +55,7 @@ impl Watchdog {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// Fails when the system cannot start a thread.
     pub fn start() -> io::Result<Self> {
         let state = Arc::new(State::default());
         let watched = Arc::clone(&state);

@@ -35,7 +35,8 @@ fn daemon(shell: &Shell) -> Daemon {
 
 /// Waits until a blueprint has had so many runs, and gives the output of the latest, ended.
 async fn outputs(daemon: &Daemon, blueprint: &str, count: usize) -> Value {
-    let latest = eventually(&format!("run {count} of {blueprint}"), async || {
+    let what = format!("run {count} of {blueprint}");
+    let latest = eventually(&what, async || {
         let (_, page) = send(daemon.get(&format!("/v1/runs?blueprint={blueprint}"))).await;
         let runs = page["items"].as_array().unwrap();
         assert!(runs.len() <= count, "{page}");
