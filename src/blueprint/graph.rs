@@ -13,13 +13,13 @@ use super::{Blueprint, locate::Outline};
 
 /// A part of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct GraphPart {
     /// How its parts follow each other.
     pub shape: Shape,
     /// What a person reads.
     pub label: String,
     /// What is in it, each with the word on the way to it.
-    pub parts: Vec<(String, Part)>,
+    pub parts: Vec<(String, GraphPart)>,
 }
 
 /// How the parts of a part follow each other.
@@ -44,7 +44,7 @@ pub(super) fn title(node: &serde_json::Value) -> String {
     table::part(node).label
 }
 
-impl Part {
+impl GraphPart {
     fn new(shape: Shape, label: impl Into<String>, parts: Vec<(String, Self)>) -> Self {
         Self { shape, label: label.into(), parts }
     }
@@ -55,7 +55,7 @@ impl Part {
 }
 
 /// The graph of a blueprint's flow.
-pub fn of(blueprint: &Blueprint) -> Part {
+pub fn of(blueprint: &Blueprint) -> GraphPart {
     let definition = blueprint.definition();
     let parts = match &definition.flow {
         Some(flow) => vec![(String::new(), table::part(&flow.to_value()))],
@@ -65,10 +65,10 @@ pub fn of(blueprint: &Blueprint) -> Part {
             script::parts(source, start)
         }
     };
-    Part::new(Shape::Seq, definition.name.clone(), parts)
+    GraphPart::new(Shape::Seq, definition.name.clone(), parts)
 }
 
-impl Part {
+impl GraphPart {
     /// Draws it as lines of text.
     pub fn tree(&self) -> String {
         draw::tree(self)

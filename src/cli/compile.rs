@@ -172,7 +172,7 @@ pub fn known(config: &Config) -> Registry {
 }
 
 /// The graph of its flow, if it compiles.
-pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::Part> {
+pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::GraphPart> {
     let operators = known(config);
     let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
     compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))

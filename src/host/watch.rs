@@ -70,7 +70,7 @@ impl Watch {
             .watch(&root, RecursiveMode::NonRecursive)
             .map_err(|error| fault(error.to_string()))?;
         let watched = HashSet::from([root.clone()]);
-        let kept = Kept::read(&engine, &root).await;
+        let kept = WatchedNames::read(&engine, &root).await;
         let mut folder = Folder {
             dir: root,
             engine,
@@ -101,7 +101,7 @@ impl Watch {
 
 /// Which names came from files of which directory, with the version that each stood for.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct WatchedNames {
     dir: PathBuf,
     names: BTreeMap<String, Origin>,
 }
@@ -115,7 +115,7 @@ struct Origin {
     hash: String,
 }
 
-impl Kept {
+impl WatchedNames {
     /// What was kept of a directory; nothing, if another one was watched before.
     async fn read(engine: &Engine, dir: &Path) -> Self {
         let text = engine.meta(WATCHED).await.ok().flatten();
@@ -143,7 +143,7 @@ struct Folder {
     /// The directories that are watched.
     watched: HashSet<PathBuf>,
     files: BTreeMap<PathBuf, Seen>,
-    kept: Kept,
+    kept: WatchedNames,
 }
 
 impl Folder {
@@ -324,7 +324,7 @@ impl Folder {
                 }
             }
         }
-        let now = Kept { dir: self.dir.clone(), names };
+        let now = WatchedNames { dir: self.dir.clone(), names };
         if now != self.kept {
             let text = serde_json::to_string(&now).expect("names are plain data");
             if let Err(error) = self.engine.put_meta(WATCHED, &text).await {

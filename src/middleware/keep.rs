@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::audit_line::{Chained, Line};
+use super::audit_line::{AuditLine, Chained};
 use crate::{
     clock::Clock,
     protocol::{Failure, Json},
@@ -33,7 +33,7 @@ pub enum Change {
         key: String,
     },
     /// Appends a line to the audit log.
-    Audit(Box<Line>),
+    Audit(Box<AuditLine>),
 }
 
 /// Stores the data of layers beyond the life of the host.
@@ -58,11 +58,11 @@ pub trait Keep: Send + Sync {
 /// Stores everything in memory; for tests, and for stacks without a host.
 pub struct MemoryKeep {
     clock: Clock,
-    kept: Mutex<Kept>,
+    kept: Mutex<MemoryData>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct MemoryData {
     values: BTreeMap<(String, String), (Json, Option<u64>)>,
     audit: Vec<Chained>,
 }

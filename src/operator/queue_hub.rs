@@ -34,14 +34,14 @@ pub struct QueueHub {
 #[derive(Debug, Default)]
 struct Waiting {
     /// Lines by their required labels, in the order of their turns; none is empty.
-    lines: VecDeque<(Labels, Line)>,
+    lines: VecDeque<(Labels, LabelQueue)>,
     pollers: VecDeque<Poller>,
     last_poller: u64,
 }
 
 /// Tickets that require the same labels.
 #[derive(Debug, Default)]
-struct Line {
+struct LabelQueue {
     tickets: BTreeMap<u64, BTreeSet<Ticket>>,
     /// The runs that have tickets, each once, in the order of their turns.
     turns: VecDeque<u64>,
@@ -145,7 +145,7 @@ impl Waiting {
         match line {
             Some((_, line)) => line.put(ticket),
             None => {
-                let mut line = Line::default();
+                let mut line = LabelQueue::default();
                 line.put(ticket);
                 self.lines.push_back((labels.clone(), line));
             }
@@ -174,7 +174,7 @@ impl Waiting {
     }
 }
 
-impl Line {
+impl LabelQueue {
     fn has(&self, ticket: Ticket) -> bool {
         self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket))
     }

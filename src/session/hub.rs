@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    End, Frame, Held, Link, Method, Note, Outlook, Seat, Spawn,
+    Frame, HeldAttempt, Link, LinkEnd, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
-    place::{Key, Place},
+    place::{Assignment, Key},
 };
 use crate::{
     protocol::{SessionId, TaskId, Ticket},
@@ -80,7 +80,7 @@ pub struct Hub {
 struct Inner {
     sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
-    places: HashMap<Ticket, Place>,
+    places: HashMap<Ticket, Assignment>,
     waiting: HashMap<Key, VecDeque<Spawn>>,
     waits: usize,
     /// True if attempts wait that are not in `waiting`.
@@ -102,7 +102,7 @@ impl Hub {
             let spawned = (frame.note.method == Method::Spawn).then_some(frame.note.ticket);
             mailbox.restore(frame);
             if let Some(ticket) = spawned {
-                inner.places.insert(ticket, Place::Held(session));
+                inner.places.insert(ticket, Assignment::Held(session));
             }
         }
     }
@@ -111,8 +111,8 @@ impl Hub {
     pub fn adopt(&self, session: &SessionId, ticket: Ticket, task: TaskId, epoch: u32) -> bool {
         let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.get_mut(session) else { return false };
-        mailbox.held.insert(ticket, Held { task, epoch, delivered: true });
-        inner.places.insert(ticket, Place::Held(session.clone()));
+        mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: true });
+        inner.places.insert(ticket, Assignment::Held(session.clone()));
         true
     }
 
@@ -167,7 +167,7 @@ impl Hub {
 
     /// Closes a session and ends its connection with the given reason. Returns the attempts that
     /// the session held.
-    pub fn close(&self, session: &SessionId, why: End) -> Vec<Ticket> {
+    pub fn close(&self, session: &SessionId, why: LinkEnd) -> Vec<Ticket> {
         let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.remove(session) else { return Vec::new() };
         if let Some(link) = &mailbox.link {
@@ -211,7 +211,7 @@ impl Hub {
         let link = Arc::new(Link::new(session.clone(), mailbox.links, sent));
         link.wake();
         if let Some(old) = mailbox.link.replace(Arc::clone(&link)) {
-            old.end(End::Replaced);
+            old.end(LinkEnd::Replaced);
         }
         Ok(link)
     }
@@ -301,8 +301,8 @@ impl Hub {
         let mut inner = self.inner.lock();
         match inner.places.remove(&ticket) {
             None => return,
-            Some(Place::Waiting) => inner.waits -= 1,
-            Some(Place::Held(session)) => {
+            Some(Assignment::Waiting) => inner.waits -= 1,
+            Some(Assignment::Held(session)) => {
                 if let Some(mailbox) = inner.sessions.get_mut(&session) {
                     let held = mailbox.let_go(ticket);
                     if let (Some(held), Some(reason)) = (held, reason)
@@ -321,7 +321,7 @@ impl Hub {
     /// Sends a note to the session that holds the attempt. Returns false if no session holds it.
     pub fn tell(&self, note: Note) -> bool {
         let mut inner = self.inner.lock();
-        let Some(Place::Held(session)) = inner.places.get(&note.ticket).cloned() else {
+        let Some(Assignment::Held(session)) = inner.places.get(&note.ticket).cloned() else {
             return false;
         };
         let Some(mailbox) = inner.sessions.get_mut(&session) else { return false };
@@ -334,8 +334,8 @@ impl Hub {
     /// Returns the session that holds an attempt.
     pub fn holder(&self, ticket: Ticket) -> Option<SessionId> {
         match self.inner.lock().places.get(&ticket)? {
-            Place::Held(session) => Some(session.clone()),
-            Place::Waiting => None,
+            Assignment::Held(session) => Some(session.clone()),
+            Assignment::Waiting => None,
         }
     }
 
@@ -345,7 +345,7 @@ impl Hub {
     }
 
     /// Returns the attempts that a session holds.
-    pub fn held(&self, session: &SessionId) -> Vec<(Ticket, Held)> {
+    pub fn held(&self, session: &SessionId) -> Vec<(Ticket, HeldAttempt)> {
         let inner = self.inner.lock();
         let held = inner.sessions.get(session).map(|mailbox| &mailbox.held);
         held.into_iter().flatten().map(|(ticket, held)| (*ticket, *held)).collect()
@@ -358,7 +358,7 @@ impl Hub {
             let connected = inner.sessions.get(session).is_some_and(|it| it.link.is_some());
             Outlook::To { session: session.clone(), connected }
         };
-        if let Some(Place::Held(session)) = inner.places.get(&ticket) {
+        if let Some(Assignment::Held(session)) = inner.places.get(&ticket) {
             return to(session);
         }
         match inner.resolve(operator, seat) {
@@ -516,10 +516,10 @@ impl Inner {
                     let direct = spawn.direct || mailbox.row.direct;
                     let params = spawn.full.filter(|_| direct).unwrap_or(spawn.thin);
                     let Spawn { task, epoch, nonce, timeout_ms, .. } = spawn;
-                    mailbox.held.insert(ticket, Held { task, epoch, delivered: false });
+                    mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: false });
                     let method = Method::Spawn;
                     mailbox.push(Note { method, ticket, task, epoch, nonce, timeout_ms, params });
-                    self.places.insert(ticket, Place::Held(session.clone()));
+                    self.places.insert(ticket, Assignment::Held(session.clone()));
                     self.dirty.insert(session);
                     return;
                 }
@@ -532,7 +532,7 @@ impl Inner {
             return;
         }
         self.waits += 1;
-        self.places.insert(ticket, Place::Waiting);
+        self.places.insert(ticket, Assignment::Waiting);
         self.waiting.entry(key).or_default().push_back(spawn);
     }
 
@@ -558,7 +558,7 @@ impl Inner {
 
     fn place_again(&mut self, spawn: Spawn) {
         // A retired attempt leaves its entry in the queue.
-        if self.places.get(&spawn.ticket) == Some(&Place::Waiting) {
+        if self.places.get(&spawn.ticket) == Some(&Assignment::Waiting) {
             self.places.remove(&spawn.ticket);
             self.waits -= 1;
             self.place(spawn);
@@ -576,8 +576,8 @@ fn looks(mailbox: &Mailbox) -> Looks {
 }
 
 /// Returns the note that cancels an attempt.
-fn cancel(ticket: Ticket, held: Held, reason: &str) -> Note {
-    let Held { task, epoch, .. } = held;
+fn cancel(ticket: Ticket, held: HeldAttempt, reason: &str) -> Note {
+    let HeldAttempt { task, epoch, .. } = held;
     let params = serde_json::json!({ "task": task, "attempt": ticket.attempt, "reason": reason });
     let params = params.to_string().into();
     Note { method: Method::Cancel, ticket, task, epoch, nonce: 0, timeout_ms: None, params }

@@ -73,7 +73,7 @@ impl Checker<'_> {
         }
     }
 
-    fn template(&mut self, template: &str, place: &Place, what: &str, known: &Known<'_>) {
+    fn template(&mut self, template: &str, place: &TemplatePlace, what: &str, known: &Known<'_>) {
         let names = match self.templates.undeclared(template) {
             Ok(names) => names,
             Err(error) => {
@@ -106,12 +106,12 @@ impl Checker<'_> {
     }
 
     /// Where a template's text stands.
-    fn place(&self, pointer: &str, agent: &str, template: &str) -> Place {
+    fn place(&self, pointer: &str, agent: &str, template: &str) -> TemplatePlace {
         let spot = self.outline.spot(pointer);
         if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
             && let Some(path) = self.bundle.resolve_file(spec)
         {
-            return Place { file: path.to_owned(), start: Position::START, exact: true };
+            return TemplatePlace { file: path.to_owned(), start: Position::START, exact: true };
         }
         if spot.is_none()
             && let Some(Form::AgentFile(spec)) = self.outline.spot(agent).map(|spot| &spot.form)
@@ -121,31 +121,31 @@ impl Checker<'_> {
             let (file, _) = agent_md::read(path, text);
             let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
             let start = Position { line: file.body_line, column: 1 };
-            return Place { file: path.to_owned(), start, exact };
+            return TemplatePlace { file: path.to_owned(), start, exact };
         }
         // Agents of a module are not written out in the main file: theirs is found by its text.
         if spot.is_none()
             && let Some((path, file)) = self.agent_file_with(template)
         {
             let start = Position { line: file.body_line, column: 1 };
-            return Place { file: path, start, exact: true };
+            return TemplatePlace { file: path, start, exact: true };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
-            Some(Form::Literal(start)) => Place { file, start: *start, exact: true },
-            _ => Place { file, start: self.outline.value(pointer), exact: false },
+            Some(Form::Literal(start)) => TemplatePlace { file, start: *start, exact: true },
+            _ => TemplatePlace { file, start: self.outline.value(pointer), exact: false },
         }
     }
 }
 
 /// A template's place: with `exact`, its text stands in the file as it is, from `start` on.
-pub(super) struct Place {
+pub(super) struct TemplatePlace {
     pub file: String,
     pub start: Position,
     pub exact: bool,
 }
 
-impl Place {
+impl TemplatePlace {
     fn of(&self, template: &str, offset: usize) -> Position {
         if !self.exact {
             return self.start;
@@ -162,7 +162,7 @@ impl Place {
 }
 
 pub(super) fn bad_template(
-    place: &Place,
+    place: &TemplatePlace,
     template: &str,
     what: &str,
     error: &TemplateError,

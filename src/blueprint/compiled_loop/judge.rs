@@ -15,7 +15,7 @@ use crate::{
         expression::{self, Reading, has_slots},
         model_loop::{On, Rule, Target, name_fits, tool_name},
     },
-    flow::response::{Face, Judge, Moment, Sums, Verdict},
+    flow::response::{Face, Judge, Moment, RuleVerdict, Sums},
     protocol::{Failure, FunctionTool, Json, failure::kind, fold::fold},
 };
 
@@ -48,7 +48,7 @@ impl LoopJudge {
         &self,
         rule: &Rule,
         slots: &Map<String, Value>,
-        verdict: &mut Verdict,
+        verdict: &mut RuleVerdict,
     ) -> Result<(), String> {
         if let Some(when) = &rule.when {
             let holds = expression::evaluate(when, Reading::Condition, slots);
@@ -137,9 +137,9 @@ impl Judge for LoopJudge {
         Err(why.unwrap_or_else(|| "it is no JSON".to_owned()))
     }
 
-    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure> {
+    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<RuleVerdict, Failure> {
         let rules = &self.compiled.declared.rules;
-        let mut verdict = Verdict::default();
+        let mut verdict = RuleVerdict::default();
         if rules.is_empty() {
             return Ok(verdict);
         }

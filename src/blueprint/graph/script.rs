@@ -1,6 +1,6 @@
 //! The graph of a flow that is a function: its `ctx` calls, and what stands around them.
 
-use super::{Part, Shape};
+use super::{GraphPart, Shape};
 use crate::blueprint::{
     diagnostics::Position,
     tokens::{Kind, Token, tokens},
@@ -15,7 +15,7 @@ struct Frame {
     shape: Shape,
     label: String,
     /// The finished cases, and the parts of the one that is being read.
-    cases: Vec<(String, Vec<Part>)>,
+    cases: Vec<(String, Vec<GraphPart>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Frame {
         Self { closes, shape, label: label.into(), cases }
     }
 
-    fn push(&mut self, part: Part) {
+    fn push(&mut self, part: GraphPart) {
         if let Some((_, parts)) = self.cases.last_mut() {
             parts.push(part);
         }
@@ -40,7 +40,7 @@ impl Frame {
 }
 
 /// The parts of the function that begins at `start`, or of the whole source.
-pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, Part)> {
+pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, GraphPart)> {
     let tokens = tokens(source);
     let from = start.and_then(|at| tokens.iter().position(|token| token.at == at));
     let from = from.filter(|index| tokens[*index].is_name("function"));
@@ -55,7 +55,7 @@ struct Reader<'t, 's> {
 }
 
 impl Reader<'_, '_> {
-    fn read(&mut self, from: usize, one: bool) -> Vec<(String, Part)> {
+    fn read(&mut self, from: usize, one: bool) -> Vec<(String, GraphPart)> {
         self.frames.push(Frame::new(Closes::End, Shape::Seq, ""));
         let mut index = from + usize::from(one);
         while let Some(token) = self.tokens.get(index) {
@@ -121,7 +121,7 @@ impl Reader<'_, '_> {
         if empty {
             if is_call && self.made < MOST {
                 self.made += 1;
-                around.push(Part::leaf(frame.label));
+                around.push(GraphPart::leaf(frame.label));
             }
             return;
         }
@@ -137,13 +137,13 @@ impl Reader<'_, '_> {
                 (_, 0) => {}
                 (Shape::Choice, 2..) => {
                     let inside = inside.into_iter().map(|part| (String::new(), part)).collect();
-                    parts.push((word, Part::new(Shape::Seq, "seq", inside)));
+                    parts.push((word, GraphPart::new(Shape::Seq, "seq", inside)));
                 }
                 (Shape::Choice, _) => parts.extend(inside.pop().map(|part| (word, part))),
                 _ => parts.extend(inside.into_iter().map(|part| (String::new(), part))),
             }
         }
-        around.push(Part::new(frame.shape, frame.label, parts));
+        around.push(GraphPart::new(frame.shape, frame.label, parts));
     }
 
     fn close(&mut self, closes: Closes) {
@@ -198,7 +198,7 @@ impl Reader<'_, '_> {
             Some(Kind::Symbol("{")) => self.open(Closes::Bracket("{", 0), shape, label),
             _ => {
                 if let Some(frame) = self.frames.last_mut() {
-                    frame.push(Part::leaf(label));
+                    frame.push(GraphPart::leaf(label));
                 }
             }
         }

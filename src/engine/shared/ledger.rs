@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     clock::Clock,
-    middleware::{Chained, Change, Keep, Line},
+    middleware::{AuditLine, Chained, Change, Keep},
     protocol::{Failure, Json},
     store::{Ack, AuditRow, Batch, Store, StoreError, Write},
     tasks::Tasks,
@@ -64,7 +64,7 @@ impl Inner {
 
     /// Appends a line. Returns its ack if the end of the log must be read first, and this thread
     /// must not (`may_read` is false).
-    fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
+    fn append(self: &Arc<Self>, line: &AuditLine, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
         let mut chain = self.chain.lock();
         let last = match &*chain {
@@ -150,7 +150,7 @@ mod tests {
     };
 
     fn line(event: &str) -> Change {
-        Change::Audit(Box::new(Line { event: event.into(), ..Line::default() }))
+        Change::Audit(Box::new(AuditLine { event: event.into(), ..AuditLine::default() }))
     }
 
     #[tokio::test]

@@ -41,7 +41,7 @@ use crate::{
     flow::{
         StepOp,
         response::{
-            Approve, Begin, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, user_message,
+            Approve, Begin, Face, Flush, LoopSettings, LoopStop, Owner, ResponseFlow, user_message,
         },
     },
     journal::{Outcome, StepKey},
@@ -134,7 +134,7 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
 }
 
 /// Ends a loop that stops short; whoever still works for it is told to stop.
-pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: Stop) {
+pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: LoopStop) {
     steps::close_members(turn, number, "the loop that it belongs to has ended");
     let Some(open) = turn.run.model_loop(number) else { return };
     let agent = Arc::clone(open.agent.name());
@@ -173,7 +173,7 @@ pub(crate) fn loop_timed_out(turn: &mut Turn<'_>, number: u32) {
     settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
     let message = format!("it took longer than `max_duration`, {most} ms");
     let failure = Failure::new(kind::TIMEOUT, message);
-    stop_loop(turn, number, Stop { exit: ExitReason::Timeout, failure });
+    stop_loop(turn, number, LoopStop { exit: ExitReason::Timeout, failure });
 }
 
 /// The time of a loop is nearly over.

@@ -9,7 +9,7 @@ use crate::{
     },
     fault,
     protocol::{Json, TaskId},
-    session::End,
+    session::LinkEnd,
     store::{Check, TokenRow, Write},
     token::{
         Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
@@ -304,7 +304,7 @@ impl Engine {
         writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
         self.write(Vec::new(), writes).await?;
         for session in sessions {
-            self.end_session(&session, End::Revoked).await?;
+            self.end_session(&session, LinkEnd::Revoked).await?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ use crate::{
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
-    session::{self, Scribe},
+    session::{self, FrameWriter},
     spawner::Spawners,
     store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
@@ -209,7 +209,7 @@ impl Engine {
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
-        Scribe::start(
+        FrameWriter::start(
             Arc::clone(&shared.sessions),
             Arc::clone(&shared.store),
             shared.tasks.clone(),

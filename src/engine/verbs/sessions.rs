@@ -14,7 +14,7 @@ use crate::{
     },
     operator::Ticket,
     protocol::{RunId, SessionId},
-    session::{End, Looks, SessionError},
+    session::{LinkEnd, Looks, SessionError},
     store::{Check, SessionRow, Write},
     token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
 };
@@ -283,14 +283,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let looks = self.look_at(session).await?;
         caller.grant.check(Verb::SessionClose, &[Need::Operator(&looks.row.operator)])?;
-        self.end_session(session, End::Closed(format!("closed by {}", caller.subject))).await
+        self.end_session(session, LinkEnd::Closed(format!("closed by {}", caller.subject))).await
     }
 
     /// Ends a session; this is durable before it takes effect.
     pub(crate) async fn end_session(
         &self,
         session: &SessionId,
-        why: End,
+        why: LinkEnd,
     ) -> Result<(), EngineError> {
         let reason = why.reason().to_owned();
         let close = Write::CloseSession {

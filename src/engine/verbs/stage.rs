@@ -33,7 +33,7 @@ use crate::{
         lua_calls,
     },
     protocol::{Failure, FunctionTool, Json, failure::kind},
-    store::{Memory, Part, Reader as _, Store, TaskFilter, TaskRow},
+    store::{Memory, Partition, Reader as _, Store, TaskFilter, TaskRow},
     tasks::{Driver, Tasks},
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
@@ -398,7 +398,7 @@ impl Stage {
         let now = self.now_ms();
         let stored = self
             .store
-            .due(&Part::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
+            .due(&Partition::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
             .unwrap_or_default();
         let alarms = self.live().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
         let all = stored.into_iter().map(|(_, at)| at).chain(alarms);

@@ -10,7 +10,7 @@ pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
     engine::{Breach, view::spent::SpentView},
-    journal::{Held, Outcome, Step, Usage},
+    journal::{Outcome, SeatHolder, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
@@ -537,8 +537,8 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 }
 
 /// Returns the view of a run's seats.
-pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
-    let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
+pub(crate) fn seats(held: &BTreeMap<String, SeatHolder>) -> BTreeMap<String, SeatView> {
+    let view = |it: &SeatHolder| SeatView { session: it.session.clone(), epoch: it.epoch };
     held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 

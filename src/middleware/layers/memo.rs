@@ -140,7 +140,7 @@ pub struct Idempotency {
 }
 
 /// The next action for a key.
-enum Turn {
+enum KeyTurn {
     Mine,
     Wait(watch::Receiver<()>),
 }
@@ -151,7 +151,7 @@ impl Idempotency {
         Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
     }
 
-    fn turn(&self, key: &str, about: &About, question: &str) -> Result<Turn, Failure> {
+    fn turn(&self, key: &str, about: &About, question: &str) -> Result<KeyTurn, Failure> {
         let mut under_way = self.under_way.lock();
         let task = about.task.to_string();
         if let Some(other) = under_way.get_mut(key) {
@@ -159,15 +159,15 @@ impl Idempotency {
                 return Err(mismatch(key));
             }
             if other.by.0 != task {
-                return Ok(Turn::Wait(other.over.subscribe()));
+                return Ok(KeyTurn::Wait(other.over.subscribe()));
             }
             other.by.1 = about.attempt;
-            return Ok(Turn::Mine);
+            return Ok(KeyTurn::Mine);
         }
         let (over, _) = watch::channel(());
         let by = (task, about.attempt);
         under_way.insert(key.to_owned(), UnderWay { question: question.to_owned(), by, over });
-        Ok(Turn::Mine)
+        Ok(KeyTurn::Mine)
     }
 
     /// Releases the key when its attempt is over; attempts that wait for it check again.
@@ -226,10 +226,10 @@ impl DispatchLayer for Idempotency {
                 return Ok(Dispatched::Done(TaskDone::new(answered.output)));
             }
             match self.turn(&key, &about, &question)? {
-                Turn::Mine => break,
+                KeyTurn::Mine => break,
                 // The sender is dropped when the other attempt is over; `changed` returns an error
                 // then.
-                Turn::Wait(mut over) => drop(over.changed().await),
+                KeyTurn::Wait(mut over) => drop(over.changed().await),
             }
         }
         let mut holding = Holding { layer: self, key: &key, about: &about, over: false };
