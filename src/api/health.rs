@@ -14,7 +14,7 @@ pub(super) struct HealthView {
     status: &'static str,
 }
 
-/// Says that the server answers at all; the only route that takes no token.
+/// Returns 200 if the server answers; the only route that takes no token.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "host",
     responses((status = 200, description = "It does.", body = HealthView)),
@@ -32,7 +32,7 @@ pub(super) struct ReadyView {
     version: &'static str,
 }
 
-/// Says whether the host takes work.
+/// Returns whether the host accepts work.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "host",
     responses(

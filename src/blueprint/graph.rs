@@ -14,18 +14,18 @@ use super::{Blueprint, locate::Outline};
 /// A part of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphPart {
-    /// How its parts follow each other.
+    /// The order of its parts.
     pub shape: Shape,
-    /// What a person reads.
+    /// The label for people.
     pub label: String,
-    /// What is in it, each with the word on the way to it.
+    /// The parts inside, each with the label of the edge to it.
     pub parts: Vec<(String, GraphPart)>,
 }
 
-/// How the parts of a part follow each other.
+/// The order of the parts of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// It has none: something that is done.
+    /// A leaf: one operation.
     Leaf,
     /// One after the other.
     Seq,
@@ -35,11 +35,11 @@ pub enum Shape {
     Choice,
     /// They are done again and again.
     Loop,
-    /// It ends the flow.
+    /// The end of the flow.
     End,
 }
 
-/// What one node of a table says, without what is in it.
+/// Returns the label of one node of a table, without its children.
 pub(super) fn title(node: &serde_json::Value) -> String {
     table::part(node).label
 }

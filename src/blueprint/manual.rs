@@ -24,14 +24,14 @@ const OWNERS: [(&str, &str); 10] = [
     ("run", "A run in a test, from `t.start`."),
 ];
 
-/// What stands in the manual about a function.
+/// The entry of the manual for a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'t> {
     /// The function as it is called: `ctx:run`, `swarm.fail`.
     pub name: &'t str,
-    /// What it does.
+    /// The description.
     pub text: &'t str,
-    /// What it raises.
+    /// The errors.
     pub errors: &'t str,
     /// Code that shows it.
     pub example: &'t str,

@@ -21,7 +21,7 @@ impl Changes {
     /// Watches directories.
     ///
     /// # Errors
-    /// When the system cannot watch one of them.
+    /// Fails when the system cannot watch one of them.
     pub fn watch(dirs: &[PathBuf]) -> Result<Self> {
         let (tell, changed) = mpsc::channel(1);
         let mut watcher =

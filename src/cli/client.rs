@@ -54,7 +54,7 @@ pub struct FileProblem {
     pub file: String,
     /// The blueprint's name.
     pub name: String,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
     /// The errors, in the order of their places.
     #[serde(default)]
@@ -121,7 +121,7 @@ impl Client {
     /// A client for the daemon at `base`.
     ///
     /// # Errors
-    /// When `base` is not a URL that this program can speak to.
+    /// Fails when `base` is not a URL that this program can speak to.
     pub fn new(base: &str, token: &str) -> Result<Self> {
         let url = Url::parse(base)
             .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
@@ -153,18 +153,18 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether the daemon is on this machine.
+    /// Returns true if the daemon is on this machine.
     pub fn is_local(&self) -> bool {
         is_loopback(&self.base)
     }
 
-    /// Whether the daemon takes work; `within` bounds the whole question.
+    /// Returns true if the daemon takes work; `within` bounds the whole question.
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let request = self.request(Method::GET, "/readyz", &[])?.timeout(within);
         self.send(request).await.map(drop)
     }
 
-    /// Whether the token says that it has a verb; the daemon has the last word.
+    /// Returns true if the token says that it has a verb; the daemon has the last word.
     pub fn may(&self, verb: Verb) -> bool {
         let claims = self.token.split('.').nth(1);
         let claims = claims.and_then(|it| BASE64URL_NOPAD.decode(it.as_bytes()).ok());

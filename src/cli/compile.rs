@@ -34,23 +34,23 @@ pub struct Found {
     pub column: u32,
     /// The stable code.
     pub code: String,
-    /// Whether the blueprint can run all the same.
+    /// True if the blueprint can run all the same.
     pub severity: Severity,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The blueprint cannot run.
     Error,
-    /// It can, but probably not as meant.
+    /// The blueprint can run, but probably not as intended.
     Warning,
-    /// It can, and as meant; there is something to know about it.
+    /// The blueprint can run as intended; the note explains something.
     Note,
 }
 
@@ -76,7 +76,7 @@ pub struct Compiled {
     pub input: Option<Json>,
 }
 
-/// Whether a word of the command line names a file rather than a stored blueprint.
+/// Returns true if a word of the command line names a file rather than a stored blueprint.
 pub fn is_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains(std::path::MAIN_SEPARATOR)

@@ -61,7 +61,7 @@ pub struct Target {
     pub token: Option<String>,
 }
 
-/// Whether a verb makes sense in a directory where nothing ever ran.
+/// True if a verb makes sense in a directory where nothing ever ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// It does: the data directory is made.
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Whether the daemon lives in this process.
+    /// Returns true if the daemon lives in this process.
     pub fn is_embedded(&self) -> bool {
         self.host.is_some()
     }
@@ -211,8 +211,8 @@ impl Connection {
     }
 }
 
-/// Why a data directory could not be opened, and what helps. Only one that somebody else has is a
-/// conflict.
+/// The reason why a data directory could not be opened, and what helps. Only one that somebody else
+/// has is a conflict.
 pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
     let (exit, next) = match &error {
         HostError::Store(StoreError::Owned { pid, .. }) => {

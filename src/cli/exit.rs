@@ -217,7 +217,8 @@ struct PlaceInFile {
 }
 
 impl PlaceInFile {
-    /// Whether it is why the blueprint cannot run; a daemon that says nothing of it sends errors.
+    /// Returns true if it is why the blueprint cannot run; a daemon that says nothing of it sends
+    /// errors.
     fn is_error(&self) -> bool {
         !matches!(self.severity.as_str(), "warning" | "note")
     }

@@ -38,7 +38,7 @@ const SHARE: u64 = 8;
 /// The latest steps that are looked at. Of a run that is further ahead those between are counted.
 const LATEST: u32 = 500;
 
-/// Why the watching ended.
+/// The reason why the watching ended.
 #[derive(Debug)]
 pub enum End {
     /// The run ended.
@@ -59,13 +59,13 @@ pub struct Follow<'a> {
     pub terminal: Terminal,
     /// The time.
     pub clock: &'a Clock,
-    /// Whether to stop where only people are left.
+    /// True if watching stops when only people can move the run.
     pub leave_to_people: bool,
-    /// Whether people are asked right here.
+    /// True if people are asked in this terminal.
     pub ask: bool,
     /// How long to wait at most.
     pub wait: Option<Duration>,
-    /// Whether the tree stays on the terminal when the run has ended.
+    /// True if the tree stays on the terminal when the run has ended.
     pub leaves_tree: bool,
 }
 
@@ -197,7 +197,7 @@ struct Feed<'a> {
     run: RunId,
     after: u32,
     events: Option<Events>,
-    /// Why it cannot go on.
+    /// The reason why it cannot go on.
     broken: Option<Stop>,
 }
 
@@ -316,7 +316,7 @@ impl Watch {
         before - known
     }
 
-    /// Whether there is a drawing that shows how time goes on.
+    /// Returns true if there is a drawing that shows how time goes on.
     fn is_live(&self) -> bool {
         matches!(self.screen, Screen::Live(Some(_)))
     }
@@ -336,7 +336,7 @@ impl Watch {
         }
     }
 
-    /// Whether a run that prints lines has waited long enough to say for what.
+    /// Returns true if a run that prints lines has waited long enough to say for what.
     fn is_stuck(&self, now_ms: u64) -> bool {
         let waited = |since: &str| since_ms(since, now_ms) >= PATIENCE_MS;
         matches!(self.screen, Screen::Lines(..))

@@ -11,7 +11,7 @@ use crate::{
 /// How much of what a run waits for is named in a line.
 const NAMED: usize = 3;
 
-/// Whether only people can move the run: it waits for nothing that comes by itself.
+/// Returns true if only people can move the run: it waits for nothing that comes by itself.
 pub fn only_people_left(run: &RunView) -> bool {
     let rests = match run.status {
         RunStatus::Waiting | RunStatus::Paused => true,
@@ -47,7 +47,7 @@ pub fn wanted(run: &RunView) -> String {
     printable(&format!("{}{more}", all.join(", ")))
 }
 
-/// Whether a yes or no answers a task whose answers have this schema.
+/// Returns true if a yes or no answers a task whose answers have this schema.
 pub fn is_approval(schema: Option<&Value>) -> bool {
     approval(schema, None).is_ok()
 }

@@ -18,9 +18,9 @@ use crate::protocol::plain;
 pub struct Terminal {
     /// Data as JSON.
     pub json: bool,
-    /// Whether stderr is a terminal.
+    /// True if stderr is a terminal.
     pub live: bool,
-    /// Whether somebody can be asked.
+    /// True if somebody can be asked.
     pub asks: bool,
     quiet: bool,
 }

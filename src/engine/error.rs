@@ -100,9 +100,9 @@ pub enum EngineError {
 /// One place where a value does not match its schema.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct Breach {
-    /// Where: `$.steps[2].name`.
+    /// The path: `$.steps[2].name`.
     pub path: String,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -148,11 +148,11 @@ pub struct Exceeded {
     /// Which: `open_runs`, `starts_per_minute`, `stored_bytes`, `tokens` or `usd`.
     #[schema(value_type = String)]
     pub quota: Quota,
-    /// How much is used; in US dollars a decimal text.
+    /// The amount used; in US dollars, a decimal text.
     pub used: String,
-    /// How much is allowed.
+    /// The limit.
     pub allowed: String,
-    /// When to try again, in seconds, where time alone helps.
+    /// The time after which a retry may succeed, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
 }

@@ -106,10 +106,10 @@ impl Backend for MainAi {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MainAiSettings {
-    /// Whether the frame contains the system prompt and the prompt.
+    /// True if the frame contains the system prompt and the prompt.
     #[serde(default)]
     direct: bool,
-    /// Whether its agents must declare the kind of sub-agent.
+    /// True if its agents must declare the kind of sub-agent.
     #[serde(default = "yes")]
     require_binding: bool,
 }

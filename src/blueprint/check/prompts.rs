@@ -17,7 +17,7 @@ use crate::blueprint::{
 };
 
 const RUN: &[&str] = &["id", "input"];
-/// What a command or an environment knows of its run, and what it knows besides.
+/// The slots of the run in a command or an environment, and the others.
 const RUN_OF_COMMANDS: &[&str] = &["id"];
 const OF_COMMANDS: &[&str] = &["bundle", "moonswarm"];
 
@@ -105,7 +105,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Where a template's text stands.
+    /// The place of a template's text.
     fn place(&self, pointer: &str, agent: &str, template: &str) -> TemplatePlace {
         let spot = self.outline.spot(pointer);
         if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
@@ -176,7 +176,7 @@ pub(super) fn bad_template(
     Finding::error(&place.file, place.of(template, offset), code::BAD_TEMPLATE, message)
 }
 
-/// Where a name is used first: as a whole word inside of a tag.
+/// Returns the offset of the first use of a name: a whole word inside of a tag.
 fn first_use(template: &str, name: &str) -> usize {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = 0;
@@ -266,7 +266,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What there is in place of `input.<key>`, if that can never be.
+    /// Returns the alternatives to `input.<key>`, if that can never exist.
     fn refuse(&self, key: &str) -> Option<Vec<&'a str>> {
         match self {
             // A list or a text has items and methods that are no keys.
@@ -275,7 +275,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What there is in place of the slot `key`, if that can never be.
+    /// Returns the alternatives to the slot `key`, if that can never exist.
     fn refuse_slot(&self, key: &str) -> Option<Vec<&'a str>> {
         match self {
             Self::Any => None,

@@ -1,4 +1,4 @@
-//! What a loop asks of its agent while it runs: tools, schemas, rules.
+//! Answers the questions of a running loop about its agent: tools, schemas, rules.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,7 +19,7 @@ use crate::{
     protocol::{Failure, FunctionTool, Json, failure::kind, fold::fold},
 };
 
-/// What a loop asks of its agent: tools, schemas, rules.
+/// Answers the questions of a loop about its agent: tools, schemas, rules.
 #[derive(Debug)]
 pub struct LoopJudge {
     agent: Arc<CompiledAgent>,
@@ -34,7 +34,7 @@ impl LoopJudge {
         Self { agent, compiled, found: Mutex::default() }
     }
 
-    /// What a call of a tool by its name comes to, its input, and the time for an attempt.
+    /// Returns the target of a call of a tool, its input, and the time limit of an attempt.
     pub fn call(&self, name: &str, arguments: &Json) -> Option<(Does, Json, Option<u64>)> {
         if let Some(tool) = self.compiled.tools.iter().find(|tool| tool.face.tool.name == name) {
             return Some((tool.does.clone(), tool.input(arguments), tool.timeout_ms));
@@ -163,7 +163,7 @@ impl Judge for LoopJudge {
     }
 }
 
-/// What the expressions of rules can use.
+/// The values that the expressions of rules can use.
 fn slots(moment: &Moment<'_>, sums: &Sums) -> Map<String, Value> {
     let cost = sums.used.usd().and_then(|usd| f64::try_from(usd).ok());
     let mut slots = json!({

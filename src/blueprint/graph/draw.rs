@@ -36,7 +36,7 @@ enum Look {
     Diamond,
 }
 
-/// Where arrows to what comes next begin, with the words on them.
+/// The starts of the arrows to the next part, with their labels.
 type Exits = Vec<(usize, String)>;
 
 impl Chart {

@@ -204,7 +204,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether the `if` at `index` begins a statement: an expression has no `end`.
+    /// Returns true if the `if` at `index` begins a statement: an expression has no `end`.
     fn is_statement(&self, index: usize) -> bool {
         let Some(before) = index.checked_sub(1).and_then(|index| self.tokens.get(index)) else {
             return true;

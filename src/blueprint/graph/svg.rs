@@ -36,7 +36,7 @@ pub(super) fn svg(part: &GraphPart) -> String {
     out
 }
 
-/// Whether a row says something by itself.
+/// Returns true if a row says something by itself.
 fn has_head(part: &GraphPart) -> bool {
     !matches!(part.label.as_str(), "" | "seq")
 }
@@ -58,7 +58,7 @@ fn word_height(part: &GraphPart) -> usize {
     if part.parts.iter().any(|(word, _)| !word.is_empty()) { WORD } else { 0 }
 }
 
-/// How much room a part takes.
+/// The size of a part.
 fn size(part: &GraphPart) -> (usize, usize) {
     let sizes = part.parts.iter().map(|(word, below)| {
         let (w, h) = size(below);

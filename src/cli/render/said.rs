@@ -54,7 +54,7 @@ struct Piece {
 }
 
 impl Said {
-    /// Whether an event is a piece of an answer.
+    /// Returns true if an event is a piece of an answer.
     pub fn is_piece(event: &EventView) -> bool {
         event.kind == "model.delta"
     }

@@ -28,9 +28,9 @@ const ERROR: usize = 40;
 pub struct Tree<'s> {
     /// The time now, in Unix milliseconds.
     pub now_ms: u64,
-    /// Whether to use colors.
+    /// True if colors are used.
     pub colors: bool,
-    /// Whether every branch of a wide join is shown.
+    /// True if every branch of a wide join is shown.
     pub all: bool,
     /// What models are saying, below the steps where they do.
     pub said: Option<&'s Said>,
@@ -43,7 +43,7 @@ pub struct Tree<'s> {
 pub struct Row {
     /// The line.
     pub text: String,
-    /// Whether it is a step that failed.
+    /// True if the step failed.
     pub is_failed: bool,
 }
 

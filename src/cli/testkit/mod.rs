@@ -46,7 +46,7 @@ pub struct Options<'a> {
 pub struct FileReport {
     /// The file.
     pub path: PathBuf,
-    /// Why nothing of it could be run.
+    /// The reason why nothing of it could be run.
     pub broken: Option<Failure>,
     /// Its tests, in their order.
     pub tests: Vec<TestReport>,

@@ -25,7 +25,7 @@ pub(super) struct Slot {
     pub(super) bundle: Bundle,
     pub(super) input: Json,
     pub(super) id: Option<RunId>,
-    /// Whether the test saw how it stands.
+    /// True if the test saw how it stands.
     pub(super) seen: bool,
 }
 

@@ -161,7 +161,7 @@ async fn answering(owner: &Owner, data: &Path) -> Option<Client> {
     Some(client)
 }
 
-/// Whether the data directory can be used: by its owner, or else by opening it.
+/// Returns true if the data directory can be used: by its owner, or else by opening it.
 async fn daemon(cx: &Context) -> Line {
     const WHAT: &str = "daemon";
     let Config { data, .. } = &cx.config;
@@ -280,7 +280,7 @@ fn enforces(cx: &Context) -> Vec<Line> {
     machine.chain([hidden(&environments)]).chain(declared).collect()
 }
 
-/// Whether children see keys and tokens.
+/// Returns true if children see keys and tokens.
 fn hidden(environments: &Environments) -> Line {
     const WHAT: &str = "children";
     match environments.hides() {
@@ -295,7 +295,7 @@ fn hidden(environments: &Environments) -> Line {
     }
 }
 
-/// Whether the directories that blueprints may watch are there.
+/// Returns true if the directories that blueprints may watch are there.
 fn watched(cx: &Context) -> Vec<Line> {
     const WHAT: &str = "watch";
     let line = |(name, dir): (&String, &std::path::PathBuf)| {
@@ -309,7 +309,7 @@ fn watched(cx: &Context) -> Vec<Line> {
     cx.config.watch.iter().map(line).collect()
 }
 
-/// Whether each secret is where the configuration says, without a word of it.
+/// Returns true if each secret is where the configuration says, without a word of it.
 async fn secrets(cx: &Context) -> Vec<Line> {
     let config = cx.config.environments.clone();
     let names: Vec<String> = config.secrets.keys().cloned().collect();

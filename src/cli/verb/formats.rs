@@ -67,7 +67,7 @@ impl Known {
 }
 
 impl Formats {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A closed stdout.

@@ -208,7 +208,7 @@ fn operators(cx: &Context) -> BTreeSet<String> {
     known.names().map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Whether a file is a blueprint in the Lua of mlua-swarm.
+/// Returns true if a file is a blueprint in the Lua of mlua-swarm.
 fn is_dsl(path: &Path) -> bool {
     path.to_string_lossy().ends_with(".bp.lua")
 }

@@ -216,7 +216,8 @@ async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>
     }
 }
 
-/// Whether an error may go away by itself: nobody answers, too much to do, an answer broke off.
+/// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
+/// off.
 fn may_pass(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Stop>() {
         Some(stop) if stop.code.as_deref() == Some("too_large") => false,

@@ -51,7 +51,7 @@ pub struct BlueprintProblem {
     pub file: String,
     /// The blueprint's name; the file's, if no version of it ever said another.
     pub name: String,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
     /// The errors, in the order of their places.
     #[schema(value_type = Vec<Object>)]

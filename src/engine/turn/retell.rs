@@ -45,12 +45,12 @@ pub struct AskedView {
     pub kind: String,
     /// The agent, signal, blueprint or operation.
     pub name: String,
-    /// What is asked.
+    /// The question.
     #[schema(value_type = serde_json::Value)]
     pub request: Json,
 }
 
-/// Where a flow first differs from a history.
+/// The first difference between a flow and a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Divergence {
     /// One line for a person, with both sides.
@@ -59,9 +59,9 @@ pub struct Divergence {
     pub step: Option<u32>,
     /// The step's place in the flow: its scope and index.
     pub at: Option<String>,
-    /// What the history has there.
+    /// The entry of the history at this step.
     pub recorded: Option<AskedView>,
-    /// What the flow asks for there.
+    /// The request of the flow at this step.
     pub asked: Option<AskedView>,
 }
 

@@ -53,17 +53,17 @@ pub struct DispatchView {
     /// Its run.
     #[schema(value_type = String)]
     pub run: RunId,
-    /// Where it stands: running, waiting, completed, failed, canceled.
+    /// The status: running, waiting, completed, failed, canceled.
     #[schema(value_type = String)]
     pub status: RunStatus,
     /// The operator's result, once it completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub output: Option<Json>,
-    /// Why it failed.
+    /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FailureView>,
-    /// What it used, as far as that was reported.
+    /// The usage, as far as it was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub usage: Option<Usage>,

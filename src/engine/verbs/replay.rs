@@ -17,7 +17,7 @@ use crate::{
     token::Verb,
 };
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayView {
     /// The run.
@@ -27,7 +27,7 @@ pub struct ReplayView {
     pub blueprint: String,
     /// Entries of the run's histories.
     pub entries: u32,
-    /// Where the flow first differs; absent if it does not.
+    /// The first difference; absent if there is none.
     pub divergence: Option<Divergence>,
 }
 

@@ -56,11 +56,11 @@ pub struct SessionView {
     pub id: String,
     /// The operator that it is.
     pub operator: String,
-    /// Who opened it.
+    /// The subject that opened it.
     pub opened_by: String,
-    /// Whether somebody is connected.
+    /// True if a client is connected.
     pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
+    /// True if its frames contain the prompts.
     pub direct: bool,
     /// Tasks that it has.
     pub open_tasks: usize,
@@ -74,7 +74,7 @@ pub struct SessionView {
     pub expires_at: String,
     /// RFC 3339, UTC: when it was closed.
     pub closed_at: Option<String>,
-    /// Why it was closed.
+    /// The reason for closing it.
     pub reason: Option<String>,
 }
 

@@ -67,7 +67,7 @@ pub(super) struct Server {
 struct Connection {
     service: RunningService<RoleClient, Listener>,
     tools: Mutex<Option<Tools>>,
-    /// Whether the server announced a change of its tools.
+    /// True if the server announced a change of its tools.
     changed: Arc<AtomicBool>,
     /// Dropped after the service, which may still close the connection in an orderly way.
     child: Option<(Running, Complaints)>,
