@@ -26,7 +26,7 @@ mod verbs;
 mod view;
 
 pub use error::{Breach, EngineError, Exceeded};
-pub use run::readers::Held;
+pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
 pub use shared::key_files::{KeyFiles, Unkept};
@@ -59,9 +59,10 @@ pub use verbs::workers::LeaseAsk;
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    rfc3339,
 };
 pub use view::spent::SpentView;
+pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]
 mod tests;

@@ -84,7 +84,7 @@ pub(crate) struct Piece {
 
 /// The data of an event of a delta.
 #[derive(Serialize)]
-pub(crate) struct Said<'a> {
+pub(crate) struct DeltaData<'a> {
     pub(crate) step: u32,
     pub(crate) attempt: u32,
     /// Its number within the attempt, from 0: a gap means that deltas are missing.
@@ -125,7 +125,7 @@ impl Feed {
         let Piece { n, joined, delta } = piece;
         let (first, at) = joined.unzip();
         let (step, attempt, agent) = (self.step, self.attempt, &*self.agent);
-        let said = Said { step, attempt, n: *n, first, at, agent, delta };
+        let said = DeltaData { step, attempt, n: *n, first, at, agent, delta };
         let data = Json::encode(&said).expect("a delta is plain data");
         EventView { seq: None, kind: "model.delta".into(), at: rfc3339(now_ms), data }
     }

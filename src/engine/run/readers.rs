@@ -64,7 +64,7 @@ pub(crate) struct Room {
 }
 
 /// Memory that is held; released when dropped.
-pub struct Held(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
+pub struct PageMemory(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
 
 type Places = [Option<OwnedSemaphorePermit>; 3];
 
@@ -73,23 +73,23 @@ impl Room {
     ///
     /// # Cancel safety
     /// May be dropped at any time.
-    pub(crate) async fn page(&self, bytes: usize) -> Held {
+    pub(crate) async fn page(&self, bytes: usize) -> PageMemory {
         // One entry may be larger than a share: then it waits for the whole share.
         let bytes = places(bytes.min(SHARE));
         // Neither semaphore is ever closed.
         let share = Arc::clone(&self.share).acquire_many_owned(bytes).await.ok();
         let total = Arc::clone(&self.total).acquire_many_owned(bytes).await.ok();
-        Held([share, total, None])
+        PageMemory([share, total, None])
     }
 
     /// Takes the memory of a live event, if it is available.
-    fn live(&self, bytes: usize) -> Option<Held> {
+    fn live(&self, bytes: usize) -> Option<PageMemory> {
         let own = places(bytes.min(BEHIND));
         let bytes = places(bytes.min(SHARE));
         let own = Arc::clone(&self.own).try_acquire_many_owned(own).ok()?;
         let share = Arc::clone(&self.share).try_acquire_many_owned(bytes).ok()?;
         let total = Arc::clone(&self.total).try_acquire_many_owned(bytes).ok()?;
-        Some(Held([Some(own), Some(share), Some(total)]))
+        Some(PageMemory([Some(own), Some(share), Some(total)]))
     }
 }
 
@@ -100,7 +100,7 @@ fn places(bytes: usize) -> u32 {
 /// A live event for a reader.
 pub(crate) struct Live {
     pub(crate) event: EventView,
-    pub(crate) held: Held,
+    pub(crate) held: PageMemory,
 }
 
 /// A subscriber of a run's events.

@@ -9,7 +9,7 @@ use crate::{
     engine::{
         EngineError, EventView,
         run::{
-            account::{Account, Held, Inputs, OwnState, ROW},
+            account::{Account, Inputs, MemoryUse, OwnState, ROW},
             composite::OpenComposite,
             due::{Timers, Times},
             feed::Audience,
@@ -163,6 +163,7 @@ impl After {
         self.files.splice(0..0, before.files);
         self.published.splice(0..0, before.published);
         self.events.splice(0..0, before.events);
+        self.lines.splice(0..0, before.lines);
     }
 }
 
@@ -302,9 +303,9 @@ impl Run {
     }
 
     /// Returns the memory that is held for it, by purpose.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> MemoryUse {
         let names = self.artifacts.len() * ROW;
-        Held {
+        MemoryUse {
             state: self.state.as_ref().map_or(0, |state| state.bytes),
             signals: self.chain.signal_bytes(),
             inputs: self.inbox.bytes,

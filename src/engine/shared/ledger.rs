@@ -16,7 +16,7 @@ use crate::{
 
 /// Stores the data of layers in the store.
 #[derive(Clone)]
-pub(crate) struct Ledger(Arc<Inner>);
+pub(crate) struct AuditLog(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn Store>,
@@ -32,7 +32,7 @@ enum Chain {
     After(Option<Chained>),
 }
 
-impl Ledger {
+impl AuditLog {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
         let last = store.last_audit().ok();
         let chain = last.map_or(Chain::Unknown, |last| Chain::After(last.map(chained)));
@@ -106,7 +106,7 @@ fn storage(what: &str, error: &StoreError) -> Failure {
 }
 
 #[async_trait]
-impl Keep for Ledger {
+impl Keep for AuditLog {
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
         let inner = Arc::clone(&self.0);
         let (layer, key) = (layer.to_owned(), key.to_owned());
@@ -159,7 +159,8 @@ mod tests {
         for n in 0..2 {
             let store = Sqlite::open(dir.path(), &Options::default()).unwrap();
             let tasks = Tasks::new(tokio::runtime::Handle::current());
-            let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>, Clock::manual(n), tasks);
+            let ledger =
+                AuditLog::new(Arc::clone(&store) as Arc<dyn Store>, Clock::manual(n), tasks);
             ledger.post(line("a"));
             ledger.write(line("b")).await.unwrap();
             store.close().unwrap();
@@ -187,7 +188,7 @@ mod tests {
             expires_ms,
         };
         let store = open();
-        let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(5), tasks());
+        let ledger = AuditLog::new(Arc::clone(&store) as _, Clock::manual(5), tasks());
         ledger.write(put("a", None)).await.unwrap();
         ledger.write(put("b", Some(10))).await.unwrap();
         ledger.write(put("c", None)).await.unwrap();
@@ -197,7 +198,7 @@ mod tests {
         drop(store);
         let store = open();
         for (now, there) in [(9, true), (10, false)] {
-            let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(now), tasks());
+            let ledger = AuditLog::new(Arc::clone(&store) as _, Clock::manual(now), tasks());
             assert_eq!(ledger.read("l", "a").await.unwrap().unwrap().as_str(), "[1]");
             assert_eq!(ledger.read("l", "b").await.unwrap().is_some(), there);
             assert_eq!(ledger.read("l", "c").await.unwrap(), None);

@@ -26,7 +26,7 @@ use crate::{
             readers::Subscriber,
             resident::Run,
         },
-        turn::{facts::Turn, replay, retell::Stop},
+        turn::{facts::Turn, replay, retell::ReplayStop},
     },
     journal::StepKey,
     lua::ScriptFlow,
@@ -145,8 +145,8 @@ fn copy_flow(turn: &mut Turn<'_>, key: &StepKey) -> Result<Option<ScriptFlow>, S
     match replay::replay(turn, &program, &entries) {
         Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
         Ok(_) => Ok(None),
-        Err(Stop::Diverged(why)) => Err(why.message),
-        Err(Stop::Broken(why)) => Err(format!("its VM has no room: {why}")),
+        Err(ReplayStop::Diverged(why)) => Err(why.message),
+        Err(ReplayStop::Broken(why)) => Err(format!("its VM has no room: {why}")),
     }
 }
 

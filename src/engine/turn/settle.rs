@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
-        shared::{message::RunMsg, shards::Shared},
+        shared::{message::Internal, shards::Shared},
         turn::facts::{self, Turn},
     },
     journal::{Decision, Fact, Outcome, Usage},
@@ -24,19 +24,19 @@ pub(crate) struct RunVoice {
     shared: Arc<Shared>,
     run: u64,
     step: u32,
-    here: Mutex<Option<Said>>,
+    here: Mutex<Option<LayerNotes>>,
 }
 
 /// What layers said.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct LayerNotes {
     events: Vec<LifecycleEvent>,
     pause: Option<String>,
 }
 
 impl RunVoice {
     /// What was said so far; what is said from now on goes by message.
-    pub(crate) fn hand_over(&self) -> Said {
+    pub(crate) fn hand_over(&self) -> LayerNotes {
         self.here.lock().take().unwrap_or_default()
     }
 }
@@ -48,7 +48,7 @@ impl Voice for RunVoice {
             return;
         }
         let (step, event) = (self.step, Box::new(event));
-        self.shared.tell(self.run, RunMsg::Tell { step, event });
+        self.shared.tell(self.run, Internal::Tell { step, event });
     }
 
     fn pause(&self, reason: String) {
@@ -56,7 +56,7 @@ impl Voice for RunVoice {
             said.pause = Some(reason);
             return;
         }
-        self.shared.tell(self.run, RunMsg::Rest { by: "middleware".into(), reason });
+        self.shared.tell(self.run, Internal::Rest { by: "middleware".into(), reason });
     }
 }
 
@@ -103,12 +103,12 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
 }
 
 fn voice(turn: &Turn<'_>, step: u32) -> RunVoice {
-    let (shared, here) = (Arc::clone(turn.shared), Mutex::new(Some(Said::default())));
+    let (shared, here) = (Arc::clone(turn.shared), Mutex::new(Some(LayerNotes::default())));
     RunVoice { shared, run: turn.run.num, step, here }
 }
 
 /// Takes what layers said into the transition that is under way.
-pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: Said) {
+pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: LayerNotes) {
     for event in said.events {
         told(turn, Some(number), &event);
     }

@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     engine::{
         EngineError, EventView,
-        run::readers::{Held, Live, Room, Subscriber},
-        shared::{message::RunMsg, shards::Shared},
+        run::readers::{Live, PageMemory, Room, Subscriber},
+        shared::{message::Internal, shards::Shared},
         view::events::{SYNC, view},
     },
     memory::Level,
@@ -30,7 +30,7 @@ pub struct Events {
     pages: VecDeque<PageMark>,
     ready: VecDeque<EventView>,
     /// The memory of the events that are ready.
-    held: Option<Arc<Held>>,
+    held: Option<Arc<PageMemory>>,
     after: u32,
     /// Whether the store must be checked for more.
     behind: bool,
@@ -130,14 +130,14 @@ impl Events {
 
     /// Returns the memory of the last event, for a caller that keeps the event while it waits for
     /// the next.
-    pub fn held(&self) -> Option<Arc<Held>> {
+    pub fn held(&self) -> Option<Arc<PageMemory>> {
         self.held.clone()
     }
 
     async fn subscribe(&mut self) {
         let (subscriber, live) = Subscriber::new(self.room.clone());
         let (reply, subscribed) = oneshot::channel();
-        self.shared.tell(self.run.num(), RunMsg::Subscribe(subscriber, reply));
+        self.shared.tell(self.run.num(), Internal::Subscribe(subscriber, reply));
         // A run without subscriptions has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
             // Or it cannot be loaded at the moment.

@@ -107,7 +107,7 @@ impl Directories {
 
 /// The stored data of a watch.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct WatchState {
     marks: Files,
     /// The number of batches so far.
     batch: u64,
@@ -239,7 +239,7 @@ impl Engine {
         let now = self.shared().clock.now_ms();
         let (_, mut all) = self.kept_of(&watched.name).await?;
         let Some(mut kept) = all.remove(&watched.watch.id()) else {
-            let begun = Kept { marks: seen.clone(), ..Kept::default() };
+            let begun = WatchState { marks: seen.clone(), ..WatchState::default() };
             self.keep(watched, None, &begun).await?;
             return Ok(None);
         };
@@ -272,7 +272,11 @@ impl Engine {
         Ok(None)
     }
 
-    async fn start_batch(&self, watched: &Watched, kept: &mut Kept) -> Result<(), EngineError> {
+    async fn start_batch(
+        &self,
+        watched: &Watched,
+        kept: &mut WatchState,
+    ) -> Result<(), EngineError> {
         let Some(batch) = kept.pending.clone() else { return Ok(()) };
         let facts = json!({
             "kind": "watch", "watch": watched.watch.pattern(), "root": watched.watch.root(),
@@ -321,7 +325,7 @@ impl Engine {
     async fn kept_of(
         &self,
         name: &str,
-    ) -> Result<(Option<String>, BTreeMap<String, Kept>), EngineError> {
+    ) -> Result<(Option<String>, BTreeMap<String, WatchState>), EngineError> {
         let key = key_of(name);
         let stored = self.read(move |store| store.meta(&key)).await?;
         let all = stored.as_deref().and_then(|text| serde_json::from_str(text).ok());
@@ -333,8 +337,8 @@ impl Engine {
     async fn keep(
         &self,
         watched: &Watched,
-        before: Option<&Kept>,
-        after: &Kept,
+        before: Option<&WatchState>,
+        after: &WatchState,
     ) -> Result<(), EngineError> {
         let (key, id) = (key_of(&watched.name), watched.watch.id());
         for _ in 0..TRIES {
