@@ -13,7 +13,7 @@ use crate::{
             composite::OpenComposite,
             due::{Timers, Times},
             feed::Audience,
-            log_line::Line,
+            log_line::LogLine,
             model_loop::OpenLoop,
             open::{OpenKind, OpenSteps},
             perform::Perform,
@@ -151,7 +151,7 @@ pub(crate) struct After {
     pub(crate) published: Vec<(u32, u32)>,
     pub(crate) events: Vec<EventView>,
     /// What the log says then.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<LogLine>,
 }
 
 impl After {
