@@ -1,4 +1,4 @@
-//! Who takes a task from outside: a pull worker that leases it, a person who answers it.
+//! Handles tasks that are taken from outside: leases of pull workers and answers of people.
 
 use crate::{
     engine::{
@@ -83,7 +83,7 @@ pub(crate) fn answer(
     Ok(reply::Answer::Done)
 }
 
-/// What an answer comes to, if this caller may give it to what the task is now.
+/// Returns the effect of an answer, if the caller may give it to the current revision of the task.
 fn heard(
     turn: &Turn<'_>,
     step: u32,

@@ -72,7 +72,7 @@ pub(crate) struct Account {
     pub(crate) over: Option<String>,
     /// Set while it continues although the host has no memory left.
     pub(crate) pass: Option<Pass>,
-    /// Whether it waits until the host has memory.
+    /// True if it waits until the host has memory.
     pub(crate) parked: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) const KEPT: usize = 1 << 20;
 /// The maximum size of consecutive deltas of one text that are merged, in bytes.
 pub(crate) const CHUNK: usize = 8 << 10;
 
-/// Whether a run has watchers.
+/// True if a run has watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Audience(AtomicBool);
 
@@ -57,7 +57,7 @@ pub(crate) struct Log {
     pub(crate) said: VecDeque<Chunk>,
     /// Their size in bytes.
     pub(crate) bytes: usize,
-    /// Whether the run was notified that there is something to emit.
+    /// True if the run was notified that there is something to emit.
     pub(crate) told: bool,
 }
 

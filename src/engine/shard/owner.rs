@@ -25,7 +25,7 @@ pub(crate) struct Shard {
     pub(crate) shared: Arc<Shared>,
     pub(crate) vms: Vms,
     pub(crate) runs: HashMap<u64, Box<Run>>,
-    /// When runs are woken, on each of the clocks.
+    /// The alarms of runs, on each of the clocks.
     pub(crate) alarms: Times<BTreeSet<(u64, u64)>>,
     /// The runs that wait for a turn and were done after their last.
     pub(crate) prompt: VecDeque<u64>,
@@ -43,7 +43,7 @@ pub(crate) struct Shard {
     pub(crate) loading: HashMap<u64, Loading>,
     /// Those that wait for it.
     pub(crate) unread: VecDeque<u64>,
-    /// How many are being read.
+    /// The number of runs that are being read.
     pub(crate) reading: usize,
     /// The question which runs are due, until it is answered.
     pub(crate) poll: Option<Poll>,
@@ -55,7 +55,7 @@ pub(crate) struct Shard {
     pub(crate) unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
     pub(crate) unheard: HashSet<u64>,
-    /// Who waits for or watches a quarantined run.
+    /// The callers that wait for or watch a quarantined run.
     pub(crate) outside: Vec<(u64, Internal)>,
 }
 

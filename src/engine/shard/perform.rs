@@ -1,4 +1,4 @@
-//! What leaves the engine, once what it follows from is durable.
+//! Performs the effects of a batch, once it is durable.
 
 use crate::{
     engine::{

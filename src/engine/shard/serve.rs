@@ -49,7 +49,7 @@ const DUE: usize = 100_000;
 /// the last of them.
 const ROUND_MS: u64 = 5;
 
-/// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
+/// The horizon of timers in memory, in milliseconds; later ones are read from the store in time.
 pub(crate) const HORIZON_MS: u64 = 60_000;
 
 impl Shard {
@@ -119,7 +119,7 @@ impl Shard {
         self.poll_due();
     }
 
-    /// Whether a run waits for its turn.
+    /// Returns true if a run waits for its turn.
     pub(crate) fn is_ready(&self) -> bool {
         !self.prompt.is_empty() || !self.patient.is_empty()
     }
@@ -171,7 +171,7 @@ impl Shard {
         None
     }
 
-    /// When something is due without a message, on each of the clocks.
+    /// Returns the next time at which something is due without a message, on each of the clocks.
     fn next_due(&self) -> Times<u64> {
         let poll = match self.poll {
             None if self.recovers => self.horizon_ms.saturating_sub(HORIZON_MS / 2),
@@ -182,13 +182,13 @@ impl Shard {
         Times { wall: first(wall).min(poll), steady: first(steady) }
     }
 
-    /// Whether something is due without a message.
+    /// Returns true if something is due without a message.
     pub(crate) fn is_due(&self) -> bool {
         let (next, clock) = (self.next_due(), &self.shared.clock);
         next.wall <= clock.now_ms() || next.steady <= clock.steady_ms()
     }
 
-    /// When runs are woken, as the wall clock will show it unless it is set.
+    /// Returns the next alarm, in the time of the wall clock.
     pub(crate) fn alarms_ms(&self) -> impl Iterator<Item = u64> {
         let steady = self.alarms.steady.iter().map(|(at, _)| self.shared.clock.wall_of(*at));
         self.alarms.wall.iter().map(|(at, _)| *at).chain(steady)

@@ -47,7 +47,7 @@ const MOST: u64 = 1 << 60;
 #[derive(Default)]
 pub(crate) struct Accounts {
     known: Mutex<Known>,
-    /// Whether there are any.
+    /// True if there are any.
     any: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ struct Charge {
     nano_usd: u64,
     /// The tokens and money in its chain when it was last counted; `None` before it was loaded.
     seen: Option<(u64, u64)>,
-    /// Whether there is a charge that no commit has yet.
+    /// True if there is a charge that no commit has yet.
     is_new: bool,
 }
 

@@ -21,7 +21,7 @@ use crate::{
     token::Grant,
 };
 
-/// What is shown of a hash.
+/// The shown length of a hash.
 const SHORT: usize = 12;
 /// The maximum number of programs that stay compiled.
 const KEPT: usize = 256;
@@ -40,7 +40,7 @@ pub(crate) struct Programs {
     stored: Mutex<LruCache<String, ()>>,
     names: Mutex<Names>,
     publishers: Mutex<LruCache<String, Publisher>>,
-    /// What keeps files of the watched directory from being blueprints.
+    /// The problems of files in the watched directory.
     problems: Mutex<Vec<BlueprintProblem>>,
 }
 
@@ -83,7 +83,7 @@ impl Programs {
         }
     }
 
-    /// What keeps files of the watched directory from being blueprints, by file.
+    /// Returns the problems of files in the watched directory, by file.
     pub(crate) fn problems(&self) -> MutexGuard<'_, Vec<BlueprintProblem>> {
         self.problems.lock()
     }
@@ -247,7 +247,7 @@ impl Programs {
         self.by_hash(&hash)
     }
 
-    /// Why a name stands for nothing: there is none, or it was archived.
+    /// Returns the reason why a name stands for nothing: there is none, or it was archived.
     fn unnamed(&self, name: &str) -> Result<EngineError, EngineError> {
         let versions = self.store.blueprint_versions(name, "")?;
         let last =

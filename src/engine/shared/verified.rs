@@ -28,7 +28,7 @@ pub(crate) struct Auth {
     pub(crate) verified: Mutex<LruCache<[u8; 32], Claims>>,
     /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
-    /// When tokens were used last, in Unix milliseconds, by id.
+    /// The last use of tokens, in Unix milliseconds, by id.
     uses: Mutex<LruCache<String, u64>>,
 }
 
@@ -62,7 +62,7 @@ impl Auth {
         }
     }
 
-    /// When a token was used last since the start.
+    /// Returns the last use of a token since the start.
     pub(crate) fn last_use(&self, jti: &str) -> Option<u64> {
         self.uses.lock().peek(jti).copied()
     }

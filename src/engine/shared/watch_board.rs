@@ -24,6 +24,6 @@ pub(crate) struct Directories {
     pub(crate) roots: BTreeMap<String, PathBuf>,
     /// The problem of a watch, by its id.
     pub(crate) problems: HashMap<String, String>,
-    /// Whether this host scans files at all.
+    /// True if this host scans files at all.
     pub(crate) watches: bool,
 }

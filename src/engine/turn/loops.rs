@@ -51,7 +51,7 @@ use crate::{
     },
 };
 
-/// Whether a prepared task is a loop.
+/// Returns true if a prepared task is a loop.
 pub(crate) fn is_loop(shared: &Arc<Shared>, task: &OpenTask) -> bool {
     !task.request.is_model_call()
         && !task.request.lists_tools()
@@ -147,7 +147,7 @@ pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: LoopStop) {
     steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
 }
 
-/// Tells how a loop ended, once.
+/// Reports the end of a loop, once.
 pub(crate) fn tell_exit(turn: &mut Turn<'_>, number: u32, exit: &ExitReason) {
     let Some(open) = turn.run.model_loop(number) else { return };
     let sums = open.flow.sums();
@@ -241,7 +241,7 @@ pub(crate) fn take_up_state_call(turn: &mut Turn<'_>, number: u32, around: u32) 
     true
 }
 
-/// What a loop of an agent is made of.
+/// Returns the parts of an agent's loop.
 fn settings(
     compiled: &CompiledLoop,
     agent: &CompiledAgent,

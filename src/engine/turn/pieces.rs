@@ -37,7 +37,7 @@ use crate::{
 /// Copies of a run's flow at a time; what would need one more is not heard.
 const COPIES: usize = 4;
 
-/// What a flow's function hears of a piece: all of it in one table.
+/// Returns the argument of a flow's listener for a piece.
 #[derive(Serialize)]
 struct Heard<'a> {
     step: u32,
@@ -162,7 +162,7 @@ fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
     }
 }
 
-/// What the attempts of a run that are under way say, in the order of their steps.
+/// Returns the output of a run's open attempts, in the order of their steps.
 fn feeds(run: &Run) -> Vec<Arc<Feed>> {
     let mut live: Vec<(u32, Arc<Feed>)> = run
         .open

@@ -17,20 +17,20 @@ use crate::{
     protocol::Json,
 };
 
-/// What a flow came to that was told its past.
+/// The result of a replay.
 pub(crate) struct Retold {
     pub(crate) flow: ScriptFlow,
-    /// What the flow asked for, for steps of the journal.
+    /// The requests of the flow for steps of the journal.
     pub(crate) ops: HashMap<StepKey, StepOp>,
-    /// What the flow asked for and the journal does not have, in order.
+    /// The requests of the flow that the journal does not have, in order.
     pub(crate) fresh: Vec<Command>,
-    /// Where the flow stands after its last input.
+    /// The state of the flow after its last input.
     pub(crate) next: NextAction,
     /// The first step of the journal that the flow did not ask for.
     missed: Option<Box<Divergence>>,
 }
 
-/// Why a replay did not come to its end.
+/// The reason why a replay did not complete.
 pub(crate) enum ReplayStop {
     /// The flow asks for something else than it did.
     Diverged(Box<Divergence>),

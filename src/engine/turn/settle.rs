@@ -1,4 +1,4 @@
-//! What the layers around a run see of it, and what they tell it.
+//! Calls the layers around a run, and takes their notes.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct RunVoice {
     here: Mutex<Option<LayerNotes>>,
 }
 
-/// What layers said.
+/// The notes of layers.
 #[derive(Default)]
 pub(crate) struct LayerNotes {
     events: Vec<LifecycleEvent>,
@@ -35,7 +35,7 @@ pub(crate) struct LayerNotes {
 }
 
 impl RunVoice {
-    /// What was said so far; what is said from now on goes by message.
+    /// Returns the notes so far. Later ones are sent as messages.
     pub(crate) fn hand_over(&self) -> LayerNotes {
         self.here.lock().take().unwrap_or_default()
     }
@@ -68,7 +68,7 @@ pub(crate) fn stacks_of(turn: &Turn<'_>) -> Arc<Stacks> {
     }
 }
 
-/// Who and what the open attempt of a task is.
+/// Returns the description of a task's open attempt.
 pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>, Arc<RunVoice>) {
     let voice = Arc::new(voice(turn, id.step()));
     let heard = Arc::clone(&voice) as Arc<dyn Voice>;
@@ -175,7 +175,7 @@ pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
     }
 }
 
-/// What differs from an operator's defaults for an attempt.
+/// Returns the overrides of an operator's defaults for an attempt.
 pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
     let mut config = OperatorConfig {
@@ -195,7 +195,7 @@ pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     config
 }
 
-/// What a run has used so far, as far as it was reported.
+/// Returns the usage of a run so far, as far as it was reported.
 fn used(run: &Run) -> Usage {
     let mut sum = Usage::default();
     for step in run.chain.steps() {

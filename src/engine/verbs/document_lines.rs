@@ -105,7 +105,7 @@ pub(crate) struct File {
     pub(crate) step: u32,
     /// The attempt that created it.
     pub(crate) attempt: u32,
-    /// Whether that attempt was accepted.
+    /// True if that attempt was accepted.
     pub(crate) published: bool,
     /// Its bytes, in base64.
     pub(crate) data: String,

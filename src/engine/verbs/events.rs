@@ -32,11 +32,11 @@ pub struct Events {
     /// The memory of the events that are ready.
     held: Option<Arc<PageMemory>>,
     after: u32,
-    /// Whether the store must be checked for more.
+    /// True if the store must be checked for more.
     behind: bool,
-    /// Whether the store has more pages than `pages`.
+    /// True if the store has more pages than `pages`.
     more: bool,
-    /// Whether the run had ended when the store was checked.
+    /// True if the run had ended when the store was checked.
     ended: bool,
     over: bool,
 }

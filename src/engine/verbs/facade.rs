@@ -72,7 +72,7 @@ pub struct EngineParts {
     pub settings: Settings,
     /// The middleware layers.
     pub middleware: Middleware,
-    /// Who starts workers, where that is somebody else than the operators themselves.
+    /// The spawner of workers, if it is not the operators themselves.
     pub spawners: Spawners,
     /// The number of shards.
     pub shards: usize,

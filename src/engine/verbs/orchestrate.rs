@@ -78,7 +78,7 @@ pub struct DispatchView {
     pub operator_output: Option<OperatorOutput>,
 }
 
-/// What a dispatch is asked with.
+/// A request for a dispatch.
 #[derive(Debug, Clone)]
 pub enum DispatchInput {
     /// Any JSON.
@@ -192,7 +192,7 @@ impl Engine {
     /// ended; also after a restart.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller may not, or there is no such run.
     pub async fn operator_output(
         &self,
         caller: &Caller,

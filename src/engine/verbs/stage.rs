@@ -59,7 +59,7 @@ pub struct Job {
     pub operator: Arc<str>,
     /// Its input; for a model the request.
     pub input: Json,
-    /// Whether this is a model call, and not the agent as a whole.
+    /// True if this is a model call, and not the agent as a whole.
     pub asks_model: bool,
     tell: oneshot::Sender<Result<Json, Failure>>,
     cancel: CancellationToken,

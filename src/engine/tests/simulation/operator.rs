@@ -24,7 +24,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether somebody still waits for it.
+    /// Returns true if somebody still waits for it.
     pub fn is_live(&self) -> bool {
         !self.cancel.is_cancelled() && !self.reported.is_cancelled() && !self.tell.is_closed()
     }
