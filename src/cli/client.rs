@@ -23,7 +23,7 @@ use crate::{
     token::{Grant, Verb},
 };
 
-/// How long an answer may take; long polls and event streams have their own limits.
+/// The time limit of an answer; long polls and event streams have their own limits.
 const ANSWER: Duration = Duration::from_secs(90);
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct List<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -85,7 +85,7 @@ pub struct OperatorEntry {
     /// How many of them are connected.
     #[serde(default)]
     pub connected: usize,
-    /// How a composite's members work together.
+    /// The strategy of a composite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The operators that a composite stands for.
@@ -148,7 +148,7 @@ impl Client {
         Self { token: token.to_owned(), ..self.clone() }
     }
 
-    /// Where the daemon is.
+    /// The address of the daemon.
     pub fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -360,7 +360,7 @@ impl Client {
         Ok(page.items)
     }
 
-    /// Whose this token is.
+    /// Returns the owner of this token.
     pub async fn whoami(&self) -> Result<Value> {
         self.get("/v1/whoami", &[]).await
     }
@@ -462,7 +462,7 @@ impl Client {
         response.json().await.context("read the leased tasks")
     }
 
-    /// What the holder of this token is to do.
+    /// Returns the prompt for the holder of this token.
     pub async fn prompt(&self) -> Result<PromptView> {
         self.get("/v1/worker/prompt", &[]).await
     }

@@ -20,7 +20,7 @@ use crate::{
     protocol::Json,
 };
 
-/// How many configuration files are looked at for the declaration of an operator.
+/// The maximum number of configuration files that are searched for the declaration of an operator.
 const MOST_CONFIGS: usize = 50;
 
 /// A finding, as it is shown.
@@ -38,7 +38,7 @@ pub struct Found {
     pub severity: Severity,
     /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The repair.
     pub hint: Option<String>,
 }
 
@@ -65,12 +65,12 @@ impl Severity {
     }
 }
 
-/// What compiling a bundle gives.
+/// The result of compiling a bundle.
 #[derive(Debug, Clone, Default)]
 pub struct Compiled {
     /// Everything that was found, in the order of places.
     pub findings: Vec<Found>,
-    /// What is recommended beside them, if the blueprint compiles.
+    /// The recommendations, if the blueprint compiles.
     pub notes: Vec<Found>,
     /// The JSON Schema of the input, if the blueprint compiles and has one.
     pub input: Option<Json>,

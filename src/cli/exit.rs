@@ -1,4 +1,4 @@
-//! How the program ends: the exit codes, and what is said about a failure.
+//! The end of the program: exit codes and the messages of failures.
 
 use std::{fmt, io, process::ExitCode};
 
@@ -103,9 +103,9 @@ impl From<Exit> for ExitCode {
 /// A failure with its exit code and what to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
-    /// How the program ends.
+    /// The end of the program.
     pub exit: Exit,
-    /// What went wrong.
+    /// The message.
     pub message: String,
     /// A stable code, where the daemon gave one.
     pub code: Option<String>,
@@ -262,7 +262,7 @@ fn next_step(code: &str, message: &str) -> Option<&'static str> {
     })
 }
 
-/// Where the thing that was not found is listed; the message begins with what it is.
+/// Returns the command that lists things of the missing kind, with which the message begins.
 fn where_listed(message: &str) -> &'static str {
     let message = message.strip_prefix("there is no ").unwrap_or(message);
     match message.split([' ', ':']).next().unwrap_or_default() {

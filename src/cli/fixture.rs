@@ -1,4 +1,4 @@
-//! What the tests of this room share: views with plain values, and a scripted HTTP server.
+//! Fixtures of this room's tests: views with plain values, and a scripted HTTP server.
 
 use std::sync::Arc;
 

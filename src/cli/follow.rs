@@ -26,7 +26,7 @@ use crate::{
 
 /// The least time between two looks at the steps.
 const REFRESH: Duration = Duration::from_millis(120);
-/// How often the tree is drawn anew: times go on while nothing happens.
+/// The interval at which the tree is redrawn, because durations change without events.
 const FRAME: Duration = Duration::from_millis(FRAME_MS);
 /// The most: what is asked for even where no event comes.
 const IDLE: Duration = Duration::from_secs(5);
@@ -51,11 +51,11 @@ pub enum End {
     Interrupted(RunView),
 }
 
-/// How a run is watched.
+/// The settings for watching a run.
 pub struct Follow<'a> {
     /// The daemon.
     pub client: &'a Client,
-    /// Where it is shown.
+    /// The terminal.
     pub terminal: Terminal,
     /// The time.
     pub clock: &'a Clock,
@@ -63,7 +63,7 @@ pub struct Follow<'a> {
     pub leave_to_people: bool,
     /// True if people are asked in this terminal.
     pub ask: bool,
-    /// How long to wait at most.
+    /// The maximum time to wait.
     pub wait: Option<Duration>,
     /// True if the tree stays on the terminal when the run has ended.
     pub leaves_tree: bool,
@@ -375,7 +375,7 @@ impl Watch {
         }
     }
 
-    /// Says once what people are asked for, and how to answer.
+    /// Prints once the open questions to people, and how to answer them.
     async fn announce(&mut self, client: &Client, now_ms: u64) -> Result<()> {
         for on in self.run.waiting_on.clone() {
             let key = format!("{} {:?}", on.kind, on.subject);
@@ -432,7 +432,7 @@ fn schema_of(task: &TaskView) -> Option<serde_json::Value> {
     task.output_schema.as_ref().map(crate::protocol::Json::to_value)
 }
 
-/// What stands before the cursor while a task is asked for.
+/// Returns the prompt for the answer to a task.
 fn asking(task: &TaskView) -> String {
     let choice = match people::is_approval(schema_of(task).as_ref()) {
         true => "[y/n or JSON]",
@@ -441,7 +441,7 @@ fn asking(task: &TaskView) -> String {
     format!("{} {choice}", task.agent)
 }
 
-/// What a task is about: its title, else its summary, else its agent.
+/// Returns the title of a task, or its summary, or its agent.
 pub fn title(task: &TaskView) -> String {
     let input = task.input.as_ref().map(crate::protocol::Json::to_value).unwrap_or_default();
     let title = input.get("title").and_then(|title| title.as_str());

@@ -214,7 +214,7 @@ fn disk(data: &Path) -> Line {
     }
 }
 
-/// What the policy of this configuration keeps, and how large the database is now.
+/// Reports the retention policy of this configuration, and the size of the database.
 fn retention(cx: &Context) -> Line {
     let Retention { age_ms, runs, bytes } = cx.config.retention;
     let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
@@ -254,7 +254,8 @@ async fn operators(declared: &Declared) -> Vec<Line> {
     join_all(lines).await
 }
 
-/// What environments can ask for here, and whether those of the configuration can be given.
+/// Reports the features for environments on this machine, and whether those of the configuration
+/// exist.
 fn enforces(cx: &Context) -> Vec<Line> {
     const WHAT: &str = "environment";
     let config = cx.config.environments.clone();

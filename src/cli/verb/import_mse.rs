@@ -219,7 +219,7 @@ fn not_built(path: &Path) -> Stop {
         .next(format!("mse bp build {} -o blueprint.json", path.display()))
 }
 
-/// What became of a document, for a person.
+/// Prints the result of an import.
 fn told(path: &Path, imported: &Imported) -> String {
     let mut out = format!("{} ({})", imported.name, path.display());
     let Report { same, differs, decide } = &imported.report;
