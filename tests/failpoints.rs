@@ -20,7 +20,7 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Daemon, eventually, repository};
+use support::{Daemon, eventually, numbered_events, repository};
 
 /// Nothing in the scenario takes longer, not even a lease that has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -390,15 +390,8 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
 async fn once(client: &mut Client, run: &str, steps: usize) {
     let text = client.get(&format!("/v1/runs/{run}/events")).await;
     let mut ends: BTreeMap<u64, u32> = BTreeMap::new();
-    let events: Vec<Value> = text
-        .as_str()
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect();
-    for (at, event) in events.iter().enumerate() {
-        assert_eq!(event["seq"], at + 1, "{event}");
+    let events = numbered_events(text.as_str().unwrap());
+    for event in &events {
         let kind = event["type"].as_str().unwrap();
         if matches!(kind, "step.completed" | "step.failed" | "step.canceled") {
             *ends.entry(event["data"]["step"].as_u64().unwrap()).or_default() += 1;

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     client::{Opened, Socket, blueprint, open},
-    support::{Daemon, PATIENCE, PAUSE, Shell, send},
+    support::{Daemon, Dice, PATIENCE, PAUSE, Shell, send},
 };
 
 const SESSIONS: usize = 4;
@@ -53,18 +53,6 @@ struct Weather {
 impl Weather {
     fn over(&self) -> bool {
         self.over.load(Ordering::Acquire)
-    }
-}
-
-/// Numbers that look random and are the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
     }
 }
 

@@ -71,6 +71,29 @@ pub async fn elapse(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+/// Numbers that look random and are the same in every test run.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The next number below `sides`.
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// The events of a stream, whose numbers have no gap.
+pub fn numbered_events(stream: &str) -> Vec<Value> {
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["seq"], at + 1, "{event}");
+    }
+    events
+}
+
 /// Turns a look that is yes or no into one for [`eventually`].
 pub fn when<S>(is_so: bool, seen: S) -> Result<(), S> {
     if is_so { Ok(()) } else { Err(seen) }
