@@ -20,7 +20,7 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Daemon, eventually, numbered_events, repository};
+use support::{Daemon, PAUSE, elapse, numbered_events, repository};
 
 /// Nothing in the scenario takes longer, not even a lease that has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -194,11 +194,16 @@ impl Client {
 
     /// Looks at something until it is so.
     async fn until(&mut self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        eventually(path, async || {
+        // Not `eventually`: its closures cannot be sent to the tasks that play trials.
+        let since = Instant::now();
+        loop {
             let seen = self.get(path).await;
-            if is_so(&seen) { Ok(seen) } else { Err(format!("{seen}\n{}", self.said())) }
-        })
-        .await
+            if is_so(&seen) {
+                return seen;
+            }
+            assert!(since.elapsed() < PATIENCE, "{path} stays {seen}\n{}", self.said());
+            elapse(PAUSE).await;
+        }
     }
 
     async fn ended(&mut self, run: &str) -> Value {

@@ -18,7 +18,7 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use moonswarm::protocol::RunId;
-use serde_json::{Value, json};
+use serde_json::json;
 use support::{Daemon, PATIENCE, numbered_events, send};
 
 const STEPS: u64 = 10;

@@ -66,7 +66,7 @@ pub fn eventually_blocking<T, S: Display>(what: &str, mut look: impl FnMut() -> 
 }
 
 /// Lets real time pass, where the passing of time is what is tested: a host that is stopped or away
-/// for longer than a lease. No test waits for something to happen with it.
+/// for longer than a lease. A test that waits for something uses [`eventually`].
 pub async fn elapse(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -26,7 +26,7 @@ use crate::{
     },
     door::{Problem, codes},
     engine::{
-        Caller, EngineError, EventView, HeldAttempt, Holder, IdempotencyKey, Report, WaitFor,
+        Caller, EngineError, EventView, Holder, IdempotencyKey, PageMemory, Report, WaitFor,
         rfc3339,
     },
     protocol::{Json, RunId, SessionId, TaskId},
@@ -58,7 +58,7 @@ pub(super) const METHODS: &[(&str, Verb)] = &[
 pub(super) struct Watched {
     pub(super) text: String,
     /// Its share of the memory, until it is sent.
-    _held: Option<Arc<HeldAttempt>>,
+    _held: Option<Arc<PageMemory>>,
 }
 
 /// The notification about a watched run.

@@ -26,7 +26,7 @@ pub enum LoopAction {
         end: ModelEnd,
     },
     /// The loop stops early.
-    LoopStop(Box<LoopStop>),
+    Stop(Box<LoopStop>),
 }
 
 /// A step that a loop starts.
