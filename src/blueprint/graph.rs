@@ -35,7 +35,9 @@ pub enum Shape {
     Choice,
     /// They are done again and again.
     Loop,
-    /// The end of the flow.
+    /// They are registered, and done only if the flow fails.
+    Aside,
+    /// It ends the flow.
     End,
 }
 
