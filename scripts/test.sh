@@ -2,7 +2,8 @@
 # Checks everything that this repository promises:
 #   scripts/test.sh         lints, documentation, every test, the examples, one mutant
 #   scripts/test.sh full    the same, the gates of speed of a release, the long suites, more mutants
-# Needs Rust and a C++ compiler; what else is missing is installed, or named at the end as not run.
+# Needs Rust and a C++ compiler; what else is missing is installed (Debian packages by root, or by
+# sudo without a password; npm and Python packages below target/), or named at the end as not run.
 # With MOONSWARM_REQUIRE_TOOLS=1 a tool that is missing is a failure. Ends non-zero when anything
 # failed. The plain form builds one profile: what clippy has read the tests do not read again.
 set -u
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
 exec </dev/null
 
-passed=0 failed=0 failures=() skipped=()
+passed=0 failed=0 failures=() skipped=() spent=()
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
@@ -27,7 +28,9 @@ step() {
   if "$@"; then
     passed=$((passed + 1))
     echo "── $name: ok ($((SECONDS - begin)) s)"
+    spent+=("$((SECONDS - begin)) $name")
   else
+    spent+=("$((SECONDS - begin)) $name")
     failed=$((failed + 1))
     failures+=("$name")
     echo "── $name: FAILED ($((SECONDS - begin)) s)"
@@ -44,6 +47,18 @@ skip() {
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# debian PACKAGE…: installs Debian packages, where this may be done without asking.
+debian() {
+  local as=()
+  have apt-get || return 1
+  if [[ $EUID -ne 0 ]]; then
+    sudo -n true 2>/dev/null || return 1
+    as=(sudo -n)
+  fi
+  echo "── installing $*"
+  ${as[@]+"${as[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
 
 # count FILE: adds what a test runner reported to the sums.
 tests_passed=0 tests_failed=0
@@ -160,11 +175,13 @@ report() {
 # The official clients of the Responses API, below target/, for tests/responses/clients.rs.
 clients="$(realpath -m "${CARGO_TARGET_DIR:-target}")/clients"
 python_client() {
+  python3 -c "import ensurepip" 2>/dev/null || debian python3 python3-venv || return 1
   test -x "$clients/py/bin/python" || python3 -m venv "$clients/py" || return 1
   "$clients/py/bin/python" -c "import openai" 2>/dev/null || "$clients/py/bin/pip" install -q openai
 }
 typescript_client() {
-  have node && have npm && mkdir -p "$clients/ts" && cd "$clients/ts" || return 1
+  { have node && have npm; } || debian nodejs npm || return 1
+  mkdir -p "$clients/ts" && cd "$clients/ts" || return 1
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   test -d node_modules/openai || npm install --silent openai typescript @types/node
 }
@@ -200,6 +217,7 @@ compile_typescript() {
     npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts
 }
 
+have c++ || debian g++ || skip "a C++ compiler" "it could not be installed; nothing that has Luau compiles"
 if ! have cargo-nextest; then
   echo "── installing cargo-nextest"
   cargo install cargo-nextest --locked ||
@@ -265,6 +283,8 @@ if [[ -f "$scratch/tests" ]] && have cargo-nextest; then
   echo "══ the slowest tests, in seconds:"
   slowest "$scratch/tests" | sed 's/^/   /'
 fi
+echo "══ the slowest steps, in seconds:"
+printf '%s\n' "${spent[@]}" | sort -rn | head -6 | sed 's/^/   /'
 echo "══ checks: $passed passed, $failed failed, ${#skipped[@]} not run"
 for name in ${skipped[@]+"${skipped[@]}"}; do echo "   not run: $name"; done
 for name in ${failures[@]+"${failures[@]}"}; do echo "   failed:  $name"; done

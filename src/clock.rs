@@ -13,12 +13,13 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The maximum interval between two calls of [`Clock::look`] in a process.
@@ -65,8 +66,8 @@ impl Offsets {
         Self(Mutex::new(vec![(0, offset_ms)]))
     }
 
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<(u64, i64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> parking_lot::MutexGuard<'_, Vec<(u64, i64)>> {
+        self.0.lock()
     }
 
     fn last(&self) -> i64 {

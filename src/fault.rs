@@ -47,12 +47,9 @@ mod off {
 
 #[cfg(feature = "faults")]
 mod on {
-    use std::{
-        cell::Cell,
-        collections::HashMap,
-        io::Write as _,
-        sync::{Mutex, OnceLock, PoisonError},
-    };
+    use std::{cell::Cell, collections::HashMap, io::Write as _, sync::OnceLock};
+
+    use parking_lot::Mutex;
 
     use super::Break;
 
@@ -87,7 +84,7 @@ mod on {
         let at = AT.get_or_init(|| At::read(&std::env::var("MOONSWARM_KILL_AT").ok()?));
         let Some(at) = at else { return };
         // Held until the end: the points are numbered in the order in which they are logged.
-        let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reached = REACHED.lock();
         reached.0 += 1;
         let n = reached.0;
         let of_name = reached.1.get_or_insert_default().entry(name.to_owned()).or_default();

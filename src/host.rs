@@ -61,9 +61,9 @@ pub struct HostConfig {
     pub blueprints: Option<PathBuf>,
     /// Directories, by name, whose files any blueprint may watch.
     pub watch: BTreeMap<String, PathBuf>,
-    /// Whether runs that were open before continue without a request.
+    /// True if runs that were open before continue without a request.
     pub recover: bool,
-    /// Whether a host that died three times in a row, each time soon after its start, takes up its
+    /// True if a host that died three times in a row, each time soon after its start, takes up its
     /// runs one at a time.
     pub safe_mode: bool,
     /// The limit on the memory that is held for all runs together, in bytes; derived from the
@@ -285,7 +285,7 @@ impl Host {
     /// Returns the model of an operator, for a response loop outside of the host.
     ///
     /// # Errors
-    /// When there is no such operator, or it calls no model itself.
+    /// Fails when there is no such operator, or it calls no model itself.
     pub fn model(&self, operator: &str) -> Result<LlmModel, NoModel> {
         LlmModel::of(self.engine.registry(), operator)
     }

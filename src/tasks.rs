@@ -22,14 +22,14 @@ pub use driven::Driver;
 /// Spawns onto one runtime, and waits for all of it at the end.
 #[derive(Debug, Clone)]
 pub struct Tasks {
-    place: Place,
+    place: Executor,
     tracker: TaskTracker,
     stop: CancellationToken,
 }
 
 /// The place where spawned work runs.
 #[derive(Debug, Clone)]
-enum Place {
+enum Executor {
     Runtime(Handle),
     Driven(Driver),
 }
@@ -58,16 +58,16 @@ pub enum Unfinished {
 impl Tasks {
     /// Returns tasks on `runtime`.
     pub fn new(runtime: Handle) -> Self {
-        Self::at(Place::Runtime(runtime))
+        Self::at(Executor::Runtime(runtime))
     }
 
     /// Returns tasks that run when, and in the order in which, their driver polls them.
     pub fn driven() -> (Self, Driver) {
         let driver = Driver::default();
-        (Self::at(Place::Driven(driver.clone())), driver)
+        (Self::at(Executor::Driven(driver.clone())), driver)
     }
 
-    fn at(place: Place) -> Self {
+    fn at(place: Executor) -> Self {
         Self { place, tracker: TaskTracker::new(), stop: CancellationToken::new() }
     }
 
@@ -81,8 +81,8 @@ impl Tasks {
     {
         let future = self.tracker.track_future(future);
         Spawned(match &self.place {
-            Place::Runtime(runtime) => Waits::Runtime(runtime.spawn(future)),
-            Place::Driven(driver) => Waits::Driven(driver.add(future).1),
+            Executor::Runtime(runtime) => Waits::Runtime(runtime.spawn(future)),
+            Executor::Driven(driver) => Waits::Driven(driver.add(future).1),
         })
     }
 
@@ -99,8 +99,8 @@ impl Tasks {
             work()
         };
         Spawned(match &self.place {
-            Place::Runtime(runtime) => Waits::Runtime(runtime.spawn_blocking(work)),
-            Place::Driven(driver) => Waits::Driven(driver.add(async move { work() }).1),
+            Executor::Runtime(runtime) => Waits::Runtime(runtime.spawn_blocking(work)),
+            Executor::Driven(driver) => Waits::Driven(driver.add(async move { work() }).1),
         })
     }
 

@@ -223,6 +223,10 @@ fn every_file_keeps_to_the_rules_of_the_house() {
         complaints.extend(source.complaints());
         missing.retain(|room| *room != source.room());
     }
+    let page = fs::read_to_string(src.with_file_name("ARCHITECTURE.md")).expect("it is text");
+    let rows: String = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let unnamed = ORDER.iter().filter(|room| !rows.contains(&format!("`{room}`")));
+    complaints.extend(unnamed.map(|room| format!("ARCHITECTURE.md has no row for {room}")));
     complaints
         .extend(missing.iter().map(|room| format!("the order names {room}, and it is not there")));
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));

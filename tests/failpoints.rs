@@ -20,7 +20,7 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Daemon, repository};
+use support::{Daemon, PAUSE, elapse, numbered_events, repository};
 
 /// Nothing in the scenario takes longer, not even a lease that has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -194,17 +194,15 @@ impl Client {
 
     /// Looks at something until it is so.
     async fn until(&mut self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        // Not `eventually`: its closures cannot be sent to the tasks that play trials.
         let since = Instant::now();
         loop {
             let seen = self.get(path).await;
             if is_so(&seen) {
                 return seen;
             }
-            if since.elapsed() > PATIENCE {
-                let runs = self.get("/v1/runs?limit=50").await;
-                panic!("{path} stays {seen}\n{runs}\n{}", self.said());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert!(since.elapsed() < PATIENCE, "{path} stays {seen}\n{}", self.said());
+            elapse(PAUSE).await;
         }
     }
 
@@ -397,15 +395,8 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
 async fn once(client: &mut Client, run: &str, steps: usize) {
     let text = client.get(&format!("/v1/runs/{run}/events")).await;
     let mut ends: BTreeMap<u64, u32> = BTreeMap::new();
-    let events: Vec<Value> = text
-        .as_str()
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect();
-    for (at, event) in events.iter().enumerate() {
-        assert_eq!(event["seq"], at + 1, "{event}");
+    let events = numbered_events(text.as_str().unwrap());
+    for event in &events {
         let kind = event["type"].as_str().unwrap();
         if matches!(kind, "step.completed" | "step.failed" | "step.canceled") {
             *ends.entry(event["data"]["step"].as_u64().unwrap()).or_default() += 1;

@@ -18,8 +18,8 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use moonswarm::protocol::RunId;
-use serde_json::{Value, json};
-use support::{Daemon, PATIENCE, send};
+use serde_json::json;
+use support::{Daemon, PATIENCE, numbered_events, send};
 
 const STEPS: u64 = 10;
 
@@ -248,14 +248,7 @@ async fn audit(daemon: &Daemon, ledger: &Ledger, run: &str, seed: u64) -> u64 {
 async fn gapless(daemon: &Daemon, run: &str) {
     let answer = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
     let text = answer.text().await.unwrap();
-    let events: Vec<Value> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect();
-    for (at, event) in events.iter().enumerate() {
-        assert_eq!(event["seq"], at + 1, "{event}");
-    }
+    let events = numbered_events(&text);
     let completed = events.iter().filter(|event| event["type"] == "step.completed").count();
     assert_eq!(completed as u64, STEPS);
     assert_eq!(events.last().unwrap()["type"], "run.ended");

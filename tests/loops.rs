@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::json;
-use support::{Daemon, send};
+use support::{Daemon, eventually, send, when};
 
 /// Each child writes that it began and that it ended, and rings; a slow one waits at its gate.
 const BLUEPRINT: &str = r#"
@@ -109,15 +109,14 @@ async fn a_kill_in_the_middle_of_a_batch_goes_on_with_the_siblings_that_were_don
     pipes.wait(&["end one", "end three", "start two", "start four"]);
     // What the children said is stored once the steps say so.
     let page = format!("/v1/runs/{run}/steps");
-    loop {
+    eventually("two completed tool calls", async || {
         let (_, steps) = send(daemon.get(&page)).await;
         let calls = steps["items"].as_array().unwrap().iter();
         let done = calls.filter(|it| it["kind"] == "tool_call" && it["state"] == "completed");
-        if done.count() == 2 {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+        let count = done.count();
+        when(count == 2, steps)
+    })
+    .await;
     daemon.kill();
 
     let daemon = Daemon::start_with(&data, &flags);

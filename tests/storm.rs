@@ -27,7 +27,7 @@ mod client;
 mod support;
 
 use client::{Opened, Socket, open_with};
-use support::{Daemon, PATIENCE, Shell, send};
+use support::{Daemon, Dice, PATIENCE, Shell, numbered_events, send};
 
 /// Each part of the flow adds something of its own to the sum, so that a part that was lost or done
 /// twice shows in the output, in the total that all runs share, or in both.
@@ -113,18 +113,6 @@ fn size() -> Size {
     match std::env::var("MOONSWARM_STORM").as_deref() {
         Ok("full") => Size { runs: 120, kills: 120 },
         _ => Size { runs: 20, kills: 12 },
-    }
-}
-
-/// Numbers that are the same in every test run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
     }
 }
 
@@ -270,14 +258,7 @@ fn launch(data: &Path) -> Daemon {
 async fn numbered(daemon: &Daemon, run: &str) -> Value {
     let answer = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
     let text = answer.text().await.unwrap();
-    let events: Vec<Value> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect();
-    for (at, event) in events.iter().enumerate() {
-        assert_eq!(event["seq"], at + 1, "{event}");
-    }
+    let events = numbered_events(&text);
     assert_eq!(events.last().unwrap()["type"], "run.ended");
     events[0].clone()
 }

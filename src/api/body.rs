@@ -88,8 +88,9 @@ impl Raw {
         Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
     }
 
-    /// Whether nobody said what it is: no type, or the one that curl sends where nobody said. Such a
-    /// body is read as what the route takes; a page cannot send it, since its bearer needs a preflight.
+    /// Returns true if nobody said what it is: no type, or the one that curl sends where nobody
+    /// said. Such a body is read as what the route takes; a page cannot send it, since its bearer
+    /// needs a preflight.
     pub(super) fn is_untold(&self) -> bool {
         self.kind.is_empty() || self.kind == "application/x-www-form-urlencoded"
     }

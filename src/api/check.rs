@@ -59,10 +59,10 @@ pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
     runs::bundle(Some(raw.text()?.to_owned()), None, None)
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CheckView {
-    /// Whether it can run: there is no finding that is an error.
+    /// True if it can run: no finding is an error.
     ok: bool,
     /// Errors and warnings, in the order of their places.
     #[schema(value_type = Vec<FindingBody>)]

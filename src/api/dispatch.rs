@@ -39,13 +39,13 @@ pub(super) enum DispatchBody {
     One(OneBody),
 }
 
-/// What an operator is to execute.
+/// A task for an operator.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OneBody {
     /// The operator's name.
     operator: String,
-    /// What it is given: any JSON.
+    /// The input: any JSON.
     #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Value>,
     /// In place of `input`: the input of an operator in the shape of the protocol
@@ -61,15 +61,15 @@ pub(super) struct OneBody {
 /// The answer to one of several.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SlotView {
-    /// What became of it, if it was begun.
+    /// The result, if it was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     dispatch: Option<DispatchView>,
-    /// Why it was not begun.
+    /// The reason why it was not started.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<ProblemBody>,
 }
 
-/// What a dispatch, or a list of them, is answered with.
+/// The answer to a dispatch, or to a list of them.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a schema of the OpenAPI document")]

@@ -24,7 +24,7 @@ use crate::{
     protocol::Json,
 };
 
-/// What a fork is to be.
+/// The request for a fork.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ForkBody {

@@ -32,7 +32,7 @@ pub(super) struct ReadyView {
     version: &'static str,
 }
 
-/// Says whether the host takes work.
+/// Returns whether the host accepts work.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "host",
     responses(

@@ -15,15 +15,15 @@ use crate::{door::Problem, token::Need};
 pub(super) struct OperatorView {
     /// The name that blueprints use.
     name: String,
-    /// What kind it is: process, lua, human, queue, echo, …
+    /// The kind: process, lua, human, queue, echo, …
     kind: String,
-    /// How many sessions are open as it; absent for kinds that have none.
+    /// The number of its open sessions; absent for kinds that have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     sessions: Option<usize>,
-    /// How many of them are connected.
+    /// The number of connected ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     connected: Option<usize>,
-    /// How a composite's members work together: fallback, race, quorum, round_robin.
+    /// The strategy of a composite: fallback, race, quorum, round_robin.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'static str>,
     /// The operators that a composite stands for, as far as the token reaches them.

@@ -51,7 +51,7 @@ pub(super) struct StartBody {
     /// The input.
     #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Json>,
-    /// What started it, for the run's history.
+    /// The cause of the start, for the history of the run.
     #[schema(value_type = Option<serde_json::Value>)]
     trigger: Option<Json>,
     /// How long to wait for the end before answering, at most a minute: `"30s"`.
@@ -61,7 +61,8 @@ pub(super) struct StartBody {
     seats: Option<BTreeMap<String, SessionId>>,
     /// The session that takes every task, whatever operators the agents name.
     delegate: Option<String>,
-    /// Where its child processes run; an absolute path on the host. Takes the verb `run.workdir`.
+    /// The working directory of its child processes; an absolute path on the host. Needs the verb
+    /// `run.workdir`.
     workdir: Option<String>,
 }
 
@@ -355,7 +356,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Why a run is stopped.
+/// The reason for stopping a run.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReasonBody {

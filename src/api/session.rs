@@ -34,7 +34,7 @@ use crate::{
     door::{self, Problem, ProblemBody, codes},
     engine::{Bearer, Caller, EngineError, rfc3339},
     protocol::SessionId,
-    session::{End, Link},
+    session::{Link, LinkEnd},
 };
 
 mod methods;
@@ -103,14 +103,14 @@ pub(super) async fn connect(
     let upgrade = upgrade.on_failed_upgrade(move |_| engine.disconnect(&lost));
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
-        let line = Box::new(Line::new(api, socket, link, caller, token));
+        let line = Box::new(SessionSocket::new(api, socket, link, caller, token));
         // Tracked as a task of the host, so that a stop waits until the peer was notified.
         let _ = tasks.spawn(line.serve()).await;
     }))
 }
 
 /// One connection.
-struct Line {
+struct SessionSocket {
     api: Api,
     socket: WebSocket,
     link: Arc<Link>,
@@ -123,7 +123,7 @@ struct Line {
     heard: Instant,
 }
 
-impl Line {
+impl SessionSocket {
     fn new(api: Api, socket: WebSocket, link: Arc<Link>, caller: Caller, token: String) -> Self {
         let (sender, events) = mpsc::channel(EVENTS);
         let watch = methods::Watch::new(sender, CancellationToken::new());
@@ -144,7 +144,7 @@ impl Line {
     }
 
     /// Moves frames until the peer is gone (`None`) or there is a reason to end.
-    async fn talk(&mut self) -> Result<Option<End>, Option<End>> {
+    async fn talk(&mut self) -> Result<Option<LinkEnd>, Option<LinkEnd>> {
         self.hello().await?;
         let ping = self.api.door.limits.ping;
         let mut beat = tokio::time::interval_at(self.heard + ping, ping);
@@ -161,7 +161,7 @@ impl Line {
             );
             tokio::select! {
                 biased;
-                () = stopping.cancelled() => return Ok(Some(End::Stopping)),
+                () = stopping.cancelled() => return Ok(Some(LinkEnd::Stopping)),
                 () = self.link.woken() => {}
                 Some(answer) = self.calls.next(), if !self.calls.is_empty() => {
                     self.answer(answer).await?;
@@ -177,17 +177,17 @@ impl Line {
                 },
                 _ = beat.tick() => {
                     if self.heard.elapsed() > ping.saturating_mul(2) {
-                        return Ok(Some(End::Silent));
+                        return Ok(Some(LinkEnd::Silent));
                     }
                     self.send(Message::Ping(Default::default())).await?;
                 }
-                () = tokio::time::sleep(left) => return Ok(Some(End::Expired)),
+                () = tokio::time::sleep(left) => return Ok(Some(LinkEnd::Expired)),
             }
         }
     }
 
     /// Handles a message; returns true if the peer closed the connection.
-    async fn hear(&mut self, message: Message) -> Result<bool, Option<End>> {
+    async fn hear(&mut self, message: Message) -> Result<bool, Option<LinkEnd>> {
         self.heard = Instant::now();
         let text = match message {
             Message::Text(text) => text,
@@ -207,8 +207,8 @@ impl Line {
         }
         match self.admit() {
             Ok(()) => {}
-            Err(EngineError::Store(_)) => return Err(Some(End::Revoked)),
-            Err(_) => return Err(Some(self.link.ended().cloned().unwrap_or(End::Expired))),
+            Err(EngineError::Store(_)) => return Err(Some(LinkEnd::Revoked)),
+            Err(_) => return Err(Some(self.link.ended().cloned().unwrap_or(LinkEnd::Expired))),
         }
         match Call::read(text.as_bytes()) {
             Err(refusal) => self.answer(refusal).await?,
@@ -231,7 +231,7 @@ impl Line {
         Ok(())
     }
 
-    async fn answer(&mut self, answer: Answer) -> Result<(), Option<End>> {
+    async fn answer(&mut self, answer: Answer) -> Result<(), Option<LinkEnd>> {
         if let Some(token) = &answer.renewed {
             self.token.clone_from(token);
             // The token was issued a moment ago.
@@ -243,7 +243,7 @@ impl Line {
         }
     }
 
-    async fn hello(&mut self) -> Result<(), Option<End>> {
+    async fn hello(&mut self) -> Result<(), Option<LinkEnd>> {
         let session = self.link.session().clone();
         let look = self.api.engine.session(&self.caller, &session).await;
         let view = look.map_err(|_| self.link.ended().cloned())?;
@@ -259,16 +259,16 @@ impl Line {
     }
 
     /// Sends one message; fails if the peer does not accept it in time.
-    async fn send(&mut self, message: Message) -> Result<(), Option<End>> {
+    async fn send(&mut self, message: Message) -> Result<(), Option<LinkEnd>> {
         match timeout(self.api.door.limits.send_time, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(None),
-            Err(_) => Err(Some(End::Slow)),
+            Err(_) => Err(Some(LinkEnd::Slow)),
         }
     }
 
     /// Sends the reason of the end, if the peer accepts it.
-    async fn say_goodbye(&mut self, end: &End) {
+    async fn say_goodbye(&mut self, end: &LinkEnd) {
         let reason = end.reason();
         let params = serde_json::json!({ "code": end.code(), "reason": reason }).to_string();
         let last = rpc::notify("session/close", self.link.sent(), &params);

@@ -24,7 +24,7 @@ use crate::{
 /// The default lifetime of a session's token, in milliseconds.
 const TTL_MS: u64 = 24 * 3_600 * 1_000;
 
-/// How a session is opened.
+/// The request to open a session.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OpenBody {
@@ -49,7 +49,7 @@ pub(super) struct OpenedView {
     session: String,
     /// Its token, shown once.
     token: String,
-    /// Where to connect: a WebSocket with the token as bearer.
+    /// The address of the WebSocket, which takes the token as bearer.
     ws: String,
     /// RFC 3339, UTC: when the token ends.
     expires_at: String,
@@ -155,7 +155,7 @@ pub(super) async fn close(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who is to hold a seat.
+/// The new holder of a seat.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SeatBody {
@@ -170,7 +170,7 @@ pub(super) struct SeatTaken {
     run: String,
     /// The operator.
     operator: String,
-    /// Who holds its seat now.
+    /// The current holder of its seat.
     session: String,
     /// Counts up with every change of the seat.
     epoch: u32,
@@ -210,7 +210,7 @@ pub(super) async fn seat(
     Ok(JsonBody(SeatTaken { run, operator, session, epoch }))
 }
 
-/// What a senior says to an attempt that asked.
+/// The answer of a senior to the question of an attempt.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdviceBody {

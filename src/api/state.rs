@@ -22,7 +22,7 @@ const MOST_KEY: usize = 1_024;
 /// The maximum number of links followed in a row.
 const MOST_DEPTH: u32 = 64;
 
-/// What is written.
+/// The written value.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PutBody {
@@ -47,7 +47,7 @@ pub(super) struct PutBody {
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
     #[schema(value_type = Option<serde_json::Value>)]
     content_kind: Option<ContentKind>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
@@ -96,12 +96,12 @@ pub(super) struct BatchOp {
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
     #[schema(value_type = Option<serde_json::Value>)]
     content_kind: Option<ContentKind>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
 
-/// What a batch does to a key.
+/// The change of a key in a batch.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Op {
@@ -114,7 +114,7 @@ enum Op {
     Unlink,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct BatchView {
     /// In the order of the changes.

@@ -112,7 +112,7 @@ pub(super) async fn get(
     Ok(JsonBody(api.engine.task(&caller, params::id(&task)?).await?))
 }
 
-/// What a person says to a task: `output`, or `reject`.
+/// The answer of a person to a task: `output`, or `reject`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AnswerBody {
@@ -120,7 +120,7 @@ pub(super) struct AnswerBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
-    /// Why the answer is no.
+    /// The reason for the refusal.
     reject: Option<String>,
     /// The `revision` of the task that was shown; with it, an answer to anything else is refused.
     revision: Option<String>,

@@ -112,7 +112,7 @@ pub(super) async fn list(
 pub(super) struct WhoView {
     /// `token`, or `attempt`: the handle or token of an attempt of a task.
     kind: &'static str,
-    /// Whose it is; absent for a bare handle.
+    /// The owner; absent for a bare handle.
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
     /// Its id; a bare handle has none.
@@ -122,7 +122,7 @@ pub(super) struct WhoView {
     role: &'static str,
     /// The verbs that it has.
     verbs: Vec<&'static str>,
-    /// What it reaches.
+    /// Its scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     scopes: Option<Vec<String>>,
     /// RFC 3339, UTC.
@@ -136,7 +136,7 @@ pub(super) struct WhoView {
     attempt: Option<u32>,
 }
 
-/// Says whose the bearer of the request is, and what it may do.
+/// Returns the owner of the bearer of the request, and its grant.
 #[utoipa::path(
     get, path = "/v1/whoami", operation_id = "whoami", tag = "tokens",
     responses((status = 200, description = "The holder.", body = WhoView)),

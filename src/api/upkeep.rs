@@ -74,7 +74,7 @@ pub(super) async fn check(
     Ok((kind, Body::from_stream(lines)).into_response())
 }
 
-/// What a collection is to do.
+/// The request for a collection.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GcBody {

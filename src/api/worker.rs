@@ -34,7 +34,7 @@ pub(super) use report::ResultBody;
 /// The maximum number of tasks of one lease.
 const MOST_LEASED: usize = 100;
 
-/// What a pull worker asks for.
+/// The request of a pull worker.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LeaseBody {
@@ -43,7 +43,7 @@ pub(super) struct LeaseBody {
     /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
     #[schema(pattern = "^[0-9]{1,3}s$")]
     wait: Option<String>,
-    /// How many tasks at most: 1 to 100, 1 by default.
+    /// The maximum number of tasks: 1 to 100, 1 by default.
     #[schema(minimum = 1, maximum = 100)]
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
@@ -121,7 +121,7 @@ pub(super) async fn prompt(
 pub(super) struct AcceptedView {
     /// Always true.
     accepted: bool,
-    /// Whether the same report had been accepted before.
+    /// True if the same report was accepted before.
     repeated: bool,
 }
 
@@ -232,7 +232,7 @@ pub(super) async fn artifact(
     Ok(JsonBody(api.engine.put_artifact(&holder, params.name, data).await?))
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressBody {
@@ -266,7 +266,7 @@ impl ProgressBody {
     }
 }
 
-/// Says how far the work is. It is shown to who watches, and not stored.
+/// Reports the progress of the work. It is shown to watchers, and not stored.
 #[utoipa::path(
     post, path = "/v1/worker/progress", operation_id = "worker_progress", tag = "worker",
     request_body = ProgressBody,
@@ -287,7 +287,7 @@ pub(super) async fn progress(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What an attempt asks.
+/// The question of an attempt.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QuestionBody {
@@ -332,7 +332,7 @@ pub(super) async fn heartbeat(
     Ok(JsonBody(api.engine.heartbeat(&holder).await?))
 }
 
-/// What a token for a task is to be.
+/// The request for the token of a task.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TaskTokenBody {

@@ -83,7 +83,7 @@ const REFUSED: [(&str, &str); 3] = [
     ("mcpServers", "it would start programs on this host; declare servers in moonswarm.toml"),
 ];
 
-/// What becomes of a key.
+/// The handling of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -100,9 +100,9 @@ pub enum Standing {
 pub struct KeyReport {
     /// The key.
     pub key: String,
-    /// What becomes of it.
+    /// The handling.
     pub standing: Standing,
-    /// Why, and what to do instead.
+    /// The reason, and the alternative.
     pub reason: &'static str,
 }
 
@@ -114,7 +114,7 @@ pub struct AgentFile {
     /// boolean), `worker` (an object of `subagent_type` and `tools`, from `worker_binding`) and
     /// `system`.
     pub fields: Map<String, Value>,
-    /// What becomes of each key, in the order of the file.
+    /// The handling of each key, in the order of the file.
     pub report: Vec<KeyReport>,
     /// The line that the body begins at, from 1.
     pub body_line: u32,
@@ -438,7 +438,7 @@ pub fn write(fields: &Map<String, Value>) -> String {
     out
 }
 
-/// How often a model may be asked.
+/// The maximum number of model calls.
 fn turns(value: &Value) -> Option<Value> {
     let turns = match value {
         Value::String(text) => text.trim().parse().ok(),
@@ -447,7 +447,7 @@ fn turns(value: &Value) -> Option<Value> {
     turns.filter(|turns| (1..=MAX_TURNS).contains(turns)).map(Value::from)
 }
 
-/// What a pull worker must have: texts by name.
+/// The labels that a pull worker needs: texts by name.
 fn labels(value: Value) -> Option<Value> {
     let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
     all.then_some(value)

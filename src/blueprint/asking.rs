@@ -7,7 +7,7 @@ pub const MOST_ANSWERERS: u32 = 50;
 /// The shortest time between two reminders, in milliseconds.
 pub const SHORTEST_REMINDER_MS: u64 = 1_000;
 
-/// Why nobody could ever answer: the key, and what is wrong with it.
+/// Returns the reason why nobody could ever answer: the key, and what is wrong with it.
 pub fn complaint(asking: &Asking) -> Option<(&'static str, String)> {
     if asking.by.len() > MOST_ANSWERERS as usize {
         return Some(("by", format!("more than {MOST_ANSWERERS} are named")));

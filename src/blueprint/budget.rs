@@ -1,4 +1,4 @@
-//! How much may be used: tokens and money.
+//! Budgets of tokens and money.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Usage;
 
-/// What an agent, or a run as a whole, may use.
+/// The budget of an agent, or of a run as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Budget {
@@ -24,7 +24,7 @@ pub struct Budget {
 pub struct UsedUp(String);
 
 impl Budget {
-    /// Whether it says nothing.
+    /// Returns true if it says nothing.
     pub fn is_open(&self) -> bool {
         self.tokens.is_none() && self.usd.is_none()
     }
@@ -38,7 +38,7 @@ impl Budget {
         }
     }
 
-    /// What of it is left after `used`; what was not reported uses nothing.
+    /// Returns the rest after `used`. Usage that was not reported counts as zero.
     #[must_use]
     pub fn left(self, used: &Usage) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// What of it is used up.
+    /// Returns the exhausted parts.
     pub fn used_up(&self, used: &Usage) -> Option<UsedUp> {
         if let (Some(most), Some(used)) = (self.tokens, used.tokens())
             && used >= most

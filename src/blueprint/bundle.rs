@@ -26,7 +26,7 @@ const FORMAT: u8 = 1;
 const INLINE: &str = "inline";
 const MAX_PATH_BYTES: usize = 512;
 
-/// Why a set of files is not a bundle.
+/// The reason why a set of files is not a bundle.
 #[derive(Debug, Error)]
 pub enum BundleError {
     /// A path that leaves the bundle, or could on some system.
@@ -34,7 +34,7 @@ pub enum BundleError {
     Path {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
     /// Nothing says which file is the blueprint.
@@ -60,7 +60,7 @@ pub enum BundleError {
     Io {
         /// The path.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Stored bytes of a format that this version does not know.
@@ -107,7 +107,7 @@ impl Bundle {
     /// A bundle of one file.
     ///
     /// # Errors
-    /// When the name is no plain path, or the text is too large.
+    /// Fails when the name is no plain path, or the text is too large.
     pub fn from_source(name: &str, text: impl Into<Arc<str>>) -> Result<Self, BundleError> {
         Self::from_files(BTreeMap::from([(name.to_owned(), text.into())]), Some(name))
     }
@@ -116,7 +116,7 @@ impl Bundle {
     /// `main.lua` or `main.luau`; a JSON file that stands alone is one, too.
     ///
     /// # Errors
-    /// When a path is not a plain relative one, a limit is broken, or there is no entry.
+    /// Fails when a path is not a plain relative one, a limit is broken, or there is no entry.
     pub fn from_files(
         files: BTreeMap<String, Arc<str>>,
         entry: Option<&str>,
@@ -147,7 +147,7 @@ impl Bundle {
     /// A bundle of a flow that is a table, and its agents.
     ///
     /// # Errors
-    /// When the text is too large.
+    /// Fails when the text is too large.
     pub fn from_flow(flow: &Json, agents: Option<&Json>) -> Result<Self, BundleError> {
         let mut document = serde_json::json!({ "name": INLINE, "flow": flow.to_value() });
         if let Some(agents) = agents {
@@ -205,7 +205,7 @@ impl Bundle {
     /// Reads the form that the store keeps.
     ///
     /// # Errors
-    /// When the format is unknown or the bytes are damaged.
+    /// Fails when the format is unknown or the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, BundleError> {
         let (&format, rest) = bytes.split_first().ok_or(BundleError::Damaged)?;
         if format != FORMAT {

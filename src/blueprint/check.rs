@@ -36,7 +36,7 @@ pub(crate) use tools::text_arguments;
 use checker::Checker;
 use value::{Table, is_function};
 
-/// What came out of a check.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
     /// The definition; there is none if any finding is an error.
@@ -72,7 +72,7 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     Checked { definition, findings }
 }
 
-/// Where things stand in the entry of a bundle.
+/// Returns the outline of the entry of a bundle.
 fn outline_of(bundle: &Bundle) -> Outline {
     match bundle.entry().ends_with(".json") {
         true => Outline::of_json(bundle.source()),
@@ -267,7 +267,7 @@ fn shown(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }
 
-/// What is recommended to the author of a blueprint that can run as it is.
+/// Returns the recommendations for a blueprint that can run as it is.
 pub fn recommend(bundle: &Bundle, definition: &Definition) -> Vec<Finding> {
     let mut notes = Vec::new();
     let outline = outline_of(bundle);
@@ -296,7 +296,7 @@ pub fn recommend(bundle: &Bundle, definition: &Definition) -> Vec<Finding> {
     notes
 }
 
-/// Whether a blueprint or an agent may have this name.
+/// Returns true if a blueprint or an agent may have this name.
 pub(crate) fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.len() <= 64

@@ -31,7 +31,7 @@ pub struct CompiledAgent {
     model_loop: Option<Arc<CompiledLoop>>,
 }
 
-/// What the templates of a task see.
+/// The values that the templates of a task see.
 #[derive(Debug, Clone, Copy)]
 pub struct Slots<'a> {
     /// The task's input.
@@ -57,7 +57,7 @@ impl Blueprint {
     /// Compiles a checked definition.
     ///
     /// # Errors
-    /// When a schema does not compile, which `check` finds before.
+    /// Fails when a schema does not compile, which `check` finds before.
     pub fn compile(bundle: Bundle, definition: Definition) -> Result<Self, SchemaError> {
         let schema = |document: &Option<Json>, closed| match document {
             None => Ok(Schema::any()),
@@ -110,7 +110,7 @@ impl Blueprint {
         &self.bundle
     }
 
-    /// What it declares.
+    /// Returns the declarations.
     pub fn definition(&self) -> &Definition {
         &self.definition
     }
@@ -135,7 +135,7 @@ impl Blueprint {
         self.agents.keys().map(String::as_str)
     }
 
-    /// What to say of an agent that it does not declare.
+    /// Returns the message for an agent that it does not declare.
     pub fn unknown_agent(&self, name: &str) -> String {
         let names: Vec<&str> = self.definition.agents.keys().map(String::as_str).collect();
         let known = if names.is_empty() { "it declares none".to_owned() } else { names.join(", ") };
@@ -153,7 +153,7 @@ impl CompiledAgent {
     /// The agent behind `ctx:approve`: a person, asked by a form.
     ///
     /// # Errors
-    /// When the form is not a JSON Schema.
+    /// Fails when the form is not a JSON Schema.
     pub fn approval(form: Option<&Json>) -> Result<Self, Failure> {
         let document = match form {
             Some(form) => form.clone(),
@@ -225,7 +225,7 @@ impl CompiledAgent {
         Self { agent: Arc::new(agent), ..self.for_model() }
     }
 
-    /// How its model works, where its operator is one.
+    /// The settings of its model's loop, if its operator is a model.
     pub fn model_loop(&self) -> Option<&Arc<CompiledLoop>> {
         self.model_loop.as_ref()
     }
@@ -253,7 +253,7 @@ impl CompiledAgent {
         &self.operator
     }
 
-    /// What it declares.
+    /// Returns the declarations.
     pub fn agent(&self) -> &Arc<Agent> {
         &self.agent
     }
@@ -268,7 +268,7 @@ impl CompiledAgent {
         &self.output
     }
 
-    /// How many of its attempts may be live at the same time.
+    /// Returns the maximum number of its live attempts.
     pub fn limit(&self) -> Option<u32> {
         self.agent.max_concurrency
     }
@@ -276,7 +276,7 @@ impl CompiledAgent {
     /// Renders its prompts.
     ///
     /// # Errors
-    /// When a template uses what is not there, or breaks a limit.
+    /// Fails when a template uses what is not there, or breaks a limit.
     pub fn render(
         &self,
         blueprint: &Blueprint,

@@ -34,13 +34,13 @@ pub struct CompiledLoop {
 pub struct CompiledTool {
     face: Face,
     schema: Schema,
-    /// Whether its agent takes the text by itself.
+    /// True if its agent takes the text by itself.
     bare: bool,
     timeout_ms: Option<u64>,
     does: Does,
 }
 
-/// What a call comes to.
+/// The target of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Does {
     /// A task of an agent; one that a tool stands for has the agent's name before a slash.
@@ -56,7 +56,7 @@ pub enum Does {
         op: StateCall,
         /// Which scope; the run's own if absent.
         scope: Option<String>,
-        /// What every key begins with.
+        /// The prefix of every key.
         prefix: String,
     },
 }
@@ -116,7 +116,7 @@ impl CompiledLoop {
         declared.tools.iter().filter_map(stand_in).collect()
     }
 
-    /// What is declared.
+    /// The declaration.
     pub fn declared(&self) -> &ModelLoop {
         &self.declared
     }
@@ -211,7 +211,7 @@ impl CompiledTool {
         })
     }
 
-    /// What a call of it comes to.
+    /// The target of its calls.
     pub fn does(&self) -> &Does {
         &self.does
     }
@@ -300,7 +300,7 @@ impl StateCall {
         }
     }
 
-    /// What the model is given of what was found: keys without the prefix, and none beyond it.
+    /// Returns the result for the model: keys without the prefix, and only those that have it.
     pub fn shown(self, found: Json, prefix: &str) -> Json {
         let own = |key: &str| key.strip_prefix(prefix).map(str::to_owned);
         let Value::Array(found) = found.to_value() else { return found };

@@ -1,4 +1,4 @@
-//! What a blueprint declares, after every check.
+//! The declarations of a blueprint, after every check.
 
 use std::collections::BTreeMap;
 
@@ -27,41 +27,41 @@ pub struct Definition {
     pub agents: BTreeMap<String, Agent>,
     /// Its flow, if that is a table of nodes.
     pub flow: Option<Json>,
-    /// What starts a run of it by itself.
+    /// The triggers that start a run.
     pub on: Vec<Trigger>,
     /// The layers of middleware that it names, in their order.
     pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
-    /// How deep runs may call each other.
+    /// The maximum depth of child runs.
     pub max_depth: Option<u32>,
     /// The longest that a run may take, in milliseconds.
     pub wall_ms: Option<u64>,
-    /// How many branches of a run may be open at the same time.
+    /// The maximum number of open branches of a run.
     pub max_width: Option<u32>,
-    /// How many tasks of a run may be open at the same time.
+    /// The maximum number of open tasks of a run.
     pub max_open_tasks: Option<u32>,
-    /// What a run may use.
+    /// The budget of a run.
     pub budget: Budget,
 }
 
-/// What starts a run by itself.
+/// A trigger that starts runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trigger {
-    /// What it waits for.
+    /// The event that it waits for.
     pub event: TriggerEvent,
     /// The input of the run; a signal's payload if there is none.
     pub input: Option<Json>,
 }
 
-/// What a trigger waits for.
+/// The event that a trigger waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TriggerEvent {
     /// A time.
     Schedule {
-        /// When.
+        /// The times.
         schedule: Box<Schedule>,
-        /// What becomes of times at which no host was running.
+        /// The handling of times at which no host was running.
         missed: Missed,
     },
     /// A signal to the blueprint.
@@ -70,12 +70,12 @@ pub enum TriggerEvent {
     Watch {
         /// Which.
         watch: Box<FileWatch>,
-        /// What becomes of changes while no host was running: once, or skip.
+        /// The handling of changes while no host was running: once, or skip.
         missed: Missed,
     },
 }
 
-/// What becomes of scheduled times that passed unheard.
+/// The handling of scheduled times that were missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
@@ -94,7 +94,7 @@ pub struct Agent {
     pub operator: String,
     /// The template of the system prompt.
     pub system: Option<String>,
-    /// Whether `system` is the prompt as it stands, and no template.
+    /// True if `system` is the prompt as it stands, and no template.
     pub literal: bool,
     /// The template of the prompt; by default the input.
     pub prompt: Option<String>,
@@ -104,54 +104,54 @@ pub struct Agent {
     pub input: Option<Json>,
     /// The JSON Schema of its output.
     pub output: Option<Json>,
-    /// What kind of sub-agent a session starts for it.
+    /// The kind of sub-agent that a session starts for it.
     pub worker: Option<WorkerBinding>,
     /// The argv template of a process.
     pub command: Vec<String>,
-    /// Whether a process that exits with another code than 0 is a failure.
+    /// True if a process that exits with another code than 0 is a failure.
     pub check: bool,
     /// The directory of a process, relative to the run's.
     pub cwd: Option<String>,
-    /// What a process gets in its environment.
+    /// The environment variables of its process.
     pub env: BTreeMap<String, String>,
-    /// Where a process runs: an environment's name, or one written out.
+    /// The environment of its process: a name, or a declaration.
     pub environment: Option<Json>,
     /// The queue that its tasks go to.
     pub queue: Option<String>,
-    /// What a pull worker must have to take its tasks.
+    /// The labels that a pull worker needs to take its tasks.
     pub labels: Labels,
     /// The tool of an MCP server that its tasks call.
     pub tool: Option<String>,
     /// Whom its tasks ask, for people.
     pub asking: Asking,
-    /// Whether it has a Lua function (`fn`).
+    /// True if it has a Lua function (`fn`).
     pub has_fn: bool,
-    /// How often a failed attempt is followed by another.
+    /// The retry policy for failed attempts.
     pub retry: Retry,
     /// Time for one attempt, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// How long a task waits for somebody to take it, in milliseconds.
+    /// The time for which a task waits to be taken, in milliseconds.
     pub park_ms: Option<u64>,
-    /// How many of its attempts are live at the same time, in the whole daemon.
+    /// The maximum number of its live attempts in the whole daemon.
     pub max_concurrency: Option<u32>,
     /// The names of the tools it may use (advisory for operators that cannot enforce it).
     pub tools: Vec<String>,
-    /// What its tasks may use in one run.
+    /// The budget of its tasks in one run.
     pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
-    /// How much a model is to reason for it (advisory, like the model).
+    /// The reasoning effort of its model (advisory, like the model).
     pub effort: Option<String>,
-    /// How often a model may be asked for it, as its file says.
+    /// The maximum number of model calls, as declared in its file.
     pub file_turns: Option<u32>,
-    /// How its model works, where its operator is one.
+    /// The settings of its model's loop, if its operator is a model.
     pub model_loop: Option<Box<ModelLoop>>,
 }
 
 /// The retry policy of an agent.
 pub type Retry = Backoff;
 
-/// What a session starts for an agent's task.
+/// The sub-agent that a session starts for an agent's task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerBinding {
     /// The kind of sub-agent.

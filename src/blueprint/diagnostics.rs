@@ -201,15 +201,15 @@ fn count(zero_based: usize) -> u32 {
     u32::try_from(zero_based).unwrap_or(u32::MAX - 1) + 1
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The blueprint cannot run.
     Error,
-    /// It can, but probably not as meant.
+    /// The blueprint can run, but probably not as intended.
     Warning,
-    /// It can, and as meant; there is something to know about it.
+    /// The blueprint can run as intended; the note explains something.
     Note,
 }
 
@@ -234,11 +234,11 @@ pub struct Finding {
     pub column: u32,
     /// One of [`code`].
     pub code: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
-    /// What to do about it, in one line.
+    /// The repair, in one line.
     pub hint: Option<String>,
 }
 
@@ -261,7 +261,7 @@ impl Finding {
         }
     }
 
-    /// What the Lua compiler says about a source that it cannot read.
+    /// Returns the finding for a source that the Lua compiler cannot read.
     pub fn syntax(
         file: impl Into<String>,
         line: u32,
@@ -272,7 +272,7 @@ impl Finding {
         Self::error(file, at, code::SYNTAX, message)
     }
 
-    /// What the chunk said when it failed.
+    /// Returns the finding for a chunk that failed.
     pub fn script(
         file: impl Into<String>,
         line: u32,
@@ -303,7 +303,7 @@ impl Finding {
         self
     }
 
-    /// Whether the blueprint cannot run because of it.
+    /// Returns true if the blueprint cannot run because of it.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }

@@ -7,13 +7,13 @@
 
 use thiserror::Error;
 
-/// Why a text is not a duration.
+/// The reason why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DurationError {
-    /// It does not have the shape of a duration.
+    /// The text does not have the shape of a duration.
     #[error(r#"read {0:?} as a duration such as "90s", "20m", "1h30m" or "250ms""#)]
     Shape(String),
-    /// It is longer than can be stored.
+    /// The duration is longer than can be stored.
     #[error("read {0:?} as a duration: it is too long")]
     TooLong(String),
 }
@@ -49,7 +49,7 @@ impl Loose {
 /// [`old_form`] names are read as well.
 ///
 /// # Errors
-/// When the text has another shape, or the duration is over a hundred years.
+/// Fails when the text has another shape, or the duration is over a hundred years.
 pub fn parse_duration(text: &str) -> Result<u64, DurationError> {
     read(text).map(|(ms, _)| ms)
 }
@@ -120,7 +120,7 @@ fn whole_ms(ms: f64) -> Option<u64> {
     (0.0..=LONGEST_MS as f64).contains(&ms).then_some(ms as u64)
 }
 
-/// What both sides of the sandbox read: a text, its milliseconds, and its place in the grammar.
+/// The cases for both sides of the sandbox: a text, its milliseconds, and its place in the grammar.
 #[cfg(test)]
 pub(crate) const CASES: &[(&str, Option<u64>, bool)] = &[
     ("250ms", Some(250), true),

@@ -23,11 +23,11 @@ use super::template::{
 /// Steps of the interpreter in one expression: a few milliseconds.
 const FUEL: u64 = 100_000;
 
-/// How deep a value is, and how many parts one level of it has, at most.
+/// The maximum depth of a value, and the maximum number of parts per level.
 const DEEPEST: usize = 100;
 const MOST_ITEMS: usize = 100_000;
 
-/// How a string is to be read.
+/// The interpretation of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// As text with slots, or as one slot that keeps its type.
@@ -40,7 +40,7 @@ pub enum Reading {
 
 static SHARED: LazyLock<Templates> = LazyLock::new(|| Templates::with_fuel(FUEL));
 
-/// Whether a string has anything to be put in.
+/// Returns true if a string has anything to be put in.
 pub fn has_slots(text: &str) -> bool {
     text.contains("{{") || text.contains("{%") || text.contains("{#")
 }
@@ -49,7 +49,7 @@ pub fn has_slots(text: &str) -> bool {
 /// (`plan.steps`), in order.
 ///
 /// # Errors
-/// When it does not parse.
+/// Fails when it does not parse.
 pub fn names(text: &str, reading: Reading) -> Result<BTreeSet<String>, TemplateError> {
     match expression_in(text, reading) {
         None => SHARED.undeclared(text),
@@ -66,10 +66,10 @@ pub fn names(text: &str, reading: Reading) -> Result<BTreeSet<String>, TemplateE
     }
 }
 
-/// What a string says with these slots.
+/// Evaluates a string with these slots.
 ///
 /// # Errors
-/// When it does not parse, uses what is not there, or breaks a limit.
+/// Fails when it does not parse, uses what is not there, or breaks a limit.
 pub fn evaluate(
     text: &str,
     reading: Reading,
@@ -150,7 +150,7 @@ pub(super) fn path(expression: &str) -> Option<&str> {
     path.split('.').all(name).then_some(path)
 }
 
-/// What stands between the braces of a string that is nothing but one slot.
+/// Returns the text between the braces of a string that is exactly one slot.
 fn only_slot(text: &str) -> Option<&str> {
     let inside = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
     let mut starts = 0;

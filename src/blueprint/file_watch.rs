@@ -1,10 +1,10 @@
-//! What a file watch looks at: a pattern of paths below one directory.
+//! The subject of a file watch: a pattern of paths below one directory.
 
 use std::fmt;
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// How long files rest before they count, if nobody says.
+/// The default time for which files must be unchanged before they count.
 const SETTLE_MS: u64 = 1_000;
 /// The longest pattern.
 const LONGEST: usize = 200;
@@ -19,7 +19,7 @@ pub struct FileWatch {
     matcher: GlobMatcher,
 }
 
-/// Why a watch cannot be.
+/// The reason why a watch cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadWatch {
     /// The pattern.
@@ -27,7 +27,7 @@ pub enum BadWatch {
     Pattern {
         /// As it was written.
         pattern: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
@@ -66,7 +66,7 @@ impl FileWatch {
         })
     }
 
-    /// How long files rest, in milliseconds, and how many of its runs may be open at a time.
+    /// Sets the time for which files must be unchanged, in milliseconds, and the maximum number of open runs.
     #[must_use]
     pub fn with(self, settle_ms: Option<u64>, open: Option<u32>) -> Self {
         Self {
@@ -86,23 +86,23 @@ impl FileWatch {
         self.root.as_deref()
     }
 
-    /// How long files rest before a change of them counts, in milliseconds.
+    /// Returns the time for which files must be unchanged before a change counts, in milliseconds.
     pub fn settle_ms(&self) -> u64 {
         self.settle_ms
     }
 
-    /// How many of its runs may be open at a time.
+    /// Returns the maximum number of its open runs.
     pub fn max_open(&self) -> u32 {
         self.open
     }
 
-    /// What tells it from the other watches of its blueprint.
+    /// Returns the key that distinguishes it from the other watches of its blueprint.
     pub fn id(&self) -> String {
         format!("{}:{}", self.root.as_deref().unwrap_or_default(), self.pattern)
     }
 
-    /// Whether a path below its directory is meant. What begins with a dot is only if the pattern
-    /// spells the dot.
+    /// Returns true if a path below its directory is meant. What begins with a dot is only if the
+    /// pattern spells the dot.
     pub fn matches(&self, path: &str) -> bool {
         let hidden = path.split('/').any(|part| part.starts_with('.'));
         let dotted = self.pattern.split('/').any(|part| part.starts_with('.'));
@@ -123,7 +123,7 @@ impl FileWatch {
         self.pattern[..end].trim_end_matches('/')
     }
 
-    /// How many parts a path that matches has at most; none if there is no such bound.
+    /// Returns the maximum number of parts of a matching path; none if there is no bound.
     pub fn depth(&self) -> Option<usize> {
         let bounded = !self.pattern.contains("**") && !self.pattern.contains('{');
         bounded.then(|| self.pattern.split('/').count())

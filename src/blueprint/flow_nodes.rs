@@ -10,9 +10,9 @@ use super::{
 /// A node of a flow that is a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowNode {
-    /// Where it is in the flow, as a JSON pointer that begins with `/flow`.
+    /// The JSON pointer, which begins with `/flow`.
     pub at: String,
-    /// What a person reads, as in the graph of the flow.
+    /// The label, as in the graph of the flow.
     pub title: String,
     /// The line in the blueprint's file, from 1: of the node, or of the nearest thing around it that is
     /// written out there.

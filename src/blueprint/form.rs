@@ -10,7 +10,7 @@ use crate::protocol::Json;
 /// The most choices that a field lists.
 const MOST_CHOICES: usize = 200;
 
-/// What a person fills in.
+/// A form for a person.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Form {
     /// The fields, in the schema's order. A schema of an object has one for each property; any
@@ -23,20 +23,20 @@ pub struct Form {
 pub struct Field {
     /// Its key in the answer; null where the field is the answer itself.
     pub name: Option<String>,
-    /// What to call it: the schema's `title`, else its name.
+    /// The label: the schema's `title`, or its name.
     pub label: String,
-    /// What it is for: the schema's `description`.
+    /// The schema's `description`.
     pub description: Option<String>,
     /// `boolean`, `string`, `integer`, `number`, `choice` (one of `choices`), or `json` for
     /// everything that takes JSON to write.
     pub r#type: String,
-    /// Whether the answer needs it.
+    /// True if the answer requires it.
     pub required: bool,
-    /// What it is when nothing is filled in; absent where there is none.
+    /// The default, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "some")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub default: Option<Json>,
-    /// What can be chosen.
+    /// The choices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub choices: Vec<Json>,
@@ -77,7 +77,7 @@ impl Form {
     }
 }
 
-/// Whether the properties say all of it: nothing else applies to the same object.
+/// Returns true if the properties say all of it: nothing else applies to the same object.
 fn is_plain_object(schema: &Value) -> bool {
     const MORE: [&str; 6] = ["allOf", "anyOf", "oneOf", "$ref", "if", "not"];
     let object = schema.get("type").is_none_or(|kind| kind == "object");
@@ -113,10 +113,10 @@ impl Field {
         }
     }
 
-    /// What a typed line fills in; nothing where an optional field is left empty.
+    /// Returns the value of a typed line; none if an optional field is left empty.
     ///
     /// # Errors
-    /// What is wrong with it, as a fragment.
+    /// Returns the problem, as a fragment.
     pub fn read(&self, line: &str) -> Result<Option<Value>, String> {
         let line = line.trim();
         if line.is_empty() {

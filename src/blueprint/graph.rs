@@ -13,19 +13,19 @@ use super::{Blueprint, locate::Outline};
 
 /// A part of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// How its parts follow each other.
+pub struct GraphPart {
+    /// The order of its parts.
     pub shape: Shape,
-    /// What a person reads.
+    /// The label for people.
     pub label: String,
-    /// What is in it, each with the word on the way to it.
-    pub parts: Vec<(String, Part)>,
+    /// The parts inside, each with the label of the edge to it.
+    pub parts: Vec<(String, GraphPart)>,
 }
 
-/// How the parts of a part follow each other.
+/// The order of the parts of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// It has none: something that is done.
+    /// A leaf: one operation.
     Leaf,
     /// One after the other.
     Seq,
@@ -41,12 +41,12 @@ pub enum Shape {
     End,
 }
 
-/// What one node of a table says, without what is in it.
+/// Returns the label of one node of a table, without its children.
 pub(super) fn title(node: &serde_json::Value) -> String {
     table::part(node).label
 }
 
-impl Part {
+impl GraphPart {
     fn new(shape: Shape, label: impl Into<String>, parts: Vec<(String, Self)>) -> Self {
         Self { shape, label: label.into(), parts }
     }
@@ -57,7 +57,7 @@ impl Part {
 }
 
 /// The graph of a blueprint's flow.
-pub fn of(blueprint: &Blueprint) -> Part {
+pub fn of(blueprint: &Blueprint) -> GraphPart {
     let definition = blueprint.definition();
     let parts = match &definition.flow {
         Some(flow) => vec![(String::new(), table::part(&flow.to_value()))],
@@ -67,10 +67,10 @@ pub fn of(blueprint: &Blueprint) -> Part {
             script::parts(source, start)
         }
     };
-    Part::new(Shape::Seq, definition.name.clone(), parts)
+    GraphPart::new(Shape::Seq, definition.name.clone(), parts)
 }
 
-impl Part {
+impl GraphPart {
     /// Draws it as lines of text.
     pub fn tree(&self) -> String {
         draw::tree(self)

@@ -43,12 +43,12 @@ impl Labels {
         Ok(Self(labels))
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all of these are among those of a worker.
+    /// Returns true if all of these are among those of a worker.
     pub fn fit(&self, worker: &Self) -> bool {
         self.0.iter().all(|(name, value)| worker.0.get(name) == Some(value))
     }

@@ -5,13 +5,13 @@
 /// A function of the library.
 #[derive(Debug, Clone, Copy)]
 pub struct Function {
-    /// What it belongs to: `ctx`, `ctx.state`, `swarm`, `swarm.schema`, …
+    /// The owner: `ctx`, `ctx.state`, `swarm`, `swarm.schema`, …
     pub of: &'static str,
     /// Its name.
     pub name: &'static str,
     /// Its arguments: name, type in Luau; a `?` at the end of the type for one that may be left out.
     pub takes: &'static [(&'static str, &'static str)],
-    /// What it returns, in Luau; empty for nothing.
+    /// The return type, in Luau; empty for none.
     pub gives: &'static str,
     /// One line about it.
     pub about: &'static str,
@@ -20,7 +20,7 @@ pub struct Function {
 /// A value of the library that is no function.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// What it belongs to.
+    /// The owner.
     pub of: &'static str,
     /// Its name.
     pub name: &'static str,
@@ -40,7 +40,7 @@ const fn f(
     Function { of, name, takes, gives, about }
 }
 
-/// Whether functions of an owner are called with a colon.
+/// Returns true if functions of an owner are called with a colon.
 pub fn is_method(of: &str) -> bool {
     matches!(of, "ctx" | "ctx.state" | "f" | "run")
 }

@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 24;
 
 const MAX_CLOSED: usize = 32;
 
-/// How the value of an entry is written.
+/// The notation of the value of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
     /// As a string whose first character stands at the place.
@@ -41,7 +41,7 @@ pub(super) struct Spot {
     pub form: Form,
 }
 
-/// What a source refers to.
+/// The references of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     /// `require("./…")`, relative to the file.
@@ -67,10 +67,10 @@ pub(super) struct AgentUse {
     pub at: Position,
 }
 
-/// What was found in one source.
+/// The findings of one source.
 #[derive(Debug, Default)]
 pub(super) struct Outline {
-    /// Where `swarm.blueprint` is called.
+    /// The place of the call of `swarm.blueprint`.
     pub blueprint: Option<Position>,
     /// The files that it refers to, in their order.
     pub references: Vec<Reference>,
@@ -120,7 +120,7 @@ impl Outline {
         }
     }
 
-    /// Where the blueprint begins.
+    /// Returns the start of the blueprint.
     pub fn start(&self) -> Position {
         self.blueprint.unwrap_or(Position::START)
     }
@@ -141,7 +141,7 @@ pub(super) fn pointer(parent: &str, segment: &str) -> String {
     format!("{parent}/{}", segment.replace('~', "~0").replace('/', "~1"))
 }
 
-/// What encloses a token.
+/// The enclosure of a token.
 enum Frame {
     /// A table constructor; `path` is its pointer if it belongs to the blueprint.
     Table { path: Option<String>, entries: usize, current: Option<String>, fresh: bool },
@@ -310,7 +310,7 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Whether the `if` at `index` stands where an expression does.
+    /// Returns true if the `if` at `index` stands where an expression does.
     fn is_expression(&self, index: usize, branch_is_expression: bool) -> bool {
         let Some(before) = index.checked_sub(1).map(|index| &self.tokens[index]) else {
             return false;
@@ -351,7 +351,7 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// What the call with its function's name at `index` refers to.
+    /// Returns the reference of the call whose function name is at `index`.
     fn call_of(&self, index: usize) -> Option<(Target, (String, Position))> {
         let before = index.checked_sub(1).and_then(|before| self.tokens.get(before));
         let field = before.is_some_and(|before| before.is_symbol("."));

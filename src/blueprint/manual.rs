@@ -7,6 +7,9 @@ use super::library::{self, FIELDS, FUNCTIONS, Function, is_method};
 
 const MANUAL: &str = include_str!("../../lua/manual.md");
 
+/// The length in bytes above which the declaration of a type is written on several lines.
+const LONGEST_LINE: usize = 110;
+
 /// Owners, in the order of the index, with what they are.
 const OWNERS: [(&str, &str); 10] = [
     ("ctx", "What a flow can do. Each call is durable: what it gave is in the journal."),
@@ -21,14 +24,14 @@ const OWNERS: [(&str, &str); 10] = [
     ("run", "A run in a test, from `t.start`."),
 ];
 
-/// What stands in the manual about a function.
+/// The entry of the manual for a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'t> {
     /// The function as it is called: `ctx:run`, `swarm.fail`.
     pub name: &'t str,
-    /// What it does.
+    /// The description.
     pub text: &'t str,
-    /// What it raises.
+    /// The errors.
     pub errors: &'t str,
     /// Code that shows it.
     pub example: &'t str,
@@ -65,7 +68,7 @@ pub fn page(function: &Function) -> Option<String> {
     let entry = entries().into_iter().find(|entry| entry.name == name)?;
     let mut out = format!("# {name}\n\n{}\n\n```luau\n{}\n", function.about, signature(function));
     for (name, is) in types_of(function) {
-        let _ = writeln!(out, "type {name} = {is}");
+        let _ = writeln!(out, "{}", type_text(name, is));
     }
     let _ = write!(
         out,
@@ -80,11 +83,18 @@ pub fn page(function: &Function) -> Option<String> {
 /// The list of all functions and values.
 pub fn index() -> String {
     let mut out = String::from(
-        "# The library, function by function\n\nWhat a blueprint and its tests are written with. [Blueprints](../blueprints.md) has the whole; \
-         `moonswarm doc NAME` shows a page in the terminal.\n\nIn the examples, a line `--> 3` says what the flow gives, and `--> fails blocked` how it ends. \
-         Their agents are `planner`, `coder` and `reviewer`, which return their input; `double`, which doubles `n`; `slow`, whose answer never comes; and \
-         `broken`, which fails with kind `worker`. The stored blueprint `child` returns `{ got = input }`. A run in a test is of `example.lua`, which asks \
-         its `reviewer` as often as `times` says, and its `helper`, a model with the tool `add`, what `help` says. All of it runs with the tests of this program.\n",
+        "# The library, function by function\n\n\
+         These are the functions for blueprints and their tests. [Blueprints](../blueprints.md) explains how they work\n\
+         together. `moonswarm doc NAME` shows a page in the terminal.\n\n\
+         All examples are executed by the tests of this program. A line `--> 3` states the output of the flow, and\n\
+         `--> fails blocked` the kind of its failure. The examples share these agents:\n\n\
+         | agent | what it does |\n|---|---|\n\
+         | `planner`, `coder`, `reviewer` | return their input |\n\
+         | `double` | doubles `n` |\n\
+         | `slow` | never answers |\n\
+         | `broken` | fails with kind `worker` |\n\n\
+         The stored blueprint `child` returns `{ got = input }`. The tests run `example.lua`: it calls its `reviewer` `times`\n\
+         times, and gives `help` to its `helper`, a model with the tool `add`.\n",
     );
     for (of, about) in OWNERS {
         let _ = write!(out, "\n## {of}\n\n{about}\n\n| | |\n|---|---|\n");
@@ -124,7 +134,29 @@ fn types_of(function: &Function) -> Vec<(&'static str, &'static str)> {
     found
 }
 
-/// With a capital letter at its beginning.
+/// Returns the declaration of a type; one field per line if one line is too long.
+fn type_text(name: &str, is: &str) -> String {
+    let line = format!("type {name} = {is}");
+    let fields = is.strip_prefix("{ ").and_then(|is| is.strip_suffix(" }"));
+    let Some(fields) = fields.filter(|_| line.len() > LONGEST_LINE) else { return line };
+    let mut depth = 0_usize;
+    let mut text = format!("type {name} = {{\n  ");
+    for c in fields.chars() {
+        match c {
+            '{' | '(' | '[' => depth += 1,
+            '}' | ')' | ']' => depth -= 1,
+            _ => {}
+        }
+        match (c, depth) {
+            (',', 0) => text.push_str(",\n "),
+            _ => text.push(c),
+        }
+    }
+    text.push_str(",\n}");
+    text
+}
+
+/// Returns the text with a capital first letter.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())

@@ -9,43 +9,43 @@ use crate::{
     protocol::Json,
 };
 
-/// What an agent declares for its loop.
+/// The declaration of a loop.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelLoop {
     /// Its tools.
     pub tools: Vec<Tool>,
-    /// How often the model is asked.
+    /// The maximum number of model calls.
     pub max_turns: Option<u32>,
     /// Money in US dollars for one task.
     pub max_cost: Option<Decimal>,
     /// Time for one task, in milliseconds.
     pub max_duration_ms: Option<u64>,
-    /// How often the same batch of calls may come in a row.
+    /// The maximum number of identical batches of calls in a row.
     pub max_repeats: Option<u32>,
-    /// How many calls may fail in a row.
+    /// The maximum number of failed calls in a row.
     pub max_failures: Option<u32>,
-    /// How many calls of tools there may be.
+    /// The maximum number of tool calls.
     pub max_tool_calls: Option<u32>,
-    /// What is looked at on the way.
+    /// The rules.
     pub rules: Vec<Rule>,
-    /// How the conversation is kept short.
+    /// The compaction of the conversation.
     pub compaction: Option<Compaction>,
-    /// Where turns are written before they leave the conversation.
+    /// The place to which turns are written before they leave the conversation.
     pub flush: Option<Flush>,
     /// The part of a limit at which a warning is told.
     pub warn_at: Option<f64>,
-    /// What happens once `max_cost` is used up.
+    /// The action when `max_cost` is used up.
     pub exceeded: Exceeded,
 }
 
-/// Where turns are written before they leave a conversation.
+/// The place to which turns are written before they leave a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
     /// Which scope of state; the run's own if absent.
     pub scope: Option<String>,
-    /// What every key begins with.
+    /// The prefix of every key.
     pub prefix: String,
-    /// Whether nothing leaves the conversation that could not be written.
+    /// True if nothing leaves the conversation that could not be written.
     pub required: bool,
 }
 
@@ -54,21 +54,21 @@ pub struct Flush {
 pub struct Tool {
     /// Its name to the model; of a server or of state what stands before the names of its tools.
     pub name: String,
-    /// What it is for.
+    /// The description.
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub input: Option<Json>,
-    /// Whether it may be called.
+    /// True if it may be called.
     pub approve: Approve,
-    /// Whether it may be executed beside others.
+    /// True if it may be executed beside others.
     pub parallel_safe: bool,
     /// Time for one attempt, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// What executes it.
+    /// The executor.
     pub target: Target,
 }
 
-/// What executes a tool.
+/// The executor of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Another agent of the blueprint.
@@ -86,11 +86,11 @@ pub enum Target {
     Function(usize),
     /// State.
     State {
-        /// Whether it may be changed.
+        /// True if it may be changed.
         write: bool,
         /// Which scope; the run's own if absent.
         scope: Option<String>,
-        /// What every key begins with.
+        /// The prefix of every key.
         prefix: String,
     },
 }
@@ -98,7 +98,7 @@ pub enum Target {
 /// Something that is looked at on the way, and what is done about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// When it is asked.
+    /// The moment of its evaluation.
     pub on: On,
     /// The condition; always, if absent.
     pub when: Option<String>,
@@ -114,7 +114,7 @@ pub struct Rule {
     pub say: Option<String>,
 }
 
-/// When a rule is asked.
+/// The moment at which a rule is evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
     /// Before the model is asked.
@@ -144,7 +144,7 @@ impl ModelLoop {
     }
 }
 
-/// Whether a name fits one that may end in `*`.
+/// Returns true if a name fits one that may end in `*`.
 pub fn name_fits(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(begin) => name.starts_with(begin),

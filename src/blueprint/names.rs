@@ -11,10 +11,10 @@ use super::tokens::{Kind, Token};
 
 mod expressions;
 
-/// How deep blocks and expressions may be nested.
+/// The maximum nesting of blocks and expressions.
 const DEEPEST: usize = 150;
 
-/// What was found in one source.
+/// The findings of one source.
 #[derive(Debug, Default)]
 pub(super) struct Names<'s> {
     /// Globals that are read, by the place of their token.
@@ -25,7 +25,7 @@ pub(super) struct Names<'s> {
     pub locals: BTreeSet<&'s str>,
     /// Calls of methods of `ctx` and `ctx.state`.
     pub calls: Vec<Call<'s>>,
-    /// What functions return, by the place of the word `function`.
+    /// The return values of functions, by the offset of the word `function`.
     pub functions: HashMap<usize, Returns>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Names<'s> {
 pub(super) struct Global<'s> {
     pub name: &'s str,
     pub at: usize,
-    /// Whether it is called or indexed, which fails where there is no such global.
+    /// True if it is called or indexed, which fails where there is no such global.
     pub needed: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Value<'s> {
     pub is: Shape<'s>,
 }
 
-/// How a value is written.
+/// The notation of a value.
 #[derive(Debug)]
 pub(super) enum Shape<'s> {
     Text,
@@ -70,12 +70,12 @@ pub(super) enum Shape<'s> {
     Other,
 }
 
-/// What a function returns.
+/// The return values of a function.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
-    /// Whether some `return` has a value.
+    /// True if some `return` has a value.
     pub some: bool,
-    /// Where a `return` has a second value.
+    /// The offset of a second value of a `return`.
     pub second: Option<usize>,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn names<'s>(tokens: &[Token<'s>]) -> Option<Names<'s>> {
     (reader.at == tokens.len()).then_some(reader.out)
 }
 
-/// What stands before an operator or an assignment.
+/// The operand before an operator or an assignment.
 enum Operand<'s> {
     Name(&'s str, usize),
     Call,
@@ -235,7 +235,7 @@ impl<'s> Reader<'_, 's> {
         Some(())
     }
 
-    /// Whether what comes makes an expression of a word that could stand alone.
+    /// Returns true if what comes makes an expression of a word that could stand alone.
     fn goes_on(&self, ahead: usize) -> bool {
         let symbol = self.symbol(ahead);
         matches!(symbol, Some("=" | "." | "(" | "[" | ":" | "{" | "," | "+" | "-" | ".."))

@@ -9,7 +9,7 @@ use super::tokens::{Kind, Token, tokens};
 /// The name of the function that is called. No source may use it.
 pub const EACH: &str = "__moonswarm_each";
 
-/// What encloses a token.
+/// The enclosure of a token.
 enum Frame {
     /// A bracket, or an expression in a text.
     Bracket,
@@ -24,7 +24,7 @@ enum Frame {
 /// The source with the calls, or `None` if it has no such loop.
 ///
 /// # Errors
-/// When the source uses the name of the function itself.
+/// Fails when the source uses the name of the function itself.
 pub fn order_loops(source: &str) -> Result<Option<String>, String> {
     let tokens = tokens(source);
     if let Some(token) = tokens.iter().find(|token| token.is_name(EACH)) {
@@ -51,7 +51,7 @@ pub fn order_loops(source: &str) -> Result<Option<String>, String> {
     Ok(Some(out))
 }
 
-/// Whether `ipairs` always is the library's: wherever the name stands, it is called.
+/// Returns true if `ipairs` always is the library's: wherever the name stands, it is called.
 fn keeps_ipairs(tokens: &[Token<'_>]) -> bool {
     tokens.iter().enumerate().filter(|(_, token)| token.is_name("ipairs")).all(|(index, _)| {
         let called = tokens.get(index + 1).is_some_and(|next| next.is_symbol("("));
@@ -67,7 +67,7 @@ struct Scan<'t, 's> {
 }
 
 impl Scan<'_, '_> {
-    /// Where the values of each loop begin and end, as byte offsets.
+    /// The start and end of the values of each loop, as byte offsets.
     fn loops(&self) -> Vec<(usize, usize)> {
         let mut frames: Vec<Frame> = Vec::new();
         let mut found = Vec::new();
@@ -129,7 +129,8 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Whether the values from one token to another are one call of `ipairs`, which is in order.
+    /// Returns true if the values from one token to another are one call of `ipairs`, which is in
+    /// order.
     fn is_ipairs(&self, first: usize, end: usize) -> bool {
         let values = &self.tokens[first..end];
         if !self.keep_ipairs || !values.first().is_some_and(|token| token.is_name("ipairs")) {
@@ -149,7 +150,7 @@ impl Scan<'_, '_> {
         false
     }
 
-    /// Whether an `if` begins a statement, which has an `end`.
+    /// Returns true if an `if` begins a statement, which has an `end`.
     fn is_statement(&self, index: usize) -> bool {
         match index.checked_sub(1).map(|before| &self.tokens[before].kind) {
             None => true,
@@ -162,7 +163,7 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Where a word that was cut out of the source stands in it.
+    /// Returns the offset of a word that was cut out of the source.
     fn offset(&self, word: &str) -> usize {
         word.as_ptr() as usize - self.source.as_ptr() as usize
     }

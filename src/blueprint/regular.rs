@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 /// which may have no end.
 ///
 /// # Errors
-/// When it is none, or has more bytes, and what the system says.
+/// Fails when it is not a regular file, has more bytes, or cannot be read.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     // The open of a pipe would wait for whoever writes into it.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

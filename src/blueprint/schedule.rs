@@ -1,4 +1,4 @@
-//! When a schedule is due: cron in a time zone.
+//! The times of a schedule: cron in a time zone.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Schedule {
     time_zone: TimeZone,
 }
 
-/// Why a schedule cannot be read.
+/// The reason why a schedule cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSchedule {
     /// The expression.
@@ -25,7 +25,7 @@ pub enum BadSchedule {
     Cron {
         /// As it was written.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The zone.
@@ -34,7 +34,7 @@ pub enum BadSchedule {
 }
 
 impl BadSchedule {
-    /// Whether it is the zone that cannot be found.
+    /// Returns true if it is the zone that cannot be found.
     pub fn is_zone(&self) -> bool {
         matches!(self, Self::Zone(_))
     }
@@ -44,7 +44,8 @@ impl Schedule {
     /// Reads an expression; without a zone it is in UTC.
     ///
     /// # Errors
-    /// When the expression is no cron of five fields that ever comes, or there is no such zone.
+    /// Fails when the expression is no cron of five fields that ever comes, or there is no such
+    /// zone.
     pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, BadSchedule> {
         let bad =
             |reason: String| BadSchedule::Cron { text: text.chars().take(80).collect(), reason };

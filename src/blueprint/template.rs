@@ -43,7 +43,7 @@ pub const FIXED_SLOTS: [&str; 4] = ["input", "run", "agent", "attempt"];
 /// The slot of an input that is not an object.
 pub const DIRECTIVE: &str = "directive";
 
-/// Why a template was not rendered.
+/// The reason why a template was not rendered.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("render the template{}: {message}", .line.map(|line| format!(" at line {line}")).unwrap_or_default())]
 pub struct TemplateError {
@@ -53,7 +53,7 @@ pub struct TemplateError {
     pub line: Option<u32>,
     /// The byte offset in the template, where it is known.
     pub offset: Option<usize>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
 }
 
@@ -107,7 +107,7 @@ impl Templates {
     /// Renders a template with these slots.
     ///
     /// # Errors
-    /// When it does not parse, uses a name that is not defined, or breaks a limit.
+    /// Fails when it does not parse, uses a name that is not defined, or breaks a limit.
     pub fn render(
         &self,
         template: &str,
@@ -138,7 +138,7 @@ impl Templates {
     /// looked up plainly (`input.issue`), in order.
     ///
     /// # Errors
-    /// When it does not parse.
+    /// Fails when it does not parse.
     pub fn undeclared(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
         let parsed = check_chains(template)
             .and_then(|()| self.environment.template_from_str(template))
@@ -159,7 +159,7 @@ pub(super) fn while_running(error: &minijinja::Error) -> TemplateError {
 /// A template that can make no more than it may, ready for [`bounded_environment`].
 ///
 /// # Errors
-/// When it does not parse.
+/// Fails when it does not parse.
 pub(crate) fn bounded_template(template: &str) -> Result<String, minijinja::Error> {
     check_chains(template)?;
     // Text without a tag makes nothing but itself.
@@ -190,7 +190,7 @@ pub fn slots_from_prompt(prompt: &Value) -> Map<String, Value> {
     }
 }
 
-/// What a task's templates are rendered with.
+/// The values for the templates of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSlots<'a> {
     /// The task's input.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::diagnostics::Position;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind<'s> {
     /// A name or a keyword.
@@ -21,14 +21,14 @@ pub(super) enum Kind<'s> {
     Symbol(&'s str),
     /// A piece of an interpolated string, between expressions or its ends.
     Interpolation {
-        /// Whether an expression ends before it.
+        /// True if an expression ends before it.
         closes: bool,
-        /// Whether an expression begins after it.
+        /// True if an expression begins after it.
         opens: bool,
     },
 }
 
-/// How a string is written.
+/// The notation of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextForm {
     /// Between quotes, with escapes.
@@ -266,7 +266,7 @@ fn long_bracket(text: &str) -> Option<usize> {
     inner[level..].starts_with('[').then_some(level)
 }
 
-/// Where the first of `ends` stands that no backslash precedes; the text's end if there is none.
+/// Returns the offset of the first of `ends` that no backslash precedes, or the end of the text.
 fn unescaped(text: &str, ends: &[char]) -> usize {
     let mut escaped = false;
     for (offset, c) in text.char_indices() {

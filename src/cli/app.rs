@@ -31,7 +31,7 @@ Exit codes: 0 ok, 1 run failed, 2 usage, 3 blueprint invalid, 4 not found, 5 den
 7 timed out, 8 canceled, 9 waiting for a person or a signal, 10 budget or limit,
 69 server unavailable, 130 interrupted.";
 
-/// How long the runtime may take to let go of what is left when a verb is done.
+/// The time limit for the runtime's shutdown when a command is done.
 const LET_GO: Duration = Duration::from_millis(200);
 
 /// Durable swarms from Lua blueprints

@@ -17,7 +17,7 @@ use crate::config::{Config, DEFAULT_FILE, Layer};
 pub struct Beside {
     flags: Layer,
     file: Layer,
-    /// Whether --config named the file: then there is no other.
+    /// True if --config named the file: then there is no other.
     is_named: bool,
 }
 

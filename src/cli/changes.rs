@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
-/// How long files must be quiet before a change counts.
+/// The time for which files must be unchanged before a change counts.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// Tells when a Lua, JSON or Markdown file below some directories changed.
+/// Watches the Lua, JSON and Markdown files below some directories.
 pub struct Changes {
     _watcher: RecommendedWatcher,
     changed: mpsc::Receiver<()>,
@@ -21,7 +21,7 @@ impl Changes {
     /// Watches directories.
     ///
     /// # Errors
-    /// When the system cannot watch one of them.
+    /// Fails when the system cannot watch one of them.
     pub fn watch(dirs: &[PathBuf]) -> Result<Self> {
         let (tell, changed) = mpsc::channel(1);
         let mut watcher =
@@ -59,7 +59,7 @@ impl Changes {
     }
 }
 
-/// What a blueprint is made of; the snapshots that tests write are not.
+/// Returns true for a source file of a blueprint; snapshots of tests are not.
 fn is_source(path: &std::path::Path) -> bool {
     let hidden = path.components().any(|part| {
         matches!(part.as_os_str().to_str(), Some(".moonswarm" | ".git" | "snapshots" | "target"))

@@ -23,7 +23,7 @@ use crate::{
     token::{Grant, Verb},
 };
 
-/// How long an answer may take; long polls and event streams have their own limits.
+/// The time limit of an answer; long polls and event streams have their own limits.
 const ANSWER: Duration = Duration::from_secs(90);
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct List<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -54,7 +54,7 @@ pub struct FileProblem {
     pub file: String,
     /// The blueprint's name.
     pub name: String,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
     /// The errors, in the order of their places.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct OperatorEntry {
     /// How many of them are connected.
     #[serde(default)]
     pub connected: usize,
-    /// How a composite's members work together.
+    /// The strategy of a composite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The operators that a composite stands for.
@@ -121,7 +121,7 @@ impl Client {
     /// A client for the daemon at `base`.
     ///
     /// # Errors
-    /// When `base` is not a URL that this program can speak to.
+    /// Fails when `base` is not a URL that this program can speak to.
     pub fn new(base: &str, token: &str) -> Result<Self> {
         let url = Url::parse(base)
             .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
@@ -148,23 +148,23 @@ impl Client {
         Self { token: token.to_owned(), ..self.clone() }
     }
 
-    /// Where the daemon is.
+    /// The address of the daemon.
     pub fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether the daemon is on this machine.
+    /// Returns true if the daemon is on this machine.
     pub fn is_local(&self) -> bool {
         is_loopback(&self.base)
     }
 
-    /// Whether the daemon takes work; `within` bounds the whole question.
+    /// Returns true if the daemon takes work; `within` bounds the whole question.
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let request = self.request(Method::GET, "/readyz", &[])?.timeout(within);
         self.send(request).await.map(drop)
     }
 
-    /// Whether the token says that it has a verb; the daemon has the last word.
+    /// Returns true if the token says that it has a verb; the daemon has the last word.
     pub fn may(&self, verb: Verb) -> bool {
         let claims = self.token.split('.').nth(1);
         let claims = claims.and_then(|it| BASE64URL_NOPAD.decode(it.as_bytes()).ok());
@@ -360,7 +360,7 @@ impl Client {
         Ok(page.items)
     }
 
-    /// Whose this token is.
+    /// Returns the owner of this token.
     pub async fn whoami(&self) -> Result<Value> {
         self.get("/v1/whoami", &[]).await
     }
@@ -462,7 +462,7 @@ impl Client {
         response.json().await.context("read the leased tasks")
     }
 
-    /// What the holder of this token is to do.
+    /// Returns the prompt for the holder of this token.
     pub async fn prompt(&self) -> Result<PromptView> {
         self.get("/v1/worker/prompt", &[]).await
     }

@@ -12,14 +12,14 @@ use crate::environment::{DeathWatch, Environments, INHERITED, Input, NotStarted}
 const KEPT: u64 = 4 << 20;
 const SUMMARY_CHARS: usize = 200;
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
     /// Its exit code; none if a signal ended it.
     pub exit_code: Option<i32>,
-    /// What it printed.
+    /// The printed lines.
     pub stdout: String,
-    /// What it complained about.
+    /// The text on stderr.
     pub stderr: String,
 }
 

@@ -20,7 +20,7 @@ use crate::{
     protocol::Json,
 };
 
-/// How many configuration files are looked at for the declaration of an operator.
+/// The maximum number of configuration files that are searched for the declaration of an operator.
 const MOST_CONFIGS: usize = 50;
 
 /// A finding, as it is shown.
@@ -34,23 +34,23 @@ pub struct Found {
     pub column: u32,
     /// The stable code.
     pub code: String,
-    /// Whether the blueprint can run all the same.
+    /// True if the blueprint can run all the same.
     pub severity: Severity,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The repair.
     pub hint: Option<String>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The blueprint cannot run.
     Error,
-    /// It can, but probably not as meant.
+    /// The blueprint can run, but probably not as intended.
     Warning,
-    /// It can, and as meant; there is something to know about it.
+    /// The blueprint can run as intended; the note explains something.
     Note,
 }
 
@@ -65,18 +65,18 @@ impl Severity {
     }
 }
 
-/// What compiling a bundle gives.
+/// The result of compiling a bundle.
 #[derive(Debug, Clone, Default)]
 pub struct Compiled {
     /// Everything that was found, in the order of places.
     pub findings: Vec<Found>,
-    /// What is recommended beside them, if the blueprint compiles.
+    /// The recommendations, if the blueprint compiles.
     pub notes: Vec<Found>,
     /// The JSON Schema of the input, if the blueprint compiles and has one.
     pub input: Option<Json>,
 }
 
-/// Whether a word of the command line names a file rather than a stored blueprint.
+/// Returns true if a word of the command line names a file rather than a stored blueprint.
 pub fn is_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains(std::path::MAIN_SEPARATOR)
@@ -172,7 +172,7 @@ pub fn known(config: &Config) -> Registry {
 }
 
 /// The graph of its flow, if it compiles.
-pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::Part> {
+pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::GraphPart> {
     let operators = known(config);
     let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
     compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))

@@ -25,18 +25,18 @@ use crate::{
     store::{Migrated, StoreError},
 };
 
-/// How long a live owner may take to say so, and to get ready.
+/// The time limit for a live owner to respond and become ready.
 const ALIVE: Duration = Duration::from_secs(2);
 const BOOTING: u32 = 20;
-/// How often an owner that does not say where it listens is looked for.
+/// The number of tries to find an owner that has not published its address.
 const STARTING: u32 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What `server.json` says about the owner of a data directory.
+/// The content of `server.json`: the owner of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Owner {
-    /// Where it listens.
+    /// The address it listens on.
     pub url: String,
     /// Its process.
     pub pid: u32,
@@ -45,14 +45,14 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// What the file says, if there is one that can be read; it may be stale.
+    /// Returns the content of the file, if it can be read; it may be stale.
     pub fn read(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(data.join("server.json")).ok()?;
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Where the daemon is, as the command line says.
+/// The daemon that the command line selects.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The daemon's URL.
@@ -61,7 +61,7 @@ pub struct Target {
     pub token: Option<String>,
 }
 
-/// Whether a verb makes sense in a directory where nothing ever ran.
+/// True if a verb makes sense in a directory where nothing ever ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// It does: the data directory is made.
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Whether the daemon lives in this process.
+    /// Returns true if the daemon lives in this process.
     pub fn is_embedded(&self) -> bool {
         self.host.is_some()
     }
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// How many of a run and the runs below it are open.
+    /// Returns the number of open runs among a run and its children.
     async fn open_family(&self, own: RunId) -> Result<u64> {
         let open = "queued,running,waiting,paused,compensating".to_owned();
         let mut query = vec![("status", open), ("limit", "500".to_owned())];
@@ -211,8 +211,8 @@ impl Connection {
     }
 }
 
-/// Why a data directory could not be opened, and what helps. Only one that somebody else has is a
-/// conflict.
+/// The reason why a data directory could not be opened, and what helps. Only one that somebody else
+/// has is a conflict.
 pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
     let (exit, next) = match &error {
         HostError::Store(StoreError::Owned { pid, .. }) => {
@@ -243,7 +243,7 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
     }
 }
 
-/// What the opening of a data directory changed.
+/// Returns the notice of a migration at the opening of a data directory.
 pub fn told_of(it: &Migrated) -> String {
     let Migrated { from, to, backup } = it;
     format!("the database from format {from} to {to}; a copy from before: {}", backup.display())

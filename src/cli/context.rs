@@ -1,4 +1,4 @@
-//! What every verb gets: the configuration, where the daemon is, the terminal.
+//! The context of every command: the configuration, the target, the terminal.
 
 use anyhow::Result;
 
@@ -9,17 +9,17 @@ use super::{
 };
 use crate::{clock::Clock, config::Config};
 
-/// What every verb gets.
+/// The context of every command.
 pub struct Context {
     /// The configuration.
     pub config: Config,
     /// The configuration of other blueprints than the one that the command line is about.
     pub beside: Beside,
-    /// Where the daemon is.
+    /// The address of the daemon.
     pub target: Target,
     /// The outputs.
     pub terminal: Terminal,
-    /// What ages are measured by.
+    /// The clock for ages.
     pub clock: Clock,
 }
 

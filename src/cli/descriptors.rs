@@ -1,4 +1,4 @@
-//! How many files this process may have open, and how many connections fit.
+//! The limit of open files of this process, and the number of connections that fit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -27,7 +27,7 @@ impl Download {
     /// A file at `to`, which replaces another one only with `force`.
     ///
     /// # Errors
-    /// When there is one already, or no such directory.
+    /// Fails when there is one already, or no such directory.
     pub fn new(to: &Path, force: bool) -> Result<Self> {
         if !force && to.exists() {
             return Err(exists(to));

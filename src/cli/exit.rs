@@ -1,4 +1,4 @@
-//! How the program ends: the exit codes, and what is said about a failure.
+//! The end of the program: exit codes and the messages of failures.
 
 use std::{fmt, io, process::ExitCode};
 
@@ -103,9 +103,9 @@ impl From<Exit> for ExitCode {
 /// A failure with its exit code and what to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
-    /// How the program ends.
+    /// The end of the program.
     pub exit: Exit,
-    /// What went wrong.
+    /// The message.
     pub message: String,
     /// A stable code, where the daemon gave one.
     pub code: Option<String>,
@@ -217,7 +217,8 @@ struct PlaceInFile {
 }
 
 impl PlaceInFile {
-    /// Whether it is why the blueprint cannot run; a daemon that says nothing of it sends errors.
+    /// Returns true if it is why the blueprint cannot run; a daemon that says nothing of it sends
+    /// errors.
     fn is_error(&self) -> bool {
         !matches!(self.severity.as_str(), "warning" | "note")
     }

@@ -1,7 +1,8 @@
-//! What the tests of this room share: views with plain values, and a scripted HTTP server.
+//! Fixtures of this room's tests: views with plain values, and a scripted HTTP server.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -89,7 +90,7 @@ pub struct Server {
 impl Server {
     /// The requests so far: head and body as they came.
     pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 }
 
@@ -103,7 +104,7 @@ pub async fn serve(answers: Vec<(u16, String)>) -> Server {
         for (status, body) in answers {
             let (mut stream, _) = listener.accept().await.unwrap();
             let request = read(&mut stream).await;
-            log.lock().unwrap().push(request);
+            log.lock().push(request);
             let head = format!(
                 "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 body.len()

@@ -26,7 +26,7 @@ use crate::{
 
 /// The least time between two looks at the steps.
 const REFRESH: Duration = Duration::from_millis(120);
-/// How often the tree is drawn anew: times go on while nothing happens.
+/// The interval at which the tree is redrawn, because durations change without events.
 const FRAME: Duration = Duration::from_millis(FRAME_MS);
 /// The most: what is asked for even where no event comes.
 const IDLE: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ const SHARE: u64 = 8;
 /// The latest steps that are looked at. Of a run that is further ahead those between are counted.
 const LATEST: u32 = 500;
 
-/// Why the watching ended.
+/// The reason why the watching ended.
 #[derive(Debug)]
 pub enum End {
     /// The run ended.
@@ -51,21 +51,21 @@ pub enum End {
     Interrupted(RunView),
 }
 
-/// How a run is watched.
+/// The settings for watching a run.
 pub struct Follow<'a> {
     /// The daemon.
     pub client: &'a Client,
-    /// Where it is shown.
+    /// The terminal.
     pub terminal: Terminal,
     /// The time.
     pub clock: &'a Clock,
-    /// Whether to stop where only people are left.
+    /// True if watching stops when only people can move the run.
     pub leave_to_people: bool,
-    /// Whether people are asked right here.
+    /// True if people are asked in this terminal.
     pub ask: bool,
-    /// How long to wait at most.
+    /// The maximum time to wait.
     pub wait: Option<Duration>,
-    /// Whether the tree stays on the terminal when the run has ended.
+    /// True if the tree stays on the terminal when the run has ended.
     pub leaves_tree: bool,
 }
 
@@ -197,7 +197,7 @@ struct Feed<'a> {
     run: RunId,
     after: u32,
     events: Option<Events>,
-    /// Why it cannot go on.
+    /// The reason why it cannot go on.
     broken: Option<Stop>,
 }
 
@@ -316,7 +316,7 @@ impl Watch {
         before - known
     }
 
-    /// Whether there is a drawing that shows how time goes on.
+    /// Returns true if there is a drawing that shows how time goes on.
     fn is_live(&self) -> bool {
         matches!(self.screen, Screen::Live(Some(_)))
     }
@@ -336,7 +336,7 @@ impl Watch {
         }
     }
 
-    /// Whether a run that prints lines has waited long enough to say for what.
+    /// Returns true if a run that prints lines has waited long enough to say for what.
     fn is_stuck(&self, now_ms: u64) -> bool {
         let waited = |since: &str| since_ms(since, now_ms) >= PATIENCE_MS;
         matches!(self.screen, Screen::Lines(..))
@@ -375,7 +375,7 @@ impl Watch {
         }
     }
 
-    /// Says once what people are asked for, and how to answer.
+    /// Prints once the open questions to people, and how to answer them.
     async fn announce(&mut self, client: &Client, now_ms: u64) -> Result<()> {
         for on in self.run.waiting_on.clone() {
             let key = format!("{} {:?}", on.kind, on.subject);
@@ -432,7 +432,7 @@ fn schema_of(task: &TaskView) -> Option<serde_json::Value> {
     task.output_schema.as_ref().map(crate::protocol::Json::to_value)
 }
 
-/// What stands before the cursor while a task is asked for.
+/// Returns the prompt for the answer to a task.
 fn asking(task: &TaskView) -> String {
     let choice = match people::is_approval(schema_of(task).as_ref()) {
         true => "[y/n or JSON]",
@@ -441,7 +441,7 @@ fn asking(task: &TaskView) -> String {
     format!("{} {choice}", task.agent)
 }
 
-/// What a task is about: its title, else its summary, else its agent.
+/// Returns the title of a task, or its summary, or its agent.
 pub fn title(task: &TaskView) -> String {
     let input = task.input.as_ref().map(crate::protocol::Json::to_value).unwrap_or_default();
     let title = input.get("title").and_then(|title| title.as_str());

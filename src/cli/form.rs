@@ -139,7 +139,7 @@ pub fn body(task: &TaskView, revision: Option<&str>, said: (&str, Value)) -> Val
     body
 }
 
-/// What is left of the time for an answer, in milliseconds.
+/// Returns the remaining time for an answer, in milliseconds.
 pub fn left_ms(task: &TaskView, now_ms: u64) -> Option<u64> {
     task.expires_at.as_deref().map(|at| unix_ms(at).saturating_sub(now_ms))
 }

@@ -1,4 +1,4 @@
-//! What a person is asked for, and how their answer is put.
+//! Questions to people, and the form of their answers.
 
 use serde_json::{Map, Value, json};
 
@@ -12,10 +12,10 @@ use crate::{
     store::RunStatus,
 };
 
-/// How much of what a run waits for is named in a line.
+/// The maximum number of waits that a line names.
 const NAMED: usize = 3;
 
-/// Whether only people can move the run: it waits for nothing that comes by itself.
+/// Returns true if only people can move the run: it waits for nothing that comes by itself.
 pub fn only_people_left(run: &RunView) -> bool {
     let rests = match run.status {
         RunStatus::Waiting | RunStatus::Paused => true,
@@ -36,7 +36,7 @@ pub fn only_people_left(run: &RunView) -> bool {
         })
 }
 
-/// What a run waits for, in a few words.
+/// Returns the waits of a run, in a few words.
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
         "task" => format!("an answer to {}", what(on).trim_end_matches(" (human)")),
@@ -51,7 +51,7 @@ pub fn wanted(run: &RunView) -> String {
     printable(&format!("{}{more}", all.join(", ")))
 }
 
-/// Whether a yes or no answers a task whose answers have this schema.
+/// Returns true if a yes or no answers a task whose answers have this schema.
 pub fn is_approval(schema: Option<&Value>) -> bool {
     approval(schema, None).is_ok()
 }
@@ -90,7 +90,7 @@ pub fn approval(schema: Option<&Value>, note: Option<&str>) -> Result<Value, Sto
     Ok(Value::Object(yes))
 }
 
-/// What a line that was typed at a terminal says to a task: `y`, `n`, or a value.
+/// Returns the answer to a task from a typed line: `y`, `n`, or a value.
 pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
     if line.is_empty() {
         return None;

@@ -21,7 +21,7 @@ use crate::{blueprint::read_regular, environment::http_client};
 
 /// A file with more bytes is not taken for code.
 const LARGEST: usize = 16 * 1024 * 1024;
-/// How far into a file a NUL byte marks it as binary.
+/// The number of bytes in which a NUL marks a file as binary.
 const SNIFFED: usize = 8_000;
 /// The to-dos of one batch that are reported.
 const TODOS: usize = 200;
@@ -32,7 +32,7 @@ const CHURNED: usize = 15;
 /// Directories that are nobody's code.
 const OURS: [&[u8]; 2] = [b".git", b".moonswarm"];
 
-/// What the blueprint asks for.
+/// The request of the blueprint.
 #[derive(Deserialize)]
 #[serde(tag = "mode", rename_all = "snake_case")]
 enum Work {
@@ -163,7 +163,7 @@ fn churn(root: &Path) -> Value {
     json!({ "git": log.is_some(), "files": top })
 }
 
-/// What git prints in a directory; nothing if it is not there or refuses.
+/// Returns the output of git in a directory; none if git is missing or fails.
 fn git(root: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
     let ran =
         Command::new("git").args(arguments).current_dir(root).stdin(Stdio::null()).output().ok()?;

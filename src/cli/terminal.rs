@@ -13,14 +13,14 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use super::exit::Stop;
 use crate::protocol::plain;
 
-/// How the two outputs look.
+/// The styles of the two outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Terminal {
     /// Data as JSON.
     pub json: bool,
-    /// Whether stderr is a terminal.
+    /// True if stderr is a terminal.
     pub live: bool,
-    /// Whether somebody can be asked.
+    /// True if somebody can be asked.
     pub asks: bool,
     quiet: bool,
 }
@@ -33,13 +33,13 @@ impl Terminal {
         Self { json, live, asks: live && io::stdin().is_terminal(), quiet: false }
     }
 
-    /// Says nothing, for tests.
+    /// Returns a silent terminal, for tests.
     #[cfg(test)]
     pub fn quiet() -> Self {
         Self { json: false, live: false, asks: false, quiet: true }
     }
 
-    /// How many columns stdout has, if it is a terminal.
+    /// Returns the number of columns of stdout, if it is a terminal.
     pub fn width(&self) -> Option<usize> {
         let size = console::Term::stdout().size_checked();
         size.filter(|_| io::stdout().is_terminal()).map(|(_, columns)| usize::from(columns))

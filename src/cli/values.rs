@@ -114,7 +114,8 @@ fn coerce(text: &str, schema: Option<&Value>) -> Value {
     }
 }
 
-/// Whether `type` or `enum` of a schema speak for the value as it is, rather than for a string.
+/// Returns true if `type` or `enum` of a schema speak for the value as it is, rather than for a
+/// string.
 fn allows(schema: &Value, value: &Value) -> bool {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         return values.contains(value);

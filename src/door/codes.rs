@@ -109,19 +109,62 @@ pub(crate) fn named(word: &'static str, otherwise: Code) -> Code {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fmt::Write as _,
+    };
+
+    use serde_json::Value;
 
     use super::*;
 
-    #[test]
-    fn every_code_is_unique_and_has_its_section_in_the_docs() {
-        let docs = include_str!("../../docs/errors.md");
-        let mut words = BTreeSet::new();
+    /// The page with the headings of [`ALL`], in its order, and the table of findings; what helps
+    /// is taken from the page as it is.
+    fn page(docs: &str) -> String {
+        let (api, _) = docs.split_once("\n## Findings").unwrap_or((docs, ""));
+        let mut sections = api.split("\n### ");
+        let mut page = sections.next().unwrap().trim_end().to_owned();
+        let mut helps: BTreeMap<&str, &str> =
+            sections.map(|it| it.split_once('\n').expect("a section has lines")).collect();
         for code in ALL {
-            assert!(words.insert(code.word), "{} twice", code.word);
-            let heading = format!("### {}\n\n{} {}", code.word, code.status.as_u16(), code.title);
-            assert!(docs.contains(&heading), "{heading}");
+            let help = helps.remove(code.word).unwrap_or_else(|| panic!("no {}", code.word));
+            let (_, help) = help.trim().split_once("\n\n").expect("a title, and what helps");
+            let (word, status, title) = (code.word, code.status.as_u16(), code.title);
+            write!(page, "\n\n### {word}\n\n{status} {title}.\n\n{help}").unwrap();
         }
+        assert!(helps.is_empty(), "these codes do not exist: {helps:?}");
+        page.push_str("\n\n## Findings of `moonswarm check`\n\n");
+        page.push_str("[findings.md](findings.md) has a wrong and a right example of each.\n\n");
+        page.push_str("| code | meaning |\n|---|---|\n");
+        for (code, meaning) in crate::blueprint::code::ALL {
+            writeln!(page, "| {code} | {meaning} |").unwrap();
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_of_errors_is_made_from_the_tables() {
+        let docs = include_str!("../../docs/errors.md");
+        let page = page(docs);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md");
+            return std::fs::write(path, page).unwrap();
+        }
+        assert!(docs == page, "docs/errors.md differs; UPDATE_GOLDEN=1 writes it");
+        let words: BTreeSet<_> = ALL.iter().map(|code| code.word).collect();
+        assert_eq!(words.len(), ALL.len(), "a code is there twice");
+    }
+
+    #[test]
+    fn the_example_of_a_problem_is_one() {
+        let docs = include_str!("../../docs/errors.md");
+        let (_, json) = docs.split_once("```json\n").unwrap();
+        let problem: Value = serde_json::from_str(json.split_once("```").unwrap().0).unwrap();
+        let code = named(INVALID_RESULT.word, INTERNAL);
+        assert_eq!(problem["code"], code.word);
+        assert_eq!(problem["type"], format!("/docs/errors#{}", code.word));
+        assert_eq!(problem["title"], code.title);
+        assert_eq!(problem["status"], code.status.as_u16());
     }
 
     #[test]

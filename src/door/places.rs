@@ -9,10 +9,12 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+use parking_lot::Mutex;
 
 use super::{codes, problem::Problem};
 use crate::{engine::Bearer, token::Role};
@@ -78,7 +80,7 @@ impl Places {
                 ([self.hash((it.run, it.step, it.attempt)), self.hash((it.run,))], false)
             }
         };
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         for (holder, share) in holders.iter().zip([BEARER_SHARE, ACCOUNT_SHARE]) {
             let most = (self.requests / share).max(1);
             if taken.of(*holder).requests >= most {
@@ -97,10 +99,6 @@ impl Places {
 
     fn hash(&self, who: impl Hash) -> u64 {
         self.hasher.hash_one(who)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,7 +128,7 @@ impl Place {
     /// Fails when the bodies of the bearer, of its account or of all requests are too large.
     pub(crate) fn grow(&self, more: usize) -> Result<(), Problem> {
         let own_bytes = self.bytes.load(Ordering::Relaxed);
-        let mut taken = self.places.lock();
+        let mut taken = self.places.taken.lock();
         for (holder, share) in self.holders.iter().zip([BEARER_SHARE, ACCOUNT_SHARE]) {
             let (has, most) = (taken.of(*holder).bytes, self.places.bytes / share);
             if has > own_bytes && has + more > most {
@@ -150,7 +148,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
-        self.places.lock().change(&self.holders, |load| {
+        self.places.taken.lock().change(&self.holders, |load| {
             load.requests -= 1;
             load.bytes -= bytes;
         });
@@ -253,7 +251,7 @@ mod tests {
         drop(one);
         assert!(bob.grow(11).is_ok() && two.grow(1).is_ok());
         drop((two, bob, admin));
-        let taken = places.lock();
+        let taken = places.taken.lock();
         assert_eq!((taken.all, taken.by.len()), (Load::default(), 0));
     }
 

@@ -27,31 +27,31 @@ struct Inner {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Why a request was refused (RFC 9457).
+/// The reason for the refusal of a request (RFC 9457).
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemBody {
-    /// Where the code is explained: `/docs/errors#code`.
+    /// The documentation of the code: `/docs/errors#code`.
     r#type: String,
-    /// What the code means, the same in every case.
+    /// The title of the code, which is always the same.
     title: &'static str,
     /// The HTTP status.
     status: u16,
     /// A stable word.
     code: &'static str,
-    /// What was wrong this time, for a person.
+    /// The cause of this error, for a person.
     detail: String,
-    /// Where in the body: `$.agents.coder`.
+    /// The path in the body: `$.agents.coder`.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     /// Every breach of a schema.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     violations: Vec<Breach>,
-    /// What is wrong with the blueprint.
+    /// The findings of the blueprint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<FindingBody>)]
     findings: Vec<Finding>,
-    /// What the flow raised.
+    /// The error that the flow raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureView>,
     /// Which quota is used up.
@@ -74,9 +74,9 @@ pub(crate) struct FindingBody {
     code: String,
     /// `error`, `warning` or `note`.
     severity: String,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     message: String,
-    /// What to do about it, in one line.
+    /// The repair, in one line.
     hint: Option<String>,
 }
 
@@ -276,7 +276,7 @@ fn storage(error: &StoreError) -> Problem {
     }
 }
 
-/// Why a request of a client of model APIs was refused.
+/// The error of a request of a client of model APIs.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelError)]
 pub(crate) struct ModelErrorBody<'a> {
@@ -287,7 +287,7 @@ pub(crate) struct ModelErrorBody<'a> {
 /// A refusal, as clients of model APIs read it.
 #[derive(Debug, Serialize, ToSchema)]
 struct ModelRefusal<'a> {
-    /// What was wrong this time, for a person.
+    /// The cause of this error, for a person.
     message: &'a str,
     /// `invalid_request_error`, `not_found_error`, `server_error`, …
     r#type: &'static str,

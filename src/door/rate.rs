@@ -1,14 +1,13 @@
 //! Rate limits: a token bucket per credential.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, Hash, RandomState},
-    sync::{Mutex, PoisonError},
-};
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use hashlink::LruCache;
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 
-/// The number of buckets beyond which full buckets are dropped.
+/// The number of buckets beyond which the least recently used one is dropped.
 const MOST_BUCKETS: usize = 10_000;
 
 /// The buckets of recent callers.
@@ -18,7 +17,7 @@ pub(super) struct Rates {
     per_second: f64,
     burst: f64,
     hasher: RandomState,
-    buckets: Mutex<HashMap<u64, Bucket>>,
+    buckets: Mutex<LruCache<u64, Bucket>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +34,7 @@ impl Rates {
             per_second: f64::from(per_second.max(1)),
             burst: f64::from(burst.max(1)),
             hasher: RandomState::new(),
-            buckets: Mutex::default(),
+            buckets: Mutex::new(LruCache::new(MOST_BUCKETS)),
         }
     }
 
@@ -46,20 +45,15 @@ impl Rates {
     pub(super) fn take(&self, who: impl Hash) -> Result<(), u64> {
         let now = self.clock.steady_ms();
         let key = self.hasher.hash_one(who);
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= MOST_BUCKETS && !buckets.contains_key(&key) {
-            buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
-            if buckets.len() >= MOST_BUCKETS {
-                buckets.clear();
-            }
-        }
-        let bucket = buckets.entry(key).or_insert(Bucket { drops: self.burst, at_ms: now });
-        *bucket = Bucket { drops: self.filled(*bucket, now), at_ms: now };
-        if bucket.drops < 1.0 {
-            let seconds = ((1.0 - bucket.drops) / self.per_second).ceil();
+        let mut buckets = self.buckets.lock();
+        let bucket = buckets.get(&key).copied();
+        let drops = bucket.map_or(self.burst, |bucket| self.filled(bucket, now));
+        let left = if drops < 1.0 { drops } else { drops - 1.0 };
+        buckets.insert(key, Bucket { drops: left, at_ms: now });
+        if drops < 1.0 {
+            let seconds = ((1.0 - drops) / self.per_second).ceil();
             return Err((seconds as u64).max(1));
         }
-        bucket.drops -= 1.0;
         Ok(())
     }
 
@@ -94,11 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_buckets_is_bounded() {
+    fn the_number_of_buckets_is_bounded_and_a_busy_one_stays() {
         let rates = Rates::new(Clock::manual(0), 1, 1);
+        assert!(rates.take("busy").is_ok());
         for who in 0..3 * MOST_BUCKETS {
             assert!(rates.take(who).is_ok());
+            assert!(rates.take("busy").is_err(), "strangers do not refill its bucket");
         }
-        assert!(rates.buckets.lock().unwrap().len() <= MOST_BUCKETS);
+        assert!(rates.buckets.lock().len() <= MOST_BUCKETS);
     }
 }

@@ -1,4 +1,4 @@
-//! Why the engine refused something.
+//! The reasons why the engine refuses a request.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,9 +16,9 @@ pub enum EngineError {
     /// There is no such thing.
     #[error("{what} {id} not found")]
     NotFound {
-        /// What kind of thing: `run`, `task`, `blueprint`, …
+        /// The kind: `run`, `task`, `blueprint`, …
         what: &'static str,
-        /// What was looked for.
+        /// The id or name.
         id: String,
     },
     /// The blueprint has errors.
@@ -56,7 +56,7 @@ pub enum EngineError {
         code: &'static str,
         /// For a person.
         message: String,
-        /// When to try again, in seconds.
+        /// The time after which a retry may succeed, in seconds.
         retry_after_s: u64,
     },
     /// A quota of the caller's token, or of one that it was made from, is used up.
@@ -84,9 +84,9 @@ pub enum EngineError {
     /// The system gave no thread, without which the engine cannot start.
     #[error("start {what}: {source}")]
     Thread {
-        /// What was to run on it.
+        /// The purpose of the thread.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The keys could not be kept.
@@ -100,9 +100,9 @@ pub enum EngineError {
 /// One place where a value does not match its schema.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct Breach {
-    /// Where: `$.steps[2].name`.
+    /// The path: `$.steps[2].name`.
     pub path: String,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -148,11 +148,11 @@ pub struct Exceeded {
     /// Which: `open_runs`, `starts_per_minute`, `stored_bytes`, `tokens` or `usd`.
     #[schema(value_type = String)]
     pub quota: Quota,
-    /// How much is used; in US dollars a decimal text.
+    /// The amount used; in US dollars, a decimal text.
     pub used: String,
-    /// How much is allowed.
+    /// The limit.
     pub allowed: String,
-    /// When to try again, in seconds, where time alone helps.
+    /// The time after which a retry may succeed, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
 }

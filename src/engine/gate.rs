@@ -11,7 +11,7 @@ use crate::{
     token::{Grant, Need, Verb},
 };
 
-/// What the terminal and the gate find in a dispatch.
+/// The data of a dispatch for the terminal and the gate.
 pub(crate) struct Payload {
     pub(crate) task: Arc<Task>,
     pub(crate) grant: Arc<Grant>,

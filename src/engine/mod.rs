@@ -26,7 +26,7 @@ mod verbs;
 mod view;
 
 pub use error::{Breach, EngineError, Exceeded};
-pub use run::readers::Held;
+pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
 pub use shared::key_files::{KeyFiles, Unkept};

@@ -2,13 +2,13 @@
 
 use crate::flow::RunLimits;
 
-/// How long an answer is kept under its idempotency key, in milliseconds.
+/// The time for which an answer is kept under its idempotency key, in milliseconds.
 pub(crate) const IDEMPOTENCY_MS: u64 = 24 * 3_600 * 1_000;
 
-/// How long a run rests after a write of it failed, in milliseconds.
+/// The pause of a run after a failed write, in milliseconds.
 pub(crate) const STORAGE_RETRY_MS: u64 = 1_000;
 
-/// How long a run waits until it is looked at again whether there is room, in milliseconds.
+/// The interval at which a run checks for memory, in milliseconds.
 pub(crate) const ROOM_MS: u64 = 250;
 
 /// The engine's numbers.
@@ -16,13 +16,13 @@ pub(crate) const ROOM_MS: u64 = 250;
 pub struct Settings {
     /// The limits of every run.
     pub limits: RunLimits,
-    /// How long a queue worker keeps a task without a heartbeat, in milliseconds.
+    /// The lease of a queue worker without a heartbeat, in milliseconds.
     pub lease_ms: u64,
-    /// How long a task waits for somebody to take it, in milliseconds.
+    /// The time for which a task waits to be taken, in milliseconds.
     pub park_ms: u64,
-    /// How long compensations may take, in milliseconds.
+    /// The time limit of compensations, in milliseconds.
     pub compensation_ms: u64,
-    /// What all runs together may make the host hold, in bytes.
+    /// The memory budget of all runs together, in bytes.
     pub memory: usize,
     /// Runs that a shard keeps in memory.
     pub live_runs: usize,
@@ -30,15 +30,16 @@ pub struct Settings {
     pub open_runs: u64,
     /// Signals that may be queued at a run.
     pub queued_signals: usize,
-    /// What becomes of effects that the host has no word for.
+    /// The handling of unknown effects.
     pub custom_effects: crate::engine::CustomEffects,
-    /// How long ended runs are kept.
+    /// The retention of ended runs.
     pub retention: crate::engine::Retention,
-    /// Where runs without a working directory of their own work: `work/<run>` below it.
+    /// The parent of the working directories of runs without one of their own: `work/<run>` below
+    /// it.
     pub work: std::path::PathBuf,
 }
 
-/// What becomes of an effect that the host has no word for.
+/// The handling of an unknown effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CustomEffects {
@@ -49,7 +50,7 @@ pub enum CustomEffects {
     Error,
 }
 
-/// How long ended runs are kept. Zero is no limit.
+/// The retention of ended runs. Zero is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// A run goes this long after its end, in milliseconds.

@@ -6,10 +6,10 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::needs::Needs;
@@ -160,7 +160,7 @@ impl Cgroups {
     /// Creates the groups of an attempt, even without limits if possible: they find all its
     /// processes, whatever those did to escape.
     pub(super) fn cage(&self, name: &str, needs: &Needs) -> io::Result<Cage> {
-        let _made = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _made = MAKING.lock();
         let mut cage = Cage::default();
         for (controller, base) in &self.bases {
             let parent = base.dir.join(&self.id);
@@ -274,7 +274,7 @@ impl Cage {
             match fs::remove_dir(dir) {
                 Ok(()) => {
                     // The last group removed also removes the parent directory.
-                    let _unmade = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _unmade = MAKING.lock();
                     let _ = dir.parent().map(fs::remove_dir);
                     false
                 }

@@ -38,7 +38,7 @@ pub struct Vault {
 /// The source of a secret, as written in `[secrets.NAME]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct SecretDeclaration {
     env: Option<String>,
     file: Option<PathBuf>,
     command: Option<Vec<String>>,
@@ -61,11 +61,11 @@ pub struct KeptSecret(pub SecretSource);
 
 impl<'de> Deserialize<'de> for KeptSecret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Kept::deserialize(from)?.source().map(Self).map_err(D::Error::custom)
+        SecretDeclaration::deserialize(from)?.source().map(Self).map_err(D::Error::custom)
     }
 }
 
-impl Kept {
+impl SecretDeclaration {
     fn source(self) -> Result<SecretSource, String> {
         let custom =
             |provider: &str, config| SecretSource::Custom { provider: provider.to_owned(), config };

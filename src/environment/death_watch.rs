@@ -14,9 +14,10 @@ use std::{
     io::{self, Write as _},
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
 };
 
+use parking_lot::Mutex;
 use rustix::{
     fs::OFlags,
     process::{Pid, Signal, kill_process_group},
@@ -57,7 +58,7 @@ impl DeathWatch {
 
     /// Starts the script, unless it is running. Must be called before a child starts.
     pub(super) fn begin(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let runs = state.script.as_mut().is_some_and(|it| matches!(it.try_wait(), Ok(None)));
         if !runs {
             state.restart();
@@ -66,7 +67,7 @@ impl DeathWatch {
 
     /// Adds a group.
     pub(super) fn add(&self, group: Pid) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let group = group.as_raw_nonzero().get();
         state.groups.insert(group);
         if state.script.is_none() || state.tell(&format!("+ {group}\n")).is_err() {
@@ -76,7 +77,7 @@ impl DeathWatch {
 
     /// Removes a group that has ended.
     pub(super) fn remove(&self, group: Pid) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let group = group.as_raw_nonzero().get();
         state.groups.remove(&group);
         if state.tell(&format!("- {group}\n")).is_err() {
@@ -88,7 +89,7 @@ impl DeathWatch {
     /// Simulates a killed host: the pipe closes, and nothing else happens.
     #[cfg(test)]
     pub(super) fn lose_host(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.groups.clear();
         if let Some(mut script) = state.script.take() {
             drop(script.stdin.take());
@@ -207,7 +208,7 @@ mod tests {
         let watch = DeathWatch::default();
         watch.begin();
         watch.add(pid);
-        let mut state = watch.state.lock().unwrap();
+        let mut state = watch.state.lock();
         let script = state.script.as_mut().unwrap();
         script.kill().unwrap();
         script.wait().unwrap();

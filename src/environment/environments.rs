@@ -10,12 +10,12 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Launch, Machine, Provisioned, Refusal, Scrubber, Secret,
-    bubblewrap,
+    AttemptSecrets, Config, Declaration, Helper, Launch, Machine, Provisioned, Refusal, Scrubber,
+    Secret, bubblewrap,
     cgroup::{Cage, Cgroups},
     launch::Program,
     needs::Needs,
-    place::{self, Place},
+    place::{self, AttemptDir},
     plan::Plan,
     source,
     veil::Cover,
@@ -36,7 +36,7 @@ pub struct Environments {
     helper: Helper,
     machine: OnceLock<Machine>,
     veil: OnceLock<Result<PathBuf, String>>,
-    held: Arc<Held>,
+    held: Arc<AttemptSecrets>,
     clock: Clock,
 }
 
@@ -148,7 +148,7 @@ impl Environments {
     }
 
     /// Returns the secrets that attempts received.
-    pub fn held(&self) -> &Arc<Held> {
+    pub fn held(&self) -> &Arc<AttemptSecrets> {
         &self.held
     }
 
@@ -216,7 +216,7 @@ impl Environments {
         let failed = |what: &str, error: &dyn fmt::Display| {
             EnvError::ProvisionFailed(format!("{what}: {error}"))
         };
-        let place = Place::make(&self.root, asked.name)
+        let place = AttemptDir::make(&self.root, asked.name)
             .map_err(|error| failed("make the attempt's directory", &error))?;
         let (variables, scrubber) = self.inject(&needs, &place, &asked).await?;
         let scrubber = Arc::new(scrubber);
@@ -260,7 +260,7 @@ impl Environments {
         ))
     }
 
-    fn plan(&self, needs: &Needs, place: &Place, asked: &Asked<'_>) -> Plan {
+    fn plan(&self, needs: &Needs, place: &AttemptDir, asked: &Asked<'_>) -> Plan {
         let absolute = |path: &String| asked.workdir.join(path);
         let mut read: Vec<PathBuf> = needs.paths.read.iter().map(absolute).collect();
         read.extend(asked.read.iter().map(|path| (*path).to_owned()));
@@ -288,7 +288,7 @@ impl Environments {
     async fn inject(
         &self,
         needs: &Needs,
-        place: &Place,
+        place: &AttemptDir,
         asked: &Asked<'_>,
     ) -> Result<(Vec<(String, Secret)>, Scrubber), EnvError> {
         let mut variables = Vec::new();

@@ -50,6 +50,6 @@ pub use machine::{Enforces, Machine};
 pub use process::Process;
 pub use provisioned::Provisioned;
 pub use refusal::Refusal;
-pub use scrub::{Held, Holds, Scrubber};
+pub use scrub::{AttemptSecrets, Holds, Scrubber};
 pub use secret::{Secret, SecretError, Text};
 pub use source::INHERITED;

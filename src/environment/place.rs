@@ -21,9 +21,9 @@ use super::{
 
 /// The directory of one attempt.
 #[derive(Debug)]
-pub(super) struct Place(PathBuf);
+pub(super) struct AttemptDir(PathBuf);
 
-impl Place {
+impl AttemptDir {
     /// Creates the directory. Removes an earlier one of the same name.
     pub(super) fn make(root: &Path, name: &str) -> io::Result<Self> {
         let dir = root.join(name);
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for AttemptDir {
     fn drop(&mut self) {
         if self.0.as_os_str().is_empty() {
             return;
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_place_goes_with_everything_in_it_also_when_nobody_says_so() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::make(root.path(), "a").unwrap();
+        let place = AttemptDir::make(root.path(), "a").unwrap();
         let secret = Text::Plain("canary".to_owned()).resolve().unwrap();
         place.put_secret("token", &secret).unwrap();
         let mode = fs::metadata(place.secrets().join("token")).unwrap().permissions().mode();
@@ -172,14 +172,14 @@ mod tests {
     #[tokio::test]
     async fn what_an_earlier_host_left_is_swept_and_a_name_begins_anew() {
         let root = tempfile::tempdir().unwrap();
-        let left = Place::make(root.path(), "left").unwrap();
+        let left = AttemptDir::make(root.path(), "left").unwrap();
         fs::write(left.work().join("x"), "y").unwrap();
         std::mem::forget(left);
-        let again = Place::make(root.path(), "left").unwrap();
+        let again = AttemptDir::make(root.path(), "left").unwrap();
         assert!(!again.work().join("x").exists());
         std::mem::forget(again);
         assert_eq!(sweep(root.path()), 1);
-        let place = Place::make(root.path(), "b").unwrap();
+        let place = AttemptDir::make(root.path(), "b").unwrap();
         place.remove().await.unwrap();
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }

@@ -13,7 +13,7 @@ use super::{
     bubblewrap::Bubblewrap,
     cgroup::{Broken, Cage},
     launch::Program,
-    place::Place,
+    place::AttemptDir,
     plan::Plan,
 };
 use crate::protocol::{EnvError, ResourceLimits};
@@ -24,7 +24,7 @@ const LOOKS: usize = 400;
 
 /// The environment of one attempt. Exists until it is torn down or dropped.
 pub struct Provisioned {
-    place: Option<Place>,
+    place: Option<AttemptDir>,
     cage: Cage,
     plan: Option<Plan>,
     helper: Helper,
@@ -40,7 +40,7 @@ pub struct Provisioned {
 impl Provisioned {
     #[expect(clippy::too_many_arguments, reason = "the only caller has just made each of them")]
     pub(super) fn new(
-        place: Place,
+        place: AttemptDir,
         cage: Cage,
         plan: Option<Plan>,
         (helper, around): (Helper, Option<Bubblewrap>),

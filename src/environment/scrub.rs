@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use data_encoding::{BASE64, BASE64URL, HEXLOWER, HEXUPPER};
 use memchr::memmem;
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::Secret;
@@ -173,7 +174,7 @@ fn percent(secret: &[u8]) -> Zeroizing<Vec<u8>> {
 
 /// The secrets of attempts, used to scrub their reports over the worker API.
 #[derive(Debug, Default)]
-pub struct Held(Mutex<Holding>);
+pub struct AttemptSecrets(Mutex<Holding>);
 
 #[derive(Debug, Default)]
 struct Holding {
@@ -181,7 +182,7 @@ struct Holding {
     ended: VecDeque<Ticket>,
 }
 
-impl Held {
+impl AttemptSecrets {
     /// Returns the scrubber of an attempt, if it has secrets.
     pub fn of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
         self.lock().scrubbers.get(&ticket).cloned()
@@ -193,15 +194,15 @@ impl Held {
         Holds { held: Arc::clone(self), ticket }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Holding> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Holding> {
+        self.0.lock()
     }
 }
 
 /// Keeps an attempt's secrets registered.
 #[derive(Debug)]
 pub struct Holds {
-    held: Arc<Held>,
+    held: Arc<AttemptSecrets>,
     ticket: Ticket,
 }
 
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_comes_late_is_still_known() {
-        let held = Arc::new(Held::default());
+        let held = Arc::new(AttemptSecrets::default());
         let ticket = Ticket { run: 1, step: 2, attempt: 3 };
         drop(held.hold(ticket, Arc::new(scrubber(CANARY))));
         assert!(held.of(ticket).is_some());

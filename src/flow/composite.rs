@@ -46,7 +46,7 @@ pub struct BadPath(String);
 
 /// The next action of a composite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
+pub enum CompositeAction {
     /// Wait until a member ends.
     Wait,
     /// Start this member, then ask for another turn.
@@ -85,28 +85,28 @@ impl Rule {
     }
 
     /// Returns the next action. `first` is the member whose turn it is, for round robin.
-    pub fn turn(&self, course: &Course, first: usize) -> Turn {
+    pub fn turn(&self, course: &Course, first: usize) -> CompositeAction {
         match self {
             Self::Fallback => match (course.completed(), course.is_open(), course.idle()) {
-                (Some(place), _, _) => Turn::Complete(place),
-                (None, true, _) => Turn::Wait,
-                (None, false, Some(place)) => Turn::Begin(place),
-                (None, false, None) => Turn::Fail,
+                (Some(place), _, _) => CompositeAction::Complete(place),
+                (None, true, _) => CompositeAction::Wait,
+                (None, false, Some(place)) => CompositeAction::Begin(place),
+                (None, false, None) => CompositeAction::Fail,
             },
             Self::Race => match (course.completed(), course.idle(), course.is_open()) {
-                (Some(place), _, _) => Turn::Complete(place),
-                (None, Some(place), _) => Turn::Begin(place),
-                (None, None, true) => Turn::Wait,
-                (None, None, false) => Turn::Fail,
+                (Some(place), _, _) => CompositeAction::Complete(place),
+                (None, Some(place), _) => CompositeAction::Begin(place),
+                (None, None, true) => CompositeAction::Wait,
+                (None, None, false) => CompositeAction::Fail,
             },
             Self::Quorum { agree, path } => course.vote(*agree as usize, path),
             Self::RoundRobin => match (course.completed(), course.is_open(), course.ended.len()) {
-                (Some(place), _, _) => Turn::Complete(place),
-                (None, true, _) => Turn::Wait,
+                (Some(place), _, _) => CompositeAction::Complete(place),
+                (None, true, _) => CompositeAction::Wait,
                 (None, false, 0) if !course.members.is_empty() => {
-                    Turn::Begin(first % course.members.len())
+                    CompositeAction::Begin(first % course.members.len())
                 }
-                (None, false, _) => Turn::Fail,
+                (None, false, _) => CompositeAction::Fail,
             },
         }
     }
@@ -215,17 +215,17 @@ impl Course {
         self.ended.iter().copied().find(|place| self.output(*place).is_some())
     }
 
-    fn vote(&self, agree: usize, path: &ValuePath) -> Turn {
+    fn vote(&self, agree: usize, path: &ValuePath) -> CompositeAction {
         let groups = self.groups(path);
         if let Some(group) = groups.iter().find(|group| group.len() >= agree) {
-            return Turn::Complete(group[0]);
+            return CompositeAction::Complete(group[0]);
         }
         let most = groups.iter().map(Vec::len).max().unwrap_or(0);
         let undecided = self.members.len() - self.ended.len();
         match self.idle() {
-            _ if most + undecided < agree => Turn::Fail,
-            Some(place) => Turn::Begin(place),
-            None => Turn::Wait,
+            _ if most + undecided < agree => CompositeAction::Fail,
+            Some(place) => CompositeAction::Begin(place),
+            None => CompositeAction::Wait,
         }
     }
 

@@ -11,9 +11,9 @@ mod op;
 pub mod response;
 mod state_op;
 
-pub use composite::{BadPath, Course, Rule, Turn, ValuePath};
+pub use composite::{BadPath, CompositeAction, Course, Rule, ValuePath};
 pub use limits::RunLimits;
-pub use op::{ArtifactOp, Asking, Backoff, Part, StepOp, StepRequest, TaskOpts, TaskRequest};
+pub use op::{ArtifactOp, Asking, Backoff, LoopPart, StepOp, StepRequest, TaskOpts, TaskRequest};
 pub use state_op::{SetOpts, StateOp};
 
 use crate::{

@@ -74,12 +74,12 @@ pub struct TaskRequest {
     /// The overrides of this call.
     pub opts: TaskOpts,
     /// Set if the task is a step of a model's loop; absent if a flow requested it.
-    pub part: Option<Box<Part>>,
+    pub part: Option<Box<LoopPart>>,
 }
 
 /// A step of a model's loop.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct LoopPart {
     /// The kind: a call of the model, a call of a tool, or a preparation of the loop.
     pub kind: StepKind,
     /// The name of the model's operator, of the tool or of the server.

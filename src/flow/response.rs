@@ -26,7 +26,7 @@ mod turn;
 use serde_json::{Value, json};
 
 pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
-pub use turn::{Begin, Call, Judge, Moment, Stop, Sums, Turn, Verdict};
+pub use turn::{Begin, Call, Judge, LoopAction, LoopStop, Moment, RuleVerdict, Sums};
 
 use crate::{
     journal::{Outcome, Usage},
@@ -107,7 +107,7 @@ struct Warned {
 }
 
 /// The result of a stage: a turn, `None` for the next stage, or a stop.
-type Step = Result<Option<Turn>, Box<Stop>>;
+type Step = Result<Option<LoopAction>, Box<LoopStop>>;
 
 impl ResponseFlow {
     /// Creates a loop with this initial conversation.
@@ -191,20 +191,20 @@ impl ResponseFlow {
         self.places.get(place).is_none_or(Option::is_some)
     }
 
-    /// Returns the next turn. The steps of a [`Turn::Begin`] count as started.
-    pub fn turn(&mut self, judge: &dyn Judge) -> Turn {
+    /// Returns the next turn. The steps of a [`LoopAction::Begin`] count as started.
+    pub fn turn(&mut self, judge: &dyn Judge) -> LoopAction {
         loop {
             match self.step(judge) {
                 Ok(None) => {}
                 Ok(Some(turn)) => {
-                    if let Turn::Begin(begins) = &turn {
+                    if let LoopAction::Begin(begins) = &turn {
                         self.places.extend(begins.iter().map(|_| None));
                     }
                     return turn;
                 }
                 Err(stop) => {
                     self.stage = Stage::Over;
-                    return Turn::Stop(stop);
+                    return LoopAction::Stop(stop);
                 }
             }
         }
@@ -220,22 +220,22 @@ impl ResponseFlow {
             Stage::New => {
                 self.stage = Stage::Listing;
                 let list = |server: &String| Begin::List { server: server.clone() };
-                Ok(Some(Turn::Begin(self.settings.servers.iter().map(list).collect())))
+                Ok(Some(LoopAction::Begin(self.settings.servers.iter().map(list).collect())))
             }
-            Stage::Listing if self.places.iter().any(Option::is_none) => Ok(Some(Turn::Wait)),
+            Stage::Listing if self.places.iter().any(Option::is_none) => Ok(Some(LoopAction::Wait)),
             Stage::Listing => self.listed(judge),
             Stage::Ready => self.ready(judge),
             Stage::Asking { place } | Stage::Compacting { place, .. }
                 if !matches!(self.places.get(*place), Some(Some(_))) =>
             {
-                Ok(Some(Turn::Wait))
+                Ok(Some(LoopAction::Wait))
             }
             Stage::Asking { place } => {
                 let place = *place;
                 self.replied(place, judge)
             }
             Stage::Flushing { first, .. } if self.places[*first..].iter().any(Option::is_none) => {
-                Ok(Some(Turn::Wait))
+                Ok(Some(LoopAction::Wait))
             }
             Stage::Flushing { first, cut } => {
                 let (first, cut) = (*first, *cut);
@@ -252,7 +252,7 @@ impl ResponseFlow {
                 let calls = calls.clone();
                 self.calling(calls, judge)
             }
-            Stage::Over => Ok(Some(Turn::Wait)),
+            Stage::Over => Ok(Some(LoopAction::Wait)),
         }
     }
 
@@ -262,12 +262,12 @@ impl ResponseFlow {
         for (server, outcome) in self.settings.servers.iter().zip(&self.places) {
             let tools = match outcome {
                 Some(Outcome::Completed(tools)) => tools.decode::<Vec<FunctionTool>>(),
-                Some(Outcome::Failed(failure)) => return Err(Stop::of(failure.clone())),
+                Some(Outcome::Failed(failure)) => return Err(LoopStop::of(failure.clone())),
                 Some(Outcome::Canceled(_)) | None => Ok(Vec::new()),
             };
             let tools = tools.map_err(|error| {
                 let message = format!("the tools of {server} cannot be read: {error}");
-                Stop::of(Failure::new(kind::WORKER, message))
+                LoopStop::of(Failure::new(kind::WORKER, message))
             })?;
             found.extend(judge.faces(server, tools));
         }
@@ -295,7 +295,7 @@ impl ResponseFlow {
         self.sums.turns += 1;
         self.warn_of_turns();
         self.stage = Stage::Asking { place: self.places.len() };
-        Ok(Some(Turn::Begin(vec![Begin::Ask { turn: self.sums.turns }])))
+        Ok(Some(LoopAction::Begin(vec![Begin::Ask { turn: self.sums.turns }])))
     }
 
     /// Handles the model's reply.
@@ -303,13 +303,13 @@ impl ResponseFlow {
         let reply = match self.places[place].take() {
             Some(Outcome::Completed(reply)) => reply.decode::<ModelReply>().map_err(|error| {
                 let message = format!("the model's answer cannot be read: {error}");
-                Stop::of(Failure::new(kind::MODEL, message))
+                LoopStop::of(Failure::new(kind::MODEL, message))
             })?,
-            Some(Outcome::Failed(failure)) => return Err(Stop::of(failure)),
+            Some(Outcome::Failed(failure)) => return Err(LoopStop::of(failure)),
             Some(Outcome::Canceled(reason)) => {
-                return Err(Stop::of(Failure::new(kind::CANCELED, reason)));
+                return Err(LoopStop::of(Failure::new(kind::CANCELED, reason)));
             }
-            None => return Ok(Some(Turn::Wait)),
+            None => return Ok(Some(LoopAction::Wait)),
         };
         // The reply's content is in the conversation from here on.
         self.places[place] = Some(Outcome::Completed(Json::null()));
@@ -325,7 +325,7 @@ impl ResponseFlow {
             (ModelStop::Length, _) => self.cut_off(ModelEnd::Length),
             (ModelStop::ContentFilter, _) => self.cut_off(ModelEnd::ContentFilter),
             (ModelStop::Refusal, true) if !self.settings.asked => {
-                Err(Stop::safety("the model would not answer"))
+                Err(LoopStop::safety("the model would not answer"))
             }
             (ModelStop::End | ModelStop::ToolCalls | ModelStop::Refusal, false) => {
                 self.call(&calls, judge)
@@ -341,13 +341,13 @@ impl ResponseFlow {
         match (self.settings.asked, end) {
             (true, end) => Ok(Some(self.answer(end))),
             (false, ModelEnd::ContentFilter) => {
-                Err(Stop::safety("a filter of the provider cut the answer off"))
+                Err(LoopStop::safety("a filter of the provider cut the answer off"))
             }
             (false, _) => {
                 let message = "the answer reached the limit of output tokens; \
                                `max_output_tokens` allows more";
                 let failure = Failure::new(kind::MODEL, message);
-                Err(Stop::new(ExitReason::custom("length"), failure))
+                Err(LoopStop::new(ExitReason::custom("length"), failure))
             }
         }
     }
@@ -360,7 +360,7 @@ impl ResponseFlow {
         match judge.output(text) {
             Ok(value) => {
                 self.stage = Stage::Over;
-                Ok(Some(Turn::Done { value, end: ModelEnd::Complete }))
+                Ok(Some(LoopAction::Done { value, end: ModelEnd::Complete }))
             }
             Err(why) if !self.repaired => {
                 self.repaired = true;
@@ -374,18 +374,18 @@ impl ResponseFlow {
             }
             Err(why) => {
                 let message = format!("the model's answer cannot be used: {why}");
-                Err(Stop::new(ExitReason::Error, Failure::new(kind::INVALID_RESULT, message)))
+                Err(LoopStop::new(ExitReason::Error, Failure::new(kind::INVALID_RESULT, message)))
             }
         }
     }
 
     /// Ends the loop for a caller that asked for the items.
-    fn answer(&mut self, end: ModelEnd) -> Turn {
+    fn answer(&mut self, end: ModelEnd) -> LoopAction {
         self.stage = Stage::Over;
         let own = self.own.iter().filter(|own| !own.aside);
         let items = own.map(|own| own.item.clone()).collect();
         let answer = ModelAnswer { model: self.model.clone(), items, end };
-        Turn::Done { value: Json::encode(&answer).expect("an answer is plain data"), end }
+        LoopAction::Done { value: Json::encode(&answer).expect("an answer is plain data"), end }
     }
 
     /// Adds a message to the model that is not part of an answer.

@@ -70,7 +70,7 @@ impl Watch {
             .watch(&root, RecursiveMode::NonRecursive)
             .map_err(|error| fault(error.to_string()))?;
         let watched = HashSet::from([root.clone()]);
-        let kept = Kept::read(&engine, &root).await;
+        let kept = WatchedNames::read(&engine, &root).await;
         let mut folder = Folder {
             dir: root,
             engine,
@@ -101,7 +101,7 @@ impl Watch {
 
 /// Which names came from files of which directory, with the version that each stood for.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct WatchedNames {
     dir: PathBuf,
     names: BTreeMap<String, Origin>,
 }
@@ -115,7 +115,7 @@ struct Origin {
     hash: String,
 }
 
-impl Kept {
+impl WatchedNames {
     /// What was kept of a directory; nothing, if another one was watched before.
     async fn read(engine: &Engine, dir: &Path) -> Self {
         let text = engine.meta(WATCHED).await.ok().flatten();
@@ -143,7 +143,7 @@ struct Folder {
     /// The directories that are watched.
     watched: HashSet<PathBuf>,
     files: BTreeMap<PathBuf, Seen>,
-    kept: Kept,
+    kept: WatchedNames,
 }
 
 impl Folder {
@@ -324,7 +324,7 @@ impl Folder {
                 }
             }
         }
-        let now = Kept { dir: self.dir.clone(), names };
+        let now = WatchedNames { dir: self.dir.clone(), names };
         if now != self.kept {
             let text = serde_json::to_string(&now).expect("names are plain data");
             if let Err(error) = self.engine.put_meta(WATCHED, &text).await {
@@ -336,7 +336,7 @@ impl Folder {
 }
 
 impl Seen {
-    /// Whether it is left out for its name alone.
+    /// Returns true if it is left out for its name alone.
     fn is_twin(&self) -> bool {
         self.serves.is_none()
             && self.mark.is_ok()
@@ -355,7 +355,7 @@ fn called(path: &Path) -> String {
     }
 }
 
-/// Whether a path is none of the author's: hidden, or made by a tool.
+/// Returns true if a path is none of the author's: hidden, or made by a tool.
 fn is_hidden(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with('.') || matches!(&*name, "node_modules" | "target")
@@ -422,13 +422,13 @@ pub fn main_file(dir: &Path) -> Option<PathBuf> {
     MAIN.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Whether a file is a flow as JSON. Other JSON may be anything.
+/// Returns true if a file is a flow as JSON. Other JSON may be anything.
 fn is_flow(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
 }
 
-/// Whether a file declares a blueprint; others are modules that blueprints require.
+/// Returns true if a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
     let text = read_text(path, MAX_FILE_BYTES as u64);
     text.is_ok_and(|text| text.contains("swarm.blueprint"))

@@ -46,7 +46,7 @@ pub struct Chain {
     queued: usize,
     waiters: HashMap<String, VecDeque<u32>>,
     senders: HashSet<(u64, u32)>,
-    seats: BTreeMap<String, Held>,
+    seats: BTreeMap<String, SeatHolder>,
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
     spent: Spent,
@@ -65,7 +65,7 @@ pub struct Chain {
 
 /// The holder of an operator's seat in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct SeatHolder {
     /// The session.
     pub session: String,
     /// Increases by one with every change, from 1.
@@ -283,7 +283,7 @@ impl Chain {
                     self.joined.insert(session.clone(), party.clone());
                 }
                 Decision::Seat { operator, session, epoch, .. } => {
-                    let held = Held { session: session.clone(), epoch: *epoch };
+                    let held = SeatHolder { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);
                 }
                 Decision::Follow(followed) => {
@@ -547,7 +547,7 @@ impl Chain {
     }
 
     /// Returns the seat holders by operator.
-    pub fn seats(&self) -> &BTreeMap<String, Held> {
+    pub fn seats(&self) -> &BTreeMap<String, SeatHolder> {
         &self.seats
     }
 

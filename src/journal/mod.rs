@@ -14,7 +14,7 @@ mod spent;
 mod stored;
 
 pub use additions::Additions;
-pub use chain::{Chain, ChainError, Held, RunState, Step};
+pub use chain::{Chain, ChainError, RunState, SeatHolder, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
     Scheduled, SignalReceived,

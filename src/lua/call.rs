@@ -1,4 +1,4 @@
-//! What a halted `ctx` call asks for.
+//! The request of a halted `ctx` call.
 
 use super::raw::{Coroutine, EncodeError, NoRoom};
 use crate::{
@@ -29,7 +29,7 @@ pub(crate) enum Operation {
     ContinueAs,
 }
 
-/// Why a call cannot be taken.
+/// The reason why a call is refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// Its arguments: raised in the script.

@@ -1,20 +1,17 @@
 //! Which lines of a blueprint's files ran: Luau counts them, where it is told to. Of a flow that is a
 //! table the nodes are counted, which all stand in lines that run when it is read.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use mlua::Function;
+use parking_lot::Mutex;
 
 use crate::blueprint::{FlowNode, lines_without_statements};
 
 /// The lines of one file that could run, each with how often it did.
 pub type Lines = BTreeMap<u32, u64>;
 
-/// What was counted of one file.
+/// The counts of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Its lines; none if it is data.
@@ -41,14 +38,14 @@ impl Counts {
 /// The counts of files by their paths, by the key of their source.
 type Counted = BTreeMap<Arc<str>, BTreeMap<String, Counts>>;
 
-/// Where VMs that are done leave what they counted. Clones are one.
+/// Collects the counts of VMs that are done. Clones share one collection.
 #[derive(Clone, Default)]
 pub struct Coverage(Arc<Mutex<Counted>>);
 
 impl Coverage {
     /// Takes what was counted: by the key of a source, the counts of its files.
     pub fn take(&self) -> BTreeMap<Arc<str>, BTreeMap<String, Counts>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 
     /// Adds what one VM counted of a file with this text.
@@ -78,7 +75,7 @@ impl Coverage {
     }
 
     fn put(&self, key: &str, path: &str, counts: Counts) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.entry(key.into()).or_default().entry(path.to_owned()).or_default().add(counts);
     }
 }

@@ -1,4 +1,4 @@
-//! What the author library asks of the host while a script runs.
+//! The host functions of the author library, called while a script runs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,7 +26,7 @@ const NOTES: usize = 10_000;
 /// Bytes of notes between two awaits.
 const NOTE_BYTES: usize = 8 << 20;
 
-/// What the VM is busy with.
+/// The current activity of the VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Evaluating a chunk, an agent's function or a query: what a flow says and draws is refused.
@@ -37,13 +37,13 @@ pub(crate) enum Mode {
     Test,
 }
 
-/// What the library's host functions read and write, while a script runs.
+/// The state that the host functions of the library read and write while a script runs.
 pub(crate) struct Desk {
     source: Source,
     pub(crate) machine: RefCell<Weak<Machine>>,
     chunks: RefCell<HashMap<String, Function>>,
     agents: RefCell<HashMap<String, String>>,
-    /// How often the nodes of the flow ran, if it is a table and somebody wants to know.
+    /// The number of executions of each node, if the flow is a table and coverage is on.
     nodes: RefCell<Vec<(FlowNode, u64)>>,
     pub(crate) mode: Cell<Mode>,
     pub(crate) now_ms: Cell<u64>,
@@ -206,7 +206,7 @@ impl Desk {
         Ok(text)
     }
 
-    /// What a string of a table flow says.
+    /// Evaluates a string of a table flow.
     fn evaluate(
         &self,
         text: &str,
@@ -284,8 +284,8 @@ impl Desk {
     }
 }
 
-/// How everything is compiled: without the shortcuts past the functions that the sandbox replaces,
-/// and without inlining, which would shift the levels that errors name.
+/// Returns the compiler for all code: without the shortcuts past the functions that the sandbox
+/// replaces, and without inlining, which would shift the levels that errors name.
 pub(crate) fn compiler() -> Compiler {
     Compiler::new()
         .set_optimization_level(1)

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::protocol::Failure;
 
-/// What is wrong with a source.
+/// An error in a source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("evaluate {file}: {message}")]
 pub struct LuaError {
@@ -22,7 +22,7 @@ pub struct LuaError {
     pub line: Option<u32>,
     /// The column, from 1.
     pub column: Option<u32>,
-    /// What is wrong there.
+    /// The message.
     pub message: String,
     /// A stable code.
     pub code: &'static str,
@@ -39,11 +39,11 @@ const LIMIT: &str = "MS-L0004";
 /// The bundle lacks its main file.
 const NO_ENTRY: &str = "MS-L0005";
 
-/// Evaluates a source: the table that it gave to `swarm.blueprint`, where a function stands as
-/// `{"$function": {"file": …, "line": …}}` and a schema is JSON Schema.
+/// Evaluates a source and returns the table that it passed to `swarm.blueprint`. A function is
+/// `{"$function": {"file": …, "line": …}}` in it, and a schema is JSON Schema.
 ///
 /// # Errors
-/// What is wrong with the source, with file and line.
+/// Returns the errors of the source, with file and line.
 pub fn evaluate(source: &Source, limits: &Limits) -> Result<serde_json::Value, Vec<LuaError>> {
     let entry = source.entry();
     let wrong = |code, message: String| {
@@ -128,7 +128,7 @@ pub(super) fn place(message: &str) -> Option<(&str, u32, &str)> {
     Some((file, line, rest.trim_start()))
 }
 
-/// Whether a message is the parser's, which always says what it expected or could not read.
+/// Returns true for a message of the parser, which always names what it expected or could not read.
 fn is_syntax(message: &str) -> bool {
     ["Expected ", "Malformed ", "Incomplete ", "Exceeded ", "Unexpected ", "Ambiguous ", "Out of "]
         .iter()

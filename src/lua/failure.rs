@@ -15,7 +15,7 @@ pub(crate) fn memory(limits: &RunLimits) -> Failure {
     limit(format!("the script used more than {} MiB of memory", limits.memory >> 20))
 }
 
-/// What a flow that broke an allowance is told, with the line that it was in.
+/// Returns the failure of a flow that exceeded an allowance, with the current line.
 pub(crate) fn breach(breach: Breach, armed: &Armed<'_>, limits: &RunLimits) -> Failure {
     match breach {
         Breach::Cpu => at(
@@ -38,9 +38,10 @@ pub(crate) fn at(armed: &Armed<'_>, message: &str) -> Failure {
     }
 }
 
-/// The error that a coroutine ended with; one of the script itself has the calls in progress in its data.
+/// Returns the error that a coroutine ended with. The data of an error of the script itself has the
+/// calls in progress.
 ///
-/// It is a part of the recorded failure: a replay takes it from there and makes none of its own.
+/// It is a part of the recorded failure, so a replay takes it from there and computes none.
 pub(crate) fn raised(co: &Coroutine) -> Failure {
     let frames = co.traceback();
     traced(co.raised(), &frames)
@@ -66,7 +67,7 @@ pub(crate) fn canceled() -> Failure {
     Failure::new(kind::CANCELED, "it was canceled")
 }
 
-/// How a flow ends whose output is not a JSON value.
+/// Returns the end of a flow whose output is not a JSON value.
 pub(crate) fn output(error: &EncodeError) -> NextAction {
     match error {
         EncodeError::Value { .. } => {

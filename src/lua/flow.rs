@@ -36,7 +36,7 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// What a run knows of itself.
+/// The facts of a run that its flow can read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunFacts {
     /// Its id, as `ctx.run_id` shows it.
@@ -45,13 +45,13 @@ pub struct RunFacts {
     pub blueprint: String,
     /// Its input.
     pub input: Json,
-    /// What started it.
+    /// The cause of its start.
     pub trigger: Json,
     /// The seed of its ids and random numbers.
     pub seed: u64,
 }
 
-/// How far a flow is.
+/// The phase of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Fresh,
@@ -76,11 +76,11 @@ pub struct ScriptFlow {
     counted: usize,
     defers: Vec<Function>,
     queries: BTreeMap<String, Function>,
-    /// What hears the pieces of open tasks.
+    /// The functions that receive the pieces of open tasks.
     listeners: BTreeMap<StepKey, Function>,
     /// The error of the branch that failed last, and the calls that were in progress in it.
     below: Option<(String, Vec<Frame>)>,
-    /// What the last turn left over.
+    /// The answers left over from the last turn.
     ready: VecDeque<(Id, Answer)>,
     /// Branches of joins that began since the last input.
     births: u32,
@@ -96,7 +96,7 @@ const TURN: u32 = 256;
 /// Bytes that the commands of one turn carry before the host gets to do something with them.
 const TURN_BYTES: usize = 4 << 20;
 
-/// What a `ctx` call is answered with, once its branch's turn comes.
+/// The answer to a `ctx` call, delivered in the turn of its branch.
 enum Answer {
     Nothing,
     Value(Json),
@@ -109,7 +109,7 @@ enum Answer {
 }
 
 /// One advance, while it goes on.
-struct Turn<'a> {
+struct Advancing<'a> {
     armed: &'a Armed<'a>,
     now_ms: u64,
     commands: Vec<Command>,
@@ -149,7 +149,7 @@ impl ScriptFlow {
         }
     }
 
-    fn take(&mut self, input: Input, turn: &mut Turn<'_>) -> Step {
+    fn take(&mut self, input: Input, turn: &mut Advancing<'_>) -> Step {
         if input != Input::More {
             self.births = 0;
         }
@@ -197,7 +197,7 @@ impl ScriptFlow {
         Ok(())
     }
 
-    fn start(&mut self, turn: &mut Turn<'_>) -> Step {
+    fn start(&mut self, turn: &mut Advancing<'_>) -> Step {
         let facts = &self.facts;
         let args = (
             facts.run_id.as_str(),
@@ -215,7 +215,7 @@ impl ScriptFlow {
     }
 
     /// Begins the latest deferred function, or ends the flow when there is none left.
-    fn compensate(&mut self, turn: &mut Turn<'_>) -> Step {
+    fn compensate(&mut self, turn: &mut Advancing<'_>) -> Step {
         let Phase::Compensating(index) = self.phase else { return Ok(()) };
         let Some(function) = self.defers.pop() else {
             return Err(NextAction::Complete(Json::null()));
@@ -228,7 +228,7 @@ impl ScriptFlow {
     }
 
     /// Hands the end of a step to whoever waits for it.
-    fn settle(&mut self, key: &StepKey, answer: Answer, turn: &mut Turn<'_>) {
+    fn settle(&mut self, key: &StepKey, answer: Answer, turn: &mut Advancing<'_>) {
         self.listeners.remove(key);
         match self.tree.waiting.remove(key) {
             None => {}
@@ -242,7 +242,7 @@ impl ScriptFlow {
         }
     }
 
-    fn step(&mut self, id: Id, answer: &Answer, turn: &mut Turn<'_>) -> Step {
+    fn step(&mut self, id: Id, answer: &Answer, turn: &mut Advancing<'_>) -> Step {
         let Some(branch) = self.tree.branches.get_mut(&id) else { return Ok(()) };
         let text;
         let delivery = match answer {
@@ -277,26 +277,26 @@ impl ScriptFlow {
             _ if self.vm.desk.starved.get() => Err(self.out_of_room()),
             Halt::Called => match self.call(id, turn) {
                 Ok(()) => Ok(()),
-                Err(Stop::Next(next)) => Err(next),
-                Err(Stop::Refused(Refusal::Usage(text))) => {
+                Err(Interrupt::Next(next)) => Err(next),
+                Err(Interrupt::Refused(Refusal::Usage(text))) => {
                     turn.ready.push_front((id, Answer::Usage(text)));
                     Ok(())
                 }
-                Err(Stop::Refused(Refusal::TooLarge(error))) => {
+                Err(Interrupt::Refused(Refusal::TooLarge(error))) => {
                     let branch = self.tree.branches.get(&id);
                     Err(NextAction::Limit(match branch {
                         Some(branch) => failure::too_large(&error, &branch.co),
                         None => failure::limit(error.to_string()),
                     }))
                 }
-                Err(Stop::Refused(Refusal::NoRoom)) => Err(self.out_of_room()),
+                Err(Interrupt::Refused(Refusal::NoRoom)) => Err(self.out_of_room()),
             },
             Halt::Returned => self.returned(id, turn),
             Halt::Raised => self.raised(id, turn),
         }
     }
 
-    fn call(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    fn call(&mut self, id: Id, turn: &mut Advancing<'_>) -> Result<(), Interrupt> {
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         let co = &branch.co;
         let value = self.limits.value;
@@ -353,7 +353,7 @@ impl ScriptFlow {
                 if let Some(problem) = problem {
                     return Err(Refusal::Usage(problem.to_owned()).into());
                 }
-                Err(Stop::Next(NextAction::ContinueAs(call::json(co, 2, "input", value)?)))
+                Err(Interrupt::Next(NextAction::ContinueAs(call::json(co, 2, "input", value)?)))
             }
             Operation::Run
             | Operation::Sleep
@@ -372,8 +372,8 @@ impl ScriptFlow {
         id: Id,
         op: StepOp,
         hears: Option<Function>,
-        turn: &mut Turn<'_>,
-    ) -> Result<(), Stop> {
+        turn: &mut Advancing<'_>,
+    ) -> Result<(), Interrupt> {
         let open = self.limits.open_steps as usize;
         if self.tree.waiting.len() >= open {
             return Err(limit(format!("more than {open} steps are open")));
@@ -427,12 +427,12 @@ impl Flow for ScriptFlow {
         vm.let_grow(self.limits.memory);
         vm.desk.open(Mode::Flow, now_ms, self.random, self.limits.value);
         let ready = std::mem::take(&mut self.ready);
-        let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), bytes: 0, ready };
+        let mut turn = Advancing { armed: &armed, now_ms, commands: Vec::new(), bytes: 0, ready };
         let next = match self.take(input, &mut turn) {
             Ok(()) => NextAction::Wait,
             Err(next) => next,
         };
-        let Turn { mut commands, ready, .. } = turn;
+        let Advancing { mut commands, ready, .. } = turn;
         self.random = vm.desk.random.get();
         vm.desk.mode.set(Mode::Pure);
         vm.weigh();
@@ -508,18 +508,18 @@ impl Drop for ScriptFlow {
     }
 }
 
-/// Why a call did not just go on.
-enum Stop {
+/// The reason why a call did not continue at once.
+enum Interrupt {
     Refused(Refusal),
     Next(NextAction),
 }
 
-impl From<Refusal> for Stop {
+impl From<Refusal> for Interrupt {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-fn limit(message: impl Into<String>) -> Stop {
-    Stop::Next(NextAction::Limit(failure::limit(message)))
+fn limit(message: impl Into<String>) -> Interrupt {
+    Interrupt::Next(NextAction::Limit(failure::limit(message)))
 }

@@ -45,12 +45,12 @@ impl Program {
         }
     }
 
-    /// What it declares, compiled.
+    /// Returns the compiled declarations.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }
 
-    /// What is recommended to its author.
+    /// Returns the recommendations to its author.
     pub fn notes(&self) -> Vec<Finding> {
         recommend(self.blueprint.bundle(), self.blueprint.definition())
     }
@@ -71,7 +71,7 @@ impl Files for Bundle {
     }
 }
 
-/// What the author library needs of the blueprint room.
+/// The functions of the blueprint room for the author library.
 pub(super) const HOST: Host = Host {
     agent_md: |text, path| {
         agent_md::parse(path, text)

@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     arrays: Table,
 }
 
-/// What a `ctx` call is answered with.
+/// The answer to a `ctx` call.
 #[derive(Clone, Copy)]
 pub(crate) enum Delivery<'a> {
     /// Nothing: the coroutine begins, or the call has no value.
@@ -68,7 +68,7 @@ pub(crate) enum Delivery<'a> {
     RaisedBy(&'a Coroutine),
 }
 
-/// How a coroutine came to a halt.
+/// The reason why a coroutine halted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Halt {
     /// In a `ctx` call.
@@ -219,7 +219,7 @@ impl Drop for Coroutine {
     }
 }
 
-/// What [`spawn`] is told.
+/// The arguments of [`spawn`].
 struct Birth {
     parent: *mut lua_State,
     at: c_int,
@@ -342,7 +342,7 @@ impl Coroutine {
         })
     }
 
-    /// Whether nothing, or nil, is at `at`.
+    /// Returns true if `at` holds nil or nothing.
     pub(crate) fn is_nil(&self, at: c_int) -> bool {
         // SAFETY: halted and anchored.
         unsafe { ffi::lua_type(self.state, at) <= ffi::LUA_TNIL }

@@ -14,14 +14,14 @@ pub trait Files: Send + Sync {
     fn entry(&self) -> &str;
 }
 
-/// What the author library borrows from earlier rooms.
+/// Functions of earlier rooms that the author library uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Host {
     /// Reads an agent file: its text and its path give the agent as a JSON object, or what is wrong.
     pub agent_md: fn(text: &str, path: &str) -> Result<serde_json::Value, String>,
     /// The names that a string of a table flow looks up.
     pub names: fn(text: &str, reading: u32) -> Result<Vec<String>, String>,
-    /// What such a string says with these slots, which are a JSON object; the value is JSON.
+    /// Evaluates such a string with slots, which are a JSON object. The result is JSON.
     pub evaluate: fn(text: &str, reading: u32, slots: &str) -> Result<String, String>,
 }
 

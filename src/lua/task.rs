@@ -12,7 +12,7 @@ use super::{
 };
 use crate::protocol::{Failure, Json, failure::kind};
 
-/// What one call of an agent's function may use.
+/// The allowance of one call of an agent's function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskLimits {
     /// CPU time, in milliseconds.
@@ -37,13 +37,12 @@ thread_local! {
     static LAST: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
 
-/// Calls the function of `agent` with `input` until it returns or `cancel` is set. It blocks.
+/// Calls the function of `agent` with `input` until it returns or `cancel` is set. Blocks.
 ///
-/// The source is evaluated again for each call, in a fresh environment: a call leaves nothing
-/// behind for the next.
+/// The source is evaluated again for each call, in a fresh environment, so calls share no state.
 ///
 /// # Errors
-/// What the function raised, kind `limit` for a broken limit, kind `canceled`.
+/// Returns the error that the function raised, kind `limit` for an exceeded limit, kind `canceled`.
 pub fn call_agent(
     source: &Source,
     agent: &str,

@@ -1,8 +1,7 @@
-//! A file of tests of blueprints, and one test of it while it runs.
+//! A file of tests of blueprints, and one of its tests in progress.
 //!
-//! What a test asks for (start a run, let it go on, look at it) comes out as a request in JSON, and
-//! whoever runs the test gives the answer in. The functions that stand in for agents are called
-//! while the test waits.
+//! A test makes requests in JSON (start a run, advance it, look at it), and the test runner answers
+//! them. The functions that replace agents are called while the test waits.
 
 use std::time::Duration;
 
@@ -51,14 +50,14 @@ pub struct TestName {
 /// A test that was begun.
 pub struct TestCase(Coroutine);
 
-/// Where a test came to a halt.
+/// The reason why a test halted.
 #[derive(Debug)]
 pub enum TestHalt {
-    /// It asks for something.
+    /// It makes a request.
     Asks(Json),
-    /// It is at its end, and nothing was wrong.
+    /// It has passed.
     Passed {
-        /// Whether it looked at anything that could be.
+        /// True if it made at least one assertion.
         asserted: bool,
     },
     /// Something was wrong.
@@ -69,7 +68,7 @@ impl TestFile {
     /// Evaluates a file of tests.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Fails when the file has an error.
     pub fn open(bundle: &Bundle, limits: &Limits) -> Result<Self, Failure> {
         // Nothing is stored of a test: it is always written in the latest edition.
         let source = Source::new(bundle.hash(), bundle.clone(), HOST).of_edition(Edition::LATEST);
@@ -93,7 +92,7 @@ impl TestFile {
         Ok(file)
     }
 
-    /// Whether `assert` or `error` stand in it, which the library does not see.
+    /// Returns true if it uses `assert` or `error`, which the library cannot observe.
     pub fn has_assert(&self) -> bool {
         self.asserts
     }
@@ -103,10 +102,10 @@ impl TestFile {
         &self.names
     }
 
-    /// Begins the test at a place of [`TestFile::names`].
+    /// Begins the test at an index of [`TestFile::names`].
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Fails when there is no memory for it.
     pub fn begin(&self, place: usize) -> Result<TestCase, Failure> {
         let number = u32::try_from(place + 1).unwrap_or(u32::MAX);
         let co = self.vm.machine.coroutine(1, &self.vm.entries.test, number);
@@ -143,10 +142,10 @@ impl TestFile {
         }
     }
 
-    /// Calls a function that stands in for an agent.
+    /// Calls a function that replaces an agent.
     ///
     /// # Errors
-    /// What it raised.
+    /// Fails with the error that it raised.
     pub fn answer(&self, function: u32, input: &Json) -> Result<Json, Failure> {
         let args = (function, input.as_str());
         let co = self.vm.machine.coroutine(1, &self.vm.entries.answer, args);
@@ -160,7 +159,7 @@ impl TestFile {
         }
     }
 
-    /// What was printed since the last look.
+    /// Returns the lines printed since the last call.
     pub fn said(&self) -> Vec<String> {
         let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
         let lines = notes.into_iter().filter_map(|note| match note {

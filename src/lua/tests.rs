@@ -109,7 +109,7 @@ impl Bench {
         drive(&mut flow, answer)
     }
 
-    /// What `body` returns.
+    /// Returns the value of `body`.
     fn value(&mut self, body: &str) -> Value {
         match self.run(body, echo).0 {
             NextAction::Complete(json) => json.to_value(),
@@ -117,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// How `body` fails.
+    /// Returns the failure of `body`.
     fn failure(&mut self, body: &str) -> Failure {
         match self.run(body, echo).0 {
             NextAction::Fail(failure) => failure,
@@ -127,7 +127,7 @@ impl Bench {
 }
 
 /// Advances a flow, oldest step first, until it ends or waits for nothing.
-/// When the flows of these tests begin, in Unix milliseconds.
+/// The start of the flows of these tests, in Unix milliseconds.
 const BEGUN_MS: u64 = 1_000;
 
 fn drive(

@@ -25,27 +25,27 @@ pub(crate) struct Branch {
     pub(crate) join: Option<Id>,
     /// The step that it waits for.
     pub(crate) waits: Option<StepKey>,
-    /// What it spawned, and what its finished branches left behind.
+    /// The functions that it spawned, and those that its finished branches left behind.
     pub(crate) spawned: Vec<Id>,
 }
 
-/// Where a branch's end is reported.
+/// The receiver of a branch's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// It is the flow itself.
+    /// The flow itself.
     Flow,
     /// A join, in which it has this number.
     Join(Id, u32),
-    /// It was spawned.
+    /// A spawned function.
     Spawned(Id),
-    /// It is a deferred function.
+    /// A deferred function.
     Defer,
 }
 
-/// How a join ends.
+/// The condition for the end of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinKind {
-    /// When all have ended, or with the first error.
+    /// All have ended, or one has failed.
     All,
     /// With the first that succeeds, or the last error.
     Race,
@@ -60,9 +60,9 @@ pub(crate) struct Join {
     pub(crate) scope: ScopePath,
     pub(crate) index: u32,
     pub(crate) total: u32,
-    /// How many branches it may have begun.
+    /// The number of branches that it may have begun.
     pub(crate) due: u32,
-    /// How many it has begun.
+    /// The number that it has begun.
     pub(crate) born: u32,
     pub(crate) open: BTreeMap<u32, Id>,
     pub(crate) timer: Option<StepKey>,
@@ -72,19 +72,19 @@ pub(crate) struct Join {
 pub(crate) struct Spawned {
     pub(crate) branch: Option<Id>,
     pub(crate) waiters: Vec<Id>,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<BranchEnd>,
     pub(crate) awaited: bool,
 }
 
-/// How a spawned function ended.
+/// The end of a spawned function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum BranchEnd {
     Returned,
     Raised(String),
     Canceled,
 }
 
-/// Who a step's end goes to.
+/// The receiver of a step's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiter {
     Branch(Id),
@@ -161,14 +161,19 @@ impl Tree {
                 }
             }
             for id in branch.spawned.into_iter().rev() {
-                doomed.extend(self.end_spawned(id, End::Canceled, &mut orphans));
+                doomed.extend(self.end_spawned(id, BranchEnd::Canceled, &mut orphans));
             }
         }
         orphans
     }
 
     /// Notes how a spawned function ended, unless it has ended; gives its branch, if it still runs.
-    pub(crate) fn end_spawned(&mut self, id: Id, end: End, waiters: &mut Vec<Id>) -> Option<Id> {
+    pub(crate) fn end_spawned(
+        &mut self,
+        id: Id,
+        end: BranchEnd,
+        waiters: &mut Vec<Id>,
+    ) -> Option<Id> {
         let spawned = self.spawned.get_mut(&id)?;
         if spawned.end.is_some() {
             return None;

@@ -17,8 +17,8 @@ use crate::memory::Share;
 
 /// Memory categories of a VM: 0 is the library's own.
 const CATEGORIES: u8 = u8::MAX;
-/// What a script may allocate beyond its memory before it is noticed: garbage, and what is in
-/// passing.
+/// The memory that a script may allocate beyond its limit before it is stopped: garbage and
+/// temporary values.
 const PASSING: usize = 16 << 20;
 
 /// The parts of the library, in the order in which they are built on each other.
@@ -33,7 +33,7 @@ const LIBRARY: [(&str, &str); 8] = [
     ("run", include_str!("../../lua/run.luau")),
 ];
 
-/// What the library offers to start.
+/// The entry points of the library.
 pub(crate) struct Entries {
     pub(crate) flow: Function,
     pub(crate) evaluate: Function,
@@ -54,13 +54,13 @@ pub(crate) struct Vm {
     memory: Cell<usize>,
     /// Branches of its live flows.
     pub(crate) branches: Cell<usize>,
-    /// It ran out of memory: its flows are to be replayed elsewhere.
+    /// True if it ran out of memory: its flows must be replayed in another VM.
     pub(crate) condemned: Cell<bool>,
-    /// It belongs to one run.
+    /// True if it belongs to one run.
     pub(crate) solo: bool,
     /// A flow has left since its garbage was last collected.
     pub(crate) left: Cell<bool>,
-    /// What it is counted as.
+    /// Its share of the memory account.
     share: RefCell<Option<Share>>,
 }
 
@@ -132,7 +132,7 @@ impl Vm {
         self.weigh();
     }
 
-    /// Whether it is so full that its flows are better off elsewhere.
+    /// Returns true if it is so full that new flows should use another VM.
     pub(crate) fn is_full(&self) -> bool {
         self.machine.memory() > self.memory.get() / 2
     }

@@ -16,12 +16,12 @@ use crate::{
     protocol::{Failure, failure::kind},
 };
 
-/// What a run's own VM may use beyond the run's memory: the library, and what is in passing.
+/// The memory of a run's own VM beyond the run's limit: the library, and temporary values.
 const LIBRARY: usize = 16 << 20;
 /// Branches of a VM's flows at which the next flow goes elsewhere.
 const BRANCHES: usize = 100_000;
 
-/// What the sandbox may use, apart from what each run may.
+/// The limits of the sandbox, apart from those of each run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of one VM, in bytes.
@@ -36,7 +36,7 @@ pub struct Limits {
     pub evaluate_memory: usize,
     /// An evaluated blueprint, in bytes of JSON.
     pub value: usize,
-    /// Where the lines that run are counted; nowhere, unless a test wants to know.
+    /// Counts executed lines; only in tests of blueprints.
     pub coverage: Option<Coverage>,
 }
 
@@ -93,12 +93,12 @@ impl Vms {
         }
     }
 
-    /// Makes a flow. None of the author's code runs before the flow's first input.
+    /// Creates a flow. None of the author's code runs before the flow's first input.
     ///
     /// A run during whose turn a VM ran out of memory gets a VM of its own.
     ///
     /// # Errors
-    /// When there is no room for another VM.
+    /// Fails when there is no memory for another VM.
     pub fn start(
         &mut self,
         source: &Arc<Source>,

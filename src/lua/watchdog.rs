@@ -8,12 +8,14 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::raw::Clock;
 
@@ -40,11 +42,7 @@ struct State {
     stopped: AtomicBool,
 }
 
-impl State {
-    fn lanes(&self) -> MutexGuard<'_, Vec<Weak<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl State {}
 
 /// The watchdog of a host; dropping it stops its thread.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Watchdog {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// Fails when the system cannot start a thread.
     pub fn start() -> io::Result<Self> {
         let state = Arc::new(State::default());
         let watched = Arc::clone(&state);
@@ -76,7 +74,7 @@ impl Watchdog {
             state: Arc::clone(&self.state),
             waker: thread.thread().clone(),
         });
-        self.state.lanes().push(Arc::downgrade(&lane));
+        self.state.lanes.lock().push(Arc::downgrade(&lane));
         lane
     }
 }
@@ -171,7 +169,7 @@ fn watch(state: &State) {
 }
 
 fn live(state: &State) -> Vec<Arc<Lane>> {
-    let mut lanes = state.lanes();
+    let mut lanes = state.lanes.lock();
     lanes.retain(|lane| lane.strong_count() > 0);
     lanes.iter().filter_map(Weak::upgrade).collect()
 }

@@ -6,7 +6,7 @@ use crate::clock::rfc3339;
 
 /// One event at a boundary: the parties and the outcome, never the content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct AuditLine {
     /// `dispatch`, `store` or `exec`.
     pub boundary: String,
     /// The event: `dispatched`, `settled`, `read`, `started`.
@@ -66,7 +66,7 @@ pub enum Tampered {
 
 impl Chained {
     /// Returns the line that follows `last`.
-    pub fn after(last: Option<&Self>, at_ms: u64, line: &Line) -> Self {
+    pub fn after(last: Option<&Self>, at_ms: u64, line: &AuditLine) -> Self {
         let seq = last.map_or(1, |last| last.seq + 1);
         let before = last.map_or(GENESIS, |last| &last.hash);
         let at = rfc3339(at_ms);
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn log() -> Vec<Chained> {
-        let line = |event: &str| Line { event: event.into(), ..Line::default() };
+        let line = |event: &str| AuditLine { event: event.into(), ..AuditLine::default() };
         let mut log: Vec<Chained> = Vec::new();
         for event in ["a", "b", "c"] {
             let next = Chained::after(log.last(), 1_700_000_000_000, &line(event));

@@ -42,7 +42,7 @@ pub struct About {
     pub attempt: u32,
     /// The run's epoch.
     pub epoch: u32,
-    /// Whether this attempt was already dispatched, by an earlier host or before the run was last
+    /// True if this attempt was already dispatched, by an earlier host or before the run was last
     /// dropped from memory: a layer that counts has counted it.
     pub again: bool,
     /// The blueprint's name.
@@ -67,9 +67,9 @@ pub struct About {
     pub voice: Arc<dyn Voice>,
     /// The operators that this attempt may call, once every layer has passed it.
     pub(crate) allowed: OnceLock<Option<Vec<String>>>,
-    /// Whether the attempt was settled in a way other than its dispatch.
+    /// True if the attempt was settled in a way other than its dispatch.
     pub(crate) over: AtomicBool,
-    /// Whether every layer has passed the last dispatch.
+    /// True if every layer has passed the last dispatch.
     pub(crate) passed: AtomicBool,
 }
 

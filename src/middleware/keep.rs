@@ -1,13 +1,11 @@
 //! Data of layers that outlives a host.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
-use super::audit_line::{Chained, Line};
+use super::audit_line::{AuditLine, Chained};
 use crate::{
     clock::Clock,
     protocol::{Failure, Json},
@@ -35,7 +33,7 @@ pub enum Change {
         key: String,
     },
     /// Appends a line to the audit log.
-    Audit(Box<Line>),
+    Audit(Box<AuditLine>),
 }
 
 /// Stores the data of layers beyond the life of the host.
@@ -60,11 +58,11 @@ pub trait Keep: Send + Sync {
 /// Stores everything in memory; for tests, and for stacks without a host.
 pub struct MemoryKeep {
     clock: Clock,
-    kept: Mutex<Kept>,
+    kept: Mutex<MemoryData>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct MemoryData {
     values: BTreeMap<(String, String), (Json, Option<u64>)>,
     audit: Vec<Chained>,
 }
@@ -77,11 +75,7 @@ impl MemoryKeep {
 
     /// Returns the audit log so far.
     pub fn audit(&self) -> Vec<Chained> {
-        self.kept().audit.clone()
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().audit.clone()
     }
 }
 
@@ -89,7 +83,7 @@ impl MemoryKeep {
 impl Keep for MemoryKeep {
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
         let now = self.clock.now_ms();
-        let kept = self.kept();
+        let kept = self.kept.lock();
         let found = kept.values.get(&(layer.to_owned(), key.to_owned()));
         let alive = found.filter(|(_, expires)| expires.is_none_or(|at| at > now));
         Ok(alive.map(|(value, _)| value.clone()))
@@ -101,7 +95,7 @@ impl Keep for MemoryKeep {
     }
 
     fn post(&self, change: Change) {
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         match change {
             Change::Put { layer, key, value, expires_ms } => {
                 kept.values.insert((layer, key), (value, expires_ms));

@@ -30,7 +30,7 @@ mod stack;
 mod store;
 mod trace;
 
-pub use audit_line::{Chained, GENESIS, Line, Tampered};
+pub use audit_line::{AuditLine, Chained, GENESIS, Tampered};
 pub use boundary::{Boundary, Class};
 pub use contract::{ANSWER, answer_of, message_of, taken, usage_of, value_of};
 pub use declared::{

@@ -1,8 +1,9 @@
 //! A dispatch middleware of the protocol, as a layer of a host.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{Dispatch, DispatchLayer, Dispatched, Next, message_of, taken, value_of};
@@ -56,7 +57,7 @@ impl DispatchLayer for ProtocolLayer {
             came: Mutex::new(Came::Nothing),
         };
         let answered = self.middleware.dispatch(&operator, input, &rest).await;
-        let came = rest.came.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let came = rest.came.into_inner();
         match (came, answered) {
             (Came::Parked, _) => Ok(Dispatched::Parked),
             // What it leaves as it was keeps what the protocol has no words for.
@@ -95,7 +96,7 @@ impl DispatchNext for Rest<'_> {
         operator: &OperatorId,
         input: OperatorInput,
     ) -> Result<OperatorOutput, OrchError> {
-        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let way = self.way.lock().take();
         let Some((mut dispatch, next)) = way else {
             return Err(OrchError::DispatchFailed("a dispatch is passed on once".to_owned()));
         };
@@ -144,7 +145,7 @@ impl DispatchNext for Rest<'_> {
                 (Came::Failed(failure, error.to_string()), Err(error))
             }
         };
-        *self.came.lock().unwrap_or_else(PoisonError::into_inner) = came;
+        *self.came.lock() = came;
         answer
     }
 }

@@ -225,7 +225,7 @@ impl StoreNext<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::protocol::failure::kind;
@@ -275,7 +275,7 @@ mod tests {
         }
 
         fn stored(&self, call: &StoreCall, outcome: &Stored) {
-            self.0.lock().unwrap().push((call.op, call.key.clone(), outcome.is_ok()));
+            self.0.lock().push((call.op, call.key.clone(), outcome.is_ok()));
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
             }
             assert_eq!(reached.len(), StoreOp::ALL.len() - 1);
             assert!(reached.iter().all(|(reached, key)| *reached != op && key == "other"));
-            let seen = saw.0.lock().unwrap().clone();
+            let seen = saw.0.lock().clone();
             let expected: Vec<_> =
                 StoreOp::ALL.iter().map(|each| (*each, "k".to_owned(), *each != op)).collect();
             assert_eq!(seen, expected);

@@ -8,7 +8,9 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, Queue, Registry, Road};
+use super::{
+    Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, PromptTransport, Queue, Registry,
+};
 use crate::{
     clock::Clock,
     environment::{self, Environments},
@@ -46,7 +48,7 @@ impl Builtin {
             Arc::new(self.process()),
             Arc::new(Queue::new(Arc::clone(&self.queues))),
         ];
-        let main_ai = MainAi::new(Arc::clone(&self.sessions), Road::Thin, true);
+        let main_ai = MainAi::new(Arc::clone(&self.sessions), PromptTransport::Thin, true);
         let main_ai: (String, Arc<dyn Backend>) = (MAIN_AI.to_owned(), Arc::new(main_ai));
         let builtin = operators.into_iter().map(|operator| (operator.kind().to_owned(), operator));
         let declared =

@@ -110,7 +110,8 @@ pub trait Backend: Send + Sync {
     /// a task, and pieces of the answer go to `heard`.
     ///
     /// # Errors
-    /// When it calls none, or there is no answer; `retryable` says whether another try may help.
+    /// Fails when it calls none, or there is no answer; `retryable` says whether another try may
+    /// help.
     ///
     /// # Cancel safety
     /// May be dropped; what was begun ends.

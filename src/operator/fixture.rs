@@ -1,10 +1,8 @@
 //! Attempts for the tests of operators.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::{path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -110,19 +108,19 @@ pub(super) fn program() -> Arc<Program> {
 impl Heard {
     /// Returns the secrets that were requested so far.
     pub(super) fn secrets(&self) -> Vec<SecretAccessEvent> {
-        self.secrets.lock().unwrap().clone()
+        self.secrets.lock().clone()
     }
 
     /// Returns the deltas of the answer so far.
     pub(super) fn deltas(&self) -> Vec<ModelDelta> {
-        self.deltas.lock().unwrap().clone()
+        self.deltas.lock().clone()
     }
 
     /// Waits for the first delivery and returns the worker's name.
     pub(super) async fn worker(&self) -> String {
         loop {
             let said = self.said.notified();
-            if let Some(worker) = self.workers.lock().unwrap().first() {
+            if let Some(worker) = self.workers.lock().first() {
                 return worker.clone();
             }
             said.await;
@@ -132,7 +130,7 @@ impl Heard {
 
 impl Reporter for Heard {
     fn delivered(&self, delivery: Delivery) {
-        self.workers.lock().unwrap().push(delivery.worker);
+        self.workers.lock().push(delivery.worker);
         self.said.notify_one();
     }
 
@@ -141,10 +139,10 @@ impl Reporter for Heard {
     fn progress(&self, _data: Json) {}
 
     fn delta(&self, delta: ModelDelta) {
-        self.deltas.lock().unwrap().push(delta);
+        self.deltas.lock().push(delta);
     }
 
     fn secret_accessed(&self, event: SecretAccessEvent) {
-        self.secrets.lock().unwrap().push(event);
+        self.secrets.lock().push(event);
     }
 }

@@ -27,7 +27,7 @@ const FRAME_BYTES: usize = 256 << 10;
 
 /// The way in which a prompt reaches a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Road {
+pub enum PromptTransport {
     /// The frame has a handle; the sub-agent fetches the prompt and reports over HTTP.
     Thin,
     /// The frame has the prompts as well.
@@ -38,14 +38,14 @@ pub enum Road {
 #[derive(Debug, Clone)]
 pub struct MainAi {
     hub: Arc<Hub>,
-    road: Road,
+    road: PromptTransport,
     needs_binding: bool,
 }
 
 impl MainAi {
     /// Creates an operator over the sessions of `hub`. With `needs_binding`, its agents must
     /// declare the kind of sub-agent.
-    pub fn new(hub: Arc<Hub>, road: Road, needs_binding: bool) -> Self {
+    pub fn new(hub: Arc<Hub>, road: PromptTransport, needs_binding: bool) -> Self {
         Self { hub, road, needs_binding }
     }
 }
@@ -106,7 +106,7 @@ impl Backend for MainAi {
             timeout_ms: task.timeout_ms,
             thin,
             full,
-            direct: self.road == Road::Direct,
+            direct: self.road == PromptTransport::Direct,
         };
         self.hub.spawn(spawn, &task.cancel);
         Ok(Reply::Parked)
@@ -117,10 +117,10 @@ impl Backend for MainAi {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MainAiSettings {
-    /// Whether the frame contains the system prompt and the prompt.
+    /// True if the frame contains the system prompt and the prompt.
     #[serde(default)]
     direct: bool,
-    /// Whether its agents must declare the kind of sub-agent.
+    /// True if its agents must declare the kind of sub-agent.
     #[serde(default = "yes")]
     require_binding: bool,
 }
@@ -136,7 +136,7 @@ impl Settings for MainAiSettings {
     }
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
-        let road = if self.direct { Road::Direct } else { Road::Thin };
+        let road = if self.direct { PromptTransport::Direct } else { PromptTransport::Thin };
         Arc::new(MainAi::new(Arc::clone(&builtin.sessions), road, self.require_binding))
     }
 

@@ -7,10 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{blueprint::Labels, protocol::Ticket};
@@ -34,14 +34,14 @@ pub struct QueueHub {
 #[derive(Debug, Default)]
 struct Waiting {
     /// Lines by their required labels, in the order of their turns; none is empty.
-    lines: VecDeque<(Labels, Line)>,
+    lines: VecDeque<(Labels, LabelQueue)>,
     pollers: VecDeque<Poller>,
     last_poller: u64,
 }
 
 /// Tickets that require the same labels.
 #[derive(Debug, Default)]
-struct Line {
+struct LabelQueue {
     tickets: BTreeMap<u64, BTreeSet<Ticket>>,
     /// The runs that have tickets, each once, in the order of their turns.
     turns: VecDeque<u64>,
@@ -62,13 +62,13 @@ impl QueueHub {
     /// Adds an attempt to a queue, or hands it to the poller that has waited longest. Offering an
     /// attempt that is already queued changes nothing.
     pub fn offer(&self, queue: &str, ticket: Ticket, labels: &Labels) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         queues.entry(queue.to_owned()).or_default().offer(ticket, labels);
     }
 
     /// Removes an attempt that is over from a queue; returns true if it was there.
     pub fn remove(&self, queue: &str, ticket: Ticket) -> bool {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let removed = queues.get_mut(queue).is_some_and(|waiting| waiting.remove(ticket));
         forget_if_idle(&mut queues, queue);
         removed
@@ -76,7 +76,7 @@ impl QueueHub {
 
     /// Returns the number of attempts on a queue.
     pub fn len(&self, queue: &str) -> usize {
-        let queues = self.lock();
+        let queues = self.queues.lock();
         let lines = queues.get(queue).into_iter().flat_map(|waiting| &waiting.lines);
         lines.flat_map(|(_, line)| line.tickets.values()).map(BTreeSet::len).sum()
     }
@@ -97,7 +97,7 @@ impl QueueHub {
         labels: &Labels,
     ) -> Result<Vec<Ticket>, TooManyPollers> {
         let mut poll = {
-            let mut queues = self.lock();
+            let mut queues = self.queues.lock();
             let waiting = queues.entry(queue.to_owned()).or_default();
             let taken = waiting.take(max, labels);
             if !taken.is_empty() || max == 0 || wait.is_zero() {
@@ -118,17 +118,13 @@ impl QueueHub {
             return Ok(poll.withdraw().into_iter().map(|(ticket, _)| ticket).collect());
         };
         let mut taken = vec![first];
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         if let Some(waiting) = queues.get_mut(queue) {
             taken.extend(waiting.take(max - 1, labels));
         }
         forget_if_idle(&mut queues, queue);
         drop(queues);
         Ok(taken)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,7 +145,7 @@ impl Waiting {
         match line {
             Some((_, line)) => line.put(ticket),
             None => {
-                let mut line = Line::default();
+                let mut line = LabelQueue::default();
                 line.put(ticket);
                 self.lines.push_back((labels.clone(), line));
             }
@@ -178,7 +174,7 @@ impl Waiting {
     }
 }
 
-impl Line {
+impl LabelQueue {
     fn has(&self, ticket: Ticket) -> bool {
         self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket))
     }
@@ -225,7 +221,7 @@ struct Poll<'a> {
 impl Poll<'_> {
     /// Leaves the line; returns a ticket that was handed over in the meantime.
     fn withdraw(&mut self) -> Option<Handed> {
-        let mut queues = self.hub.lock();
+        let mut queues = self.hub.queues.lock();
         if let Some(waiting) = queues.get_mut(self.queue) {
             waiting.pollers.retain(|poller| poller.number != self.number);
         }
@@ -320,7 +316,7 @@ mod tests {
         assert!(hub.remove("q", ticket(1, 1)));
         assert!(!hub.remove("q", ticket(1, 1)));
         assert_eq!(take(&hub, 5).await, [(2, 1)]);
-        assert!(hub.lock().is_empty(), "an idle queue is forgotten");
+        assert!(hub.queues.lock().is_empty(), "an idle queue is forgotten");
     }
 
     #[tokio::test]
@@ -372,7 +368,7 @@ mod tests {
         assert_eq!(taken, [ticket(1, 1), ticket(2, 1), ticket(1, 2), ticket(2, 2)]);
         assert_eq!(take(&hub, 5).await, [(2, 3)]);
         assert!(hub.remove("q", ticket(1, 3)));
-        assert!(hub.lock().is_empty());
+        assert!(hub.queues.lock().is_empty());
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ pub struct Registry {
 }
 
 /// The agents whose tasks are answered by a stand-in.
-pub type Answered = Arc<std::sync::Mutex<BTreeSet<String>>>;
+pub type Answered = Arc<parking_lot::Mutex<BTreeSet<String>>>;
 
 impl Registry {
     /// Creates a registry of operators by name.
@@ -87,9 +87,7 @@ impl Registry {
 
     /// Returns true if a task of an agent for this operator is a loop of model calls.
     pub fn loops(&self, name: &str, agent: &str) -> bool {
-        let answered = |agents: &Answered| {
-            agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(agent)
-        };
+        let answered = |agents: &Answered| agents.lock().contains(agent);
         // A quorum compares results of the agent, not single replies of its model.
         self.is_model(name)
             && self.compared(name).is_empty()

@@ -51,7 +51,7 @@ pub struct Task {
     pub program: Arc<Program>,
     /// The working directory of child processes; empty for work inside the host.
     pub workdir: PathBuf,
-    /// Whether that directory is the run's own, which is created on first use.
+    /// True if that directory is the run's own, which is created on first use.
     pub own_workdir: bool,
     /// The URL of the host, once it listens: `http://127.0.0.1:7700`.
     pub url: Option<Arc<str>>,
@@ -61,7 +61,7 @@ pub struct Task {
     pub prompt: Option<Arc<Prompt>>,
     /// The seat that the task is for, if its operator uses sessions.
     pub seat: Seat,
-    /// Whether the operator is only asked for its list of tools.
+    /// True if the operator is only asked for its list of tools.
     pub lists_tools: bool,
     /// The timeout of the attempt from its delivery, in milliseconds.
     pub timeout_ms: Option<u64>,

@@ -46,7 +46,7 @@ pub enum ContentBlock {
         tool_use_id: String,
         /// The result.
         content: String,
-        /// Whether the tool failed.
+        /// True if the tool failed.
         is_error: bool,
     },
     /// A block of any other type.

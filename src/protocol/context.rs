@@ -199,7 +199,7 @@ pub struct ContextSnapshot {
     pub message_count: usize,
     /// The metadata of each message, in order.
     pub message_metas: Vec<MessageMeta>,
-    /// Whether there is a system prompt.
+    /// True if there is a system prompt.
     pub has_system: bool,
     /// The operator that owns the history.
     pub operator_id: OperatorId,

@@ -61,7 +61,7 @@ pub struct Failure {
     pub agent: Option<String>,
     /// The last attempt that failed.
     pub attempt: Option<u32>,
-    /// Whether another attempt may help.
+    /// True if another attempt may help.
     pub retryable: bool,
     /// Additional data.
     pub data: Option<Json>,

@@ -17,22 +17,22 @@ use super::{Content, DurationMs, OperatorId, Scope, WorkflowId};
 pub enum BudgetEvent {
     /// Something cost money.
     CostIncurred {
-        /// Who spent it.
+        /// The spender.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// What it cost.
+        /// The cost.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         cost: Decimal,
-        /// What the workflow has cost so far, this included.
+        /// The cost of the workflow so far, including this.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         cumulative: Decimal,
     },
     /// A limit is near.
     BudgetWarning {
-        /// Whose limit.
+        /// The owner of the limit.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         workflow: WorkflowId,
-        /// What is spent: money, or a count of tokens.
+        /// The spent resource: money, or a number of tokens.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         spent: Decimal,
         /// The limit, in the same unit.
@@ -41,7 +41,7 @@ pub enum BudgetEvent {
     },
     /// A limit was reached, and this was decided.
     BudgetAction {
-        /// Whose limit.
+        /// The owner of the limit.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         workflow: WorkflowId,
         /// The decision.
@@ -49,39 +49,39 @@ pub enum BudgetEvent {
     },
     /// The calls of an operator near their limit.
     StepLimitApproaching {
-        /// Whose calls.
+        /// The caller.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// How many there were.
+        /// The number.
         current: u32,
-        /// How many there may be.
+        /// The maximum number.
         max: u32,
     },
     /// The calls of an operator reached their limit.
     StepLimitReached {
-        /// Whose calls.
+        /// The caller.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// How many there were.
+        /// The number.
         #[serde(alias = "total_tool_calls")]
         total_sub_dispatches: u32,
     },
     /// An operator makes the same call again and again.
     LoopDetected {
-        /// Who makes it.
+        /// The provider.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// What is called.
+        /// The name of the called function.
         #[serde(alias = "tool_name")]
         operator_name: String,
-        /// How often in a row.
+        /// The number of times in a row.
         consecutive_count: u32,
-        /// How often it may be.
+        /// The maximum number of times.
         max: u32,
     },
     /// The time of an operator nears its limit.
     TimeoutApproaching {
-        /// Whose time.
+        /// The owner of the time.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The time used.
@@ -93,7 +93,7 @@ pub enum BudgetEvent {
     },
     /// The time of an operator is over.
     TimeoutReached {
-        /// Whose time.
+        /// The owner of the time.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The time used.
@@ -102,7 +102,7 @@ pub enum BudgetEvent {
     },
 }
 
-/// What to do about a limit that was reached.
+/// The action for a limit that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -121,13 +121,13 @@ pub enum BudgetDecision {
     HaltWorkflow,
     /// Ask for more.
     RequestIncrease {
-        /// How much more.
+        /// The amount added.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         amount: Decimal,
     },
 }
 
-/// How the history that a model sees is made smaller.
+/// The way in which the history for a model is shortened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -135,38 +135,38 @@ pub enum BudgetDecision {
 pub enum CompactionEvent {
     /// The window fills up.
     ContextPressure {
-        /// Whose window.
+        /// The owner of the window.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// How full it is, in percent.
+        /// The fill level, in percent.
         fill_percent: f64,
         /// The tokens in it.
         tokens_used: u64,
         /// The tokens that still fit.
         tokens_available: u64,
     },
-    /// What must not be lost is to be written to state now.
+    /// State that must not be lost has to be written now.
     PreCompactionFlush {
-        /// Who is about to compact.
+        /// The agent that is about to compact.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// Where it is written.
+        /// The place where it is written.
         #[cfg_attr(feature = "host", schema(value_type = Value))]
         scope: Scope,
     },
     /// The history was made smaller.
     CompactionComplete {
-        /// Whose history.
+        /// The owner of the history.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// How it was done.
+        /// The method.
         strategy: String,
         /// The tokens that this gained.
         tokens_freed: u64,
     },
     /// The model's provider made the history smaller.
     ProviderManaged {
-        /// Whose history.
+        /// The owner of the history.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The provider.
@@ -181,38 +181,38 @@ pub enum CompactionEvent {
     },
     /// The history could not be made smaller.
     CompactionFailed {
-        /// Whose history.
+        /// The owner of the history.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// Why not.
+        /// The reason.
         error: String,
-        /// How it was tried.
+        /// The method that was tried.
         strategy: String,
     },
     /// The history was left as it is.
     CompactionSkipped {
-        /// Whose history.
+        /// The owner of the history.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Something could not be written before a compaction.
     FlushFailed {
-        /// Who is about to compact.
+        /// The agent that is about to compact.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
-        /// Where it should have been written.
+        /// The place where it should have been written.
         #[cfg_attr(feature = "host", schema(value_type = Value))]
         scope: Scope,
         /// Under which key.
         key: String,
-        /// Why it was not.
+        /// The reason for the refusal.
         error: String,
     },
-    /// How good a compaction was.
+    /// The quality of a compaction.
     CompactionQuality {
-        /// Whose history.
+        /// The owner of the history.
         #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Tokens before.
@@ -248,9 +248,9 @@ pub enum CompactionPolicy {
 pub struct ObservableEvent {
     /// Which side tells it.
     pub source: EventSource,
-    /// What it is, by a name of the teller's own.
+    /// The kind, as the reporter names it.
     pub event_type: String,
-    /// When, counted from the start of the workflow.
+    /// The time since the start of the workflow.
     #[cfg_attr(feature = "host", schema(value_type = u64))]
     pub timestamp: DurationMs,
     /// Its data.

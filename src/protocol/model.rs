@@ -25,7 +25,7 @@ pub struct ModelRequest {
     /// Which of the tools the model must or may call, as in Open Responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Value>,
-    /// Whether the model may call several tools at once; the provider's default if absent.
+    /// True if the model may call several tools at once; the provider's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
     /// All other options, named as in Open Responses: `temperature`, `top_p`, `max_output_tokens`,
@@ -44,7 +44,7 @@ pub struct FunctionTool {
     pub description: Option<String>,
     /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// Whether the provider enforces the schema.
+    /// True if the provider enforces the schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }

@@ -47,7 +47,7 @@ pub struct ToolMetadata {
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Value,
-    /// Whether the tool may run in parallel with others; otherwise it runs alone.
+    /// True if the tool may run in parallel with others; otherwise it runs alone.
     pub parallel_safe: bool,
 }
 

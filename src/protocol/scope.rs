@@ -45,9 +45,9 @@ pub struct ScopeTextError(
 );
 
 /// A part of the text form, percent-encoded.
-struct Part<'a>(&'a str);
+struct Encoded<'a>(&'a str);
 
-impl fmt::Display for Part<'_> {
+impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0.bytes() {
             match byte {
@@ -64,13 +64,13 @@ impl fmt::Display for Part<'_> {
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Session(id) => write!(f, "session:{}", Part(id.as_str())),
-            Self::Workflow(id) => write!(f, "run:{}", Part(id.as_str())),
+            Self::Session(id) => write!(f, "session:{}", Encoded(id.as_str())),
+            Self::Workflow(id) => write!(f, "run:{}", Encoded(id.as_str())),
             Self::Operator { workflow, operator } => {
-                write!(f, "operator:{}:{}", Part(workflow.as_str()), Part(operator.as_str()))
+                write!(f, "operator:{}:{}", Encoded(workflow.as_str()), Encoded(operator.as_str()))
             }
             Self::Global => f.write_str("global"),
-            Self::Custom(name) => write!(f, "custom:{}", Part(name)),
+            Self::Custom(name) => write!(f, "custom:{}", Encoded(name)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Where a secret is kept; how it gets to who needs it is another matter.
+/// The source of a secret, independent of its delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -60,7 +60,7 @@ pub enum SecretSource {
     Custom {
         /// Which.
         provider: String,
-        /// What it goes by.
+        /// The criterion.
         config: Value,
     },
 }
@@ -81,7 +81,7 @@ impl SecretSource {
     }
 }
 
-/// What came of asking for a secret.
+/// The result of a request for a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -106,21 +106,21 @@ pub enum SecretAccessOutcome {
 pub struct SecretAccessEvent {
     /// The credential's name.
     pub credential_name: String,
-    /// Where it was looked for.
+    /// The place that was searched.
     pub source: SecretSource,
-    /// What came of it.
+    /// The result.
     pub outcome: SecretAccessOutcome,
-    /// When, in Unix milliseconds.
+    /// The time, in Unix milliseconds.
     pub timestamp_ms: u64,
     /// The id of its lease.
     pub lease_id: Option<String>,
-    /// How long the lease lasts, in seconds.
+    /// The duration of the lease, in seconds.
     pub lease_ttl_secs: Option<u64>,
-    /// Why not, in words that hold no part of it.
+    /// The reason, in words that contain no part of it.
     pub reason: Option<String>,
     /// The run.
     pub workflow_id: Option<String>,
-    /// Who asked.
+    /// The subject that asked.
     pub operator_id: Option<String>,
     /// The trace.
     pub trace_id: Option<String>,

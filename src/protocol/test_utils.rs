@@ -55,11 +55,11 @@ impl Environment for LocalEnvironment {
 /// Stores values in memory; a search finds nothing.
 #[derive(Debug, Default)]
 pub struct InMemoryStore {
-    values: RwLock<HashMap<Scope, BTreeMap<String, Kept>>>,
+    values: RwLock<HashMap<Scope, BTreeMap<String, StoredValue>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct StoredValue {
     value: Value,
     transient: bool,
 }
@@ -70,12 +70,16 @@ impl InMemoryStore {
         Self::default()
     }
 
-    fn put(&self, scope: &Scope, key: &str, kept: Kept) {
+    fn put(&self, scope: &Scope, key: &str, kept: StoredValue) {
         let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
         values.entry(scope.clone()).or_default().insert(key.to_owned(), kept);
     }
 
-    fn of<T>(&self, scope: &Scope, read: impl FnOnce(&BTreeMap<String, Kept>) -> T) -> Option<T> {
+    fn of<T>(
+        &self,
+        scope: &Scope,
+        read: impl FnOnce(&BTreeMap<String, StoredValue>) -> T,
+    ) -> Option<T> {
         self.values.read().unwrap_or_else(PoisonError::into_inner).get(scope).map(read)
     }
 }
@@ -87,7 +91,7 @@ impl StateStore for InMemoryStore {
     }
 
     async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
-        self.put(scope, key, Kept { value, transient: false });
+        self.put(scope, key, StoredValue { value, transient: false });
         Ok(())
     }
 
@@ -99,7 +103,7 @@ impl StateStore for InMemoryStore {
         options: &StoreOptions,
     ) -> Result<(), StateError> {
         let transient = options.lifetime == Some(Lifetime::Transient);
-        self.put(scope, key, Kept { value, transient });
+        self.put(scope, key, StoredValue { value, transient });
         Ok(())
     }
 

@@ -18,7 +18,7 @@ pub const COMPACT_INSTRUCTIONS: &str = "Do not continue the conversation. Write 
 
 /// The content of a compaction.
 #[derive(Serialize, Deserialize)]
-struct Held {
+struct Compacted {
     summary: String,
     /// System and developer messages, which are not part of the summarized conversation.
     rules: Vec<Value>,
@@ -32,7 +32,7 @@ fn is_rule(item: &&Value) -> bool {
 pub fn compacted(items: &[Value], summary: &str, id: &str) -> Value {
     let rules = unfolded(items).unwrap_or_else(|| items.to_vec());
     let rules = rules.iter().filter(is_rule).cloned().collect();
-    let held = Held { summary: summary.to_owned(), rules };
+    let held = Compacted { summary: summary.to_owned(), rules };
     let held = serde_json::to_vec(&held).expect("a summary is plain data");
     let content = format!("{MARK}{}", BASE64.encode(&held));
     json!({ "type": "compaction", "id": id, "encrypted_content": content })
@@ -53,7 +53,7 @@ pub(super) fn unfolded(items: &[Value]) -> Option<Vec<Value>> {
     Some(unfolded)
 }
 
-fn read(item: &Value) -> Option<Held> {
+fn read(item: &Value) -> Option<Compacted> {
     let encoded = item["encrypted_content"].as_str()?.strip_prefix(MARK)?;
     serde_json::from_slice(&BASE64.decode(encoded.as_bytes()).ok()?).ok()
 }

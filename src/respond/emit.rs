@@ -84,7 +84,7 @@ pub(super) enum Sort {
 
 /// A text in progress.
 #[derive(Debug, Default)]
-struct Part {
+struct OpenText {
     opened: bool,
     text: String,
     /// The offset of the next piece.
@@ -100,7 +100,7 @@ struct Part {
 pub(super) struct Open {
     index: usize,
     id: String,
-    parts: BTreeMap<Lane, Part>,
+    parts: BTreeMap<Lane, OpenText>,
     /// True if every text is sent as one piece.
     pub(super) whole: bool,
 }

@@ -145,7 +145,7 @@ impl Used {
 }
 
 /// The fields of a response that do not repeat its request.
-pub(super) struct Said<'a> {
+pub(super) struct ResponseFields<'a> {
     pub(super) id: &'a str,
     pub(super) model: &'a str,
     pub(super) created_s: i64,
@@ -157,7 +157,7 @@ pub(super) struct Said<'a> {
 }
 
 /// Returns the response object with all keys, in order.
-pub(super) fn object(said: &Said<'_>) -> Value {
+pub(super) fn object(said: &ResponseFields<'_>) -> Value {
     let mut object = Map::with_capacity(RESPONSE_KEYS.len());
     for key in RESPONSE_KEYS {
         let value = match key {

@@ -21,7 +21,7 @@ use super::{
     compaction,
     emit::{Event, Lane, Open, Sort, Tape},
     open_responses::{Conversation, Create},
-    response::{self, Said, Status, Used},
+    response::{self, ResponseFields, Status, Used},
 };
 use crate::{
     journal::Usage,
@@ -216,7 +216,7 @@ impl Stream {
 
     /// Returns the current response object.
     pub fn response(&self) -> Value {
-        response::object(&Said {
+        response::object(&ResponseFields {
             id: &self.id,
             model: &self.trigger.model,
             created_s: self.created_s,

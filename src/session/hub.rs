@@ -7,16 +7,17 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    End, Frame, Held, Link, Method, Note, Outlook, Seat, Spawn,
+    Frame, HeldAttempt, Link, LinkEnd, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
-    place::{Key, Place},
+    place::{Assignment, Key},
 };
 use crate::{
     protocol::{SessionId, TaskId, Ticket},
@@ -79,7 +80,7 @@ pub struct Hub {
 struct Inner {
     sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
-    places: HashMap<Ticket, Place>,
+    places: HashMap<Ticket, Assignment>,
     waiting: HashMap<Key, VecDeque<Spawn>>,
     waits: usize,
     /// True if attempts wait that are not in `waiting`.
@@ -90,7 +91,7 @@ struct Inner {
 impl Hub {
     /// Restores sessions and frames from the store.
     pub fn load(&self, sessions: Vec<SessionRow>, frames: Vec<FrameRow>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for row in sessions {
             inner.insert(row);
         }
@@ -101,33 +102,33 @@ impl Hub {
             let spawned = (frame.note.method == Method::Spawn).then_some(frame.note.ticket);
             mailbox.restore(frame);
             if let Some(ticket) = spawned {
-                inner.places.insert(ticket, Place::Held(session));
+                inner.places.insert(ticket, Assignment::Held(session));
             }
         }
     }
 
     /// Restores an attempt that a session had acknowledged. Returns false if the session is gone.
     pub fn adopt(&self, session: &SessionId, ticket: Ticket, task: TaskId, epoch: u32) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.get_mut(session) else { return false };
-        mailbox.held.insert(ticket, Held { task, epoch, delivered: true });
-        inner.places.insert(ticket, Place::Held(session.clone()));
+        mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: true });
+        inner.places.insert(ticket, Assignment::Held(session.clone()));
         true
     }
 
     /// Returns the attempts that are with a session or in a queue.
     pub fn placed(&self) -> Vec<Ticket> {
-        self.lock().places.keys().copied().collect()
+        self.inner.lock().places.keys().copied().collect()
     }
 
     /// Returns true if an attempt is with a session or in a queue.
     pub fn knows(&self, ticket: Ticket) -> bool {
-        self.lock().places.contains_key(&ticket)
+        self.inner.lock().places.contains_key(&ticket)
     }
 
     /// Records that attempts wait in the store.
     pub fn expect_more(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.more = true;
         if !inner.sessions.is_empty() {
             self.hungry.notify_one();
@@ -140,13 +141,13 @@ impl Hub {
     /// Cancel safe: no notification is lost.
     pub async fn hungry(&self) {
         self.hungry.notified().await;
-        self.lock().more = false;
+        self.inner.lock().more = false;
     }
 
     /// Opens a session that is already stored.
     pub fn open(&self, row: SessionRow) {
         let operator: Arc<str> = row.operator.as_str().into();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.insert(row);
         inner.place_line(&Key::Operator(operator));
         self.after(inner);
@@ -157,13 +158,17 @@ impl Hub {
     /// # Errors
     /// Returns [`SessionError::TooMany`] if the limit is reached.
     pub fn admit(&self) -> Result<(), SessionError> {
-        if self.lock().sessions.len() < MOST_SESSIONS { Ok(()) } else { Err(SessionError::TooMany) }
+        if self.inner.lock().sessions.len() < MOST_SESSIONS {
+            Ok(())
+        } else {
+            Err(SessionError::TooMany)
+        }
     }
 
     /// Closes a session and ends its connection with the given reason. Returns the attempts that
     /// the session held.
-    pub fn close(&self, session: &SessionId, why: End) -> Vec<Ticket> {
-        let mut inner = self.lock();
+    pub fn close(&self, session: &SessionId, why: LinkEnd) -> Vec<Ticket> {
+        let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.remove(session) else { return Vec::new() };
         if let Some(link) = &mailbox.link {
             link.end(why);
@@ -195,7 +200,7 @@ impl Hub {
         session: &SessionId,
         seen: Option<u64>,
     ) -> Result<Arc<Link>, SessionError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(session)?;
         let last = mailbox.row.last_seq;
         if let Some(seq) = seen.filter(|seq| *seq > last) {
@@ -206,14 +211,14 @@ impl Hub {
         let link = Arc::new(Link::new(session.clone(), mailbox.links, sent));
         link.wake();
         if let Some(old) = mailbox.link.replace(Arc::clone(&link)) {
-            old.end(End::Replaced);
+            old.end(LinkEnd::Replaced);
         }
         Ok(link)
     }
 
     /// Detaches a connection, unless a newer one has replaced it.
     pub fn disconnect(&self, link: &Link) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Ok(mailbox) = inner.mailbox(link.session())
             && mailbox.link.as_ref().is_some_and(|own| own.number() == link.number())
         {
@@ -223,7 +228,7 @@ impl Hub {
 
     /// Returns the next frame for a connection and marks it as sent.
     pub fn next(&self, link: &Link) -> Option<Frame> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(link.session()).ok()?;
         if mailbox.link.as_ref().is_none_or(|own| own.number() != link.number()) {
             return None;
@@ -243,7 +248,7 @@ impl Hub {
         session: &SessionId,
         seq: u64,
     ) -> Result<Vec<(Ticket, u32)>, SessionError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(session)?;
         let last = mailbox.row.last_seq;
         if seq > last {
@@ -261,7 +266,7 @@ impl Hub {
 
     /// Drops the frames up to a number. The acknowledgement becomes durable with a later write.
     pub fn acknowledge(&self, session: &SessionId, seq: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Ok(mailbox) = inner.mailbox(session) else { return };
         mailbox.acknowledge(seq);
         inner.dirty.insert(session.clone());
@@ -271,7 +276,7 @@ impl Hub {
 
     /// Marks an attempt as delivered, after its run has recorded that.
     pub fn delivered(&self, session: &SessionId, ticket: Ticket) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Ok(mailbox) = inner.mailbox(session)
             && let Some(held) = mailbox.held.get_mut(&ticket)
         {
@@ -282,7 +287,7 @@ impl Hub {
     /// Gives an attempt to a session, or queues it. Idempotent. An attempt that was given up
     /// meanwhile is skipped.
     pub fn spawn(&self, spawn: Spawn, given_up: &CancellationToken) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if given_up.is_cancelled() || inner.places.contains_key(&spawn.ticket) {
             return;
         }
@@ -293,11 +298,11 @@ impl Hub {
     /// Removes an ended attempt. With a `reason`, its session is sent a cancel, unless its spawn
     /// can still be withdrawn.
     pub fn retire(&self, ticket: Ticket, reason: Option<&str>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         match inner.places.remove(&ticket) {
             None => return,
-            Some(Place::Waiting) => inner.waits -= 1,
-            Some(Place::Held(session)) => {
+            Some(Assignment::Waiting) => inner.waits -= 1,
+            Some(Assignment::Held(session)) => {
                 if let Some(mailbox) = inner.sessions.get_mut(&session) {
                     let held = mailbox.let_go(ticket);
                     if let (Some(held), Some(reason)) = (held, reason)
@@ -315,8 +320,8 @@ impl Hub {
 
     /// Sends a note to the session that holds the attempt. Returns false if no session holds it.
     pub fn tell(&self, note: Note) -> bool {
-        let mut inner = self.lock();
-        let Some(Place::Held(session)) = inner.places.get(&note.ticket).cloned() else {
+        let mut inner = self.inner.lock();
+        let Some(Assignment::Held(session)) = inner.places.get(&note.ticket).cloned() else {
             return false;
         };
         let Some(mailbox) = inner.sessions.get_mut(&session) else { return false };
@@ -328,32 +333,32 @@ impl Hub {
 
     /// Returns the session that holds an attempt.
     pub fn holder(&self, ticket: Ticket) -> Option<SessionId> {
-        match self.lock().places.get(&ticket)? {
-            Place::Held(session) => Some(session.clone()),
-            Place::Waiting => None,
+        match self.inner.lock().places.get(&ticket)? {
+            Assignment::Held(session) => Some(session.clone()),
+            Assignment::Waiting => None,
         }
     }
 
     /// Returns the attempt of a step that a session holds or held last, with its epoch.
     pub fn attempt_of(&self, session: &SessionId, run: u64, step: u32) -> Option<(Ticket, u32)> {
-        self.lock().sessions.get(session)?.attempt_of(run, step)
+        self.inner.lock().sessions.get(session)?.attempt_of(run, step)
     }
 
     /// Returns the attempts that a session holds.
-    pub fn held(&self, session: &SessionId) -> Vec<(Ticket, Held)> {
-        let inner = self.lock();
+    pub fn held(&self, session: &SessionId) -> Vec<(Ticket, HeldAttempt)> {
+        let inner = self.inner.lock();
         let held = inner.sessions.get(session).map(|mailbox| &mailbox.held);
         held.into_iter().flatten().map(|(ticket, held)| (*ticket, *held)).collect()
     }
 
     /// Returns where a task would be sent now.
     pub fn outlook(&self, ticket: Ticket, operator: &str, seat: &Seat) -> Outlook {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let to = |session: &SessionId| {
             let connected = inner.sessions.get(session).is_some_and(|it| it.link.is_some());
             Outlook::To { session: session.clone(), connected }
         };
-        if let Some(Place::Held(session)) = inner.places.get(&ticket) {
+        if let Some(Assignment::Held(session)) = inner.places.get(&ticket) {
             return to(session);
         }
         match inner.resolve(operator, seat) {
@@ -368,43 +373,43 @@ impl Hub {
 
     /// Returns the operator of an open session.
     pub fn operator_of(&self, session: &SessionId) -> Option<String> {
-        self.lock().sessions.get(session).map(|mailbox| mailbox.row.operator.clone())
+        self.inner.lock().sessions.get(session).map(|mailbox| mailbox.row.operator.clone())
     }
 
     /// Returns the subject of the opener of an open session.
     pub fn opener(&self, session: &SessionId) -> Option<String> {
-        self.lock().sessions.get(session).map(|mailbox| mailbox.row.principal.clone())
+        self.inner.lock().sessions.get(session).map(|mailbox| mailbox.row.principal.clone())
     }
 
     /// Returns the summary of an open session.
     pub fn looks(&self, session: &SessionId) -> Option<Looks> {
-        self.lock().sessions.get(session).map(looks)
+        self.inner.lock().sessions.get(session).map(looks)
     }
 
     /// Returns the summaries of all open sessions, the oldest first.
     pub fn all(&self) -> Vec<Looks> {
-        let mut all: Vec<Looks> = self.lock().sessions.values().map(looks).collect();
+        let mut all: Vec<Looks> = self.inner.lock().sessions.values().map(looks).collect();
         all.sort_by(|a, b| (a.row.created_ms, &a.row.id).cmp(&(b.row.created_ms, &b.row.id)));
         all
     }
 
     /// Extends the lifetime of a session. Never shortens it.
     pub fn extend(&self, session: &SessionId, expires_ms: u64) {
-        if let Ok(mailbox) = self.lock().mailbox(session) {
+        if let Ok(mailbox) = self.inner.lock().mailbox(session) {
             mailbox.row.expires_ms = mailbox.row.expires_ms.max(expires_ms);
         }
     }
 
     /// Returns the sessions whose lifetime has ended.
     pub fn expired(&self, now_ms: u64) -> Vec<SessionId> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let over = inner.sessions.iter().filter(|(_, it)| it.row.expires_ms <= now_ms);
         over.map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the open sessions that were opened with one of these tokens.
     pub fn opened_with(&self, jtis: &[String]) -> Vec<SessionId> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let of = inner.sessions.iter().filter(|(_, it)| jtis.contains(&it.row.jti));
         of.map(|(id, _)| id.clone()).collect()
     }
@@ -416,7 +421,7 @@ impl Hub {
 
     /// Returns the pending writes and their sessions.
     pub(super) fn write_out(&self) -> (Vec<SessionId>, Vec<Write>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let sessions: Vec<SessionId> = inner.dirty.iter().take(WRITERS).cloned().collect();
         let mut writes = Vec::new();
         for session in &sessions {
@@ -433,7 +438,7 @@ impl Hub {
 
     /// Handles the result of a write: the frames are durable, or the write failed.
     pub(super) fn written(&self, sessions: &[SessionId], writes: &[Write], durable: bool) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for session in sessions {
             let Some(mailbox) = inner.sessions.get_mut(session) else { continue };
             mailbox.written(durable);
@@ -461,10 +466,6 @@ impl Hub {
         if inner.more && inner.waits < MOST_WAITING / 2 && !inner.sessions.is_empty() {
             self.hungry.notify_one();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -515,10 +516,10 @@ impl Inner {
                     let direct = spawn.direct || mailbox.row.direct;
                     let params = spawn.full.filter(|_| direct).unwrap_or(spawn.thin);
                     let Spawn { task, epoch, nonce, timeout_ms, .. } = spawn;
-                    mailbox.held.insert(ticket, Held { task, epoch, delivered: false });
+                    mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: false });
                     let method = Method::Spawn;
                     mailbox.push(Note { method, ticket, task, epoch, nonce, timeout_ms, params });
-                    self.places.insert(ticket, Place::Held(session.clone()));
+                    self.places.insert(ticket, Assignment::Held(session.clone()));
                     self.dirty.insert(session);
                     return;
                 }
@@ -531,7 +532,7 @@ impl Inner {
             return;
         }
         self.waits += 1;
-        self.places.insert(ticket, Place::Waiting);
+        self.places.insert(ticket, Assignment::Waiting);
         self.waiting.entry(key).or_default().push_back(spawn);
     }
 
@@ -557,7 +558,7 @@ impl Inner {
 
     fn place_again(&mut self, spawn: Spawn) {
         // A retired attempt leaves its entry in the queue.
-        if self.places.get(&spawn.ticket) == Some(&Place::Waiting) {
+        if self.places.get(&spawn.ticket) == Some(&Assignment::Waiting) {
             self.places.remove(&spawn.ticket);
             self.waits -= 1;
             self.place(spawn);
@@ -575,8 +576,8 @@ fn looks(mailbox: &Mailbox) -> Looks {
 }
 
 /// Returns the note that cancels an attempt.
-fn cancel(ticket: Ticket, held: Held, reason: &str) -> Note {
-    let Held { task, epoch, .. } = held;
+fn cancel(ticket: Ticket, held: HeldAttempt, reason: &str) -> Note {
+    let HeldAttempt { task, epoch, .. } = held;
     let params = serde_json::json!({ "task": task, "attempt": ticket.attempt, "reason": reason });
     let params = params.to_string().into();
     Note { method: Method::Cancel, ticket, task, epoch, nonce: 0, timeout_ms: None, params }

@@ -16,12 +16,12 @@ pub struct Link {
     number: u64,
     sent: AtomicU64,
     wake: Notify,
-    end: OnceLock<End>,
+    end: OnceLock<LinkEnd>,
 }
 
 /// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum LinkEnd {
     /// A newer connection replaced it.
     Replaced,
     /// The session was closed.
@@ -40,7 +40,7 @@ pub enum End {
     Stopping,
 }
 
-impl End {
+impl LinkEnd {
     /// The WebSocket close code.
     pub fn code(&self) -> u16 {
         match self {
@@ -99,14 +99,14 @@ impl Link {
     }
 
     /// Ends the connection. Only the first reason counts.
-    pub fn end(&self, end: End) {
+    pub fn end(&self, end: LinkEnd) {
         // Fails if a reason is already set, which then stays.
         let _ = self.end.set(end);
         self.wake.notify_one();
     }
 
     /// Returns the reason to end, if there is one.
-    pub fn ended(&self) -> Option<&End> {
+    pub fn ended(&self) -> Option<&LinkEnd> {
         self.end.get()
     }
 

@@ -23,7 +23,7 @@ const FORMER: usize = 1_024;
 
 /// An attempt that a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldAttempt {
     /// The task.
     pub task: TaskId,
     /// Its epoch.
@@ -37,7 +37,7 @@ pub struct Held {
 pub(super) struct Mailbox {
     /// The stored row.
     pub(super) row: SessionRow,
-    pub(super) held: BTreeMap<Ticket, Held>,
+    pub(super) held: BTreeMap<Ticket, HeldAttempt>,
     former: VecDeque<(Ticket, u32)>,
     /// Notes without a number. The first `writing` of them are being written.
     pub(super) outbox: VecDeque<Note>,
@@ -78,7 +78,7 @@ impl Mailbox {
         self.bytes += frame.note.size();
         if frame.note.method == Method::Spawn {
             let Note { ticket, epoch, task, .. } = frame.note;
-            self.held.insert(ticket, Held { task, epoch, delivered: false });
+            self.held.insert(ticket, HeldAttempt { task, epoch, delivered: false });
         }
         self.unacked.push_back(frame);
     }
@@ -141,7 +141,7 @@ impl Mailbox {
     }
 
     /// Removes a held attempt and remembers it as a former one.
-    pub(super) fn let_go(&mut self, ticket: Ticket) -> Option<Held> {
+    pub(super) fn let_go(&mut self, ticket: Ticket) -> Option<HeldAttempt> {
         let held = self.held.remove(&ticket)?;
         if self.former.len() >= FORMER {
             self.former.pop_front();

@@ -18,7 +18,7 @@ mod tests;
 
 pub use frame::{Frame, Method, Note};
 pub use hub::{Hub, Looks, SessionError};
-pub use link::{End, Link};
-pub use mailbox::{Held, MOST_OPEN};
+pub use link::{Link, LinkEnd};
+pub use mailbox::{HeldAttempt, MOST_OPEN};
 pub use place::{Outlook, Seat, Spawn};
-pub use scribe::Scribe;
+pub use scribe::FrameWriter;

@@ -51,7 +51,7 @@ pub(super) enum Key {
 
 /// The place of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Assignment {
     /// Held by a session, or its frame is queued for one.
     Held(SessionId),
     /// In a queue.

@@ -15,13 +15,13 @@ const RETRY: Duration = Duration::from_secs(1);
 ///
 /// A frame gets its number when it is durable, and is sent after that. So a failed write leaves no
 /// gap, and no sent frame is lost.
-pub struct Scribe {
+pub struct FrameWriter {
     hub: Arc<Hub>,
     store: Arc<dyn Store>,
     tasks: Tasks,
 }
 
-impl Scribe {
+impl FrameWriter {
     /// Starts to write the frames of `hub` into `store`, until `tasks` is stopped.
     pub fn start(hub: Arc<Hub>, store: Arc<dyn Store>, tasks: Tasks) {
         let scribe = Self { hub, store, tasks: tasks.clone() };

@@ -164,9 +164,9 @@ fn a_closed_session_gives_back_what_it_had_and_its_line_goes_elsewhere() {
     let most = u32::try_from(MOST_OPEN).unwrap();
     give(&hub, 1..=most + 1, &Seat::default());
     hub.open(row("b", "main-ai"));
-    let had = hub.close(&id("a"), End::Expired);
+    let had = hub.close(&id("a"), LinkEnd::Expired);
     assert_eq!(had.len(), MOST_OPEN);
-    assert_eq!(link.ended(), Some(&End::Expired));
+    assert_eq!(link.ended(), Some(&LinkEnd::Expired));
     assert_eq!(hub.holder(ticket(most + 1)), Some(id("b")), "b is the only one now");
     assert_eq!(hub.holder(ticket(1)), None, "its run decides what becomes of it");
     assert!(hub.connect(&id("a"), None).is_err());
@@ -178,7 +178,7 @@ fn a_newer_connection_takes_over_and_an_older_one_that_leaves_changes_nothing() 
     hub.open(row("a", "main-ai"));
     let old = hub.connect(&id("a"), None).unwrap();
     let new = hub.connect(&id("a"), None).unwrap();
-    assert_eq!(old.ended(), Some(&End::Replaced));
+    assert_eq!(old.ended(), Some(&LinkEnd::Replaced));
     give(&hub, 1..=1, &Seat::default());
     write(&hub, true);
     assert_eq!(hub.next(&old), None);

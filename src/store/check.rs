@@ -7,22 +7,22 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Checked {
-    /// How far it is: more of one part was read.
+    /// The progress: more of one part was read.
     Progress {
         /// The part: `pages`, `runs`, `state`, `blobs`, `blueprints`, `rows`.
         part: String,
-        /// How much of it was read.
+        /// The amount that was read.
         done: u64,
-        /// How much there is, about.
+        /// The approximate amount.
         of: u64,
     },
     /// Something is not what was stored.
     Damaged {
         /// What.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
-        /// What helps.
+        /// The remedy.
         next: String,
     },
     /// Something is there that nothing refers to; it takes room and does no harm.
@@ -40,7 +40,7 @@ pub enum Checked {
         state: u64,
         /// Files that were hashed.
         blobs: u64,
-        /// How many lines before this one said `damaged`.
+        /// The number of earlier lines with `damaged`.
         damaged: u64,
     },
 }

@@ -6,12 +6,10 @@
 
 mod reads;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -141,7 +139,7 @@ impl DurableState {
 
     /// Removes a transient value, if there is one, before a durable value takes its place.
     pub fn drop_transient(&self, scope: &str, key: &str) {
-        let mut transient = self.transient();
+        let mut transient = self.transient.lock();
         if !transient.rows.is_empty() {
             transient.remove(scope, key);
         }
@@ -149,15 +147,11 @@ impl DurableState {
 
     /// Removes all transient values of a scope.
     pub fn clear_scope(&self, scope: &str) {
-        let mut transient = self.transient();
+        let mut transient = self.transient.lock();
         let gone: Vec<_> = transient.rows.keys().filter(|(of, _)| of == scope).cloned().collect();
         for (scope, key) in gone {
             transient.remove(&scope, &key);
         }
-    }
-
-    fn transient(&self) -> MutexGuard<'_, Transient> {
-        self.transient.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admit(&self, change: &StateChange) -> Result<(), StoreError> {
@@ -198,7 +192,7 @@ impl DurableState {
     fn make_room(&self, passing: &[&StateChange]) -> Result<(), StoreError> {
         let Some(first) = passing.first() else { return Ok(()) };
         let more: usize = passing.iter().map(|change| value_of(change).len()).sum();
-        let transient = self.transient();
+        let transient = self.transient.lock();
         let StateLimits { transients, transient_bytes, .. } = self.limits;
         if transient.rows.len() + passing.len() > transients
             || transient.bytes + more > transient_bytes
@@ -215,7 +209,7 @@ impl DurableState {
     /// Applies a change to the transient values. Returns `None` for a durable change; a durable
     /// write or delete removes the transient value.
     fn lay_over(&self, change: &StateChange) -> Option<Changed> {
-        let mut transient = self.transient();
+        let mut transient = self.transient.lock();
         let (scope, key) = (change.scope.as_str(), change.key.as_str());
         match &change.act {
             StateAct::Put { value, hints, .. } if is_transient(change) => {
@@ -341,7 +335,7 @@ impl StateStore for DurableState {
     }
 
     fn clear_transient(&self) {
-        *self.transient() = Transient::default();
+        *self.transient.lock() = Transient::default();
     }
 
     async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {

@@ -5,7 +5,7 @@ use crate::journal::Entry;
 
 /// How much of a run is read.
 pub struct Want<'a> {
-    /// Whether more than the header is read, given the header.
+    /// True if more than the header is read, given the header.
     pub rows: &'a dyn Fn(&Header) -> bool,
     /// The most bytes of a history, and of a state, that are read.
     pub most: u64,

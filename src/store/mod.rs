@@ -35,7 +35,7 @@ pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
-pub use part::Part;
+pub use part::Partition;
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
@@ -139,7 +139,7 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn due(
         &self,
-        parts: &[Part],
+        parts: &[Partition],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError>;

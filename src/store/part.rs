@@ -2,9 +2,9 @@
 
 /// One of the 256 partitions of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part(u8);
+pub struct Partition(u8);
 
-impl Part {
+impl Partition {
     /// How many there are.
     pub const COUNT: u64 = 256;
 
@@ -31,8 +31,8 @@ mod tests {
     #[test]
     fn a_run_belongs_to_the_partition_of_its_number_modulo_256() {
         for run in [0, 1, 255, 256, 257, u64::MAX] {
-            assert_eq!(u64::from(Part::of(run).number()), run % Part::COUNT);
+            assert_eq!(u64::from(Partition::of(run).number()), run % Partition::COUNT);
         }
-        assert_eq!(Part::all().count() as u64, Part::COUNT);
+        assert_eq!(Partition::all().count() as u64, Partition::COUNT);
     }
 }

@@ -12,12 +12,11 @@
 //! Numbers are LEB128, the nonce has 8 bytes and the proof 16. The form follows from the length.
 //! Handles of form 1 come from releases without nonces and are only read.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{fmt, sync::Arc};
 
 use data_encoding::BASE32_NOPAD;
+use parking_lot::RwLock;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// The prefix of every handle.
@@ -108,7 +107,7 @@ impl HandleKey {
     /// Adds a retired secret, which verifies until `until_s` (Unix seconds) and makes no handles.
     #[must_use]
     pub fn with_retired(self, secret: HandleSecret, until_s: u64) -> Self {
-        let mut secrets = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut secrets = self.secrets.write();
         secrets.retired.push((secret, until_s));
         drop(secrets);
         self
@@ -128,7 +127,7 @@ impl HandleKey {
     /// Replaces the secrets by those of `other`, in all clones of this key.
     pub fn become_like(&self, other: &Self) {
         let secrets = other.read(Secrets::clone);
-        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+        *self.secrets.write() = secrets;
     }
 
     /// Returns the secret that makes handles.
@@ -142,7 +141,7 @@ impl HandleKey {
     }
 
     fn read<T>(&self, look: impl FnOnce(&Secrets) -> T) -> T {
-        look(&self.secrets.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.secrets.read())
     }
 
     /// Returns true if a secret that is valid at `now_s` produces `mac` for the message.
@@ -151,7 +150,7 @@ impl HandleKey {
             let graced = secrets.retired.iter().filter(|(_, until_s)| *until_s > now_s);
             std::iter::once(&secrets.current)
                 .chain(graced.map(|(secret, _)| secret))
-                .any(|secret| same(mac, &keyed(secret, message)))
+                .any(|secret| bool::from(mac[..].ct_eq(&keyed(secret, message)[..])))
         })
     }
 
@@ -292,16 +291,6 @@ impl fmt::Debug for Handle {
             .field("attempt", &self.attempt)
             .finish_non_exhaustive()
     }
-}
-
-/// Compares in constant time, through the hash's own type.
-fn same(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool {
-    let widen = |mac: &[u8; MAC_LEN]| {
-        let mut bytes = [0; 32];
-        bytes[..MAC_LEN].copy_from_slice(mac);
-        blake3::Hash::from_bytes(bytes)
-    };
-    widen(a) == widen(b)
 }
 
 fn write_varint(to: &mut Vec<u8>, mut value: u64) {

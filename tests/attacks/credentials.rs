@@ -13,7 +13,7 @@ use moonswarm::token::{Claims, Grant, KeyRing, Role, Scopes, SigningKey, TokenKi
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, refusal, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, refusal, send, when};
 
 /// One task in the queue `q`; its result is the run's.
 const QUEUED: &str = r#"
@@ -225,23 +225,22 @@ async fn slow_bodies_of_one_token_keep_nobody_else_out() {
         })
         .collect();
     let refused = async || send(daemon.with(&slow, Method::GET, "/v1/runs")).await;
-    let since = std::time::Instant::now();
-    let (status, body) = loop {
+    let (status, body) = eventually("the refusal of another request", async || {
         let (status, body) = refused().await;
-        if status != 200 || since.elapsed() > PATIENCE {
-            break (status, body);
-        }
-    };
+        if status == 200 { Err(body) } else { Ok((status, body)) }
+    })
+    .await;
     assert_eq!((status, &body["code"]), (429, &json!("busy")), "{body}");
     for bearer in [&other, &daemon.token] {
         assert_eq!(send(daemon.with(bearer, Method::GET, "/v1/runs")).await.0, 200);
     }
     assert_eq!(send(daemon.bare(Method::GET, "/healthz")).await.0, 200);
     drop(held);
-    let since = std::time::Instant::now();
-    while refused().await.0 != 200 {
-        assert!(since.elapsed() < PATIENCE, "the places come back");
-    }
+    eventually("the places come back", async || {
+        let (status, body) = refused().await;
+        when(status == 200, body)
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
 
 /// The address space of each daemon.
 const SPACE: u64 = 3 << 30;
@@ -195,14 +195,13 @@ async fn many_runs_below_their_limits_do_not_fill_the_host() {
         assert_eq!(send(daemon.get("/healthz")).await.0, 200);
     }
     for run in [&runs[0], &runs[50], &runs[99]] {
-        loop {
+        eventually("the signal is accepted", async || {
             let signal = daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1));
             let (status, body) = send(signal).await;
-            if status == 204 {
-                break;
-            }
-            assert!(status == 503 && since.elapsed() < PATIENCE, "{status} {body}");
-        }
+            assert!(matches!(status, 204 | 503), "{status} {body}");
+            when(status == 204, body)
+        })
+        .await;
         assert_eq!(daemon.ended(run).await["output"], 20);
     }
     daemon.kill();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     shim::Shim,
-    support::{Daemon, Shell, eventually, program, refusal, send, when},
+    support::{Daemon, Shell, elapse, eventually, program, refusal, send, when},
 };
 
 /// With the care that a real daemon takes.
@@ -254,10 +254,10 @@ async fn a_pause_longer_than_the_lease_fences_nobody_who_works() {
     let handles = lease(&daemon, 5).await;
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    elapse(Duration::from_secs(5)).await;
     kill_process(pid, Signal::CONT).unwrap();
     // What is due is due before the first of them is heard.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    elapse(Duration::from_millis(200)).await;
     for handle in &handles {
         accepted(&daemon, handle).await;
     }
@@ -277,9 +277,9 @@ async fn a_host_that_was_away_for_longer_than_the_lease_fences_nobody_who_works(
     }
     let handles = lease(&daemon, 5).await;
     daemon.kill();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    elapse(Duration::from_secs(3)).await;
     let daemon = Daemon::launch(&data, &lease_of).unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    elapse(Duration::from_millis(500)).await;
     for handle in &handles[1..] {
         accepted(&daemon, handle).await;
     }
@@ -316,7 +316,7 @@ return swarm.blueprint { name = "hour", flow = function(ctx) ctx:sleep("59m") en
                 send(daemon.post(&format!("/v1/runs/{next}/cancel"), &json!({}))).await;
             }
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        elapse(Duration::from_secs(1)).await;
         accepted(&daemon, &handles[0]).await;
         let view = daemon.ended(&queued).await;
         assert_eq!(view["status"], "completed", "{view}");
@@ -345,7 +345,7 @@ return swarm.blueprint {
 }
 "#;
         daemon.run_source(births, json!({})).await;
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        elapse(Duration::from_millis(30)).await;
         // It panics with the daemon's words if the next one does not start.
         daemon.kill();
     }

@@ -11,7 +11,7 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, eventually_blocking, send, when};
 
 const ECHO: &str = r#"
 local swarm = require("swarm")
@@ -383,13 +383,14 @@ fn server(data: &Path) -> Value {
 
 /// Removes a directory that somebody may write into meanwhile.
 fn remove(dir: &Path) {
-    loop {
+    eventually_blocking("the directory is gone", || {
         match fs::remove_dir_all(dir).map_err(|error| error.kind()) {
-            Ok(()) | Err(ErrorKind::NotFound) if !dir.exists() => return,
-            Ok(()) | Err(ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {}
+            Ok(()) | Err(ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                when(!dir.exists(), "it has files again")
+            }
             Err(other) => panic!("{other}"),
         }
-    }
+    });
 }
 
 fn copy_dir(from: &Path, to: &Path) {

@@ -5,13 +5,14 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::PathBuf,
     process::Stdio,
-    time::Instant,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, eventually, repository, send, skip, when};
+use crate::support::{
+    Daemon, Shell, eventually, eventually_blocking, repository, send, skip, when,
+};
 
 const SORTER: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
@@ -37,29 +38,23 @@ fn daemon(shell: &Shell) -> Daemon {
 
 /// Waits until a blueprint has had so many runs, and gives the output of the latest, ended.
 async fn outputs(daemon: &Daemon, blueprint: &str, count: usize) -> Value {
-    let since = Instant::now();
-    loop {
+    let what = format!("run {count} of {blueprint}");
+    let latest = eventually(&what, async || {
         let (_, page) = send(daemon.get(&format!("/v1/runs?blueprint={blueprint}"))).await;
         let runs = page["items"].as_array().unwrap();
         assert!(runs.len() <= count, "{page}");
-        if runs.len() == count {
-            return daemon.ended(runs[0]["id"].as_str().unwrap()).await["output"].clone();
-        }
-        assert!(since.elapsed() < PATIENCE, "no run started: {}", daemon.log());
-    }
+        let latest = runs.first().and_then(|run| run["id"].as_str()).map(str::to_owned);
+        latest.filter(|_| runs.len() == count).ok_or_else(|| daemon.log())
+    });
+    daemon.ended(&latest.await).await["output"].clone()
 }
 
 /// Waits until the log has a line with this in it.
 fn until_log(shell: &Shell, part: &str) -> String {
-    let since = Instant::now();
-    loop {
+    eventually_blocking(&format!("{part:?} in the log"), || {
         let log = fs::read_to_string(shell.path("data.log")).unwrap_or_default();
-        if let Some(line) = log.lines().find(|line| line.contains(part)) {
-            return line.to_owned();
-        }
-        assert!(since.elapsed() < PATIENCE, "{part:?} is not in: {log}");
-        std::thread::yield_now();
-    }
+        log.lines().find(|line| line.contains(part)).map(str::to_owned).ok_or(log)
+    })
 }
 
 #[tokio::test]
@@ -91,15 +86,13 @@ async fn files_that_change_start_a_run_also_those_that_changed_while_no_daemon_r
 
 /// Waits until the host has noted a file: a watch begins with what is there.
 fn until_seen(shell: &Shell, file: &str) {
-    let since = Instant::now();
     let has = |name: &str| {
         let bytes = fs::read(shell.path(&format!("data/{name}"))).unwrap_or_default();
         bytes.windows(file.len()).any(|window| window == file.as_bytes())
     };
-    while !has("moonswarm.db-wal") && !has("moonswarm.db") {
-        assert!(since.elapsed() < PATIENCE, "it never looked at {file}");
-        std::thread::yield_now();
-    }
+    eventually_blocking(&format!("a look at {file}"), || {
+        when(has("moonswarm.db-wal") || has("moonswarm.db"), "it is not in the database")
+    });
 }
 
 #[tokio::test]
@@ -154,10 +147,11 @@ async fn a_watched_flow_as_json_has_its_files_name_and_is_taken_over_when_it_cha
     assert_eq!(run(), json!({"version": 1}), "the last good version stays");
     shell.write("blueprints/tiny.flow.json", FLOW.replace("\"version\": 1", "\"version\": 2"));
     let hash = |all: &Value| all["items"][0]["hash"].as_str().unwrap().to_owned();
-    let (before, since) = (hash(&all), Instant::now());
-    while hash(&send(daemon.get("/v1/blueprints")).await.1) == before {
-        assert!(since.elapsed() < PATIENCE, "{}", daemon.log());
-    }
+    let before = hash(&all);
+    eventually("the new version", async || {
+        when(hash(&send(daemon.get("/v1/blueprints")).await.1) != before, daemon.log())
+    })
+    .await;
     assert_eq!(run(), json!({"version": 2}));
 }
 

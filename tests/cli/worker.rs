@@ -95,8 +95,7 @@ async fn a_task_goes_to_a_worker_that_has_its_labels() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
     let run = daemon.run_source(FLOW, json!({})).await;
-    let waits = format!("/v1/runs/{run}");
-    while send(daemon.get(&waits)).await.1["status"] != "waiting" {}
+    daemon.waits(&run, "task").await;
     // It is offered again from the database, labels and all.
     daemon.kill();
     let daemon = Daemon::start(&shell.path("data"));

@@ -322,6 +322,18 @@ fn the_examples_of_the_documents_are_the_files_that_they_name() {
 }
 
 #[test]
+fn the_words_of_the_crate_are_in_the_glossary_of_the_documents() {
+    let read = |path: &str| fs::read_to_string(support::repository(path)).unwrap();
+    let (lib, glossary) = (read("src/lib.rs"), read("docs/concepts.md"));
+    let (_, words) = lib.split_once("//! # Glossary").unwrap();
+    let words: Vec<_> = words.split("```").next().unwrap().split("**").skip(1).step_by(2).collect();
+    assert!(words.len() > 20, "{words:?}");
+    for word in words {
+        assert!(glossary.contains(&format!("**{word}**")), "docs/concepts.md has no {word}");
+    }
+}
+
+#[test]
 fn the_recipes_have_no_findings_and_their_tests_pass_also_after_crashes() {
     let shell = Shell::new();
     let recipes = support::repository("blueprints/cookbook");

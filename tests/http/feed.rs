@@ -2,6 +2,9 @@
 
 use reqwest::Response;
 use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::support::PATIENCE;
 
 /// A stream of server-sent events under way.
 pub struct Feed {
@@ -25,7 +28,8 @@ impl Feed {
                     return data;
                 }
             }
-            let chunk = self.answer.chunk().await.ok()??;
+            let chunk = timeout(PATIENCE, self.answer.chunk()).await.expect("an event");
+            let chunk = chunk.ok()??;
             self.text.push_str(std::str::from_utf8(&chunk).unwrap());
         }
     }

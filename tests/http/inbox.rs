@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send};
 
 const ASKS: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "asks",
@@ -20,12 +20,11 @@ return swarm.blueprint { name = "asks",
 
 /// The one open task of a kind.
 async fn open(daemon: &Daemon, kind: &str) -> Value {
-    loop {
+    eventually(&format!("an open task of kind {kind}"), async || {
         let (_, list) = send(daemon.get(&format!("/v1/tasks?kind={kind}"))).await;
-        if let Some(task) = list["items"].as_array().unwrap().first() {
-            return task.clone();
-        }
-    }
+        list["items"].as_array().unwrap().first().cloned().ok_or(list)
+    })
+    .await
 }
 
 async fn named(daemon: &Daemon, name: &str) -> String {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use crate::{
     feed::Feed,
     support::{
-        Daemon, Shell, program,
+        Daemon, Shell, eventually, program,
         provider::{Answer, Bit, Gate, Provider, Turn},
-        repository, send,
+        repository, send, when,
     },
 };
 
@@ -189,10 +189,8 @@ async fn an_answer_that_the_host_did_not_hear_out_is_asked_for_again() {
     let first = daemon(&shell, &config);
     let run = first.run_source(&flow("model", "", ASK), json!({})).await;
     go(&first, &run).await;
-    while provider.asked().is_empty() {
-        // Each look waits until the daemon has answered it.
-        send(first.get(&format!("/v1/runs/{run}?wait=20ms"))).await;
-    }
+    eventually("a request to the provider", async || when(!provider.asked().is_empty(), "none"))
+        .await;
     first.kill();
     tokio::task::spawn_blocking(move || gate.pass()).await.unwrap();
     let again = daemon(&shell, &config);
@@ -302,16 +300,14 @@ async fn the_research_blueprint_answers_from_files_once_its_critic_lets_it() {
 
 /// The task of a run that waits for a person, once there is one.
 async fn inbox(daemon: &Daemon, run: &str) -> String {
-    let since = std::time::Instant::now();
-    loop {
-        // Each look waits a moment for the run.
-        let (_, view) = send(daemon.get(&format!("/v1/runs/{run}?wait=50ms"))).await;
+    eventually("a task for a person", async || {
         let (_, list) = send(daemon.get(&format!("/v1/tasks?operator=human&run={run}"))).await;
-        if let Some(task) = list["items"][0]["id"].as_str() {
-            return task.to_owned();
+        match list["items"][0]["id"].as_str() {
+            Some(task) => Ok(task.to_owned()),
+            None => Err(send(daemon.get(&format!("/v1/runs/{run}"))).await.1),
         }
-        assert!(since.elapsed() < crate::support::PATIENCE, "nobody is asked: {view:#}");
-    }
+    })
+    .await
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, send};
+use crate::support::{Daemon, Shell, eventually, send, when};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "hooked",
@@ -118,7 +118,11 @@ async fn a_task_that_a_webhook_took_on_outlives_a_killed_daemon_and_is_not_poste
     let (handle, task) = (posted.order["handle"].clone(), posted.order["task"].clone());
     posted.answer("202 Accepted", &json!({}));
     let taken = format!("/v1/runs/{run}/steps/1");
-    while send(daemon.get(&taken)).await.1["state"] != "processing" {}
+    eventually("the webhook's acceptance is stored", async || {
+        let (_, step) = send(daemon.get(&taken)).await;
+        when(step["state"] == "processing", step)
+    })
+    .await;
     daemon.kill();
 
     let daemon = hook.daemon(&shell);

@@ -2,6 +2,7 @@
 
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tokio_tungstenite::{
     connect_async,
     tungstenite::{Message, client::IntoClientRequest as _},
@@ -10,7 +11,7 @@ use tokio_tungstenite::{
 use crate::{
     checker::{check_stream, fits},
     plain::{daemon, gone},
-    support::{Daemon, Shell, send},
+    support::{Daemon, PATIENCE, Shell, send},
 };
 
 type Socket =
@@ -30,7 +31,8 @@ async fn say(socket: &mut Socket, message: Value) {
 
 async fn hear(socket: &mut Socket) -> Value {
     loop {
-        match socket.next().await.unwrap().unwrap() {
+        let message = timeout(PATIENCE, socket.next()).await.expect("a message");
+        match message.unwrap().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
             Message::Ping(_) | Message::Pong(_) => {}
             other => panic!("{other:?}"),

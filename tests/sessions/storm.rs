@@ -14,11 +14,11 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     client::{Opened, Socket, blueprint, open},
-    support::{Daemon, Shell, send},
+    support::{Daemon, Dice, PATIENCE, PAUSE, Shell, send},
 };
 
 const SESSIONS: usize = 4;
@@ -43,6 +43,8 @@ struct Weather {
     /// Where the daemon is now; it moves when it dies.
     url: watch::Receiver<String>,
     disconnects: AtomicU64,
+    /// Rings at each disconnect.
+    bell: Notify,
     over: AtomicBool,
     /// How often each attempt's result was accepted as the first.
     accepted: Mutex<HashMap<String, u32>>,
@@ -51,18 +53,6 @@ struct Weather {
 impl Weather {
     fn over(&self) -> bool {
         self.over.load(Ordering::Acquire)
-    }
-}
-
-/// Numbers that look random and are the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
     }
 }
 
@@ -81,14 +71,15 @@ struct Client {
 impl Client {
     async fn live(mut self) -> BTreeMap<u64, Value> {
         while !self.weather.over() {
-            let url = self.weather.url.borrow().clone();
-            let daemon = Daemon::of(&url, &self.session.token);
+            let mut url = self.weather.url.clone();
+            let daemon = Daemon::of(&url.borrow_and_update().clone(), &self.session.token);
             let last = self.seen.last_key_value().map(|(seq, _)| *seq);
             // Sometimes it does not say what it saw, and gets some of it again.
             let resume = last.filter(|_| self.dice.roll(4) > 0);
             match self.session.try_connect(&daemon, resume).await {
                 Ok(socket) => self.talk(&daemon, socket).await,
-                Err((0, _)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                // The next daemon has another address; this one may be there again as well.
+                Err((0, _)) => drop(tokio::time::timeout(PAUSE, url.changed()).await),
                 Err(refused) => panic!("refused: {refused:?}"),
             }
         }
@@ -116,6 +107,7 @@ impl Client {
             }
         }
         self.weather.disconnects.fetch_add(1, Ordering::AcqRel);
+        self.weather.bell.notify_one();
         if self.dice.roll(5) == 0 {
             self.forgotten = Some(socket);
         } else {
@@ -185,6 +177,7 @@ async fn a_storm_loses_nothing_and_doubles_nothing() {
     let weather = Arc::new(Weather {
         url,
         disconnects: AtomicU64::new(0),
+        bell: Notify::new(),
         over: AtomicBool::new(false),
         accepted: Mutex::default(),
     });
@@ -242,7 +235,7 @@ async fn a_storm_loses_nothing_and_doubles_nothing() {
             }
             ended += 1;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::timeout(PATIENCE, weather.bell.notified()).await.expect("clients go on");
     }
     weather.over.store(true, Ordering::Release);
 

@@ -22,7 +22,7 @@ pub mod provider;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pause between two looks at what a test waits for.
-const PAUSE: Duration = Duration::from_millis(5);
+pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// Looks until it finds something, and returns it; `look` returns what it saw instead.
 ///
@@ -63,6 +63,35 @@ pub fn eventually_blocking<T, S: Display>(what: &str, mut look: impl FnMut() -> 
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
+}
+
+/// Lets real time pass, where the passing of time is what is tested: a host that is stopped or away
+/// for longer than a lease. A test that waits for something uses [`eventually`].
+pub async fn elapse(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Numbers that look random and are the same in every test run.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The next number below `sides`.
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// The events of a stream, whose numbers have no gap.
+pub fn numbered_events(stream: &str) -> Vec<Value> {
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["seq"], at + 1, "{event}");
+    }
+    events
 }
 
 /// Turns a look that is yes or no into one for [`eventually`].
@@ -291,15 +320,13 @@ impl Daemon {
 
     /// A run, once it waits for something of this kind.
     pub async fn waits(&self, run: &str, kind: &str) -> Value {
-        let since = std::time::Instant::now();
-        loop {
+        eventually(&format!("{run} waits for a {kind}"), async || {
             let (status, view) = send(self.get(&format!("/v1/runs/{run}?wait=50ms"))).await;
             assert_eq!(status, 200, "{view}");
-            if view["waiting_on"][0]["kind"] == kind {
-                return view;
-            }
-            assert!(since.elapsed() < PATIENCE, "it does not wait: {view}\n{}", self.log());
-        }
+            let waits = view["waiting_on"][0]["kind"] == kind;
+            if waits { Ok(view) } else { Err(format!("{view}\n{}", self.log())) }
+        })
+        .await
     }
 
     /// Starts a run of a source and gives its id.

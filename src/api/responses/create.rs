@@ -43,7 +43,7 @@ enum InputBody {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "a schema of the OpenAPI document")]
 pub(super) struct MessageBody {
-    /// Who wrote it.
+    /// The author.
     #[schema(pattern = "^(user|assistant|system|developer)$")]
     role: String,
     /// The text; the specification has other forms.

@@ -53,7 +53,7 @@ pub(in crate::api) async fn connect(
     let upgrade = upgrade.max_message_size(2 * MESSAGE_BYTES).max_frame_size(2 * MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
-        let line = Box::new(Line {
+        let line = Box::new(ResponseSocket {
             heard: Instant::now(),
             waiting: VecDeque::new(),
             last: None,
@@ -71,7 +71,7 @@ pub(in crate::api) async fn connect(
 struct Gone;
 
 /// One connection.
-struct Line {
+struct ResponseSocket {
     api: Api,
     socket: WebSocket,
     caller: Caller,
@@ -84,7 +84,7 @@ struct Line {
     heard: Instant,
 }
 
-impl Line {
+impl ResponseSocket {
     async fn serve(mut self: Box<Self>) {
         // The connection is over in either case; a run that was started continues.
         let _ = self.talk().await;

@@ -33,7 +33,7 @@ const ITEMS: (usize, usize) = (20, 100);
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in crate::api) struct GetParams {
-    /// Whether to stream its events instead.
+    /// True to stream its events instead.
     #[serde(default)]
     stream: bool,
     /// Only events after this number.

@@ -26,7 +26,8 @@ use crate::{
     },
     door::{Problem, codes},
     engine::{
-        Caller, EngineError, EventView, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339,
+        Caller, EngineError, EventView, Holder, IdempotencyKey, PageMemory, Report, WaitFor,
+        rfc3339,
     },
     protocol::{Json, RunId, SessionId, TaskId},
     token::Verb,
@@ -57,12 +58,12 @@ pub(super) const METHODS: &[(&str, Verb)] = &[
 pub(super) struct Watched {
     pub(super) text: String,
     /// Its share of the memory, until it is sent.
-    _held: Option<Arc<Held>>,
+    _held: Option<Arc<PageMemory>>,
 }
 
 /// The notification about a watched run.
 #[derive(Serialize)]
-struct Said<'a> {
+struct EventNotice<'a> {
     run: RunId,
     event: &'a EventView,
 }
@@ -408,7 +409,7 @@ impl Asking {
                         Ok(Some(event)) => (event, false),
                         Err(error) => (broken(error), true),
                     };
-                    let said = Said { run, event: &event };
+                    let said = EventNotice { run, event: &event };
                     let text = serde_json::to_string(&said).expect("an event is plain data");
                     let said = Watched { text, _held: events.held() };
                     if to.send(said).await.is_err() || is_last {

@@ -7,7 +7,7 @@ use crate::{
     api::{body::read_json, tasks::present},
     door::{Problem, codes},
     protocol::Json,
-    session::End,
+    session::LinkEnd,
 };
 
 /// The maximum length of a call's id, in bytes.
@@ -130,17 +130,17 @@ pub(super) fn notify(method: &str, seq: u64, params: &str) -> String {
 }
 
 /// Returns the reason to close a connection after an error; `None` if the peer is gone.
-pub(super) fn broken(error: axum::Error) -> Option<End> {
+pub(super) fn broken(error: axum::Error) -> Option<LinkEnd> {
     let inner = error.into_inner().downcast::<tungstenite::Error>().ok()?;
     match *inner {
         tungstenite::Error::Capacity(_) => {
-            Some(End::Broken(1009, "the message is far too large; come back and resume".into()))
+            Some(LinkEnd::Broken(1009, "the message is far too large; come back and resume".into()))
         }
         tungstenite::Error::Utf8(_) => {
-            Some(End::Broken(1007, "the text is not UTF-8; come back and resume".into()))
+            Some(LinkEnd::Broken(1007, "the text is not UTF-8; come back and resume".into()))
         }
         tungstenite::Error::Protocol(_) => {
-            Some(End::Broken(1002, "this is no WebSocket frame; come back and resume".into()))
+            Some(LinkEnd::Broken(1002, "this is no WebSocket frame; come back and resume".into()))
         }
         _ => None,
     }

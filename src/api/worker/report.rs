@@ -21,16 +21,16 @@ pub(in crate::api) struct ResultBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
-    /// Whether the task is done; by default it is, unless there is an `error`.
+    /// True if the task is done; by default true, unless there is an `error`.
     ok: Option<bool>,
-    /// Why it failed: a text, or `{message, retryable, data}`.
+    /// The error: a text, or `{message, retryable, data}`.
     #[schema(value_type = Option<serde_json::Value>)]
     error: Option<Json>,
     /// What it used: `{input, output, cached, reasoning, cost}`, tokens as numbers and the cost in
     /// US dollars as a decimal string. What is missing counts as not reported.
     #[schema(value_type = Option<serde_json::Value>)]
     usage: Option<Json>,
-    /// What is to be done together with the acceptance: a list of effects.
+    /// The effects to apply together with the acceptance.
     #[schema(value_type = Option<Vec<Object>>)]
     effects: Option<Vec<Value>>,
 }

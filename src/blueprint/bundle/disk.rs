@@ -28,8 +28,8 @@ impl Bundle {
     /// templates, and no others. A file that is not there is left out: `check` finds it.
     ///
     /// # Errors
-    /// When the entry cannot be read, a reference leads through a symbolic link, a file is not
-    /// text, or a limit is broken.
+    /// Fails when the entry cannot be read, a reference leads through a symbolic link, a file is
+    /// not text, or a limit is broken.
     pub fn load(path: &Path) -> Result<Self, BundleError> {
         let io = |source| BundleError::Io { path: path.display().to_string(), source };
         let entry = match path.components().next_back() {
@@ -74,7 +74,7 @@ impl Bundle {
     /// not at all. If it is already there, it is left as it is.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// Fails when the disk returns an error.
     pub fn write_to(&self, to: &Path) -> Result<(), BundleError> {
         static STAGED: AtomicU64 = AtomicU64::new(0);
         if to.is_dir() {
@@ -149,7 +149,7 @@ fn first_present(
     Ok(None)
 }
 
-/// Whether a path below `root` is a file that no symbolic link leads to.
+/// Returns true if a path below `root` is a file that no symbolic link leads to.
 fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
     let mut at = root.to_owned();
     let mut is_file = false;

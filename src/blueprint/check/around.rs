@@ -1,4 +1,4 @@
-//! What starts a run by itself.
+//! Checks the triggers of a blueprint.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::blueprint::{
     locate::pointer,
 };
 
-/// What a trigger can wait for, each with the keys that only it has.
+/// The events that a trigger can wait for, each with its own keys.
 const EVENTS: [(&str, &[&str]); 3] = [
     ("schedule", &["zone", "missed"]),
     ("signal", &[]),

@@ -22,14 +22,14 @@ use crate::blueprint::{
 const MOST: usize = 200;
 /// Locals of a file that a misspelt name is compared with.
 const CANDIDATES: usize = 500;
-/// How deep tables of options are looked into.
+/// The depth to which tables of options are checked.
 const DEEPEST: usize = 4;
 /// The modules that are not files.
 const MODULES: [&str; 2] = ["swarm", "swarm.test"];
 /// Words for what a blueprint has no use for; using one has a finding of its own.
 const ABSENT: [&str; 6] = ["os", "io", "debug", "collectgarbage", "loadstring", "dofile"];
 
-/// What is wrong at a token.
+/// A problem at a token.
 struct Wrong {
     at: usize,
     message: String,
@@ -99,7 +99,7 @@ impl Checker<'_> {
     }
 }
 
-/// What to know about a flow that returns nothing.
+/// Returns the finding for a flow that returns nothing.
 pub(super) fn without_result(bundle: &Bundle, outline: &Outline) -> Option<Finding> {
     let source = sources(bundle).find(|source| source.path == bundle.entry())?;
     let names = names(&source.tokens)?;
@@ -118,7 +118,7 @@ fn sources(bundle: &Bundle) -> impl Iterator<Item = Source<'_>> {
     files.map(|(path, text)| Source { path, tokens: tokens(text) })
 }
 
-/// What the function returns that is written out as the flow.
+/// Returns the return values of a literal flow function.
 fn flow_of<'n>(
     outline: &Outline,
     source: &Source<'_>,

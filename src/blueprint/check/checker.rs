@@ -10,16 +10,16 @@ use crate::{
     flow::ValuePath,
 };
 
-/// What the checker asks about operators.
+/// The questions of the checker about operators.
 pub trait Operators {
     /// The kind of a configured operator, such as `process` or `main_ai`; `None` if there is none
     /// of this name.
     fn kind(&self, name: &str) -> Option<&str>;
 
-    /// Whether an agent of this operator must say what kind of worker it needs.
+    /// Returns true if an agent of this operator must say what kind of worker it needs.
     fn requires_worker_binding(&self, name: &str) -> bool;
 
-    /// Whether an agent of this operator must name a tool.
+    /// Returns true if an agent of this operator must name a tool.
     fn requires_tool(&self, _name: &str) -> bool {
         false
     }
@@ -33,7 +33,7 @@ pub trait Operators {
     /// Looks at a layer of middleware: `{kind, …}`.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence for a person.
+    /// Returns the problem, as a sentence.
     fn check_layer(&self, _layer: &Value) -> Result<(), String> {
         Ok(())
     }
@@ -43,12 +43,12 @@ pub trait Operators {
         self.kind(name).into_iter().collect()
     }
 
-    /// Whether it is a model, so that its agents are loops of calls of it and of tools.
+    /// Returns true if it is a model, so that its agents are loops of calls of it and of tools.
     fn is_model(&self, _name: &str) -> bool {
         false
     }
 
-    /// What quorums of this operator compare of their members' results.
+    /// Returns the paths that quorums of this operator compare in the results of their members.
     fn compared(&self, _name: &str) -> Vec<ValuePath> {
         Vec::new()
     }

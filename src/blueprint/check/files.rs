@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::prompts::{Place, bad_template};
+use super::prompts::{TemplatePlace, bad_template};
 use crate::blueprint::{
     agent_md,
     bundle::Bundle,
@@ -59,7 +59,8 @@ pub fn check_files(bundle: &Bundle) -> Vec<Finding> {
         if let Some(text) = bundle.file(path)
             && let Err(error) = templates.undeclared(text)
         {
-            let place = Place { file: path.to_owned(), start: Position::START, exact: true };
+            let place =
+                TemplatePlace { file: path.to_owned(), start: Position::START, exact: true };
             findings.push(bad_template(&place, text, "the template", &error));
         }
     }

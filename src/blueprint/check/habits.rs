@@ -15,7 +15,7 @@ use crate::blueprint::{
 /// Findings in one file.
 const MOST: usize = 200;
 
-/// What the sandbox does not have, since it is not the same in a replay.
+/// The functions that the sandbox lacks, because they differ in a replay.
 const REFUSED: [(&str, Option<&str>, &str); 9] = [
     ("os", None, "the time is `ctx:now()`; what touches the system is a process agent"),
     ("io", None, "files are for process agents; `ctx:artifact` keeps what a run makes"),
@@ -93,7 +93,7 @@ fn step_agents(value: &serde_json::Value, into: &mut Vec<String>) {
     }
 }
 
-/// Whether a source runs agents by their literal names, and by others.
+/// Returns true if a source runs agents by their literal names, and by others.
 fn runs(tokens: &[Token<'_>]) -> (bool, bool) {
     let mut found = (false, false);
     for at in tokens.windows(5) {
@@ -322,7 +322,7 @@ impl Look<'_, '_> {
         );
     }
 
-    /// Whether an `if` has an `end`: an expression has none.
+    /// Returns true if an `if` has an `end`: an expression has none.
     fn is_statement(&self, index: usize) -> bool {
         match index.checked_sub(1).and_then(|before| self.at(before)).map(|token| &token.kind) {
             None => true,
@@ -335,7 +335,7 @@ impl Look<'_, '_> {
         }
     }
 
-    /// What the sandbox does not have.
+    /// Reports the use of functions that the sandbox lacks.
     fn refused(&mut self, index: usize) {
         let Some(name) = self.name(index) else { return };
         let member = self.symbol(index + 1, ".").then(|| self.name(index + 2)).flatten();

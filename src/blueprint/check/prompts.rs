@@ -17,7 +17,7 @@ use crate::blueprint::{
 };
 
 const RUN: &[&str] = &["id", "input"];
-/// What a command or an environment knows of its run, and what it knows besides.
+/// The slots of the run in a command or an environment, and the others.
 const RUN_OF_COMMANDS: &[&str] = &["id"];
 const OF_COMMANDS: &[&str] = &["bundle", "moonswarm"];
 
@@ -73,7 +73,7 @@ impl Checker<'_> {
         }
     }
 
-    fn template(&mut self, template: &str, place: &Place, what: &str, known: &Known<'_>) {
+    fn template(&mut self, template: &str, place: &TemplatePlace, what: &str, known: &Known<'_>) {
         let names = match self.templates.undeclared(template) {
             Ok(names) => names,
             Err(error) => {
@@ -105,13 +105,13 @@ impl Checker<'_> {
         })
     }
 
-    /// Where a template's text stands.
-    fn place(&self, pointer: &str, agent: &str, template: &str) -> Place {
+    /// The place of a template's text.
+    fn place(&self, pointer: &str, agent: &str, template: &str) -> TemplatePlace {
         let spot = self.outline.spot(pointer);
         if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
             && let Some(path) = self.bundle.resolve_file(spec)
         {
-            return Place { file: path.to_owned(), start: Position::START, exact: true };
+            return TemplatePlace { file: path.to_owned(), start: Position::START, exact: true };
         }
         if spot.is_none()
             && let Some(Form::AgentFile(spec)) = self.outline.spot(agent).map(|spot| &spot.form)
@@ -121,31 +121,31 @@ impl Checker<'_> {
             let (file, _) = agent_md::read(path, text);
             let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
             let start = Position { line: file.body_line, column: 1 };
-            return Place { file: path.to_owned(), start, exact };
+            return TemplatePlace { file: path.to_owned(), start, exact };
         }
         // Agents of a module are not written out in the main file: theirs is found by its text.
         if spot.is_none()
             && let Some((path, file)) = self.agent_file_with(template)
         {
             let start = Position { line: file.body_line, column: 1 };
-            return Place { file: path, start, exact: true };
+            return TemplatePlace { file: path, start, exact: true };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
-            Some(Form::Literal(start)) => Place { file, start: *start, exact: true },
-            _ => Place { file, start: self.outline.value(pointer), exact: false },
+            Some(Form::Literal(start)) => TemplatePlace { file, start: *start, exact: true },
+            _ => TemplatePlace { file, start: self.outline.value(pointer), exact: false },
         }
     }
 }
 
 /// A template's place: with `exact`, its text stands in the file as it is, from `start` on.
-pub(super) struct Place {
+pub(super) struct TemplatePlace {
     pub file: String,
     pub start: Position,
     pub exact: bool,
 }
 
-impl Place {
+impl TemplatePlace {
     fn of(&self, template: &str, offset: usize) -> Position {
         if !self.exact {
             return self.start;
@@ -162,7 +162,7 @@ impl Place {
 }
 
 pub(super) fn bad_template(
-    place: &Place,
+    place: &TemplatePlace,
     template: &str,
     what: &str,
     error: &TemplateError,
@@ -176,7 +176,7 @@ pub(super) fn bad_template(
     Finding::error(&place.file, place.of(template, offset), code::BAD_TEMPLATE, message)
 }
 
-/// Where a name is used first: as a whole word inside of a tag.
+/// Returns the offset of the first use of a name: a whole word inside of a tag.
 fn first_use(template: &str, name: &str) -> usize {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = 0;
@@ -266,7 +266,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What there is in place of `input.<key>`, if that can never be.
+    /// Returns the alternatives to `input.<key>`, if that can never exist.
     fn refuse(&self, key: &str) -> Option<Vec<&'a str>> {
         match self {
             // A list or a text has items and methods that are no keys.
@@ -275,7 +275,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What there is in place of the slot `key`, if that can never be.
+    /// Returns the alternatives to the slot `key`, if that can never exist.
     fn refuse_slot(&self, key: &str) -> Option<Vec<&'a str>> {
         match self {
             Self::Any => None,

@@ -1,4 +1,4 @@
-//! What an agent says of its model's loop: tools, limits, rules, compaction.
+//! Checks the loop of an agent's model: tools, limits, rules, compaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -381,7 +381,7 @@ impl Checker<'_> {
         Some(Compaction { at_tokens: u64::from(at?), keep, summarize })
     }
 
-    /// Where turns are written before they leave the conversation.
+    /// The place to which turns are written before they leave the conversation.
     fn flush(&mut self, table: &Table<'_>) -> Option<Flush> {
         let what = format!("`compaction.flush` of {}", table.what());
         let compaction = Table::new(table.get("compaction")?, &table.pointer("compaction"), &what)?;
@@ -413,7 +413,7 @@ impl Checker<'_> {
         Some(part)
     }
 
-    /// What happens once the money of a loop is used up.
+    /// Checks the action for a loop that has spent its money.
     fn exceeded(&mut self, table: &Table<'_>) -> Exceeded {
         let what = format!("`on_exceeded` of {}", table.what());
         match table.get("on_exceeded") {

@@ -17,7 +17,7 @@ use crate::{
     schema::Schema,
 };
 
-/// What durations look like.
+/// The pattern of durations.
 const DURATIONS: &str =
     "write \"250ms\", \"90s\", \"20m\", \"1h30m\", \"2d\" or a number of seconds";
 
@@ -39,7 +39,7 @@ impl<'t> Table<'t> {
         &self.at
     }
 
-    /// What the table is, for messages.
+    /// The name of the table, for messages.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -59,12 +59,12 @@ impl<'t> Table<'t> {
     }
 }
 
-/// Whether a value stands for a Lua function.
+/// Returns true if a value stands for a Lua function.
 pub(super) fn is_function(value: &Value) -> bool {
     value.get("$function").is_some()
 }
 
-/// What a value is, for messages.
+/// Returns the type of a value, for messages.
 pub(super) fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",

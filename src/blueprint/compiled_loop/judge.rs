@@ -1,10 +1,11 @@
-//! What a loop asks of its agent while it runs: tools, schemas, rules.
+//! Answers the questions of a running loop about its agent: tools, schemas, rules.
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::{CompiledLoop, Does, SHOWN, face, object, stand_in};
@@ -14,11 +15,11 @@ use crate::{
         expression::{self, Reading, has_slots},
         model_loop::{On, Rule, Target, name_fits, tool_name},
     },
-    flow::response::{Face, Judge, Moment, Sums, Verdict},
+    flow::response::{Face, Judge, Moment, RuleVerdict, Sums},
     protocol::{Failure, FunctionTool, Json, failure::kind, fold::fold},
 };
 
-/// What a loop asks of its agent: tools, schemas, rules.
+/// Answers the questions of a loop about its agent: tools, schemas, rules.
 #[derive(Debug)]
 pub struct LoopJudge {
     agent: Arc<CompiledAgent>,
@@ -33,12 +34,12 @@ impl LoopJudge {
         Self { agent, compiled, found: Mutex::default() }
     }
 
-    /// What a call of a tool by its name comes to, its input, and the time for an attempt.
+    /// Returns the target of a call of a tool, its input, and the time limit of an attempt.
     pub fn call(&self, name: &str, arguments: &Json) -> Option<(Does, Json, Option<u64>)> {
         if let Some(tool) = self.compiled.tools.iter().find(|tool| tool.face.tool.name == name) {
             return Some((tool.does.clone(), tool.input(arguments), tool.timeout_ms));
         }
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         let (agent, tool) = found.get(name)?.clone();
         Some((Does::Task { agent, tool: Some(tool) }, arguments.clone(), None))
     }
@@ -47,7 +48,7 @@ impl LoopJudge {
         &self,
         rule: &Rule,
         slots: &Map<String, Value>,
-        verdict: &mut Verdict,
+        verdict: &mut RuleVerdict,
     ) -> Result<(), String> {
         if let Some(when) = &rule.when {
             let holds = expression::evaluate(when, Reading::Condition, slots);
@@ -87,7 +88,7 @@ impl Judge for LoopJudge {
         let allowed = |tool: &FunctionTool| {
             allow.as_ref().is_none_or(|allow| allow.iter().any(|it| name_fits(it, &tool.name)))
         };
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         let shown = tools.into_iter().filter(allowed).take(SHOWN);
         let mut taken = HashSet::new();
         shown
@@ -136,9 +137,9 @@ impl Judge for LoopJudge {
         Err(why.unwrap_or_else(|| "it is no JSON".to_owned()))
     }
 
-    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure> {
+    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<RuleVerdict, Failure> {
         let rules = &self.compiled.declared.rules;
-        let mut verdict = Verdict::default();
+        let mut verdict = RuleVerdict::default();
         if rules.is_empty() {
             return Ok(verdict);
         }
@@ -162,7 +163,7 @@ impl Judge for LoopJudge {
     }
 }
 
-/// What the expressions of rules can use.
+/// The values that the expressions of rules can use.
 fn slots(moment: &Moment<'_>, sums: &Sums) -> Map<String, Value> {
     let cost = sums.used.usd().and_then(|usd| f64::try_from(usd).ok());
     let mut slots = json!({

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{Part, Shape};
+use super::{GraphPart, Shape};
 
 /// The lines of a tree.
-pub(super) fn tree(part: &Part) -> String {
+pub(super) fn tree(part: &GraphPart) -> String {
     let mut out = format!("{}\n", part.label);
     branch(part, "", &mut out);
     out
 }
 
-fn branch(part: &Part, indent: &str, out: &mut String) {
+fn branch(part: &GraphPart, indent: &str, out: &mut String) {
     for (n, (word, below)) in part.parts.iter().enumerate() {
         let last = n + 1 == part.parts.len();
         let (mark, rest) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
@@ -36,11 +36,11 @@ enum Look {
     Diamond,
 }
 
-/// Where arrows to what comes next begin, with the words on them.
+/// The starts of the arrows to the next part, with their labels.
 type Exits = Vec<(usize, String)>;
 
 impl Chart {
-    pub(super) fn of(part: &Part) -> Self {
+    pub(super) fn of(part: &GraphPart) -> Self {
         let mut chart = Self::default();
         let start = chart.node(&part.label, Look::Round);
         let mut exits = vec![(start, String::new())];
@@ -61,7 +61,7 @@ impl Chart {
         self.arrows.extend(exits.into_iter().map(|(from, word)| (from, to, word)));
     }
 
-    fn part(&mut self, part: &Part, exits: Exits) -> Exits {
+    fn part(&mut self, part: &GraphPart, exits: Exits) -> Exits {
         match part.shape {
             Shape::Leaf => {
                 let node = self.node(&part.label, Look::Box);

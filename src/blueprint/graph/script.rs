@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Part, Shape};
+use super::{GraphPart, Shape};
 use crate::blueprint::{
     diagnostics::Position,
     tokens::{Kind, Token, tokens},
@@ -25,7 +25,7 @@ struct Frame {
     shape: Shape,
     label: String,
     /// The finished cases, and the parts of the one that is being read.
-    cases: Vec<(String, Vec<Part>)>,
+    cases: Vec<(String, Vec<GraphPart>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Frame {
         Self { closes, shape, label: label.into(), cases }
     }
 
-    fn push(&mut self, part: Part) {
+    fn push(&mut self, part: GraphPart) {
         if let Some((_, parts)) = self.cases.last_mut() {
             parts.push(part);
         }
@@ -50,7 +50,7 @@ impl Frame {
 }
 
 /// The parts of the function that begins at `start`, or of the whole source.
-pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, Part)> {
+pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, GraphPart)> {
     let tokens = tokens(source);
     let functions = functions(&tokens);
     let from = start.and_then(|at| tokens.iter().position(|token| token.at == at));
@@ -117,7 +117,8 @@ fn functions<'s>(tokens: &[Token<'s>]) -> HashMap<&'s str, (usize, usize)> {
     found
 }
 
-/// Whether the name at `index` is a variable that is called or passed, and no field, key or definition.
+/// Returns true if the name at `index` is a variable that is called or passed, and no field, key or
+/// definition.
 fn is_use(tokens: &[Token<'_>], index: usize) -> bool {
     let before = index.checked_sub(1).and_then(|index| tokens.get(index));
     let defines = |token: &Token<'_>| {
@@ -235,7 +236,7 @@ impl<'s> Reader<'_, 's> {
                 && self.made < MOST
             {
                 self.made += 1;
-                frame.push(Part::leaf(format!("{name} again")));
+                frame.push(GraphPart::leaf(format!("{name} again")));
             }
             return next;
         }
@@ -268,7 +269,7 @@ impl<'s> Reader<'_, 's> {
         if empty {
             if is_call && self.made < MOST {
                 self.made += 1;
-                around.push(Part::leaf(frame.label));
+                around.push(GraphPart::leaf(frame.label));
             }
             return;
         }
@@ -284,13 +285,13 @@ impl<'s> Reader<'_, 's> {
                 (_, 0) => {}
                 (Shape::Choice, 2..) => {
                     let inside = inside.into_iter().map(|part| (String::new(), part)).collect();
-                    parts.push((word, Part::new(Shape::Seq, "seq", inside)));
+                    parts.push((word, GraphPart::new(Shape::Seq, "seq", inside)));
                 }
                 (Shape::Choice, _) => parts.extend(inside.pop().map(|part| (word, part))),
                 _ => parts.extend(inside.into_iter().map(|part| (String::new(), part))),
             }
         }
-        around.push(Part::new(frame.shape, frame.label, parts));
+        around.push(GraphPart::new(frame.shape, frame.label, parts));
     }
 
     fn close(&mut self, closes: Closes) {
@@ -348,7 +349,7 @@ impl<'s> Reader<'_, 's> {
             Some(Kind::Symbol("{")) => self.open(Closes::Bracket("{", 0), shape, label),
             _ => {
                 if let Some(frame) = self.frames.last_mut() {
-                    frame.push(Part::leaf(label));
+                    frame.push(GraphPart::leaf(label));
                 }
             }
         }
@@ -405,7 +406,7 @@ impl<'s> Reader<'_, 's> {
     }
 }
 
-/// Whether the `if` at `index` begins a statement: an expression has no `end`.
+/// Returns true if the `if` at `index` begins a statement: an expression has no `end`.
 fn is_statement(tokens: &[Token<'_>], index: usize) -> bool {
     let Some(before) = index.checked_sub(1).and_then(|index| tokens.get(index)) else {
         return true;

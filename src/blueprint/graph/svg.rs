@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Part, Shape};
+use super::{GraphPart, Shape};
 
 const LINE: usize = 28;
 const GAP: usize = 22;
@@ -15,13 +15,13 @@ const LETTER: usize = 7;
 const LONGEST: usize = 60;
 
 /// The whole drawing.
-pub(super) fn svg(part: &Part) -> String {
-    let title = Part::new(Shape::End, part.label.clone(), Vec::new());
-    let end = Part::new(Shape::End, "end", Vec::new());
+pub(super) fn svg(part: &GraphPart) -> String {
+    let title = GraphPart::new(Shape::End, part.label.clone(), Vec::new());
+    let end = GraphPart::new(Shape::End, "end", Vec::new());
     let mut rows = vec![(String::new(), title)];
     rows.extend(part.parts.iter().cloned());
     rows.push((String::new(), end));
-    let all = Part::new(Shape::Seq, "", rows);
+    let all = GraphPart::new(Shape::Seq, "", rows);
     let (width, height) = size(&all);
     let (w, h) = (width + 2 * PAD, height + 2 * PAD);
     let mut out = format!(
@@ -36,8 +36,8 @@ pub(super) fn svg(part: &Part) -> String {
     out
 }
 
-/// Whether a row says something by itself.
-fn has_head(part: &Part) -> bool {
+/// Returns true if a row says something by itself.
+fn has_head(part: &GraphPart) -> bool {
     !matches!(part.label.as_str(), "" | "seq")
 }
 
@@ -54,12 +54,12 @@ fn label_width(label: &str) -> usize {
     cut(label).chars().count() * LETTER + 2 * PAD
 }
 
-fn word_height(part: &Part) -> usize {
+fn word_height(part: &GraphPart) -> usize {
     if part.parts.iter().any(|(word, _)| !word.is_empty()) { WORD } else { 0 }
 }
 
-/// How much room a part takes.
-fn size(part: &Part) -> (usize, usize) {
+/// The size of a part.
+fn size(part: &GraphPart) -> (usize, usize) {
     let sizes = part.parts.iter().map(|(word, below)| {
         let (w, h) = size(below);
         (w.max(word.chars().count() * LETTER), h)
@@ -89,7 +89,7 @@ fn size(part: &Part) -> (usize, usize) {
     }
 }
 
-fn draw(part: &Part, x: usize, y: usize, width: usize, out: &mut String) {
+fn draw(part: &GraphPart, x: usize, y: usize, width: usize, out: &mut String) {
     match part.shape {
         Shape::Leaf | Shape::End => {
             let own = label_width(&part.label);
@@ -101,8 +101,9 @@ fn draw(part: &Part, x: usize, y: usize, width: usize, out: &mut String) {
         Shape::Seq => {
             let middle = x + width / 2;
             let mut at = y;
-            let head = has_head(part)
-                .then(|| (String::new(), Part::new(Shape::Leaf, part.label.clone(), Vec::new())));
+            let head = has_head(part).then(|| {
+                (String::new(), GraphPart::new(Shape::Leaf, part.label.clone(), Vec::new()))
+            });
             for (n, (word, below)) in head.iter().chain(&part.parts).enumerate() {
                 if n > 0 {
                     let _ = writeln!(

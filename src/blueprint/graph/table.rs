@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Part, Shape};
+use super::{GraphPart, Shape};
 
 /// One node.
-pub(super) fn part(node: &Value) -> Part {
-    let Some(map) = node.as_object() else { return Part::leaf("?") };
+pub(super) fn part(node: &Value) -> GraphPart {
+    let Some(map) = node.as_object() else { return GraphPart::leaf("?") };
     let kind = word(map, "kind").unwrap_or("?");
     let id = word(map, "id").map(|id| format!("{id}: ")).unwrap_or_default();
     let label = |text: String| match word(map, "description") {
@@ -16,13 +16,13 @@ pub(super) fn part(node: &Value) -> Part {
     let one = |key: &str| map.get(key).map(|node| (key.to_owned(), part(node)));
     let unnamed = |key: &str| one(key).map(|(_, part)| (String::new(), part));
     match kind {
-        "seq" => Part::new(Shape::Seq, label(kind.to_owned()), children(map)),
-        "parallel" | "race" => Part::new(Shape::Fork, label(kind.to_owned()), children(map)),
+        "seq" => GraphPart::new(Shape::Seq, label(kind.to_owned()), children(map)),
+        "parallel" | "race" => GraphPart::new(Shape::Fork, label(kind.to_owned()), children(map)),
         "map" => {
             let over = shown(map.get("over"));
             let item = word(map, "as").unwrap_or("item");
             let text = label(format!("map {item} over {over}"));
-            Part::new(Shape::Loop, text, unnamed("body").into_iter().collect())
+            GraphPart::new(Shape::Loop, text, unnamed("body").into_iter().collect())
         }
         "loop" => {
             let mut text = format!("loop up to {}", shown(map.get("max")));
@@ -32,34 +32,38 @@ pub(super) fn part(node: &Value) -> Part {
                 }
             }
             let body = unnamed("body").into_iter().chain(one("else"));
-            Part::new(Shape::Loop, label(text), body.collect())
+            GraphPart::new(Shape::Loop, label(text), body.collect())
         }
         "branch" => {
             let text = label(format!("if {}", shown(map.get("if"))));
-            Part::new(Shape::Choice, text, one("then").into_iter().chain(one("else")).collect())
+            GraphPart::new(
+                Shape::Choice,
+                text,
+                one("then").into_iter().chain(one("else")).collect(),
+            )
         }
         "switch" => {
             let cases = map.get("cases").and_then(Value::as_object);
             let cases = cases.into_iter().flatten().map(|(case, node)| (case.clone(), part(node)));
             let text = label(format!("switch on {}", shown(map.get("on"))));
-            Part::new(Shape::Choice, text, cases.chain(one("default")).collect())
+            GraphPart::new(Shape::Choice, text, cases.chain(one("default")).collect())
         }
         "try" => {
             let parts = unnamed("body").into_iter().chain(one("catch")).chain(one("finally"));
-            Part::new(Shape::Seq, label("try".to_owned()), parts.collect())
+            GraphPart::new(Shape::Seq, label("try".to_owned()), parts.collect())
         }
         "fail" => {
             let text = label(format!("fail {}", shown(map.get("error"))));
-            Part::new(Shape::End, text, Vec::new())
+            GraphPart::new(Shape::End, text, Vec::new())
         }
-        "step" => Part::leaf(label(format!("run {}", shown(map.get("agent"))))),
-        "approve" => Part::leaf(label(format!("approve {}", shown(map.get("title"))))),
-        "call" => Part::leaf(label(format!("call {}", shown(map.get("blueprint"))))),
-        "wait" => Part::leaf(label(format!("wait for {}", shown(map.get("signal"))))),
+        "step" => GraphPart::leaf(label(format!("run {}", shown(map.get("agent"))))),
+        "approve" => GraphPart::leaf(label(format!("approve {}", shown(map.get("title"))))),
+        "call" => GraphPart::leaf(label(format!("call {}", shown(map.get("blueprint"))))),
+        "wait" => GraphPart::leaf(label(format!("wait for {}", shown(map.get("signal"))))),
         "sleep" => {
             let until = map.get("until").map(|until| format!("sleep until {}", shown(Some(until))));
             let text = until.unwrap_or_else(|| format!("sleep {}", shown(map.get("for"))));
-            Part::leaf(label(text))
+            GraphPart::leaf(label(text))
         }
         "assign" => {
             let names = map.get("set").and_then(Value::as_object);
@@ -70,9 +74,9 @@ pub(super) fn part(node: &Value) -> Part {
             } else {
                 format!("assign {}", names.join(", "))
             };
-            Part::leaf(label(text))
+            GraphPart::leaf(label(text))
         }
-        other => Part::leaf(other),
+        other => GraphPart::leaf(other),
     }
 }
 
@@ -80,7 +84,7 @@ fn word<'m>(map: &'m Map<String, Value>, key: &str) -> Option<&'m str> {
     map.get(key).and_then(Value::as_str)
 }
 
-fn children(map: &Map<String, Value>) -> Vec<(String, Part)> {
+fn children(map: &Map<String, Value>) -> Vec<(String, GraphPart)> {
     if let Some(branches) = map.get("branches").and_then(Value::as_object) {
         return branches.iter().map(|(name, node)| (name.clone(), part(node))).collect();
     }

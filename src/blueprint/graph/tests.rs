@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn table() -> Part {
+fn table() -> GraphPart {
     let flow = json!({"kind": "seq", "children": [
         {"kind": "step", "id": "plan", "agent": "planner"},
         {"kind": "map", "over": "plan.steps", "as": "step", "body": {"kind": "step", "agent": "coder"}},
@@ -10,7 +10,7 @@ fn table() -> Part {
          "else": {"kind": "fail", "error": "blocked"}},
         {"kind": "parallel", "branches": {"a": {"kind": "sleep", "for": "5m"}, "b": {"kind": "wait", "signal": "go"}}},
     ]});
-    Part::new(Shape::Seq, "review", vec![(String::new(), table::part(&flow))])
+    GraphPart::new(Shape::Seq, "review", vec![(String::new(), table::part(&flow))])
 }
 
 #[test]
@@ -83,7 +83,7 @@ return swarm.blueprint {
   end,
 }"#;
     let start = Outline::of(source).spot("/flow").map(|spot| spot.value);
-    let part = Part::new(Shape::Seq, "t", script::parts(source, start));
+    let part = GraphPart::new(Shape::Seq, "t", script::parts(source, start));
     insta::assert_snapshot!(part.tree(), @r"
     t
     ├─ run planner
@@ -99,9 +99,9 @@ return swarm.blueprint {
     ");
 }
 
-fn drawn(source: &str) -> Part {
+fn drawn(source: &str) -> GraphPart {
     let start = Outline::of(source).spot("/flow").map(|spot| spot.value);
-    Part::new(Shape::Seq, "t", script::parts(source, start))
+    GraphPart::new(Shape::Seq, "t", script::parts(source, start))
 }
 
 #[test]
@@ -172,10 +172,10 @@ return swarm.blueprint { flow = function(ctx) return even(ctx, 3) end }"#,
 
 #[test]
 fn a_picture_has_every_label_within_its_frame_and_nothing_that_breaks_it() {
-    let part = Part::new(
+    let part = GraphPart::new(
         Shape::Seq,
         "a <b> & \"c\"",
-        vec![(String::new(), table()), ("then".into(), Part::leaf("x".repeat(300)))],
+        vec![(String::new(), table()), ("then".into(), GraphPart::leaf("x".repeat(300)))],
     );
     let svg = part.svg();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));

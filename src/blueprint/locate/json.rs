@@ -1,4 +1,4 @@
-//! Where the entries of a JSON document stand.
+//! The places of the entries of a JSON document.
 
 use std::collections::HashMap;
 

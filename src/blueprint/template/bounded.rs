@@ -1,4 +1,4 @@
-//! What templates may make: values of bounded size, and in one rendering a bounded sum of them.
+//! Bounds the values of templates: the size of each, and their sum in one rendering.
 //!
 //! [`super::rewrite`] routes operators and literals here; filters and functions that could make much
 //! of little look at the size of their result before they make it.
@@ -13,19 +13,19 @@ use minijinja::{
 
 /// The largest value that a template may make, in bytes; parts of lists and maps count 16 more each.
 const MAX_MADE_BYTES: usize = 4 << 20;
-/// What one rendering may make in all.
+/// The maximum number of bytes that one rendering may create.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
-/// What a part of a list or map counts beside its own bytes.
+/// The bytes that a part of a list or map counts, beside its own.
 const PART_BYTES: usize = 16;
-/// How deep a value is at most.
+/// The maximum depth of a value.
 const DEEPEST: usize = 100;
-/// How often a list may be repeated or filled up, and how wide a text may be padded.
+/// The maximum repetition or fill of a list, and the maximum width of padding.
 const MOST_TIMES: usize = 100_000;
 /// Blanks before each level of written JSON.
 const MOST_INDENT: usize = 16;
 
 thread_local! {
-    /// What the rendering on this thread has made so far.
+    /// The bytes that the rendering on this thread has created so far.
     static SPENT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -71,7 +71,7 @@ fn too_large(what: &str) -> Error {
 /// Counts bytes that are about to be made.
 ///
 /// # Errors
-/// When the rendering has made too much.
+/// Fails when the rendering has made too much.
 pub(crate) fn charge(bytes: usize) -> Result<(), Error> {
     let spent = SPENT.get().saturating_add(bytes);
     SPENT.set(spent);

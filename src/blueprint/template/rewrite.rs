@@ -23,7 +23,7 @@ const SHORT: usize = 32;
 /// The source of a template with its values bounded.
 ///
 /// # Errors
-/// When it does not parse.
+/// Fails when it does not parse.
 pub(super) fn template(source: &str) -> Result<String, Error> {
     let parsed = parse(source, "<template>", SyntaxConfig::default())?;
     let mut edits = Edits::of(source, false)?;
@@ -34,7 +34,7 @@ pub(super) fn template(source: &str) -> Result<String, Error> {
 /// The source of an expression with its values bounded.
 ///
 /// # Errors
-/// When it does not parse.
+/// Fails when it does not parse.
 pub(super) fn expression(source: &str) -> Result<String, Error> {
     let parsed = parse_expr(source)?;
     let mut edits = Edits::of(source, true)?;
@@ -52,7 +52,7 @@ struct Edit {
 
 struct Edits<'s> {
     source: &'s str,
-    /// Where parentheses stand, and whether each opens.
+    /// The offsets of parentheses, and whether each opens.
     parentheses: Vec<(usize, bool)>,
     list: Vec<Edit>,
 }

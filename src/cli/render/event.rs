@@ -13,14 +13,14 @@ const VALUE: usize = 60;
 /// Open steps whose names are remembered; those beyond are shown by number.
 const NAMES: usize = 10_000;
 
-/// Tells the events of a run, one line each.
+/// Prints the events of a run, one line each.
 #[derive(Debug)]
 pub struct Story {
     names: HashMap<u64, String>,
     colors: bool,
 }
 
-/// What a model said before an event, on one line.
+/// Returns the text of a model before an event, on one line.
 pub fn said_line(before: &EventView, line: &str) -> String {
     format!("{}     ~ {line}", time(before))
 }
@@ -140,7 +140,7 @@ fn attempt(data: &Value) -> String {
     }
 }
 
-/// What something came to: its error, or its output.
+/// Returns the error or the output.
 fn outcome(data: &Value) -> String {
     let error = &data["error"];
     match (error["kind"].as_str(), error["message"].as_str(), &data["output"]) {

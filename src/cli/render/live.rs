@@ -19,7 +19,7 @@ use crate::{
 
 /// One picture of the spinner lasts this long, in milliseconds.
 pub const FRAME_MS: u64 = 100;
-/// How many lines of the tree stay when a run has ended.
+/// The maximum number of lines of the tree that stay when a run has ended.
 const LEFT: usize = 20;
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 

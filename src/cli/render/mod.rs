@@ -1,4 +1,4 @@
-//! What runs, steps and tasks look like in a terminal: pure functions from views to text.
+//! Renders runs, steps and tasks for a terminal: pure functions from views to text.
 
 mod changes;
 mod event;

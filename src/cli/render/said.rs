@@ -1,4 +1,4 @@
-//! What models say while they answer: pieces, put together to lines.
+//! Assembles the pieces of models' answers into lines.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const WIDE: usize = 100;
 /// Steps that are heard at a time; who begins to speak beyond them is not.
 const VOICES: usize = 1_000;
 
-/// What the models of a run are saying.
+/// The text of the models of a run in progress.
 #[derive(Debug, Default)]
 pub struct Said {
     voices: BTreeMap<u32, Voice>,
@@ -54,7 +54,7 @@ struct Piece {
 }
 
 impl Said {
-    /// Whether an event is a piece of an answer.
+    /// Returns true if an event is a piece of an answer.
     pub fn is_piece(event: &EventView) -> bool {
         event.kind == "model.delta"
     }
@@ -138,7 +138,7 @@ impl Said {
 }
 
 impl Voice {
-    /// How many bytes of a piece were heard already; nothing if all of it was.
+    /// Returns the number of bytes of a piece that were already received; none if all were.
     fn known(
         &mut self,
         n: Option<u64>,
@@ -190,7 +190,7 @@ impl Voice {
         }
     }
 
-    /// What is left of its line.
+    /// Returns the rest of its line.
     fn end(&mut self) -> Option<String> {
         let line = std::mem::take(&mut self.line);
         self.shown(&line)

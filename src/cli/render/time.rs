@@ -18,12 +18,12 @@ pub fn unix_ms(at: &str) -> u64 {
     at.and_then(|at| u64::try_from(at.as_millisecond()).ok()).unwrap_or(0)
 }
 
-/// How long ago an RFC 3339 time was, in milliseconds; 0 for one that is ahead.
+/// Returns the age of an RFC 3339 time, in milliseconds; 0 for a future time.
 pub fn since_ms(at: &str, now_ms: u64) -> u64 {
     now_ms.saturating_sub(unix_ms(at))
 }
 
-/// How long ago an RFC 3339 time was, in whole seconds or coarser.
+/// Returns the age of an RFC 3339 time, in whole seconds or coarser.
 pub fn age(at: &str, now_ms: u64) -> String {
     let s = since_ms(at, now_ms) / 1000;
     match s {

@@ -18,7 +18,7 @@ use crate::{
 
 /// A join with more branches than this is shown as counts, with those that failed or are open.
 const WIDE: usize = 20;
-/// How many failed branches of a wide join are shown, and how many open ones.
+/// The maximum number of failed branches of a wide join that are shown, and of open ones.
 const MOST_FAILED: usize = 20;
 const MOST_OPEN: usize = 3;
 /// Columns of an error that a narrow terminal leaves room for.
@@ -31,13 +31,13 @@ const SHORT_MS: u64 = 100;
 pub struct Tree<'s> {
     /// The time now, in Unix milliseconds.
     pub now_ms: u64,
-    /// Whether to use colors.
+    /// True if colors are used.
     pub colors: bool,
-    /// Whether every branch of a wide join is shown.
+    /// True if every branch of a wide join is shown.
     pub all: bool,
-    /// What models are saying, below the steps where they do.
+    /// The text of models in progress, shown below their steps.
     pub said: Option<&'s Said>,
-    /// How many columns a line may have.
+    /// The maximum number of columns of a line.
     pub width: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ pub struct Tree<'s> {
 pub struct Row {
     /// The line.
     pub text: String,
-    /// Whether it is a step that failed.
+    /// True if the step failed.
     pub is_failed: bool,
 }
 
@@ -214,7 +214,7 @@ impl Tree<'_> {
         Row { text, is_failed: state == "failed" }
     }
 
-    /// What the step's model is saying, while it does.
+    /// Returns the text in progress of the step's model.
     fn said(&self, step: &StepView, margin: &str) -> Option<Row> {
         let tail = self.said?.tail(step.seq)?;
         Some(Row::plain(format!("{margin}  {}", self.paint("said", &tail))))
@@ -232,7 +232,7 @@ impl Tree<'_> {
     }
 }
 
-/// What work used, as far as it was reported: `1200 + 340 tokens, $0.42`.
+/// Returns the reported usage: `1200 + 340 tokens, $0.42`.
 pub fn used(usage: &Usage) -> String {
     let mut parts = Vec::new();
     match (usage.input_tokens, usage.output_tokens) {
@@ -245,7 +245,7 @@ pub fn used(usage: &Usage) -> String {
     parts.join(", ")
 }
 
-/// What a run waits for, one line each, with the command that moves it.
+/// Returns the waits of a run, one line each, with the command that moves it.
 pub fn waiting(run: &RunView, on: &WaitingOn, now_ms: u64) -> String {
     let what = printable(&what(on));
     let what = match on.kind.as_str() {
@@ -319,7 +319,7 @@ fn branch_state<'a>(branch: &[Placed<'a>]) -> &'a str {
     ["processing", "pending", "failed", "canceled"].into_iter().find_map(has).unwrap_or("completed")
 }
 
-/// What stands before the lines of a branch: its label before the first.
+/// The margin of the lines of a branch: its label before the first.
 struct Margin {
     first: Option<String>,
     columns: usize,

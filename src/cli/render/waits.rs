@@ -1,10 +1,10 @@
-//! What a run waits for, in words, and the command that moves it.
+//! The waits of a run in words, and the command that moves it.
 
 use std::borrow::Cow;
 
 use crate::engine::{RunView, SessionWait, Subject, WaitingOn};
 
-/// What is waited for, for a person: `ship (human)`, `signal "go"`.
+/// Returns the wait for a person: `ship (human)`, `signal "go"`.
 pub fn what(on: &WaitingOn) -> String {
     let Subject { name, operator, question, session, run, scope, reason, .. } = &on.subject;
     if let Some(reason) = reason {
@@ -44,7 +44,7 @@ fn holder(session: &SessionWait) -> String {
     }
 }
 
-/// What a run waits for as a test of a blueprint sees it: the data, and the words.
+/// Returns the waits of a run for the test of a blueprint: the data, and the words.
 pub fn data(run: &RunView) -> Vec<serde_json::Value> {
     let one = |on: &WaitingOn| {
         let mut shown = serde_json::json!(on);

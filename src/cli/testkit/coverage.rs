@@ -33,7 +33,7 @@ pub struct Covered {
 }
 
 impl Recorder {
-    /// What stages count with.
+    /// Returns the counter for stages.
     pub fn counter(&self) -> lua::Coverage {
         self.counted.clone()
     }
@@ -43,7 +43,7 @@ impl Recorder {
         self.places.borrow_mut().extend(places.clone());
     }
 
-    /// What ran since the last look, by file.
+    /// Returns the lines that ran since the last call, by file.
     pub fn take(&self) -> Vec<Covered> {
         let places = self.places.borrow();
         let mut files: BTreeMap<PathBuf, Counts> = BTreeMap::new();
@@ -58,13 +58,13 @@ impl Recorder {
 }
 
 impl Covered {
-    /// How many of its lines ran, and how many there are.
+    /// Returns the number of its lines that ran, and of all.
     pub fn lines(&self) -> (usize, usize) {
         let lines = &self.counts.lines;
         (lines.values().filter(|hits| **hits > 0).count(), lines.len())
     }
 
-    /// How many of its nodes ran, and how many there are.
+    /// Returns the number of its nodes that ran, and of all.
     pub fn nodes(&self) -> (usize, usize) {
         let nodes = &self.counts.nodes;
         (nodes.iter().filter(|(_, hits)| *hits > 0).count(), nodes.len())
@@ -180,7 +180,7 @@ pub fn lcov(files: &[Covered]) -> String {
     text
 }
 
-/// What a node is called in a trace file: no two of a file are called the same.
+/// Returns the name of a node in a trace file, unique within a file.
 fn name(node: &FlowNode) -> String {
     let title: String = node.title.chars().filter(|c| !c.is_control() && *c != ',').collect();
     format!("{title} ({})", node.at)

@@ -1,4 +1,4 @@
-//! Where tests are.
+//! Finds the files of tests.
 
 use std::path::{Path, PathBuf};
 

@@ -28,48 +28,48 @@ pub use snapshot::Snapshots;
 
 use play::Play;
 
-/// How tests are run.
+/// The settings of a test run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
     /// Only tests whose name has this in it.
     pub filter: Option<&'a str>,
     /// Each test again with a crash after every write to a journal.
     pub crash: bool,
-    /// What becomes of snapshots.
+    /// The handling of snapshots.
     pub snapshots: Snapshots,
-    /// Where the lines that ran are noted.
+    /// The recorder of lines that ran.
     pub coverage: Option<&'a Recorder>,
 }
 
-/// What came of a file of tests.
+/// The result of a file of tests.
 #[derive(Debug)]
 pub struct FileReport {
     /// The file.
     pub path: PathBuf,
-    /// Why nothing of it could be run.
+    /// The reason why nothing of it could be run.
     pub broken: Option<Failure>,
     /// Its tests, in their order.
     pub tests: Vec<TestReport>,
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Debug)]
 pub struct TestReport {
     /// Its name.
     pub name: String,
     /// The line in its file.
     pub line: Option<u32>,
-    /// How long it took, in milliseconds of real time.
+    /// The duration, in milliseconds of real time.
     pub took_ms: u64,
-    /// How often it was run again with a crash.
+    /// The number of repetitions with a crash.
     pub crashes: usize,
-    /// What was wrong.
+    /// The failure.
     pub failed: Option<Failure>,
     /// The write after which the host had died when it failed.
     pub after_crash: Option<usize>,
-    /// What it printed, and which snapshots it wrote.
+    /// The printed lines, and the snapshots that it wrote.
     pub said: Vec<String>,
-    /// What is probably not as meant, where nothing was wrong.
+    /// Warnings about a test that passed.
     pub findings: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ pub fn run(path: &Path, known: &Registry, options: &Options<'_>, clock: &Clock) 
     report
 }
 
-/// What all tests of a file share.
+/// The data that all tests of a file share.
 struct One<'a> {
     path: &'a Path,
     bundle: &'a Bundle,

@@ -24,23 +24,23 @@ use crate::{
     store::{RunStatus, TaskRow},
 };
 
-/// How often time moves on before a run is taken for one that never ends.
+/// The number of time steps after which a run counts as one that never ends.
 const MOST_WAITS: usize = 100_000;
 /// Steps that a test sees of a run.
 const MOST_STEPS: usize = 100_000;
 
-/// What came of playing a test once.
+/// The result of one execution of a test.
 #[derive(Debug, Default)]
 pub(super) struct Played {
-    /// What was wrong.
+    /// The failure.
     pub failed: Option<Failure>,
     /// The commits that wrote to a journal after the test began.
     pub writes: Vec<u64>,
-    /// What it printed.
+    /// The printed lines.
     pub said: Vec<String>,
-    /// What is probably not as meant, where nothing was wrong.
+    /// Warnings about a test that passed.
     pub findings: Vec<String>,
-    /// Where the bundles that it ran are, by their hash.
+    /// The directories of the bundles that it ran, by hash.
     pub places: BTreeMap<String, std::path::PathBuf>,
 }
 
@@ -53,14 +53,14 @@ pub(super) struct Play<'a> {
     known: &'a Registry,
     runs: Vec<Slot>,
     mocks: BTreeMap<String, Mock>,
-    /// What the models of agents say.
+    /// The answers of the models of agents.
     models: BTreeMap<String, Says>,
     people: BTreeMap<String, VecDeque<Given>>,
-    /// What each step was answered, one for each attempt that counted.
+    /// The answers to each step, one per counted attempt.
     given: HashMap<(u64, u32), Vec<Result<Json, Failure>>>,
     asked: usize,
     said: Vec<String>,
-    /// Where the bundles that were loaded are, by their hash.
+    /// The directories of the loaded bundles, by hash.
     places: BTreeMap<String, std::path::PathBuf>,
     /// Those bundles.
     bundles: Vec<Bundle>,
@@ -119,7 +119,7 @@ impl<'a> Play<'a> {
         Ok(Played { failed, writes, said: self.said, places: self.places, findings })
     }
 
-    /// What is probably not as meant in a test that passed.
+    /// Collects the warnings about a test that passed.
     fn findings(&mut self, asserted: bool) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         if !asserted && !self.file.has_assert() {
@@ -422,7 +422,7 @@ impl<'a> Play<'a> {
         Ok(self.made(given, &job.input))
     }
 
-    /// What the model of an agent says to a request.
+    /// Returns the answer of an agent's model to a request.
     fn turn(&self, job: &Job) -> Result<Result<Json, Failure>, Failure> {
         let agent = &*job.agent;
         let turns = match self.models.get(agent) {

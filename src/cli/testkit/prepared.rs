@@ -1,4 +1,4 @@
-//! What a test prepares and what an exported run gives: runs, mocks, answers, and their failures.
+//! The prepared data of tests and exported runs: runs, mocks, answers, and their failures.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -14,7 +14,7 @@ use crate::{
     protocol::{Failure, Json, RunId},
 };
 
-/// What a test makes of its own mistakes.
+/// The kind of failures for mistakes of the test itself.
 const USAGE: &str = "usage";
 /// The largest exported run, in bytes.
 const DOCUMENT: u64 = 1 << 30;
@@ -25,21 +25,21 @@ pub(super) struct Slot {
     pub(super) bundle: Bundle,
     pub(super) input: Json,
     pub(super) id: Option<RunId>,
-    /// Whether the test saw how it stands.
+    /// True if the test saw how it stands.
     pub(super) seen: bool,
 }
 
-/// What an agent answers.
+/// The answers of an agent.
 pub(super) enum Mock {
     Always(Given),
     Sequence(VecDeque<Given>, usize),
 }
 
-/// What a model says.
+/// The answers of a model.
 pub(super) enum Says {
     /// One of these, as the conversation goes.
     Turns(Vec<Value>),
-    /// What this function of the test makes of the request.
+    /// The result of this function of the test, for the request.
     Function(u32),
 }
 
@@ -65,7 +65,7 @@ pub(super) fn refused(error: &EngineError) -> Failure {
     }
 }
 
-/// What the agents of an exported run answered, by agent, in the order of its history.
+/// Returns the answers of the agents of an exported run, by agent, in the order of its history.
 pub(super) fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
     let text = read_text(path, DOCUMENT)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;

@@ -1,11 +1,11 @@
-//! What came of tests: for a person, and as JUnit.
+//! Reports of tests: for a person, and as JUnit.
 
 use std::fmt::Write as _;
 
 use super::{FileReport, TestReport};
 
 impl TestReport {
-    /// What was wrong, with the crash that showed it.
+    /// Returns the failure, with the crash that showed it.
     pub fn problem(&self) -> Option<String> {
         let failed = self.failed.as_ref()?;
         let mut text = match failed.kind.as_str() {

@@ -1,4 +1,4 @@
-//! What a test asks for, as lua/test.luau sends it.
+//! The requests of a test, as lua/test.luau sends them.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,18 +13,18 @@ pub(super) enum Request {
     Start { path: String, input: Option<Value> },
     /// Store a blueprint that others call.
     Blueprint { path: String },
-    /// What an agent answers; `again` for ever, or one after the other.
+    /// The answers of an agent; `again` for ever, or one after the other.
     Mock { agent: String, answers: Vec<Given>, again: bool },
-    /// What the model of an agent says: its turns, or what a function makes of each request.
+    /// The answers of an agent's model: its turns, or the results of a function.
     Model {
         agent: String,
         turns: Option<Vec<Value>>,
         #[serde(rename = "fn")]
         function: Option<u32>,
     },
-    /// What the agents of an exported run answered.
+    /// The answers of the agents of an exported run.
     Recorded { path: String },
-    /// What a person says to a task of this agent.
+    /// The answer of a person to a task of this agent.
     Answer { agent: String, answer: Given },
     /// Send a signal.
     Signal { run: usize, name: String, payload: Value },
@@ -36,7 +36,7 @@ pub(super) enum Request {
     Query { run: usize, name: String, argument: Option<Value> },
     /// Let it go on to its end.
     Finish { run: usize },
-    /// How it is.
+    /// The state of a run.
     Look { run: usize },
     /// Its steps.
     Steps { run: usize },
@@ -51,7 +51,7 @@ pub(super) struct Given {
     /// This value.
     #[serde(default)]
     pub value: Option<Value>,
-    /// What this function of the test returns.
+    /// The result of this function of the test.
     #[serde(default, rename = "fn")]
     pub function: Option<u32>,
     /// This failure.

@@ -9,7 +9,7 @@ use crate::blueprint::read_text;
 /// The largest snapshot, in bytes.
 const LARGEST: u64 = 64 << 20;
 
-/// What becomes of a snapshot that is not there, or differs.
+/// The handling of a snapshot that is missing or differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snapshots {
     /// One that is not there is written; one that differs is an error.

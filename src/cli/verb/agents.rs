@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// How deep directories of agents go.
+/// The maximum depth of directories of agents.
 const DEEPEST: usize = 4;
 /// Files that are looked at.
 const MOST_FILES: usize = 1_000;
@@ -98,7 +98,7 @@ struct Candidate {
     name: String,
     file: AgentFile,
     findings: Vec<Finding>,
-    /// What keeps it from being taken in.
+    /// The problem that prevents the import.
     problem: Option<String>,
 }
 
@@ -279,7 +279,7 @@ fn export(cx: &Context, file: &Path, into: &Path) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// How the text of a file is read, where that makes a difference.
+/// Returns the notice about the reading of a file's text, if there is one.
 fn text_of(file: &AgentFile) -> Option<String> {
     let text = file.fields.get("system").and_then(Value::as_str)?;
     let marks = text.matches("{{").count() + text.matches("{%").count();

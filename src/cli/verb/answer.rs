@@ -70,7 +70,7 @@ async fn ask(cx: &Context, task: &TaskView) -> Result<Value> {
     filled.ok_or_else(|| Stop::usage("nothing was answered").into())
 }
 
-/// How many more must answer, in a few words; nothing where it is enough.
+/// Returns the number of missing answers, in a few words; none if there are enough.
 pub(super) fn missing(answered: &Value) -> String {
     let heard = answered["answers"].as_array().map_or(0, Vec::len);
     match answered["required"].as_u64() {

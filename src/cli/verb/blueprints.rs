@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 
-/// How much of a hash is shown.
+/// The shown length of a hash.
 const SHORT: usize = 12;
 
 /// List blueprints with their triggers, and files that have errors

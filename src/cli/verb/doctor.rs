@@ -161,7 +161,7 @@ async fn answering(owner: &Owner, data: &Path) -> Option<Client> {
     Some(client)
 }
 
-/// Whether the data directory can be used: by its owner, or else by opening it.
+/// Returns true if the data directory can be used: by its owner, or else by opening it.
 async fn daemon(cx: &Context) -> Line {
     const WHAT: &str = "daemon";
     let Config { data, .. } = &cx.config;
@@ -214,7 +214,7 @@ fn disk(data: &Path) -> Line {
     }
 }
 
-/// What the policy of this configuration keeps, and how large the database is now.
+/// Reports the retention policy of this configuration, and the size of the database.
 fn retention(cx: &Context) -> Line {
     let Retention { age_ms, runs, bytes } = cx.config.retention;
     let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
@@ -254,7 +254,8 @@ async fn operators(declared: &Declared) -> Vec<Line> {
     join_all(lines).await
 }
 
-/// What environments can ask for here, and whether those of the configuration can be given.
+/// Reports the features for environments on this machine, and whether those of the configuration
+/// exist.
 fn enforces(cx: &Context) -> Vec<Line> {
     const WHAT: &str = "environment";
     let config = cx.config.environments.clone();
@@ -280,7 +281,7 @@ fn enforces(cx: &Context) -> Vec<Line> {
     machine.chain([hidden(&environments)]).chain(declared).collect()
 }
 
-/// Whether children see keys and tokens.
+/// Returns true if children see keys and tokens.
 fn hidden(environments: &Environments) -> Line {
     const WHAT: &str = "children";
     match environments.hides() {
@@ -295,7 +296,7 @@ fn hidden(environments: &Environments) -> Line {
     }
 }
 
-/// Whether the directories that blueprints may watch are there.
+/// Returns true if the directories that blueprints may watch are there.
 fn watched(cx: &Context) -> Vec<Line> {
     const WHAT: &str = "watch";
     let line = |(name, dir): (&String, &std::path::PathBuf)| {
@@ -309,7 +310,7 @@ fn watched(cx: &Context) -> Vec<Line> {
     cx.config.watch.iter().map(line).collect()
 }
 
-/// Whether each secret is where the configuration says, without a word of it.
+/// Returns true if each secret is where the configuration says, without a word of it.
 async fn secrets(cx: &Context) -> Vec<Line> {
     let config = cx.config.environments.clone();
     let names: Vec<String> = config.secrets.keys().cloned().collect();

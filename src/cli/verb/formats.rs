@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Formats {}
 
-/// What a program knows.
+/// The formats that a program supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     /// Its version.
@@ -67,7 +67,7 @@ impl Known {
 }
 
 impl Formats {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A closed stdout.

@@ -41,7 +41,7 @@ impl Gc {
     }
 }
 
-/// What two calls did together.
+/// Returns the sum of two calls.
 fn sum(mut all: GcView, next: GcView) -> GcView {
     all.items.extend(next.items.iter().take(NAMED.saturating_sub(all.items.len())).cloned());
     GcView {

@@ -11,7 +11,7 @@ use tokio::{fs::File, io::AsyncReadExt as _};
 
 use crate::cli::{connect::Start, context::Context, exit::Exit};
 
-/// What the host takes; more of a file or a pipe is not read.
+/// The maximum size that the host accepts; more of a file or a pipe is not read.
 const MOST: u64 = 128 << 20;
 
 /// Import a run from a document that `export` wrote

@@ -208,7 +208,7 @@ fn operators(cx: &Context) -> BTreeSet<String> {
     known.names().map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Whether a file is a blueprint in the Lua of mlua-swarm.
+/// Returns true if a file is a blueprint in the Lua of mlua-swarm.
 fn is_dsl(path: &Path) -> bool {
     path.to_string_lossy().ends_with(".bp.lua")
 }
@@ -219,7 +219,7 @@ fn not_built(path: &Path) -> Stop {
         .next(format!("mse bp build {} -o blueprint.json", path.display()))
 }
 
-/// What became of a document, for a person.
+/// Prints the result of an import.
 fn told(path: &Path, imported: &Imported) -> String {
     let mut out = format!("{} ({})", imported.name, path.display());
     let Report { same, differs, decide } = &imported.report;

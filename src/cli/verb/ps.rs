@@ -109,7 +109,7 @@ fn row(run: &RunView, now_ms: u64) -> Vec<String> {
     ]
 }
 
-/// What matters most about a run: its failure, what it waits for, what it says.
+/// Returns the most important fact of a run: its failure, its wait, or its status text.
 fn says(run: &RunView) -> String {
     let waits: Vec<_> = run.waiting_on.iter().map(what).collect();
     let text = match (&run.error, waits.as_slice(), &run.status_text) {

@@ -69,7 +69,7 @@ impl Repl {
     }
 }
 
-/// What one line leaves for the next.
+/// The state between two lines.
 struct Session {
     base: Option<Bundle>,
     values: Map<String, Value>,

@@ -28,12 +28,12 @@ pub struct Replay {
     open: bool,
 }
 
-/// What became of one of all open runs.
+/// The result for one of all open runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Replayed {
     /// The run.
     pub run: RunId,
-    /// What its replay came to.
+    /// The result of its replay.
     pub replay: Option<ReplayView>,
     /// Why it could not be replayed.
     pub error: Option<String>,

@@ -27,7 +27,7 @@ use crate::{
     token::Verb,
 };
 
-/// How many runs that were left open are named.
+/// The maximum number of open runs that are named.
 const NAMED: usize = 5;
 
 /// Start a run, follow it, and print its output
@@ -151,7 +151,7 @@ impl Run {
         .await
     }
 
-    /// What keeps the file from being run, if anything does.
+    /// Returns the problem that prevents running the file, if there is one.
     fn broken(&self, cx: &Context) -> Result<Option<String>> {
         let bundle = match compile::load(Path::new(&self.what)) {
             Ok(bundle) => bundle,

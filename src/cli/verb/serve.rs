@@ -152,7 +152,7 @@ impl Serve {
     }
 }
 
-/// Says something to whoever reads stderr: in the log, where its lines are JSON.
+/// Prints a line to stderr, as a log record if the log is JSON.
 fn say(cx: &Context, line: &str) {
     match cx.config.log_format {
         LogFormat::Json => tracing::info!("{line}"),
@@ -177,7 +177,7 @@ fn served(named: Option<&Path>) -> Result<Option<PathBuf>, Stop> {
     }
 }
 
-/// What asks a program to stop.
+/// The signals that stop a program.
 struct Stops {
     interrupt: Signal,
     terminate: Signal,

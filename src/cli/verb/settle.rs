@@ -1,4 +1,4 @@
-//! What verbs that move a run share: its failure as text, and seeing it go on.
+//! Shared by the commands that move a run: its failure as text, and waiting for its progress.
 
 use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};

@@ -198,7 +198,7 @@ async fn stack(cx: &Context, at: &Connection, blueprint: Option<&str>) -> Result
     Ok(Exit::Ok)
 }
 
-/// What a run used, and how many attempts did not say.
+/// Returns the usage of a run, and the number of attempts without a report.
 fn spent(usage: &SpentView) -> Option<String> {
     let told = Some(used(&usage.total)).filter(|text| !text.is_empty())?;
     let quiet = (usage.unreported > 0).then(|| format!(" · {} not reported", usage.unreported));

@@ -22,7 +22,7 @@ use crate::cli::{
 };
 use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 
-/// How long one question for work waits at the daemon.
+/// The time for which one request for work waits at the daemon.
 const POLL: &str = "20s";
 /// The bounds of the pause after something went wrong; it doubles in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -216,7 +216,8 @@ async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>
     }
 }
 
-/// Whether an error may go away by itself: nobody answers, too much to do, an answer broke off.
+/// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
+/// off.
 fn may_pass(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Stop>() {
         Some(stop) if stop.code.as_deref() == Some("too_large") => false,
@@ -238,7 +239,7 @@ fn stop(taking: &mut bool, now: &CancellationToken) {
     }
 }
 
-/// What the API takes for how a command ended.
+/// Returns the report for the end of a command.
 fn report(finished: &Finished) -> serde_json::Value {
     match finished.exit_code {
         Some(0) => json!({"ok": true, "output": finished.output()}),

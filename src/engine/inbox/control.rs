@@ -1,4 +1,4 @@
-//! What people decide about a run: cancel, pause, resume.
+//! Handles the control of a run: cancel, pause, resume.
 
 use std::collections::BTreeSet;
 

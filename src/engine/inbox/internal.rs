@@ -1,4 +1,4 @@
-//! What the host itself has for a run: timers, ends of attempts, news of other runs, watchers.
+//! Handles messages of the host itself: timers, ends of attempts, events of other runs, watchers.
 
 use crate::{
     engine::{

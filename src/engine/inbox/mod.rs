@@ -1,4 +1,4 @@
-//! What a run is asked: by workers, by people, by whoever controls it.
+//! Handles requests to a run: from workers, from people, and from those who control it.
 
 pub(crate) mod answers;
 pub(crate) mod control;

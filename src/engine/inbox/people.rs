@@ -1,11 +1,11 @@
-//! Who takes a task from outside: a pull worker that leases it, a person who answers it.
+//! Handles tasks that are taken from outside: leases of pull workers and answers of people.
 
 use crate::{
     engine::{
         Answer, Caller, EngineError,
         inbox::{answers, inquiry::asked},
         run::{reply, resident::Run},
-        shared::message::Said,
+        shared::message::PersonAnswer,
         turn::{
             facts::{self, Turn},
             follow, leases,
@@ -45,10 +45,10 @@ fn answered(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
 pub(crate) fn answer(
     turn: &mut Turn<'_>,
     step: u32,
-    said: Said,
+    said: PersonAnswer,
 ) -> Result<reply::Answer, EngineError> {
     fault::point("engine.answer");
-    let Said { answer, revision, caller, key } = said;
+    let PersonAnswer { answer, revision, caller, key } = said;
     let outcome = heard(turn, step, answer, revision.as_deref(), &caller)?;
     let approval = turn
         .run
@@ -83,7 +83,7 @@ pub(crate) fn answer(
     Ok(reply::Answer::Done)
 }
 
-/// What an answer comes to, if this caller may give it to what the task is now.
+/// Returns the effect of an answer, if the caller may give it to the current revision of the task.
 fn heard(
     turn: &Turn<'_>,
     step: u32,

@@ -1,4 +1,4 @@
-//! What a run is told, and what it makes of it.
+//! Handles the messages sent to a run.
 
 use std::sync::Arc;
 

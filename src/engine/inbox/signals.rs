@@ -1,4 +1,4 @@
-//! What a run is told by name: signals from outside and from other runs.
+//! Handles signals, from outside and from other runs.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     store::{Batch, Check, Errand, OutboxRow, Write},
 };
 
-/// What a row of the outbox says to its receiver.
+/// Returns the message of a row of the outbox.
 pub(crate) fn carried(row: OutboxRow) -> Internal {
     let sender = (row.run, row.step);
     match row.errand {

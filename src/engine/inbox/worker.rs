@@ -1,4 +1,5 @@
-//! What workers ask and report: every answer is for the open attempt, or says why not.
+//! Handles worker requests. A report is accepted only for the open attempt; otherwise the reply
+//! names the reason.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ use crate::{
 /// Results that break the schema before the attempt is over.
 const INVALID_RESULTS: u32 = 3;
 
-/// What is kept of a refused body, in bytes.
+/// The stored part of a refused body, in bytes.
 const EVIDENCE_BYTES: usize = 64 << 10;
 
 /// The route under which accepted results are remembered.
@@ -143,7 +144,7 @@ fn has_it(turn: &mut Turn<'_>, holder: &Holder) {
     leases::delivered(turn, holder.step, holder.attempt, delivery);
 }
 
-/// Whether a bearer is the one of the open attempt.
+/// Returns true if a bearer is the one of the open attempt.
 fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
     let epoch = run.header.epoch;
     if holder.nonce.is_some_and(|of| of != run.header.nonce) {
@@ -493,7 +494,7 @@ fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, Engi
     Err(EngineError::Invalid { what: "the result", violations })
 }
 
-/// What was declared. An effect of a type that nobody knows is a custom one, where those are kept.
+/// Returns the declared effects. An effect of an unknown type is a custom one, if those are stored.
 fn decode_effects(
     effects: &[serde_json::Value],
     policy: CustomEffects,

@@ -24,7 +24,7 @@ pub(crate) const STEP: usize = 480;
 
 /// The memory of a run by purpose, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct MemoryUse {
     /// The values of its own state.
     pub(crate) state: usize,
     /// Signals that are queued.
@@ -39,7 +39,7 @@ pub(crate) struct Held {
     pub(crate) files: usize,
 }
 
-impl Held {
+impl MemoryUse {
     /// Returns the sum.
     pub(crate) fn total(&self) -> usize {
         self.state + self.signals + self.inputs + self.open + self.ended + self.files
@@ -72,7 +72,7 @@ pub(crate) struct Account {
     pub(crate) over: Option<String>,
     /// Set while it continues although the host has no memory left.
     pub(crate) pass: Option<Pass>,
-    /// Whether it waits until the host has memory.
+    /// True if it waits until the host has memory.
     pub(crate) parked: bool,
 }
 

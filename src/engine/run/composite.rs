@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     engine::run::task::OpenTask,
-    flow::{Course, Part, TaskOpts, TaskRequest},
+    flow::{Course, LoopPart, TaskOpts, TaskRequest},
     operator::Composite,
     protocol::StepKind,
 };
@@ -42,7 +42,8 @@ impl OpenComposite {
         // A member of a tool's composite is a task; a member of a loop's own model call is a model
         // call too.
         let part = self.request.part.as_ref().filter(|part| part.kind != StepKind::ToolCall);
-        let part = part.map(|part| Box::new(Part { name: member.to_owned(), ..(**part).clone() }));
+        let part =
+            part.map(|part| Box::new(LoopPart { name: member.to_owned(), ..(**part).clone() }));
         TaskRequest { opts, part, ..self.request.clone() }
     }
 }

@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::{
@@ -22,7 +23,7 @@ pub(crate) const KEPT: usize = 1 << 20;
 /// The maximum size of consecutive deltas of one text that are merged, in bytes.
 pub(crate) const CHUNK: usize = 8 << 10;
 
-/// Whether a run has watchers.
+/// True if a run has watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Audience(AtomicBool);
 
@@ -56,7 +57,7 @@ pub(crate) struct Log {
     pub(crate) said: VecDeque<Chunk>,
     /// Their size in bytes.
     pub(crate) bytes: usize,
-    /// Whether the run was notified that there is something to emit.
+    /// True if the run was notified that there is something to emit.
     pub(crate) told: bool,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Piece {
 
 /// The data of an event of a delta.
 #[derive(Serialize)]
-pub(crate) struct Said<'a> {
+pub(crate) struct DeltaData<'a> {
     pub(crate) step: u32,
     pub(crate) attempt: u32,
     /// Its number within the attempt, from 0: a gap means that deltas are missing.
@@ -109,7 +110,7 @@ impl Feed {
 
     /// Adds a delta; returns true if the run must be notified.
     pub(crate) fn push(&self, delta: ModelDelta) -> bool {
-        let mut log = self.log();
+        let mut log = self.log.lock();
         log.push(delta);
         // Checked under the lock: a watcher is counted before it reads the deltas so far.
         if self.audience.watches() {
@@ -119,16 +120,12 @@ impl Feed {
         false
     }
 
-    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a delta as an event.
     pub(crate) fn event(&self, piece: &Piece, now_ms: u64) -> EventView {
         let Piece { n, joined, delta } = piece;
         let (first, at) = joined.unzip();
         let (step, attempt, agent) = (self.step, self.attempt, &*self.agent);
-        let said = Said { step, attempt, n: *n, first, at, agent, delta };
+        let said = DeltaData { step, attempt, n: *n, first, at, agent, delta };
         let data = Json::encode(&said).expect("a delta is plain data");
         EventView { seq: None, kind: "model.delta".into(), at: rfc3339(now_ms), data }
     }
@@ -234,14 +231,14 @@ mod tests {
         let feed = feed(true);
         assert!(feed.push(text("one ")));
         let one = Piece { n: 0, joined: None, delta: text("one ") };
-        assert_eq!(feed.log().fresh(), [one]);
+        assert_eq!(feed.log.lock().fresh(), [one]);
         assert!(feed.push(text("two ")));
         assert!(!feed.push(text("three")));
         let rest = Piece { n: 2, joined: Some((1, 4)), delta: text("two three") };
-        assert_eq!(feed.log().fresh(), [rest]);
-        assert_eq!(feed.log().fresh(), []);
+        assert_eq!(feed.log.lock().fresh(), [rest]);
+        assert_eq!(feed.log.lock().fresh(), []);
         let whole = Piece { n: 2, joined: Some((0, 0)), delta: text("one two three") };
-        assert_eq!(feed.log().past(), [whole]);
+        assert_eq!(feed.log.lock().past(), [whole]);
     }
 
     #[test]
@@ -249,10 +246,10 @@ mod tests {
         let feed = feed(false);
         assert!(!feed.push(text("one ")));
         feed.audience.set(true);
-        assert_eq!(feed.log().fresh(), []);
+        assert_eq!(feed.log.lock().fresh(), []);
         assert!(feed.push(text("two")));
-        assert_eq!(texts(feed.log().fresh()), "two");
-        assert_eq!(texts(feed.log().past()), "one two");
+        assert_eq!(texts(feed.log.lock().fresh()), "two");
+        assert_eq!(texts(feed.log.lock().past()), "one two");
     }
 
     #[test]
@@ -264,7 +261,7 @@ mod tests {
         for delta in all.clone() {
             feed.push(delta);
         }
-        let shown = feed.log().fresh();
+        let shown = feed.log.lock().fresh();
         assert_eq!(shown.iter().map(|it| it.n).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert!(shown.iter().all(|it| it.joined.is_none()), "{shown:?}");
         assert_eq!(shown.into_iter().map(|it| it.delta).collect::<Vec<_>>(), all);
@@ -277,7 +274,7 @@ mod tests {
         for _ in 0..3_000 {
             feed.push(text(&word));
         }
-        let log = feed.log();
+        let log = feed.log.lock();
         assert!(log.bytes <= KEPT, "{}", log.bytes);
         let past = log.past();
         let (first, at) = past[0].joined.unwrap();

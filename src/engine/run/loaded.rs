@@ -57,9 +57,9 @@ pub(crate) struct Loading {
     pub(crate) again: Option<Again>,
 }
 
-/// What a run that is loaded again keeps from its life in memory.
+/// The data that a reloaded run keeps from its previous life in memory.
 pub(crate) struct Again {
-    /// Whether its VM had no room.
+    /// True if its VM had no room.
     pub(crate) broken: bool,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<Subscriber>,

@@ -12,7 +12,7 @@ use crate::{
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct LogLine {
     run: RunId,
     blueprint: String,
     says: Says,
@@ -33,7 +33,7 @@ pub(crate) fn lines(
     header: &Header,
     entries: &[Entry],
     is_outside: impl Fn(u32) -> bool,
-) -> Vec<Line> {
+) -> Vec<LogLine> {
     let mut all: Vec<Says> = Vec::new();
     let mut attempts = 0;
     for entry in entries {
@@ -65,11 +65,11 @@ pub(crate) fn lines(
     if attempts > 0 {
         all.push(Says::Interrupted { attempts });
     }
-    let line = |says| Line { run, blueprint: header.blueprint.clone(), says };
+    let line = |says| LogLine { run, blueprint: header.blueprint.clone(), says };
     all.into_iter().map(line).collect()
 }
 
-impl Line {
+impl LogLine {
     /// Writes it.
     pub(crate) fn write(&self) {
         let Self { run, blueprint, says } = self;

@@ -6,8 +6,8 @@ use crate::{
     blueprint::Does,
     engine::run::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop},
     flow::{
-        Part, StateOp, TaskOpts, TaskRequest,
-        response::{Begin, Call, Turn},
+        LoopPart, StateOp, TaskOpts, TaskRequest,
+        response::{Begin, Call, LoopAction},
     },
     journal::{Outcome, Usage},
     protocol::{Failure, Json, ModelRequest, StepKind, failure::kind},
@@ -22,7 +22,7 @@ impl OpenLoop {
     pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
         let agent = self.agent.name();
         let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
-        let own = |kind, name: &str, request| Part {
+        let own = |kind, name: &str, request| LoopPart {
             kind,
             name: name.to_owned(),
             call_id: None,
@@ -41,7 +41,7 @@ impl OpenLoop {
                 ..TaskOpts::default()
             };
             let input = Json::encode(&request).expect("a request is plain data");
-            let part = Part { model: true, ..own(kind, name, kept.into()) };
+            let part = LoopPart { model: true, ..own(kind, name, kept.into()) };
             TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(&**agent, input, opts) }
         };
         Some(match self.begun.get(place)? {
@@ -89,7 +89,7 @@ impl OpenLoop {
     }
 
     /// Returns the request for a person's approval of a call.
-    pub(crate) fn approval(&self, call: &Call, part: Part) -> TaskRequest {
+    pub(crate) fn approval(&self, call: &Call, part: LoopPart) -> TaskRequest {
         let title = format!("Let {} call {}?", self.agent.name(), call.name);
         let input: Json = json!({
             "title": title, "agent": &**self.agent.name(), "tool": call.name,
@@ -97,7 +97,7 @@ impl OpenLoop {
         })
         .into();
         let opts = TaskOpts { summary: Some(title), ..TaskOpts::default() };
-        let part = Part { request: input.clone(), ..part };
+        let part = LoopPart { request: input.clone(), ..part };
         TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(APPROVE, input, opts) }
     }
 
@@ -112,7 +112,7 @@ impl OpenLoop {
             summary: Some(format!("{}: {}", self.agent.name(), call.name)),
             ..TaskOpts::default()
         };
-        let part = Part {
+        let part = LoopPart {
             kind: StepKind::ToolCall,
             name: call.name.clone(),
             call_id: Some(call.call_id.clone()),
@@ -161,8 +161,8 @@ impl OpenLoop {
     pub(crate) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
         while self.flow.begun() <= place && self.broken.is_none() {
             match self.flow.turn(&self.judge) {
-                Turn::Begin(parts) => self.begun.extend(parts),
-                Turn::Wait | Turn::Done { .. } | Turn::Stop(_) => {
+                LoopAction::Begin(parts) => self.begun.extend(parts),
+                LoopAction::Wait | LoopAction::Done { .. } | LoopAction::Stop(_) => {
                     self.broken = Some(differs(place));
                 }
             }

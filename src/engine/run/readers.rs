@@ -8,9 +8,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::engine::EventView;
@@ -41,7 +42,7 @@ impl Default for Readers {
 impl Readers {
     /// Returns the memory of a reader with a token.
     pub(crate) fn room(&self, jti: &str) -> Room {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         let known = shares.get(jti).and_then(Weak::upgrade);
         let share = known.unwrap_or_else(|| {
             shares.retain(|_, share| share.strong_count() > 0);
@@ -63,7 +64,7 @@ pub(crate) struct Room {
 }
 
 /// Memory that is held; released when dropped.
-pub struct Held(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
+pub struct PageMemory(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
 
 type Places = [Option<OwnedSemaphorePermit>; 3];
 
@@ -72,23 +73,23 @@ impl Room {
     ///
     /// # Cancel safety
     /// May be dropped at any time.
-    pub(crate) async fn page(&self, bytes: usize) -> Held {
+    pub(crate) async fn page(&self, bytes: usize) -> PageMemory {
         // One entry may be larger than a share: then it waits for the whole share.
         let bytes = places(bytes.min(SHARE));
         // Neither semaphore is ever closed.
         let share = Arc::clone(&self.share).acquire_many_owned(bytes).await.ok();
         let total = Arc::clone(&self.total).acquire_many_owned(bytes).await.ok();
-        Held([share, total, None])
+        PageMemory([share, total, None])
     }
 
     /// Takes the memory of a live event, if it is available.
-    fn live(&self, bytes: usize) -> Option<Held> {
+    fn live(&self, bytes: usize) -> Option<PageMemory> {
         let own = places(bytes.min(BEHIND));
         let bytes = places(bytes.min(SHARE));
         let own = Arc::clone(&self.own).try_acquire_many_owned(own).ok()?;
         let share = Arc::clone(&self.share).try_acquire_many_owned(bytes).ok()?;
         let total = Arc::clone(&self.total).try_acquire_many_owned(bytes).ok()?;
-        Some(Held([Some(own), Some(share), Some(total)]))
+        Some(PageMemory([Some(own), Some(share), Some(total)]))
     }
 }
 
@@ -99,7 +100,7 @@ fn places(bytes: usize) -> u32 {
 /// A live event for a reader.
 pub(crate) struct Live {
     pub(crate) event: EventView,
-    pub(crate) held: Held,
+    pub(crate) held: PageMemory,
 }
 
 /// A subscriber of a run's events.
@@ -190,7 +191,7 @@ mod tests {
         assert!(sent < TOTAL >> 20, "{sent}");
         drop((mine, all));
         assert!(open("c").0.send(&large));
-        assert_eq!(readers.shares.lock().unwrap().len(), 2);
+        assert_eq!(readers.shares.lock().len(), 2);
     }
 
     #[tokio::test]

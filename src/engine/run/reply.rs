@@ -115,7 +115,7 @@ impl Reply for () {
     }
 }
 
-/// Somebody who waits for a run.
+/// A caller that waits for a run.
 pub(crate) struct Waiter {
     pub(crate) until: WaitFor,
     pub(crate) reply: oneshot::Sender<RunView>,

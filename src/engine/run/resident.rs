@@ -9,11 +9,11 @@ use crate::{
     engine::{
         EngineError, EventView,
         run::{
-            account::{Account, Held, Inputs, OwnState, ROW},
+            account::{Account, Inputs, MemoryUse, OwnState, ROW},
             composite::OpenComposite,
             due::{Timers, Times},
             feed::Audience,
-            log_line::Line,
+            log_line::LogLine,
             model_loop::OpenLoop,
             open::{OpenKind, OpenSteps},
             perform::Perform,
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) header: Header,
     /// The cursor that the last submitted batch stored; `None` before the first.
     pub(crate) cursor: Option<u64>,
-    /// Whether something of it is durable.
+    /// True if something of it is durable.
     pub(crate) is_stored: bool,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
@@ -76,25 +76,25 @@ pub(crate) struct Run {
     pub(crate) audience: Arc<Audience>,
     /// Copies of its flow, in which `on_delta` functions are called.
     pub(crate) copies: Vec<ScriptFlow>,
-    /// Whether it must be dropped and reloaded once none of its batches is being written.
+    /// True if it must be dropped and reloaded once none of its batches is being written.
     pub(crate) reload: bool,
-    /// Whether the next batch writes the header even if nothing happened: it was written by a
+    /// True if the next batch writes the header even if nothing happened: it was written by a
     /// process that only had the journal.
     pub(crate) restate: bool,
     /// The damage that was found in this turn: nothing of the turn is written.
     pub(crate) damaged: Option<StoreError>,
-    /// Whether it is reloaded because its VM was out of memory: if it exceeds the limit again,
+    /// True if it is reloaded because its VM was out of memory: if it exceeds the limit again,
     /// beyond its recorded history, the run is the cause.
     pub(crate) broken: bool,
-    /// Whether it waits for its next turn.
+    /// True if it waits for its next turn.
     pub(crate) queued: bool,
-    /// Whether its last turn ended before all inputs were consumed.
+    /// True if its last turn ended before all inputs were consumed.
     pub(crate) greedy: bool,
     /// The batch that a fresh history waits for, and begins with.
     pub(crate) fresh_after: Option<u64>,
     /// The batch with its end.
     pub(crate) end_batch: Option<u64>,
-    /// Whether it counts against the quotas of a token.
+    /// True if it counts against the quotas of a token.
     pub(crate) charged: bool,
     /// The number of lifecycle events since it was loaded.
     pub(crate) told: u32,
@@ -102,7 +102,7 @@ pub(crate) struct Run {
 
 /// The remains of a run whose batch was refused, until the outcome of the later batches is known.
 pub(crate) struct Failed {
-    /// Whether the batch was refused by a check, and not by a failure of the disk.
+    /// True if the batch was refused by a check, and not by a failure of the disk.
     pub(crate) refusal: bool,
     /// The damage, if that is the reason: the run is paused until it is repaired.
     pub(crate) damage: Option<String>,
@@ -150,8 +150,8 @@ pub(crate) struct After {
     /// The attempts whose files are being published.
     pub(crate) published: Vec<(u32, u32)>,
     pub(crate) events: Vec<EventView>,
-    /// What the log says then.
-    pub(crate) lines: Vec<Line>,
+    /// The log line.
+    pub(crate) lines: Vec<LogLine>,
 }
 
 impl After {
@@ -303,9 +303,9 @@ impl Run {
     }
 
     /// Returns the memory that is held for it, by purpose.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> MemoryUse {
         let names = self.artifacts.len() * ROW;
-        Held {
+        MemoryUse {
             state: self.state.as_ref().map_or(0, |state| state.bytes),
             signals: self.chain.signal_bytes(),
             inputs: self.inbox.bytes,

@@ -27,9 +27,9 @@ pub(crate) struct OpenTask {
     pub(crate) agent: Arc<CompiledAgent>,
     pub(crate) operator: Arc<str>,
     pub(crate) residence: Residence,
-    /// Whether an undelivered attempt is dispatched again after a restart.
+    /// True if an undelivered attempt is dispatched again after a restart.
     pub(crate) redelivers: bool,
-    /// Whether its operator asks people, or has sessions.
+    /// True if its operator asks people, or has sessions.
     pub(crate) asks_people: bool,
     pub(crate) holds_session: bool,
     pub(crate) retry: Backoff,
@@ -44,11 +44,11 @@ pub(crate) struct OpenTask {
     pub(crate) live: Option<Live>,
     /// How long the work of the last attempt took in this process, where that was seen.
     pub(crate) ran_ms: Option<u64>,
-    /// Whether it holds a place of its agent.
+    /// True if it holds a place of its agent.
     pub(crate) place: bool,
     /// The number of results of this attempt that violated the schema.
     pub(crate) invalid: u32,
-    /// Whether its worker itself reported the end of this attempt.
+    /// True if its worker itself reported the end of this attempt.
     pub(crate) reported: bool,
     /// The original agent, while another stands in for it.
     pub(crate) home: Option<Arc<CompiledAgent>>,
@@ -56,9 +56,9 @@ pub(crate) struct OpenTask {
     pub(crate) follows: Option<Box<Follows>>,
     /// The metadata of this attempt, from its dispatch until the layers have settled it.
     pub(crate) about: Option<Arc<About>>,
-    /// What its operator may call, as the layers left it, once they were heard.
+    /// The tools of its operator, as the layers left them.
     pub(crate) allowed: Option<Option<Vec<String>>>,
-    /// Whether this attempt was dispatched before the run was loaded.
+    /// True if this attempt was dispatched before the run was loaded.
     pub(crate) again: bool,
     /// The number of consecutive extensions of its time because the process could not receive
     /// reports.

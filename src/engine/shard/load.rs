@@ -32,7 +32,7 @@ use crate::{
             read::{Reason, read},
         },
         shared::message::{Msg, RunMsg},
-        turn::{drive, facts::Turn, replay, retell::Stop, signals, take_up, weight},
+        turn::{drive, facts::Turn, replay, retell::ReplayStop, signals, take_up, weight},
     },
     fault,
     journal::Chain,
@@ -249,13 +249,13 @@ impl Shard {
 
 fn replay_into(turn: &mut Turn<'_>, program: &Arc<Program>, rows: &Rows) {
     let mut outcome = replay::replay(turn, program, &rows.entries);
-    if let Err(Stop::Broken(_)) = outcome {
+    if let Err(ReplayStop::Broken(_)) = outcome {
         // A VM without room gives the run one of its own: once more.
         outcome = replay::replay(turn, program, &rows.entries);
     }
     match outcome {
-        Err(Stop::Diverged(why)) => take_up::pause_with(turn, rows, why.message),
-        Err(Stop::Broken(why)) => {
+        Err(ReplayStop::Diverged(why)) => take_up::pause_with(turn, rows, why.message),
+        Err(ReplayStop::Broken(why)) => {
             take_up::pause_with(turn, rows, format!("its VM has no room: {why}"));
         }
         Ok(replay) if turn.run.is_ended() => turn.run.flow = Some(replay.flow),

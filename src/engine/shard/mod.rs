@@ -1,4 +1,4 @@
-//! Who owns runs: the loop that loads, advances, commits and performs.
+//! The owner of runs: the loop that loads, advances, commits and performs.
 
 pub(crate) mod begin;
 pub(crate) mod commit;

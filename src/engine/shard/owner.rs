@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use hashlink::LinkedHashSet;
+
 use crate::{
     engine::{
         run::{due::Times, loaded::Loading, resident::Run, task::AgentKey},
@@ -23,13 +25,13 @@ pub(crate) struct Shard {
     pub(crate) shared: Arc<Shared>,
     pub(crate) vms: Vms,
     pub(crate) runs: HashMap<u64, Box<Run>>,
-    /// When runs are woken, on each of the clocks.
+    /// The alarms of runs, on each of the clocks.
     pub(crate) alarms: Times<BTreeSet<(u64, u64)>>,
     /// The runs that wait for a turn and were done after their last.
     pub(crate) prompt: VecDeque<u64>,
     /// The greedy ones.
     pub(crate) patient: VecDeque<u64>,
-    pub(crate) recent: VecDeque<u64>,
+    pub(crate) recent: LinkedHashSet<u64>,
     pub(crate) horizon_ms: u64,
     /// The time on the wall clock, and on the steady one, in milliseconds.
     pub(crate) now_ms: u64,
@@ -41,7 +43,7 @@ pub(crate) struct Shard {
     pub(crate) loading: HashMap<u64, Loading>,
     /// Those that wait for it.
     pub(crate) unread: VecDeque<u64>,
-    /// How many are being read.
+    /// The number of runs that are being read.
     pub(crate) reading: usize,
     /// The question which runs are due, until it is answered.
     pub(crate) poll: Option<Poll>,
@@ -53,7 +55,7 @@ pub(crate) struct Shard {
     pub(crate) unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
     pub(crate) unheard: HashSet<u64>,
-    /// Who waits for or watches a quarantined run.
+    /// The callers that wait for or watch a quarantined run.
     pub(crate) outside: Vec<(u64, Internal)>,
 }
 

@@ -1,8 +1,8 @@
-//! What leaves the engine, once what it follows from is durable.
+//! Performs the effects of a batch, once it is durable.
 
 use crate::{
     engine::{
-        run::{log_line::Line, perform::Perform, resident::After},
+        run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
         turn::{children, dispatch, facts::Turn, pieces::publish, places, scoped, watchers},
     },
@@ -17,7 +17,7 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
     for event in after.events {
         publish(turn.run, &event);
     }
-    after.lines.iter().for_each(Line::write);
+    after.lines.iter().for_each(LogLine::write);
     for reply in after.replies {
         fault::point("engine.reply");
         reply(Ok(turn.run));

@@ -1,4 +1,4 @@
-//! What reaches a run at which the host died: nothing, until somebody takes the risk.
+//! Holds the messages of a run at which the host died, until the quarantine is lifted.
 
 use crate::{
     engine::{
@@ -11,7 +11,7 @@ use crate::{
     store::Header,
 };
 
-/// How many wait for or watch quarantined runs of a shard.
+/// The maximum number of callers that wait for or watch quarantined runs of a shard.
 const OUTSIDE: usize = 1_000;
 
 impl Shard {

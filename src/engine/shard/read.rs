@@ -22,12 +22,12 @@ use crate::{
     store::{Header, LoadedRows, StoreError, Want},
 };
 
-/// How much is read of a run, given the message that it is loaded for.
+/// Returns the part of a run to read, given the message that it is loaded for.
 #[derive(Clone, Copy)]
 pub(crate) struct Reason {
-    /// Whether the message is relevant for an ended run.
+    /// True if the message is relevant for an ended run.
     past_end: bool,
-    /// Whether it ends the quarantine of a run that killed the host.
+    /// True if it ends the quarantine of a run that killed the host.
     past_quarantine: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whether the host has room for a run in memory.
+//! Decides if the host has memory for a run.
 
 use crate::{
     engine::{
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Shard {
-    /// Whether a run may be read into memory for a message. What ends work, or lets it rest, always
-    /// may: it makes room.
+    /// Returns true if a run may be read into memory for a message. What ends work, or lets it
+    /// rest, always may: it makes room.
     pub(crate) fn has_room_for(&self, num: u64, message: &RunMsg) -> bool {
         let memory = &self.shared.memory;
         if memory.level() != Level::Full || message.is_cancel() || message.is_pause() {

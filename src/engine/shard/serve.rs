@@ -18,6 +18,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use hashlink::LinkedHashSet;
+
 use crate::{
     engine::{
         inbox::{receive, signals},
@@ -47,7 +49,7 @@ const DUE: usize = 100_000;
 /// the last of them.
 const ROUND_MS: u64 = 5;
 
-/// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
+/// The horizon of timers in memory, in milliseconds; later ones are read from the store in time.
 pub(crate) const HORIZON_MS: u64 = 60_000;
 
 impl Shard {
@@ -63,7 +65,7 @@ impl Shard {
             alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
             prompt: VecDeque::new(),
             patient: VecDeque::new(),
-            recent: VecDeque::new(),
+            recent: LinkedHashSet::new(),
             horizon_ms: 0,
             now_ms,
             steady_ms,
@@ -117,7 +119,7 @@ impl Shard {
         self.poll_due();
     }
 
-    /// Whether a run waits for its turn.
+    /// Returns true if a run waits for its turn.
     pub(crate) fn is_ready(&self) -> bool {
         !self.prompt.is_empty() || !self.patient.is_empty()
     }
@@ -169,7 +171,7 @@ impl Shard {
         None
     }
 
-    /// When something is due without a message, on each of the clocks.
+    /// Returns the next time at which something is due without a message, on each of the clocks.
     fn next_due(&self) -> Times<u64> {
         let poll = match self.poll {
             None if self.recovers => self.horizon_ms.saturating_sub(HORIZON_MS / 2),
@@ -180,13 +182,13 @@ impl Shard {
         Times { wall: first(wall).min(poll), steady: first(steady) }
     }
 
-    /// Whether something is due without a message.
+    /// Returns true if something is due without a message.
     pub(crate) fn is_due(&self) -> bool {
         let (next, clock) = (self.next_due(), &self.shared.clock);
         next.wall <= clock.now_ms() || next.steady <= clock.steady_ms()
     }
 
-    /// When runs are woken, as the wall clock will show it unless it is set.
+    /// Returns the next alarm, in the time of the wall clock.
     pub(crate) fn alarms_ms(&self) -> impl Iterator<Item = u64> {
         let steady = self.alarms.steady.iter().map(|(at, _)| self.shared.clock.wall_of(*at));
         self.alarms.wall.iter().map(|(at, _)| *at).chain(steady)
@@ -255,7 +257,7 @@ impl Shard {
         if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }
-        self.recent.push_back(num);
+        self.recent.insert(num);
         self.runs.insert(num, run);
     }
 
@@ -539,18 +541,15 @@ impl Shard {
                     }
                     dropped += 1;
                 }
-                Some(_) => self.recent.push_back(num),
+                Some(_) => drop(self.recent.insert(num)),
                 None => {}
             }
         }
         if self.shared.memory.level() != Level::Roomy {
             self.vms.relieve();
         }
-        if self.recent.len() > 4 * limit + 1_024 {
-            let mut seen = std::collections::HashSet::new();
-            let kept: Vec<u64> =
-                self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
-            self.recent = kept.into_iter().rev().filter(|n| self.runs.contains_key(n)).collect();
+        if self.recent.len() > 2 * self.runs.len() + 1_024 {
+            self.recent.retain(|num| self.runs.contains_key(num));
         }
     }
 }

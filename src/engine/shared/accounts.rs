@@ -16,11 +16,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 
 use crate::{
@@ -46,7 +47,7 @@ const MOST: u64 = 1 << 60;
 #[derive(Default)]
 pub(crate) struct Accounts {
     known: Mutex<Known>,
-    /// Whether there are any.
+    /// True if there are any.
     any: AtomicBool,
 }
 
@@ -95,7 +96,7 @@ struct Charge {
     nano_usd: u64,
     /// The tokens and money in its chain when it was last counted; `None` before it was loaded.
     seen: Option<(u64, u64)>,
-    /// Whether there is a charge that no commit has yet.
+    /// True if there is a charge that no commit has yet.
     is_new: bool,
 }
 
@@ -143,20 +144,16 @@ impl Accounts {
         self.any.load(Ordering::Acquire)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an account for a new token, if it or an ancestor has a quota.
     pub(crate) fn add(&self, claims: &Claims, now_ms: u64) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.add(claims, now_ms);
         self.any.store(!known.accounts.is_empty(), Ordering::Release);
     }
 
     /// Returns the effective quotas of a token: the tightest of its own and those of its ancestors.
     pub(crate) fn bounds(&self, jti: &str) -> Option<Quotas> {
-        let known = self.known();
+        let known = self.known.lock();
         let line = known.lines.get(jti)?;
         let quotas = line.iter().filter_map(|it| known.accounts.get(it)).map(|it| it.quotas);
         quotas.reduce(Quotas::within)
@@ -164,14 +161,14 @@ impl Accounts {
 
     /// Returns true if the token `jti` counts against every account that `of` counts against.
     pub(crate) fn covers(&self, of: &str, jti: &str) -> bool {
-        let known = self.known();
+        let known = self.known.lock();
         let Some(of) = known.lines.get(of) else { return true };
         known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
     }
 
     /// Refuses a quota if too many ancestors have one.
     pub(crate) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
-        if self.known().lines.get(parent).is_none_or(|line| line.len() < LINE) {
+        if self.known.lock().lines.get(parent).is_none_or(|line| line.len() < LINE) {
             return Ok(());
         }
         Err(EngineError::BadRequest(format!(
@@ -181,7 +178,7 @@ impl Accounts {
 
     /// Returns what counts against the quotas of a token, if it has any.
     pub(crate) fn used(&self, jti: &str) -> Option<QuotaUse> {
-        self.known().accounts.get(jti).map(|account| account.used.view())
+        self.known.lock().accounts.get(jti).map(|account| account.used.view())
     }
 
     /// Counts a new run under a token, if no quota is exceeded; counting the same run again changes
@@ -190,7 +187,7 @@ impl Accounts {
         if !self.are_kept() {
             return Ok(false);
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if known.runs.contains_key(&run) {
             return Ok(true);
         }
@@ -217,7 +214,7 @@ impl Accounts {
         if !self.are_kept() {
             return None;
         }
-        self.known().runs.get(&run).map(|charge| Arc::clone(&charge.jti))
+        self.known.lock().runs.get(&run).map(|charge| Arc::clone(&charge.jti))
     }
 
     /// Loads the stored charges of a run that is loaded: charges for a commit that was refused are
@@ -226,7 +223,7 @@ impl Accounts {
         if self.of(run).is_none() {
             return false;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let Some(charge) = known.runs.get_mut(&run) else { return false };
         let (bytes, tokens, nano_usd) = (charge.bytes, charge.tokens, charge.nano_usd);
         let stored = stored.unwrap_or_else(|| ChargeRow::new(run, &charge.jti));
@@ -242,7 +239,7 @@ impl Accounts {
     /// Charges a run its usage until now and the bytes of its next commit; returns the row to be
     /// written with it.
     pub(crate) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.spend(run, spent, bytes);
         let charge = known.runs.get_mut(&run)?;
         std::mem::take(&mut charge.is_new).then(|| charge.row(run))
@@ -253,7 +250,7 @@ impl Accounts {
         if !self.are_kept() {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if let Some(charge) = known.runs.remove(&run) {
             known.each(&charge.jti, |Account { used, .. }| {
                 used.open_runs = used.open_runs.saturating_sub(1);
@@ -266,7 +263,7 @@ impl Accounts {
         if !self.are_kept() {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if let Some(charge) = known.runs.remove(&run) {
             let Charge { jti, bytes, tokens, nano_usd, .. } = charge;
             known.each(&jti, |Account { used, .. }| {
@@ -280,7 +277,7 @@ impl Accounts {
 
     /// Releases the bytes of deleted runs.
     pub(crate) fn freed(&self, rows: &[ChargeRow]) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         for row in rows {
             known.each(&row.jti, |Account { used, .. }| {
                 used.bytes = used.bytes.saturating_sub(row.bytes);
@@ -290,7 +287,7 @@ impl Accounts {
 
     /// Returns the quota of tokens or money that an open run exceeds with its usage until now.
     pub(crate) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
-        self.known().spend(run, spent, 0);
+        self.known.lock().spend(run, spent, 0);
         self.over(run, Account::over_budget)
     }
 
@@ -304,7 +301,7 @@ impl Accounts {
         run: u64,
         over: impl Fn(&Account, &str) -> Option<Exceeded>,
     ) -> Option<Exceeded> {
-        let known = self.known();
+        let known = self.known.lock();
         let line = known.lines.get(&*known.runs.get(&run)?.jti)?;
         line.iter().find_map(|token| over(known.accounts.get(token)?, token))
     }

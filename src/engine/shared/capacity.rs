@@ -1,9 +1,8 @@
 //! `max_concurrency`: limits the live attempts of an agent in the whole host.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{HashMap, VecDeque};
+
+use parking_lot::Mutex;
 
 use crate::engine::run::task::AgentKey;
 
@@ -23,7 +22,7 @@ struct Slots {
 impl Capacity {
     /// Takes a place for (run, step), or queues it; then the step is notified when a place is free.
     pub(crate) fn acquire(&self, agent: &AgentKey, limit: u32, run: u64, step: u32) -> bool {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         let slots = agents.entry(agent.clone()).or_default();
         slots.limit = limit;
         if slots.live < limit {
@@ -40,14 +39,14 @@ impl Capacity {
 
     /// Counts an attempt that is already live: it was dispatched before the host started.
     pub(crate) fn occupy(&self, agent: &AgentKey) {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         agents.entry(agent.clone()).or_default().live += 1;
     }
 
     /// Releases a place; returns the next waiting step.
     #[must_use]
     pub(crate) fn release(&self, agent: &AgentKey) -> Option<(u64, u32)> {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         let slots = agents.get_mut(agent)?;
         slots.live = slots.live.saturating_sub(1);
         let next = if slots.live < slots.limit { slots.waiting.pop_front() } else { None };
@@ -59,7 +58,7 @@ impl Capacity {
 
     /// Removes a waiting step; returns the next one if a place is free.
     pub(crate) fn forget(&self, agent: &AgentKey, run: u64, step: u32) -> Option<(u64, u32)> {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         let slots = agents.get_mut(agent)?;
         slots.waiting.retain(|waiter| *waiter != (run, step));
         if slots.live < slots.limit { slots.waiting.pop_front() } else { None }

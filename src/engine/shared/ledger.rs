@@ -1,13 +1,14 @@
 //! The stored data of layers, and the audit log with its hash chain.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Clock,
-    middleware::{Chained, Change, Keep, Line},
+    middleware::{AuditLine, Chained, Change, Keep},
     protocol::{Failure, Json},
     store::{Ack, AuditRow, Batch, Store, StoreError, Write},
     tasks::Tasks,
@@ -15,7 +16,7 @@ use crate::{
 
 /// Stores the data of layers in the store.
 #[derive(Clone)]
-pub(crate) struct Ledger(Arc<Inner>);
+pub(crate) struct AuditLog(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn Store>,
@@ -31,7 +32,7 @@ enum Chain {
     After(Option<Chained>),
 }
 
-impl Ledger {
+impl AuditLog {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
         let last = store.last_audit().ok();
         let chain = last.map_or(Chain::Unknown, |last| Chain::After(last.map(chained)));
@@ -63,9 +64,9 @@ impl Inner {
 
     /// Appends a line. Returns its ack if the end of the log must be read first, and this thread
     /// must not (`may_read` is false).
-    fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
+    fn append(self: &Arc<Self>, line: &AuditLine, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
-        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.lock();
         let last = match &*chain {
             Chain::After(last) => last.clone(),
             Chain::Unknown if !may_read => return Some(ack),
@@ -84,7 +85,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let ack: Ack = Box::new(move |result| {
             if result.is_err() {
-                let mut chain = inner.chain.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut chain = inner.chain.lock();
                 *chain = Chain::Unknown;
             }
             ack(result);
@@ -105,7 +106,7 @@ fn storage(what: &str, error: &StoreError) -> Failure {
 }
 
 #[async_trait]
-impl Keep for Ledger {
+impl Keep for AuditLog {
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
         let inner = Arc::clone(&self.0);
         let (layer, key) = (layer.to_owned(), key.to_owned());
@@ -149,7 +150,7 @@ mod tests {
     };
 
     fn line(event: &str) -> Change {
-        Change::Audit(Box::new(Line { event: event.into(), ..Line::default() }))
+        Change::Audit(Box::new(AuditLine { event: event.into(), ..AuditLine::default() }))
     }
 
     #[tokio::test]
@@ -158,7 +159,8 @@ mod tests {
         for n in 0..2 {
             let store = Sqlite::open(dir.path(), &Options::default()).unwrap();
             let tasks = Tasks::new(tokio::runtime::Handle::current());
-            let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>, Clock::manual(n), tasks);
+            let ledger =
+                AuditLog::new(Arc::clone(&store) as Arc<dyn Store>, Clock::manual(n), tasks);
             ledger.post(line("a"));
             ledger.write(line("b")).await.unwrap();
             store.close().unwrap();
@@ -186,7 +188,7 @@ mod tests {
             expires_ms,
         };
         let store = open();
-        let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(5), tasks());
+        let ledger = AuditLog::new(Arc::clone(&store) as _, Clock::manual(5), tasks());
         ledger.write(put("a", None)).await.unwrap();
         ledger.write(put("b", Some(10))).await.unwrap();
         ledger.write(put("c", None)).await.unwrap();
@@ -196,7 +198,7 @@ mod tests {
         drop(store);
         let store = open();
         for (now, there) in [(9, true), (10, false)] {
-            let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(now), tasks());
+            let ledger = AuditLog::new(Arc::clone(&store) as _, Clock::manual(now), tasks());
             assert_eq!(ledger.read("l", "a").await.unwrap().unwrap().as_str(), "[1]");
             assert_eq!(ledger.read("l", "b").await.unwrap().is_some(), there);
             assert_eq!(ledger.read("l", "c").await.unwrap(), None);

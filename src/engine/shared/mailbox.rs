@@ -17,11 +17,9 @@
 //! A shard handles no message while the writer's queue is full; its thread is not blocked. The
 //! writer never waits for a shard, so there is no deadlock.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::engine::shared::message::Msg;
@@ -66,14 +64,10 @@ impl Lane {
 }
 
 impl Shelf {
-    fn lock(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts a message into its lane; returns a caller's message if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     fn put(&self, message: Msg, asked: bool) -> Result<(), Msg> {
-        let mut lanes = self.lock();
+        let mut lanes = self.lanes.lock();
         if lanes.closed {
             drop(lanes);
             // The shard is gone: a caller that waits for a reply notices that.
@@ -115,7 +109,7 @@ impl Mailbox {
 
     /// Returns the next message, if there is one.
     pub(crate) fn take(&mut self) -> Option<Msg> {
-        let mut lanes = self.0.lock();
+        let mut lanes = self.0.lanes.lock();
         lanes.urgent.pop().or_else(|| lanes.ordinary.pop())
     }
 
@@ -135,14 +129,14 @@ impl Mailbox {
     /// Returns true if there are no messages.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        let lanes = self.0.lock();
+        let lanes = self.0.lanes.lock();
         lanes.urgent.messages.is_empty() && lanes.ordinary.messages.is_empty()
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let mut lanes = self.0.lock();
+        let mut lanes = self.0.lanes.lock();
         lanes.closed = true;
         let unheard = (std::mem::take(&mut lanes.urgent), std::mem::take(&mut lanes.ordinary));
         drop(lanes);

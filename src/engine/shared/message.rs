@@ -41,7 +41,7 @@ pub(crate) enum Msg {
         batch: u64,
         /// The life in memory: a reloaded run ignores the batches of the one before.
         life: u64,
-        /// Whether it is durable.
+        /// True if it is durable.
         result: Result<(), StoreError>,
     },
     /// The result of loading a run.
@@ -93,7 +93,7 @@ pub(crate) struct Poll {
     pub(crate) ticket: u64,
     /// The end of the window, in Unix milliseconds.
     pub(crate) until_ms: u64,
-    /// How far the wall clock has been ahead of its present time, at most.
+    /// The maximum by which the wall clock was ahead of its present time.
     pub(crate) slack_ms: u64,
 }
 
@@ -107,13 +107,13 @@ pub(crate) struct NewRun {
     pub(crate) key: Option<(String, IdempotencyKey)>,
     pub(crate) reply: Option<ReplyTo<RunView>>,
     pub(crate) waiter: Option<Waiter>,
-    /// Whether it is deleted once it has ended and its client was notified.
+    /// True if it is deleted once it has ended and its client was notified.
     pub(crate) unstored: bool,
     /// The subscriber to every event from the first on.
     pub(crate) subscriber: Option<Subscriber>,
     /// The initial seats: operator and session.
     pub(crate) seats: Vec<(String, SessionId)>,
-    /// Whether it counts against the quotas of a token.
+    /// True if it counts against the quotas of a token.
     pub(crate) charged: bool,
     /// The sessions that took part in the parent run, with the parties behind them.
     pub(crate) joined: Vec<(String, String)>,
@@ -154,13 +154,13 @@ pub(crate) enum ControlAsk {
     /// Leases the task to a pull worker.
     Lease { step: u32, attempt: u32, worker: String },
     /// A person's answer.
-    Answer { step: u32, said: Said },
+    Answer { step: u32, said: PersonAnswer },
     /// Expires a task for people.
     Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
 }
 
 /// An answer to a task for people, with its author.
-pub(crate) struct Said {
+pub(crate) struct PersonAnswer {
     pub(crate) answer: crate::engine::Answer,
     /// The revision that was shown; an answer to another one is refused.
     pub(crate) revision: Option<String>,

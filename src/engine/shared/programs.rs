@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use hashlink::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
@@ -19,12 +21,12 @@ use crate::{
     token::Grant,
 };
 
-/// What is shown of a hash.
+/// The shown length of a hash.
 const SHORT: usize = 12;
 /// The maximum number of programs that stay compiled.
 const KEPT: usize = 256;
-/// The maximum number of versions whose publisher is cached.
-const KEPT_PUBLISHERS: usize = 4_096;
+/// The maximum number of versions that are known to be stored, or whose publisher is cached.
+const KEPT_FACTS: usize = 4_096;
 /// The number of waiting runs whose programs are compiled ahead; the second limits the programs.
 const AHEAD_RUNS: usize = 256;
 const AHEAD: usize = 16;
@@ -35,10 +37,10 @@ pub(crate) struct Programs {
     registry: Registry,
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
-    stored: Mutex<HashSet<String>>,
+    stored: Mutex<LruCache<String, ()>>,
     names: Mutex<Names>,
-    publishers: Mutex<HashMap<String, Publisher>>,
-    /// What keeps files of the watched directory from being blueprints.
+    publishers: Mutex<LruCache<String, Publisher>>,
+    /// The problems of files in the watched directory.
     problems: Mutex<Vec<BlueprintProblem>>,
 }
 
@@ -49,7 +51,7 @@ pub struct BlueprintProblem {
     pub file: String,
     /// The blueprint's name; the file's, if no version of it ever said another.
     pub name: String,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
     /// The errors, in the order of their places.
     #[schema(value_type = Vec<Object>)]
@@ -60,9 +62,8 @@ pub struct BlueprintProblem {
 pub(crate) type Publisher = Option<Arc<Grant>>;
 
 /// The hashes of names when they were last read.
-#[derive(Default)]
 struct Names {
-    hashes: HashMap<String, String>,
+    hashes: LruCache<String, String>,
     /// Counts the changes of names, so that a value that was read before a change is not cached
     /// after it.
     moves: u64,
@@ -75,21 +76,21 @@ impl Programs {
             registry,
             limits,
             compiled: Mutex::new(HashMap::new()),
-            stored: Mutex::default(),
-            names: Mutex::default(),
-            publishers: Mutex::default(),
+            stored: Mutex::new(LruCache::new(KEPT_FACTS)),
+            names: Mutex::new(Names { hashes: LruCache::new(KEPT), moves: 0 }),
+            publishers: Mutex::new(LruCache::new(KEPT_FACTS)),
             problems: Mutex::default(),
         }
     }
 
-    /// What keeps files of the watched directory from being blueprints, by file.
+    /// Returns the problems of files in the watched directory, by file.
     pub(crate) fn problems(&self) -> MutexGuard<'_, Vec<BlueprintProblem>> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+        self.problems.lock()
     }
 
     /// Returns the publisher of a version, if it is cached.
     pub(crate) fn known_publisher(&self, hash: &str) -> Option<Publisher> {
-        self.publishers().get(hash).cloned()
+        self.publishers.lock().get(hash).cloned()
     }
 
     /// Returns the publisher of a version; none for a version that is not stored.
@@ -102,20 +103,12 @@ impl Programs {
             .and_then(|row| row.publisher)
             .map(|text| Arc::new(crate::engine::run::values::grant_of(&Json::from_trusted(text))));
         // A version that was published in the meantime takes precedence.
-        Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
+        Ok(self.publishers.lock().entry(hash.to_owned()).or_insert(grant).clone())
     }
 
     /// Caches the publisher of a version.
     pub(crate) fn published(&self, hash: &str, grant: Arc<Grant>) {
-        self.publishers().insert(hash.to_owned(), Some(grant));
-    }
-
-    fn publishers(&self) -> MutexGuard<'_, HashMap<String, Publisher>> {
-        let mut all = self.publishers.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= KEPT_PUBLISHERS {
-            all.clear();
-        }
-        all
+        self.publishers.lock().insert(hash.to_owned(), Some(grant));
     }
 
     /// Returns the limits of every sandbox.
@@ -139,14 +132,14 @@ impl Programs {
 
     /// Returns a compiled version that is known to be stored.
     pub(crate) fn stored(&self, hash: &str) -> Option<Arc<Program>> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(hash);
+        let stored = self.stored.lock().get(hash).is_some();
         if stored { self.kept(hash) } else { None }
     }
 
     /// Records that a version is stored.
     pub(crate) fn mark_stored(&self, program: &Program) {
         let hash = program.blueprint().hash().to_owned();
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
+        self.stored.lock().insert(hash, ());
     }
 
     /// Returns the compiled version of a name or a whole `name@hash`, without reading the store.
@@ -155,34 +148,27 @@ impl Programs {
             Some((name, hash)) => {
                 self.stored(hash).filter(|program| program.blueprint().name() == name)
             }
-            None => self.kept(self.names().hashes.get(reference)?),
+            None => self.kept(self.names.lock().hashes.get(reference)?),
         }
     }
 
     /// Drops the cached hash of a name: a write has changed it, or has tried to.
     pub(crate) fn moved(&self, name: &str) {
-        let mut names = self.names();
+        let mut names = self.names.lock();
         names.moves += 1;
         names.hashes.remove(name);
     }
 
     fn named(&self, name: &str) -> Result<Option<String>, EngineError> {
-        let before = self.names().moves;
+        let before = self.names.lock().moves;
         let hash = self.store.blueprint_named(name)?;
-        let mut names = self.names();
+        let mut names = self.names.lock();
         if let Some(hash) = &hash
             && names.moves == before
         {
-            if names.hashes.len() >= KEPT {
-                names.hashes.clear();
-            }
             names.hashes.insert(name.to_owned(), hash.clone());
         }
         Ok(hash)
-    }
-
-    fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the version that is stored under a hash.
@@ -261,7 +247,7 @@ impl Programs {
         self.by_hash(&hash)
     }
 
-    /// Why a name stands for nothing: there is none, or it was archived.
+    /// Returns the reason why a name stands for nothing: there is none, or it was archived.
     fn unnamed(&self, name: &str) -> Result<EngineError, EngineError> {
         let versions = self.store.blueprint_versions(name, "")?;
         let last =
@@ -295,11 +281,11 @@ impl Programs {
 
     /// Returns the compiled version, if it is cached.
     pub(crate) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
+        self.compiled.lock().get(hash).map(Arc::clone)
     }
 
     fn keep(&self, program: &Arc<Program>) {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = self.compiled.lock();
         if compiled.len() >= KEPT {
             // A version that a run uses is held by the run: only the cache entry is dropped.
             compiled.retain(|_, program| Arc::strong_count(program) > 1);

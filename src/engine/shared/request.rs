@@ -154,7 +154,7 @@ pub enum Verdict {
     Failed {
         /// One line for a person.
         message: String,
-        /// Whether another attempt may succeed.
+        /// True if another attempt may succeed.
         retryable: bool,
         /// Additional data.
         data: Option<Json>,
@@ -208,7 +208,7 @@ pub struct Minted {
 pub struct Started {
     /// The run.
     pub run: RunId,
-    /// Whether an earlier request with the same key started it.
+    /// True if an earlier request with the same key started it.
     pub repeated: bool,
 }
 

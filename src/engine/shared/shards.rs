@@ -25,7 +25,7 @@ use crate::{
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
-    store::{DurableState, Part, Store},
+    store::{DurableState, Partition, Store},
     tasks::Tasks,
     token::HandleKey,
 };
@@ -63,16 +63,16 @@ pub(crate) struct Shared {
 impl Shared {
     /// Returns the shard that a run belongs to: the owner of its partition.
     pub(crate) fn shard_of(&self, run: u64) -> u64 {
-        self.owner_of(Part::of(run))
+        self.owner_of(Partition::of(run))
     }
 
-    fn owner_of(&self, part: Part) -> u64 {
+    fn owner_of(&self, part: Partition) -> u64 {
         u64::from(part.number()) % self.shards.len() as u64
     }
 
     /// Returns the partitions that a shard owns.
-    pub(crate) fn parts_of(&self, shard: u64) -> Vec<Part> {
-        Part::all().filter(|part| self.owner_of(*part) == shard).collect()
+    pub(crate) fn parts_of(&self, shard: u64) -> Vec<Partition> {
+        Partition::all().filter(|part| self.owner_of(*part) == shard).collect()
     }
 
     /// Returns the refusal of a request that would exceed the memory limit of the host.

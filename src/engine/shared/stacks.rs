@@ -1,9 +1,9 @@
 //! The stacks of runs: the host's layers, and the layers of a blueprint inside them.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
+
+use hashlink::LruCache;
+use parking_lot::Mutex;
 
 use crate::{
     engine::gate::RunGate,
@@ -35,7 +35,7 @@ pub(crate) struct StackBook {
     host: Arc<Stacks>,
     metered: bool,
     means: Means,
-    of: Mutex<HashMap<String, Arc<Stacks>>>,
+    of: Mutex<LruCache<String, Arc<Stacks>>>,
 }
 
 impl StackBook {
@@ -54,7 +54,7 @@ impl StackBook {
         let named = Stacks::of(&layers, "host", "", &means);
         let metered = code.dispatch.names().next().is_some() || !layers.is_empty();
         let host = Arc::new(base.and(&code).and(&named));
-        Self { host, metered, means, of: Mutex::default() }
+        Self { host, metered, means, of: Mutex::new(LruCache::new(KEPT)) }
     }
 
     /// Returns the stacks of a blueprint; the host's own if it declares no layers.
@@ -63,14 +63,11 @@ impl StackBook {
         if layers.is_empty() {
             return Arc::clone(&self.host);
         }
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         if let Some(known) = of.get(program.blueprint().hash()) {
             return Arc::clone(known);
         }
-        if of.len() >= KEPT {
-            // The stored data of layers is durable; recent counts are being written.
-            of.clear();
-        }
+        // A stack that is dropped loses nothing: the stored data of layers is durable.
         let stacks = Arc::new(self.assemble(program, layers));
         of.insert(program.blueprint().hash().to_owned(), Arc::clone(&stacks));
         stacks

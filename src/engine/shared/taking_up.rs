@@ -1,9 +1,8 @@
 //! The progress of taking up the stored runs.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 /// The progress of taking up the stored runs.
 #[derive(Debug, Default)]
@@ -16,12 +15,12 @@ pub(crate) struct TakingUp {
 
 impl TakingUp {
     pub(crate) fn set(&self, reason: Option<&'static str>) {
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        *self.reason.lock() = reason;
     }
 
     /// Describes the progress, while it lasts.
     pub(crate) fn told(&self) -> Option<String> {
-        let reason = (*self.reason.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let reason = (*self.reason.lock())?;
         let (taken, of) = (self.taken.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
         Some(format!("{reason}: {taken} of {of}"))
     }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
-use tokio::sync::Mutex;
+use hashlink::LruCache;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     engine::{EngineError, KeyFiles},
@@ -20,18 +21,18 @@ pub(crate) const REMEMBERED: usize = 4_096;
 pub(crate) struct Auth {
     pub(crate) keys: RwLock<KeyRing>,
     /// The storage of the keys; locked during a change of keys.
-    pub(crate) files: Mutex<Arc<dyn KeyFiles>>,
+    pub(crate) files: tokio::sync::Mutex<Arc<dyn KeyFiles>>,
     pub(crate) revoked: RwLock<HashSet<String>>,
     /// Verified tokens of the current key. Those of a retired key are verified each time, because
     /// its grace period ends.
-    pub(crate) verified: RwLock<HashMap<[u8; 32], Claims>>,
+    pub(crate) verified: Mutex<LruCache<[u8; 32], Claims>>,
     /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
-    /// When tokens were used last, in Unix milliseconds, by id.
-    uses: RwLock<HashMap<String, u64>>,
+    /// The last use of tokens, in Unix milliseconds, by id.
+    uses: Mutex<LruCache<String, u64>>,
 }
 
-/// Tokens whose last use is remembered.
+/// The maximum number of tokens whose last use is remembered.
 const MOST_USES: usize = 10_000;
 
 impl Auth {
@@ -44,38 +45,37 @@ impl Auth {
         let revoked = revoked.map(|row| row.jti).collect();
         Ok(Self {
             keys: RwLock::new(keys),
-            files: Mutex::new(files),
+            files: tokio::sync::Mutex::new(files),
             revoked: RwLock::new(revoked),
-            verified: RwLock::default(),
+            verified: Mutex::new(LruCache::new(REMEMBERED)),
             first_epochs: store.runs_without_nonce()?.into_iter().collect(),
-            uses: RwLock::default(),
+            uses: Mutex::new(LruCache::new(MOST_USES)),
         })
     }
 
     /// Notes that a token was used.
     pub(crate) fn note_use(&self, jti: &str, now_ms: u64) {
-        let mut uses = self.uses.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = uses.get_mut(jti) {
-            *at = now_ms;
-        } else if uses.len() < MOST_USES {
-            uses.insert(jti.to_owned(), now_ms);
+        let mut uses = self.uses.lock();
+        match uses.get_mut(jti) {
+            Some(at) => *at = now_ms,
+            None => drop(uses.insert(jti.to_owned(), now_ms)),
         }
     }
 
-    /// When a token was used last since the start.
+    /// Returns the last use of a token since the start.
     pub(crate) fn last_use(&self, jti: &str) -> Option<u64> {
-        self.uses.read().unwrap_or_else(PoisonError::into_inner).get(jti).copied()
+        self.uses.lock().peek(jti).copied()
     }
 
     /// Reads the keys.
     pub(crate) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
-        look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.keys.read())
     }
 
     /// Replaces the keys, and drops the cache of the previous ones.
     pub(crate) fn change_keys(&self, keys: KeyRing) {
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-        self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.keys.write() = keys;
+        self.verified.lock().clear();
     }
 
     /// Signs claims with the current key.
@@ -86,8 +86,7 @@ impl Auth {
     /// Verifies a token: the signature once, time and revocation at every use.
     pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
         let mark = *blake3::hash(token.as_bytes()).as_bytes();
-        let known =
-            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&mark).cloned();
+        let known = self.verified.lock().get(&mark).cloned();
         let claims = match known {
             Some(claims) => {
                 claims.check_time(now_s).map_err(denied)?;
@@ -95,20 +94,15 @@ impl Auth {
             }
             None => {
                 // Under one lock of the keys: a result of a key must not be cached after its end.
-                let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+                let keys = self.keys.read();
                 let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
                 if keys.is_current(token) {
-                    let mut verified =
-                        self.verified.write().unwrap_or_else(PoisonError::into_inner);
-                    if verified.len() >= REMEMBERED {
-                        verified.clear();
-                    }
-                    verified.insert(mark, claims.clone());
+                    self.verified.lock().insert(mark, claims.clone());
                 }
                 claims
             }
         };
-        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = self.revoked.read();
         let is_revoked =
             lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
         if is_revoked {

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The directories that may be watched.
@@ -23,6 +24,6 @@ pub(crate) struct Directories {
     pub(crate) roots: BTreeMap<String, PathBuf>,
     /// The problem of a watch, by its id.
     pub(crate) problems: HashMap<String, String>,
-    /// Whether this host scans files at all.
+    /// True if this host scans files at all.
     pub(crate) watches: bool,
 }

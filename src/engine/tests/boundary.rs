@@ -1,8 +1,7 @@
 //! The boundary of state: whoever asks, the layers stand before it.
 
-use std::sync::Mutex;
-
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::{
@@ -27,13 +26,13 @@ impl StoreObserver for Saw {
 
     fn stored(&self, call: &StoreCall, _: &Stored) {
         let seen = (call.op, format!("{}/{}", call.scope, call.key), call.principal.to_string());
-        self.0.lock().unwrap().push(seen);
+        self.0.lock().push(seen);
     }
 }
 
 impl Saw {
     fn ops(&self) -> Vec<StoreOp> {
-        self.0.lock().unwrap().drain(..).map(|(op, ..)| op).collect()
+        self.0.lock().drain(..).map(|(op, ..)| op).collect()
     }
 }
 
@@ -102,7 +101,7 @@ async fn what_embeds_the_host_passes_the_layers_with_every_operation() {
     state.delete(&open, "a").await.unwrap();
     assert!(bench.store.state("custom:open").unwrap().is_empty());
     StateStore::clear_transient(&state);
-    assert!(saw.0.lock().unwrap().iter().all(|(.., who)| who == "host"));
+    assert!(saw.0.lock().iter().all(|(.., who)| who == "host"));
     let expected = [
         StoreOp::Write,
         StoreOp::Link,
@@ -267,7 +266,7 @@ async fn an_operator_reads_the_state_that_its_attempt_may_through_the_layers() {
     assert_eq!(out[7], serde_json::json!(["k"]));
     assert_eq!(out[8], serde_json::json!(["l"]));
     assert_eq!(out[9], true, "a search sees the whole scope");
-    let seen = saw.0.lock().unwrap().clone();
+    let seen = saw.0.lock().clone();
     let own = format!("run:{run}/k");
     assert!(seen.iter().any(|(op, at, who)| *op == StoreOp::Read && *at == own && who == "admin"));
 }

@@ -1,7 +1,6 @@
 mod script;
 
-use std::sync::Mutex;
-
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use script::{Either, Mute, Scripted, Server};
@@ -113,7 +112,7 @@ impl Loops {
     }
 
     fn asked(&self) -> Vec<ModelRequest> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 }
 

@@ -94,7 +94,7 @@ fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
     }
 }
 
-/// Whether an operator's own return fits the agent's schema.
+/// Returns true if an operator's own return fits the agent's schema.
 pub(crate) fn judge(shared: &Arc<Shared>, task: &OpenTask, number: u32, output: Json) -> Outcome {
     if output.len() > shared.settings.limits.value {
         let message = format!("the result has {} bytes", output.len());

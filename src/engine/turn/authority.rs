@@ -19,7 +19,7 @@ use crate::{
     token::{Grant, Need, Verb},
 };
 
-/// What a run's flow acts under.
+/// Returns the authority of a run's flow.
 fn authority(turn: &Turn<'_>) -> Result<Arc<Grant>, EngineError> {
     let Some((started, _)) = turn.run.chain.started() else {
         return Ok(Arc::clone(&turn.run.grant));
@@ -28,7 +28,7 @@ fn authority(turn: &Turn<'_>) -> Result<Arc<Grant>, EngineError> {
     Ok(publisher.unwrap_or_else(|| Arc::clone(&turn.run.grant)))
 }
 
-/// Whether a run's flow may call a program: itself, and what its authority may start.
+/// Returns true if a run's flow may call a program: itself, and what its authority may start.
 pub(crate) fn may_call(turn: &Turn<'_>, program: &Program) -> Result<(), EngineError> {
     let blueprint = program.blueprint();
     if turn.run.chain.started().is_some_and(|(started, _)| started.hash == blueprint.hash()) {
@@ -43,7 +43,7 @@ pub(crate) fn may_call(turn: &Turn<'_>, program: &Program) -> Result<(), EngineE
     Ok(grant.check(Verb::RunSource, &[])?)
 }
 
-/// Whether a run's flow may signal another run.
+/// Returns true if a run's flow may signal another run.
 pub(crate) fn may_signal(turn: &Turn<'_>, to: RunId) -> Result<(), EngineError> {
     if is_family(turn, to)? {
         return Ok(());
@@ -51,13 +51,13 @@ pub(crate) fn may_signal(turn: &Turn<'_>, to: RunId) -> Result<(), EngineError> 
     Ok(authority(turn)?.check(Verb::RunSignal, &[Need::Run(to)])?)
 }
 
-/// Whether a run's flow may link, or unlink, two keys of a shared scope.
+/// Returns true if a run's flow may link, or unlink, two keys of a shared scope.
 pub(crate) fn may_link(turn: &Turn<'_>, scope: &str, ends: [&str; 2]) -> Result<(), EngineError> {
     let needs = ends.map(|key| Need::State { scope, key });
     Ok(authority(turn)?.check(Verb::StateWrite, &needs)?)
 }
 
-/// Whether a run is this one, the one that called it, or one that it called.
+/// Returns true if a run is this one, the one that called it, or one that it called.
 pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> Result<bool, EngineError> {
     let calls =
         |kind: &OpenKind| matches!(kind, OpenKind::Child { run: child, .. } if *child == other);

@@ -1,4 +1,4 @@
-//! What a run has for the disk, submitted as one batch.
+//! Submits the pending writes of a run as one batch.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::{
     store::{StateAct, StateChange, StateRow},
 };
 
-/// What a layer may see and change of an operation.
+/// The part of an operation that a layer may see and change.
 pub(crate) type Asked = (StoreOp, String, Option<Json>);
 
 pub(crate) fn asked(op: &StateOp) -> Asked {
@@ -92,7 +92,7 @@ fn answered() -> Failure {
     Failure::new(kind::REFUSED, "a layer answers in place of state, which it may for reads only")
 }
 
-/// Who started a run.
+/// Returns the principal that started a run.
 fn principal_of(run: &Run) -> Arc<str> {
     run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into()
 }

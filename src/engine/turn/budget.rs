@@ -23,7 +23,7 @@ use crate::{
 /// The key of a called run's trigger that has what its caller had left.
 const KEY: &str = "budget";
 
-/// Why an attempt may not be dispatched, if a budget is used up.
+/// Returns the reason why an attempt may not be dispatched, if a budget is used up.
 pub(crate) fn over_budget(turn: &Turn<'_>, task: &OpenTask) -> Option<Failure> {
     if task.residence == Residence::Inline || *turn.run.chain.state() != RunState::Active {
         return None;
@@ -44,7 +44,7 @@ pub(crate) fn over_budget(turn: &Turn<'_>, task: &OpenTask) -> Option<Failure> {
     run_over_budget(turn)
 }
 
-/// Why a run may not use anything more, if its budget is used up.
+/// Returns the reason why a run may not use anything more, if its budget is used up.
 pub(crate) fn run_over_budget(turn: &Turn<'_>) -> Option<Failure> {
     if turn.run.charged
         && let Some(exceeded) =
@@ -59,13 +59,13 @@ pub(crate) fn run_over_budget(turn: &Turn<'_>) -> Option<Failure> {
     Some(Failure::new(kind::BUDGET, message).with_data(data.into()))
 }
 
-/// What a run may use as a whole.
+/// Returns the budget of a whole run.
 fn budget_of(run: &Run) -> Budget {
     let own = run.program.as_ref().map(|program| program.blueprint().definition().budget);
     own.unwrap_or_default().within(inherited(run))
 }
 
-/// What the caller of a run had left when it called.
+/// Returns the rest of the caller's budget at the call.
 fn inherited(run: &Run) -> Budget {
     let Some((started, _)) = run.chain.started().filter(|(started, _)| started.parent.is_some())
     else {
@@ -75,7 +75,7 @@ fn inherited(run: &Run) -> Budget {
     left.and_then(|left| serde_json::from_value(left).ok()).unwrap_or_default()
 }
 
-/// What starts a called run: who calls, and what the caller has left.
+/// Returns the trigger of a called run: the caller, and the rest of its budget.
 pub(crate) fn trigger(run: &Run, step: u32) -> Json {
     let mut trigger = serde_json::json!({ "kind": "call", "run": run.id, "step": step });
     let budget = budget_of(run);

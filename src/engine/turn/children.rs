@@ -194,7 +194,7 @@ pub(crate) fn tell_parent(turn: &Turn<'_>) {
     turn.shared.tell(parent, message);
 }
 
-/// Whether an open step calls this very run.
+/// Returns true if an open step calls this very run.
 pub(crate) fn is_child(run: &Run, step: u32, child: RunId) -> bool {
     run.open
         .get(step)

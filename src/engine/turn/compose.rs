@@ -38,13 +38,13 @@ fn compose_one(turn: &mut Turn<'_>, number: u32) {
     }
     while let Some(open) = turn.run.composite_mut(number) {
         match open.composite.rule().turn(&open.course, open.first) {
-            flow::Turn::Wait => return,
-            flow::Turn::Begin(place) => begin_member(turn, number, place),
-            flow::Turn::Complete(place) => {
+            flow::CompositeAction::Wait => return,
+            flow::CompositeAction::Begin(place) => begin_member(turn, number, place),
+            flow::CompositeAction::Complete(place) => {
                 let output = open.course.output(place).cloned().unwrap_or_else(Json::null);
                 end_composite(turn, number, Outcome::Completed(output));
             }
-            flow::Turn::Fail => {
+            flow::CompositeAction::Fail => {
                 let failure = open.composite.rule().failure(&open.course, open.composite.members());
                 let agent = open.request.agent.clone();
                 let failure = failure.at(number, Some(&agent), 1);

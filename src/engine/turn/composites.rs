@@ -30,7 +30,7 @@ pub(crate) fn composite(shared: &Arc<Shared>, task: &OpenTask) -> Option<Composi
     shared.registry.get(&task.operator)?.composite().cloned()
 }
 
-/// Whether a run may use a composite: its operators are the members, and it is one too.
+/// Returns true if a run may use a composite: its operators are the members, and it is one too.
 pub(crate) fn may_compose(run: &Run, key: &StepKey, operator: &str) -> Result<(), Failure> {
     let need = Need::Operator(operator);
     run.grant

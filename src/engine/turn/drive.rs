@@ -46,7 +46,7 @@ fn hold_to_quotas(turn: &mut Turn<'_>) {
     }
 }
 
-/// Says whether it stopped for want of memory.
+/// Returns true if it stopped for lack of memory.
 fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
     for taken in 0..TURN {
         if taken > 0
@@ -92,7 +92,7 @@ pub(crate) fn commands(turn: &mut Turn<'_>, commands: Vec<Command>) -> bool {
     true
 }
 
-/// What a flow's next action means for its run.
+/// Applies the next action of a flow to its run.
 ///
 /// | next | active | compensating |
 /// |---|---|---|

@@ -167,8 +167,8 @@ fn admit_order(effects: &[Effect]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether an attempt may write a key: its run's own state, its operator's within the run, and
-/// what the run's starter may write.
+/// Returns true if an attempt may write a key: its run's own state, its operator's within the run,
+/// and what the run's starter may write.
 fn may_write(run: &Run, step: u32, scope: &Scope, key: &str, name: &str) -> Result<(), Failure> {
     let mine = |operator: &str| run.task(step).is_some_and(|task| *task.operator == *operator);
     let text = scope.to_string();

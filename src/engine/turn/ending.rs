@@ -14,7 +14,7 @@ use crate::{
     },
     fault,
     flow::{Flow as _, Input, NextAction},
-    journal::{Decision, Fact, Held, Outcome, RunState},
+    journal::{Decision, Fact, Outcome, RunState, SeatHolder},
     protocol::{Failure, Json, failure::kind},
     store::Write,
 };
@@ -149,7 +149,7 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
         lineage::join(turn, session, party);
     }
     for (operator, held) in seats {
-        let Held { session, epoch } = held;
+        let SeatHolder { session, epoch } = held;
         let by = "continue_as".to_owned();
         facts::append(turn, Fact::Decided(Decision::Seat { by, operator, session, epoch }));
     }

@@ -30,7 +30,7 @@ use crate::{
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
-/// Whether a result is one of a step that leaves, or has left, something to others.
+/// Returns true if a result is one of a step that leaves, or has left, something to others.
 pub(crate) fn is_followed(run: &Run, number: u32, effects: &[Effect]) -> bool {
     effects.iter().any(is_follow) || run.task(number).is_some_and(|task| task.follows.is_some())
 }

@@ -1,4 +1,4 @@
-//! What a run may have: steps, entries and tasks; a breach ends it.
+//! Enforces the limits of a run on steps, entries and tasks. A breach ends the run.
 
 use crate::{
     engine::{
@@ -12,14 +12,14 @@ use crate::{
     protocol::{Failure, failure::kind},
 };
 
-/// Why a run's history may not grow, if it may not.
+/// Returns the reason why a run's history may not grow, if there is one.
 pub(crate) fn long_history(turn: &Turn<'_>) -> Option<String> {
     let most = turn.shared.settings.limits.entries;
     (turn.run.chain.entries() >= most)
         .then(|| format!("more than {most} entries in one history; use ctx:continue_as"))
 }
 
-/// Why a run may hold no more, if it may not.
+/// Returns the reason why a run may hold no more, if there is one.
 fn overweight(turn: &Turn<'_>) -> Option<String> {
     let limits = &turn.shared.settings.limits;
     // What a run defers may take a little more: it ends the run in order.
@@ -53,7 +53,7 @@ fn overweight(turn: &Turn<'_>) -> Option<String> {
     None
 }
 
-/// Why a run may have no further step, if it may not.
+/// Returns the reason why a run may have no further step, if there is one.
 pub(crate) fn breach(turn: &Turn<'_>) -> Option<String> {
     let limits = &turn.shared.settings.limits;
     let (steps, _) = turn.run.chain.counts();
@@ -74,7 +74,7 @@ pub(crate) fn breach(turn: &Turn<'_>) -> Option<String> {
     }
 }
 
-/// Why a run may have no further task, if it may not.
+/// Returns the reason why a run may have no further task, if there is one.
 pub(crate) fn task_breach(run: &Run) -> Option<String> {
     let most = run.program.as_ref()?.blueprint().definition().max_open_tasks?;
     (run.open.sums().tasks >= most as usize)

@@ -23,7 +23,7 @@ use crate::{
 /// The subject of the admin token, and of whoever embeds the host.
 const ROOTS: [&str; 2] = ["admin", "host"];
 
-/// What the path of a session has before its id.
+/// The prefix of a session's id in its path.
 const SESSION: &str = "session";
 
 /// Sessions of an older release that were opened by each other, which are followed at most.
@@ -71,7 +71,7 @@ fn opener(sessions: &Hub, session: &str) -> Option<String> {
     Some(party(&sessions.opener(&SessionId::from(id))?)?.to_owned())
 }
 
-/// Whether two subjects are of one party.
+/// Returns true if two subjects are of one party.
 pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
     a == b || party_of(sessions, a).is_some_and(|party| Some(party) == party_of(sessions, b))
 }

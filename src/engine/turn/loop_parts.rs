@@ -14,7 +14,7 @@ use crate::{
     fault,
     flow::{
         StateOp, StepOp, TaskRequest,
-        response::{self, Begin, Call, Stop},
+        response::{self, Begin, Call, LoopStop},
     },
     journal::{Outcome, StepKey},
     protocol::{ExitReason, Failure, failure::kind},
@@ -28,7 +28,7 @@ pub(crate) fn loop_one(turn: &mut Turn<'_>, number: u32) {
     release_held(turn, number);
     while let Some(open) = turn.run.model_loop_mut(number) {
         if let Some(failure) = open.broken.take() {
-            loops::stop_loop(turn, number, *Stop::of(failure));
+            loops::stop_loop(turn, number, *LoopStop::of(failure));
             return;
         }
         if open.recorded < open.begun.len() {
@@ -45,13 +45,13 @@ pub(crate) fn loop_one(turn: &mut Turn<'_>, number: u32) {
         }
         let Some(open) = turn.run.model_loop_mut(number) else { return };
         match next {
-            response::Turn::Wait => return,
-            response::Turn::Begin(parts) => open.begun.extend(parts),
-            response::Turn::Done { value, .. } => {
+            response::LoopAction::Wait => return,
+            response::LoopAction::Begin(parts) => open.begun.extend(parts),
+            response::LoopAction::Done { value, .. } => {
                 loops::tell_exit(turn, number, &ExitReason::Complete);
                 steps::finish_step(turn, number, Outcome::Completed(value), None, None);
             }
-            response::Turn::Stop(stop) => loops::stop_loop(turn, number, *stop),
+            response::LoopAction::Stop(stop) => loops::stop_loop(turn, number, *stop),
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::{
     flow::{
         StepOp,
         response::{
-            Approve, Begin, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, user_message,
+            Approve, Begin, Face, Flush, LoopSettings, LoopStop, Owner, ResponseFlow, user_message,
         },
     },
     journal::{Outcome, StepKey},
@@ -51,7 +51,7 @@ use crate::{
     },
 };
 
-/// Whether a prepared task is a loop.
+/// Returns true if a prepared task is a loop.
 pub(crate) fn is_loop(shared: &Arc<Shared>, task: &OpenTask) -> bool {
     !task.request.is_model_call()
         && !task.request.lists_tools()
@@ -134,7 +134,7 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
 }
 
 /// Ends a loop that stops short; whoever still works for it is told to stop.
-pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: Stop) {
+pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: LoopStop) {
     steps::close_members(turn, number, "the loop that it belongs to has ended");
     let Some(open) = turn.run.model_loop(number) else { return };
     let agent = Arc::clone(open.agent.name());
@@ -147,7 +147,7 @@ pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: Stop) {
     steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
 }
 
-/// Tells how a loop ended, once.
+/// Reports the end of a loop, once.
 pub(crate) fn tell_exit(turn: &mut Turn<'_>, number: u32, exit: &ExitReason) {
     let Some(open) = turn.run.model_loop(number) else { return };
     let sums = open.flow.sums();
@@ -173,7 +173,7 @@ pub(crate) fn loop_timed_out(turn: &mut Turn<'_>, number: u32) {
     settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
     let message = format!("it took longer than `max_duration`, {most} ms");
     let failure = Failure::new(kind::TIMEOUT, message);
-    stop_loop(turn, number, Stop { exit: ExitReason::Timeout, failure });
+    stop_loop(turn, number, LoopStop { exit: ExitReason::Timeout, failure });
 }
 
 /// The time of a loop is nearly over.
@@ -241,7 +241,7 @@ pub(crate) fn take_up_state_call(turn: &mut Turn<'_>, number: u32, around: u32) 
     true
 }
 
-/// What a loop of an agent is made of.
+/// Returns the parts of an agent's loop.
 fn settings(
     compiled: &CompiledLoop,
     agent: &CompiledAgent,

@@ -20,7 +20,7 @@ use crate::{
     token::{Grant, Need, Verb},
 };
 
-/// Who asks for state, and the layers that stand before it.
+/// The requester of state, and the layers in front of the state.
 #[derive(Clone)]
 pub(crate) struct Passage {
     pub(crate) shared: Arc<Shared>,
@@ -29,7 +29,7 @@ pub(crate) struct Passage {
     pub(crate) principal: Arc<str>,
 }
 
-/// What is read of state: the operation, with what the layers do not see of it.
+/// A read of state: the operation, and the part that layers do not see.
 #[derive(Debug, Clone)]
 pub(crate) enum Read {
     /// A value.
@@ -44,12 +44,13 @@ pub(crate) enum Read {
     Reached { relation: Option<String>, depth: u32 },
 }
 
-/// What a read gave: as the layers let it through, and what was stored where they had it read.
+/// The result of a read: the value after the layers, and the stored value if the layers had it
+/// read.
 pub(crate) struct Given {
     pub(crate) value: Json,
     /// The rows of a value or a page.
     pub(crate) rows: Vec<StateRow>,
-    /// Whether the layers had it read at all.
+    /// True if the layers had it read at all.
     pub(crate) was_read: bool,
 }
 

@@ -1,11 +1,11 @@
-//! How long it takes until the attempt that follows a failed one.
+//! The pause between a failed attempt and the next.
 
 use crate::{
     flow::Backoff,
     protocol::{Failure, Json},
 };
 
-/// What a failure's data say about when another attempt may help.
+/// Returns the time after which a retry may succeed, from the data of a failure.
 pub(crate) fn retry_after_ms(failure: &Failure) -> u64 {
     let data = failure.data.as_ref().map(Json::to_value);
     data.and_then(|data| data.get("retry_after_ms")?.as_u64()).unwrap_or(0)

@@ -26,7 +26,7 @@ use crate::{
             readers::Subscriber,
             resident::Run,
         },
-        turn::{facts::Turn, replay, retell::Stop},
+        turn::{facts::Turn, replay, retell::ReplayStop},
     },
     journal::StepKey,
     lua::ScriptFlow,
@@ -37,7 +37,7 @@ use crate::{
 /// Copies of a run's flow at a time; what would need one more is not heard.
 const COPIES: usize = 4;
 
-/// What a flow's function hears of a piece: all of it in one table.
+/// Returns the argument of a flow's listener for a piece.
 #[derive(Serialize)]
 struct Heard<'a> {
     step: u32,
@@ -56,7 +56,7 @@ pub(crate) fn count_audience(run: &Run) {
 /// Hands what an attempt said to the function that the flow gave for it, and to whoever
 /// watches.
 pub(crate) fn take_pieces(turn: &mut Turn<'_>, feed: &Feed) {
-    let fresh = feed.log().fresh();
+    let fresh = feed.log.lock().fresh();
     if turn.run.failed.is_some() || turn.run.is_ended() {
         return;
     }
@@ -85,7 +85,7 @@ pub(crate) fn show_past(turn: &mut Turn<'_>, subscriber: &Subscriber) {
     for feed in feeds(turn.run) {
         // Taken together: nothing comes to the new one twice, and nothing is between.
         let (fresh, past) = {
-            let mut log = feed.log();
+            let mut log = feed.log.lock();
             (log.fresh(), log.past())
         };
         hand_out(turn, &feed, &fresh);
@@ -145,8 +145,8 @@ fn copy_flow(turn: &mut Turn<'_>, key: &StepKey) -> Result<Option<ScriptFlow>, S
     match replay::replay(turn, &program, &entries) {
         Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
         Ok(_) => Ok(None),
-        Err(Stop::Diverged(why)) => Err(why.message),
-        Err(Stop::Broken(why)) => Err(format!("its VM has no room: {why}")),
+        Err(ReplayStop::Diverged(why)) => Err(why.message),
+        Err(ReplayStop::Broken(why)) => Err(format!("its VM has no room: {why}")),
     }
 }
 
@@ -162,7 +162,7 @@ fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
     }
 }
 
-/// What the attempts of a run that are under way say, in the order of their steps.
+/// Returns the output of a run's open attempts, in the order of their steps.
 fn feeds(run: &Run) -> Vec<Arc<Feed>> {
     let mut live: Vec<(u32, Arc<Feed>)> = run
         .open

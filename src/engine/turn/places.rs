@@ -139,7 +139,7 @@ pub(crate) fn tell_capacity(shared: &Arc<Shared>, agent: &AgentKey, next: Option
     }
 }
 
-/// Tells every worker in the host to stop.
+/// Cancels every worker in the host.
 pub(crate) fn cancel_workers(run: &mut Run) {
     for (_, open) in run.open.each_mut() {
         if let OpenKind::Task(task) = &mut open.kind

@@ -1,4 +1,4 @@
-//! When people are reminded of what they were asked.
+//! Reminders for people who have open tasks.
 
 use crate::{
     engine::{

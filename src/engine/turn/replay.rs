@@ -7,7 +7,7 @@ use crate::{
         Divergence,
         turn::{
             facts::Turn,
-            retell::{Retold, Stop, retell},
+            retell::{ReplayStop, Retold, retell},
         },
     },
     journal::{Entry, RunState},
@@ -37,9 +37,9 @@ pub(crate) fn replay(
     turn: &mut Turn<'_>,
     program: &Arc<Program>,
     entries: &[Entry],
-) -> Result<Retold, Stop> {
+) -> Result<Retold, ReplayStop> {
     let flow = new_flow(turn, program)
-        .map_err(|failure| Stop::Diverged(Divergence::of(failure.to_string())))?;
+        .map_err(|failure| ReplayStop::Diverged(Divergence::of(failure.to_string())))?;
     let is_active = *turn.run.chain.state() == RunState::Active;
     retell(flow, entries)?.judge(is_active, turn.run.broken)
 }

@@ -17,21 +17,21 @@ use crate::{
     protocol::Json,
 };
 
-/// What a flow came to that was told its past.
+/// The result of a replay.
 pub(crate) struct Retold {
     pub(crate) flow: ScriptFlow,
-    /// What the flow asked for, for steps of the journal.
+    /// The requests of the flow for steps of the journal.
     pub(crate) ops: HashMap<StepKey, StepOp>,
-    /// What the flow asked for and the journal does not have, in order.
+    /// The requests of the flow that the journal does not have, in order.
     pub(crate) fresh: Vec<Command>,
-    /// Where the flow stands after its last input.
+    /// The state of the flow after its last input.
     pub(crate) next: NextAction,
     /// The first step of the journal that the flow did not ask for.
     missed: Option<Box<Divergence>>,
 }
 
-/// Why a replay did not come to its end.
-pub(crate) enum Stop {
+/// The reason why a replay did not complete.
+pub(crate) enum ReplayStop {
     /// The flow asks for something else than it did.
     Diverged(Box<Divergence>),
     /// The VM had no room; it may have, on the next try.
@@ -45,12 +45,12 @@ pub struct AskedView {
     pub kind: String,
     /// The agent, signal, blueprint or operation.
     pub name: String,
-    /// What is asked.
+    /// The question.
     #[schema(value_type = serde_json::Value)]
     pub request: Json,
 }
 
-/// Where a flow first differs from a history.
+/// The first difference between a flow and a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Divergence {
     /// One line for a person, with both sides.
@@ -59,9 +59,9 @@ pub struct Divergence {
     pub step: Option<u32>,
     /// The step's place in the flow: its scope and index.
     pub at: Option<String>,
-    /// What the history has there.
+    /// The entry of the history at this step.
     pub recorded: Option<AskedView>,
-    /// What the flow asks for there.
+    /// The request of the flow at this step.
     pub asked: Option<AskedView>,
 }
 
@@ -130,7 +130,7 @@ impl Retold {
     ///
     /// A run that is `broken` is read again because its VM had no room: a limit that it breaks past
     /// its recorded history is its own.
-    pub(crate) fn judge(self, is_active: bool, broken: bool) -> Result<Self, Stop> {
+    pub(crate) fn judge(self, is_active: bool, broken: bool) -> Result<Self, ReplayStop> {
         if !is_active {
             return Ok(self);
         }
@@ -138,22 +138,22 @@ impl Retold {
             && !(broken && self.missed.is_none())
         {
             let message = format!("a limit was hit while it was replayed: {failure}");
-            return Err(Stop::Diverged(Divergence::of(message)));
+            return Err(ReplayStop::Diverged(Divergence::of(message)));
         }
         self.complete()
     }
 
     /// The same, if the flow asked for every step of the journal.
-    pub(crate) fn complete(mut self) -> Result<Self, Stop> {
+    pub(crate) fn complete(mut self) -> Result<Self, ReplayStop> {
         match self.missed.take() {
-            Some(missed) => Err(Stop::Diverged(missed)),
+            Some(missed) => Err(ReplayStop::Diverged(missed)),
             None => Ok(self),
         }
     }
 }
 
 /// Feeds a fresh flow what happened.
-pub(crate) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop> {
+pub(crate) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, ReplayStop> {
     let mut recorded: HashMap<&StepKey, &Scheduled> = HashMap::new();
     let mut notes: HashSet<&StepKey> = HashSet::new();
     for entry in entries {
@@ -224,11 +224,11 @@ struct Telling<'a> {
 }
 
 impl Telling<'_> {
-    fn tell(&mut self, input: Input, at_ms: u64) -> Result<(), Stop> {
+    fn tell(&mut self, input: Input, at_ms: u64) -> Result<(), ReplayStop> {
         if let Input::Completed { key, .. } | Input::Failed { key, .. } = &input
             && !self.seen.contains(key)
         {
-            return Err(Stop::Diverged(match self.recorded.get(key) {
+            return Err(ReplayStop::Diverged(match self.recorded.get(key) {
                 Some(step) => Divergence::missed(step),
                 None => Divergence::of(format!("step {key} is in the journal next")),
             }));
@@ -246,7 +246,7 @@ impl Telling<'_> {
             }
             match next {
                 NextAction::More => turn = self.flow.advance(Input::More, at_ms),
-                NextAction::Broken(why) => return Err(Stop::Broken(why)),
+                NextAction::Broken(why) => return Err(ReplayStop::Broken(why)),
                 NextAction::Wait => return Ok(()),
                 // A limit too: live, the same one ended the run, then its end is in the journal.
                 other => {
@@ -257,7 +257,7 @@ impl Telling<'_> {
         }
     }
 
-    fn compare(&mut self, command: Command) -> Result<(), Stop> {
+    fn compare(&mut self, command: Command) -> Result<(), ReplayStop> {
         match command {
             Command::Schedule(request) => {
                 let key = request.key.clone();
@@ -267,7 +267,7 @@ impl Telling<'_> {
                     Some(step) => {
                         let op = &request.op;
                         if fingerprint(op.kind(), op.name(), &op.request()) != step.fingerprint {
-                            return Err(Stop::Diverged(Divergence::changed(step, op)));
+                            return Err(ReplayStop::Diverged(Divergence::changed(step, op)));
                         }
                         self.ops.insert(key, request.op);
                     }

@@ -91,8 +91,8 @@ pub(crate) fn scope_of(run: &Run, named: &str) -> Result<String, Failure> {
     Ok(scope.to_string())
 }
 
-/// Whether the run may do that to a scope: its starter reads and writes, its flow's authority
-/// links. The run itself and its operators are the run's own.
+/// Returns true if the run may do that to a scope: its starter reads and writes, its flow's
+/// authority links. The run itself and its operators are the run's own.
 fn permit(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<(), Failure> {
     let own = scope == run_scope(turn.run) || is_within(turn.run, scope);
     if own {
@@ -144,7 +144,7 @@ pub(crate) fn state_later(turn: &mut Turn<'_>, number: u32) {
     }
 }
 
-/// What came of it.
+/// The result.
 pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
     let Some(Open { kind: OpenKind::State { op, .. } }) = turn.run.open.get(number) else {
         return;
@@ -190,7 +190,7 @@ pub(crate) fn take_up_state(turn: &mut Turn<'_>, step: &Scheduled) {
     turn.run.pending.after.performs.push(Perform::State { step: step.step });
 }
 
-/// Whether a scope is that of an operator within the run.
+/// Returns true if a scope is that of an operator within the run.
 pub(crate) fn is_within(run: &Run, scope: &str) -> bool {
     let workflow = WorkflowId::new(run.id.to_string());
     matches!(scope.parse(), Ok(Scope::Operator { workflow: of, .. }) if of == workflow)

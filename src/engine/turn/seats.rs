@@ -14,7 +14,7 @@ pub(crate) fn delegate_of(run: &Run) -> Option<SessionId> {
     started.delegate.as_deref().map(SessionId::from)
 }
 
-/// Who should have a task of an operator.
+/// The preferred holder of a task of an operator.
 pub(crate) fn seat_of(run: &Run, operator: &Arc<str>) -> Seat {
     seat(run, operator)
 }

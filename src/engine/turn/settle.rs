@@ -1,6 +1,8 @@
-//! What the layers around a run see of it, and what they tell it.
+//! Calls the layers around a run, and takes their notes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::{
     engine::{
@@ -22,26 +24,26 @@ pub(crate) struct RunVoice {
     shared: Arc<Shared>,
     run: u64,
     step: u32,
-    here: Mutex<Option<Said>>,
+    here: Mutex<Option<LayerNotes>>,
 }
 
-/// What layers said.
+/// The notes of layers.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct LayerNotes {
     events: Vec<LifecycleEvent>,
     pause: Option<String>,
 }
 
 impl RunVoice {
-    /// What was said so far; what is said from now on goes by message.
-    pub(crate) fn hand_over(&self) -> Said {
-        self.here.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    /// Returns the notes so far. Later ones are sent as messages.
+    pub(crate) fn hand_over(&self) -> LayerNotes {
+        self.here.lock().take().unwrap_or_default()
     }
 }
 
 impl Voice for RunVoice {
     fn say(&self, event: LifecycleEvent) {
-        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(said) = &mut *self.here.lock() {
             said.events.push(event);
             return;
         }
@@ -50,7 +52,7 @@ impl Voice for RunVoice {
     }
 
     fn pause(&self, reason: String) {
-        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(said) = &mut *self.here.lock() {
             said.pause = Some(reason);
             return;
         }
@@ -66,7 +68,7 @@ pub(crate) fn stacks_of(turn: &Turn<'_>) -> Arc<Stacks> {
     }
 }
 
-/// Who and what the open attempt of a task is.
+/// Returns the description of a task's open attempt.
 pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>, Arc<RunVoice>) {
     let voice = Arc::new(voice(turn, id.step()));
     let heard = Arc::clone(&voice) as Arc<dyn Voice>;
@@ -101,12 +103,12 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
 }
 
 fn voice(turn: &Turn<'_>, step: u32) -> RunVoice {
-    let (shared, here) = (Arc::clone(turn.shared), Mutex::new(Some(Said::default())));
+    let (shared, here) = (Arc::clone(turn.shared), Mutex::new(Some(LayerNotes::default())));
     RunVoice { shared, run: turn.run.num, step, here }
 }
 
 /// Takes what layers said into the transition that is under way.
-pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: Said) {
+pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: LayerNotes) {
     for event in said.events {
         told(turn, Some(number), &event);
     }
@@ -173,7 +175,7 @@ pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
     }
 }
 
-/// What differs from an operator's defaults for an attempt.
+/// Returns the overrides of an operator's defaults for an attempt.
 pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
     let mut config = OperatorConfig {
@@ -193,7 +195,7 @@ pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     config
 }
 
-/// What a run has used so far, as far as it was reported.
+/// Returns the usage of a run so far, as far as it was reported.
 fn used(run: &Run) -> Usage {
     let mut sum = Usage::default();
     for step in run.chain.steps() {

@@ -222,13 +222,13 @@ fn unread(run: &mut Run, error: StoreError) -> Failure {
     failure.retryable()
 }
 
-/// Why the run's own state was not changed.
+/// The reason why the run's own state was not changed.
 pub(crate) enum OwnError {
     /// A limit of the run.
     Limit(Failure),
     /// The run would hold more than it may.
     Full(String),
-    /// What the store's rules say.
+    /// The refusal by the rules of the store.
     Store(StoreError),
 }
 
@@ -265,7 +265,7 @@ fn own_limits(change: &StateChange, limit: usize) -> Result<(), OwnError> {
     }
 }
 
-/// What a flow or a worker hears of a refused change.
+/// Returns the failure of a refused change, for a flow or a worker.
 pub(crate) fn state_failure(what: &str, error: StoreError) -> Failure {
     match error {
         StoreError::Revision { key, expected, found } => {

@@ -77,7 +77,7 @@ fn decided(run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Sc
     }
 }
 
-/// Tells whoever asked for a step how it ended: its composite or loop, or the flow.
+/// Hands the end of a step to its requester: its composite, its loop, or the flow.
 fn hand_over(run: &mut Run, key: StepKey, whole: Option<u32>, outcome: Outcome) {
     match whole {
         Some(whole) => member_ended(run, whole, &key, outcome),

@@ -1,4 +1,4 @@
-//! What the open steps of a run wait for, rebuilt from its journal.
+//! Rebuilds the open steps of a run from its journal.
 
 use std::collections::{HashMap, HashSet};
 
@@ -135,7 +135,7 @@ fn take_up_step(
     }
 }
 
-/// What a composite or a loop asked for with a step of its own.
+/// Returns the request of a composite or a loop for a step of its own.
 fn part_of(run: &Run, step: &Scheduled, whole: u32) -> Option<TaskRequest> {
     if let Some(open) = run.model_loop(whole) {
         return open.request_of(step.key.index as usize);

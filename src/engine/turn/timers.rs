@@ -1,4 +1,4 @@
-//! What a run does when its time comes.
+//! Fires the timers of a run.
 
 use crate::{
     engine::{
@@ -14,7 +14,7 @@ use crate::{
     store::Write,
 };
 
-/// How often in a row one lease or deadline is put off.
+/// The maximum number of times in a row that a lease or deadline is postponed.
 const GRACES: u32 = 3;
 
 /// Lets happen what is due.

@@ -1,4 +1,4 @@
-//! Where a run stands, what it waits for, and when it must be looked at by itself.
+//! Derives a run's status, the things that it waits for, and its next wake-up time.
 
 use crate::{
     blueprint::Labels,
@@ -45,7 +45,7 @@ pub(crate) fn status(run: &Run) -> RunStatus {
     }
 }
 
-/// Whether only people are left to wait for.
+/// Returns true if only people are left to wait for.
 pub(crate) fn waits_for_people(run: &Run) -> bool {
     !run.open.is_empty()
         && run.inbox.is_empty()
@@ -64,7 +64,7 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
         })
 }
 
-/// When the run must be looked at: 0 if at every boot.
+/// Returns the next wake-up time of the run: 0 for every start of the host.
 pub(crate) fn wake_at(run: &Run, clock: &Clock) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
         || !run.composing.is_empty()
@@ -83,7 +83,7 @@ pub(crate) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> 
     at.wall.into_iter().chain(at.steady.map(|at| clock.wall_of(at))).min()
 }
 
-/// Why a run rests although its journal does not say so.
+/// The reason why a run rests although its journal does not say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quarantine {
     /// It cannot be read.
@@ -92,10 +92,10 @@ pub(crate) enum Quarantine {
     Deadly,
 }
 
-/// What the header of a [`Quarantine::Deadly`] run begins with.
+/// The prefix of the header of a [`Quarantine::Deadly`] run.
 const DEADLY: &str = r#"[{"kind":"quarantine""#;
 
-/// Whether a run is not to be read, because the host died at it.
+/// Returns true if a run is not to be read, because the host died at it.
 pub(crate) fn is_deadly(header: &Header) -> bool {
     header.status == RunStatus::Paused
         && header.waiting_on.as_deref().is_some_and(|text| text.starts_with(DEADLY))
@@ -121,7 +121,7 @@ pub(crate) fn quarantined(
     header
 }
 
-/// What a header says that the run waits for: a JSON array, or nothing.
+/// Returns the things that a run waits for, from its header: a JSON array, or nothing.
 pub(crate) fn describe(
     run: &Run,
     status: RunStatus,
@@ -229,7 +229,7 @@ pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
     StepOp::Task(Box::new(TaskRequest::new(step.name.clone(), step.request.clone(), opts)))
 }
 
-/// Who should have the tasks of an operator in a run.
+/// Returns the preferred holder of an operator's tasks in a run.
 pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
     let holder = run.chain.seats().get(operator);
     let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {

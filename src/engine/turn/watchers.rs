@@ -1,4 +1,4 @@
-//! Who watches a run or waits for it.
+//! Manages the watchers of a run, and those who wait for it.
 
 use crate::{
     engine::{

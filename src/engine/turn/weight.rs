@@ -11,13 +11,13 @@ pub(crate) fn keep_weight(run: &mut Run) {
     run.account.keep(held);
 }
 
-/// Why a run may not hold so much more, if it may not.
+/// Returns the reason why a run may not hold so much more, if there is one.
 pub(crate) fn too_heavy(run: &Run, more: usize) -> Option<String> {
     let is_over = more > 0 && run.held().total().saturating_add(more) > run.account.most;
     is_over.then(|| over(run, more))
 }
 
-/// Why the own state of a run may not grow by so much, if it may not.
+/// Returns the reason why the own state of a run may not grow by so much, if there is one.
 pub(crate) fn too_much_state(run: &Run, more: usize) -> Option<String> {
     let is_over = more > 0 && run.held().state.saturating_add(more) > run.account.most_state;
     too_heavy(run, more).or_else(|| is_over.then(|| over(run, more)))
@@ -62,7 +62,8 @@ pub(crate) fn check_file(turn: &Turn<'_>, bytes: usize) -> Result<(), EngineErro
     Ok(())
 }
 
-/// Whether a run's flow waits until the host has room; it is to be woken then. One run at a time goes on without.
+/// Returns true if a run's flow waits until the host has room; it is to be woken then. One run at a
+/// time goes on without.
 pub(crate) fn parks(turn: &mut Turn<'_>) -> bool {
     let memory = &turn.shared.memory;
     let is_full = memory.level() == Level::Full;

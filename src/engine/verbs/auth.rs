@@ -1,6 +1,6 @@
 //! Authentication: tokens, handles, revocations.
 
-use std::{collections::BTreeSet, sync::PoisonError};
+use std::collections::BTreeSet;
 
 use crate::{
     engine::{
@@ -9,7 +9,7 @@ use crate::{
     },
     fault,
     protocol::{Json, TaskId},
-    session::End,
+    session::LinkEnd,
     store::{Check, TokenRow, Write},
     token::{
         Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
@@ -292,7 +292,7 @@ impl Engine {
         {
             // Refused from here on; durable before the response.
             let auth = &self.inner.auth;
-            let mut revoked = auth.revoked.write().unwrap_or_else(PoisonError::into_inner);
+            let mut revoked = auth.revoked.write();
             revoked.extend(doomed.iter().cloned());
         }
         fault::point("engine.token_revoke");
@@ -300,7 +300,7 @@ impl Engine {
         writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
         self.write(Vec::new(), writes).await?;
         for session in sessions {
-            self.end_session(&session, End::Revoked).await?;
+            self.end_session(&session, LinkEnd::Revoked).await?;
         }
         Ok(())
     }

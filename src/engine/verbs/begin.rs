@@ -43,7 +43,7 @@ pub(crate) struct Watch {
     pub(crate) waiter: Option<Waiter>,
     /// A subscriber to every event.
     pub(crate) subscriber: Option<Subscriber>,
-    /// Whether the run is deleted once its watchers have received its end.
+    /// True if the run is deleted once its watchers have received its end.
     pub(crate) lets_go: bool,
 }
 

@@ -32,7 +32,7 @@ pub struct BlueprintView {
     pub input: Option<Json>,
     /// Its agents and their operators.
     pub agents: BTreeMap<String, String>,
-    /// What starts a run of it by itself.
+    /// The triggers that start a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<TriggerView>,
     /// RFC 3339, UTC: when it was stored, or the name set.

@@ -18,9 +18,9 @@ use crate::{
 
 /// The key of a conversation in its scope.
 const KEY: &str = "conversation";
-/// What the ids of conversations begin with.
+/// The prefix of the ids of conversations.
 const PREFIX: &str = "conv_";
-/// How often a change is tried that others come before.
+/// The number of tries of a change that conflicts with others.
 const TRIES: usize = 16;
 
 /// A conversation as it is stored.
@@ -31,9 +31,9 @@ pub struct StoredConversation {
     pub id: String,
     #[serde(skip)]
     revision: u64,
-    /// When it was made, in Unix milliseconds.
+    /// The time of creation, in Unix milliseconds.
     pub created_ms: u64,
-    /// What its owner says of it.
+    /// The metadata of its owner.
     pub metadata: Map<String, Value>,
     /// Its items, the oldest first.
     pub items: Vec<Value>,
@@ -43,7 +43,7 @@ pub struct StoredConversation {
 }
 
 impl StoredConversation {
-    /// Whether a response continues it at the moment.
+    /// Returns true if a response continues it at the moment.
     pub fn is_continued(&self) -> bool {
         self.continued_by.is_some()
     }
@@ -53,7 +53,7 @@ impl Engine {
     /// Stores a conversation under a new id.
     ///
     /// # Errors
-    /// When the caller may not, or it is too large.
+    /// Fails when the caller may not, or it is too large.
     pub async fn create_conversation(
         &self,
         caller: &Caller,
@@ -76,7 +76,7 @@ impl Engine {
     /// A conversation, with the answer that it waited for if that is over.
     ///
     /// # Errors
-    /// When the caller may not, or there is none.
+    /// Fails when the caller may not, or there is none.
     pub async fn conversation(
         &self,
         caller: &Caller,
@@ -90,7 +90,7 @@ impl Engine {
     /// store.
     ///
     /// # Errors
-    /// When the caller may not, there is none, it would be too large, or `change` refuses.
+    /// Fails when the caller may not, there is none, it would be too large, or `change` refuses.
     pub async fn change_conversation(
         &self,
         caller: &Caller,
@@ -127,7 +127,7 @@ impl Engine {
     /// Deletes a conversation; the responses that continued it stay.
     ///
     /// # Errors
-    /// When the caller may not, or there is none.
+    /// Fails when the caller may not, or there is none.
     pub async fn delete_conversation(&self, caller: &Caller, id: &str) -> Result<(), EngineError> {
         reaches(caller, Verb::RunDelete, id)?;
         self.read_conversation(caller, id).await?;
@@ -137,7 +137,7 @@ impl Engine {
     /// Says that a run continues a conversation as it was read.
     ///
     /// # Errors
-    /// When it has changed meanwhile, or is gone.
+    /// Fails when it has changed meanwhile, or is gone.
     pub async fn continue_conversation(
         &self,
         caller: &Caller,

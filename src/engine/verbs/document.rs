@@ -5,7 +5,7 @@
 //! as well. Other versions are refused.
 
 use crate::{
-    engine::verbs::document_lines::{File, Head, Kept, Line, Seal, Source, Value},
+    engine::verbs::document_lines::{DocumentLine, EvidenceLine, File, Head, Seal, Source, Value},
     journal::Entry,
     protocol::MemoryLink,
 };
@@ -24,14 +24,14 @@ const OLDEST: u32 = 1;
 
 /// Writes the lines of one document.
 #[derive(Default)]
-pub(crate) struct Scribe {
+pub(crate) struct DocumentWriter {
     hasher: blake3::Hasher,
     lines: u64,
 }
 
-impl Scribe {
+impl DocumentWriter {
     /// Returns a line in the form of the document.
-    pub(crate) fn line(&mut self, line: &Line) -> Vec<u8> {
+    pub(crate) fn line(&mut self, line: &DocumentLine) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(line).expect("a line is plain data");
         // Values are kept verbatim; a line break within them is only whitespace.
         for byte in &mut bytes {
@@ -48,7 +48,7 @@ impl Scribe {
     /// Returns the last line.
     pub(crate) fn seal(self) -> Vec<u8> {
         let seal = Seal { lines: self.lines, hash: self.hasher.finalize().to_hex().to_string() };
-        let mut bytes = serde_json::to_vec(&Line::End(seal)).expect("a seal is plain data");
+        let mut bytes = serde_json::to_vec(&DocumentLine::End(seal)).expect("a seal is plain data");
         bytes.push(b'\n');
         bytes
     }
@@ -63,7 +63,7 @@ pub(crate) struct Document {
     pub(crate) state: Vec<Value>,
     pub(crate) links: Vec<MemoryLink>,
     pub(crate) files: Vec<File>,
-    pub(crate) evidence: Vec<Kept>,
+    pub(crate) evidence: Vec<EvidenceLine>,
 }
 
 impl Document {
@@ -82,30 +82,32 @@ impl Document {
         let (mut entries, mut files, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut state, mut links) = (Vec::new(), Vec::new());
         for bytes in lines {
-            let line: Line =
+            let line: DocumentLine =
                 serde_json::from_slice(bytes).map_err(|error| at(count + 1, error.to_string()))?;
             if seal.is_some() {
                 return Err(at(count + 1, "it comes after the end".to_owned()));
             }
             limits.check(&line).map_err(|what| at(count + 1, what))?;
             match line {
-                Line::Run(_) => return Err(at(count + 1, "a second run begins".to_owned())),
-                Line::Blueprint(it) if it.bundle.hash() != it.hash => {
+                DocumentLine::Run(_) => {
+                    return Err(at(count + 1, "a second run begins".to_owned()));
+                }
+                DocumentLine::Blueprint(it) if it.bundle.hash() != it.hash => {
                     return Err(at(
                         count + 1,
                         format!("the files have the hash {}, not {}", it.bundle.hash(), it.hash),
                     ));
                 }
-                Line::Blueprint(it) => source = Some(it),
-                Line::Entry(it) => entries.push(*it),
-                Line::State(it) => state.push(it),
-                Line::Link(_) if head.version < 2 => {
+                DocumentLine::Blueprint(it) => source = Some(it),
+                DocumentLine::Entry(it) => entries.push(*it),
+                DocumentLine::State(it) => state.push(it),
+                DocumentLine::Link(_) if head.version < 2 => {
                     return Err(at(count + 1, "version 1 has no links".to_owned()));
                 }
-                Line::Link(it) => links.push(it),
-                Line::Artifact(it) => files.push(it),
-                Line::Evidence(it) => evidence.push(it),
-                Line::End(found) => {
+                DocumentLine::Link(it) => links.push(it),
+                DocumentLine::Artifact(it) => files.push(it),
+                DocumentLine::Evidence(it) => evidence.push(it),
+                DocumentLine::End(found) => {
                     let hash = hasher.finalize().to_hex().to_string();
                     if found != (Seal { lines: count, hash }) {
                         let what = "what comes before it was changed, or is not all there";
@@ -243,27 +245,27 @@ mod tests {
         };
         let source =
             Source { name: "hello".into(), hash: bundle().hash().into(), bundle: bundle() };
-        let mut lines = vec![Line::Run(head), Line::Blueprint(source)];
-        lines.extend(entries().into_iter().map(|entry| Line::Entry(Box::new(entry))));
+        let mut lines = vec![DocumentLine::Run(head), DocumentLine::Blueprint(source)];
+        lines.extend(entries().into_iter().map(|entry| DocumentLine::Entry(Box::new(entry))));
         let plain = StoreOptions::default();
         let value = |key: &str, expires_ms, hints| {
-            Line::State(Value { key: key.into(), value: Json::null(), expires_ms, hints })
+            DocumentLine::State(Value { key: key.into(), value: Json::null(), expires_ms, hints })
         };
         lines.push(value("k", None, plain.clone()));
         let hints = StoreOptions { salience: Some(0.5), ..plain };
         lines.push(value("passing", Some(1_700_000_000_000), hints));
         let mut link = MemoryLink::new("k", "l", "near");
         link.metadata = Some(serde_json::json!({ "by": "foot" }));
-        lines.push(Line::Link(link));
-        lines.push(Line::Artifact(File::new(&row, b"hello")));
-        lines.push(Line::Evidence(Kept {
+        lines.push(DocumentLine::Link(link));
+        lines.push(DocumentLine::Artifact(File::new(&row, b"hello")));
+        lines.push(DocumentLine::Evidence(EvidenceLine {
             step: 1,
             attempt: 2,
             at_ms: 5,
             code: "fenced".into(),
             body: "{}".into(),
         }));
-        let mut scribe = Scribe::default();
+        let mut scribe = DocumentWriter::default();
         let mut bytes: Vec<u8> = lines.iter().flat_map(|line| scribe.line(line)).collect();
         bytes.extend(scribe.seal());
         String::from_utf8(bytes).unwrap()

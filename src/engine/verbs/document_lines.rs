@@ -15,7 +15,7 @@ use crate::{
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Line {
+pub(crate) enum DocumentLine {
     /// The header; the first line.
     Run(Head),
     /// The blueprint of the run.
@@ -29,7 +29,7 @@ pub(crate) enum Line {
     /// A file, with its bytes.
     Artifact(File),
     /// A result that was refused.
-    Evidence(Kept),
+    Evidence(EvidenceLine),
     /// The seal; the last line.
     End(Seal),
 }
@@ -105,7 +105,7 @@ pub(crate) struct File {
     pub(crate) step: u32,
     /// The attempt that created it.
     pub(crate) attempt: u32,
-    /// Whether that attempt was accepted.
+    /// True if that attempt was accepted.
     pub(crate) published: bool,
     /// Its bytes, in base64.
     pub(crate) data: String,
@@ -114,7 +114,7 @@ pub(crate) struct File {
 /// A refused result.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
+pub(crate) struct EvidenceLine {
     /// The step.
     pub(crate) step: u32,
     /// The attempt.

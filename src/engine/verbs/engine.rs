@@ -25,5 +25,5 @@ pub(crate) struct Inner {
     /// Serializes long operations: copies and replays.
     pub(crate) heavy: Semaphore,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) threads: parking_lot::Mutex<Vec<JoinHandle<()>>>,
 }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     engine::{
         EngineError, EventView,
-        run::readers::{Held, Live, Room, Subscriber},
+        run::readers::{Live, PageMemory, Room, Subscriber},
         shared::{message::Internal, shards::Shared},
         view::events::{SYNC, view},
     },
@@ -30,13 +30,13 @@ pub struct Events {
     pages: VecDeque<PageMark>,
     ready: VecDeque<EventView>,
     /// The memory of the events that are ready.
-    held: Option<Arc<Held>>,
+    held: Option<Arc<PageMemory>>,
     after: u32,
-    /// Whether the store must be checked for more.
+    /// True if the store must be checked for more.
     behind: bool,
-    /// Whether the store has more pages than `pages`.
+    /// True if the store has more pages than `pages`.
     more: bool,
-    /// Whether the run had ended when the store was checked.
+    /// True if the run had ended when the store was checked.
     ended: bool,
     over: bool,
 }
@@ -130,7 +130,7 @@ impl Events {
 
     /// Returns the memory of the last event, for a caller that keeps the event while it waits for
     /// the next.
-    pub fn held(&self) -> Option<Arc<Held>> {
+    pub fn held(&self) -> Option<Arc<PageMemory>> {
         self.held.clone()
     }
 

@@ -22,7 +22,7 @@ use crate::{
         shared::{
             accounts::Accounts,
             capacity::Capacity,
-            ledger::Ledger,
+            ledger::AuditLog,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
             programs::Programs,
@@ -39,7 +39,7 @@ use crate::{
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
-    session::{self, Scribe},
+    session::{self, FrameWriter},
     spawner::Spawners,
     store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
@@ -72,7 +72,7 @@ pub struct EngineParts {
     pub settings: Settings,
     /// The middleware layers.
     pub middleware: Middleware,
-    /// Who starts workers, where that is somebody else than the operators themselves.
+    /// The spawner of workers, if it is not the operators themselves.
     pub spawners: Spawners,
     /// The number of shards.
     pub shards: usize,
@@ -133,7 +133,7 @@ impl Engine {
             threads.push(thread);
         }
         keep_looking(&engine.inner.shared);
-        *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
+        *engine.inner.threads.lock() = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
             // Not awaited: a run whose program is not ready yet compiles it itself.
@@ -166,7 +166,7 @@ impl Engine {
             recovery,
         } = parts;
         let memory = settings.memory;
-        let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
+        let ledger = AuditLog::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -212,7 +212,7 @@ impl Engine {
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
-        Scribe::start(
+        FrameWriter::start(
             Arc::clone(&shared.sessions),
             Arc::clone(&shared.store),
             shared.tasks.clone(),
@@ -232,7 +232,7 @@ impl Engine {
             booted: AtomicBool::new(true),
             heavy: Semaphore::new(1),
             watchdog,
-            threads: std::sync::Mutex::default(),
+            threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
@@ -260,9 +260,7 @@ impl Engine {
             // A shard that is already gone has stopped too.
             let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
-        let threads = std::mem::take(
-            &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let threads = std::mem::take(&mut *self.inner.threads.lock());
         let join = self.inner.shared.tasks.spawn_blocking(move || {
             for thread in threads {
                 // A shard that panicked has logged that.

@@ -240,12 +240,12 @@ fn state_at(
 /// The state of a run: values with their hints, and links.
 #[derive(Default)]
 struct State {
-    values: BTreeMap<String, Kept>,
+    values: BTreeMap<String, HintedValue>,
     links: BTreeMap<Tie, MemoryLink>,
 }
 
 /// A value with its hints.
-struct Kept {
+struct HintedValue {
     value: Json,
     hints: StoreOptions,
     expires_ms: Option<u64>,
@@ -280,7 +280,7 @@ impl State {
     fn of(rows: Vec<StateRow>, links: Vec<MemoryLink>) -> Self {
         let value = |row: StateRow| {
             let value = Json::from_trusted(row.value);
-            (row.key, Kept { value, hints: row.hints, expires_ms: row.expires_ms })
+            (row.key, HintedValue { value, hints: row.hints, expires_ms: row.expires_ms })
         };
         Self {
             values: rows.into_iter().map(value).collect(),
@@ -292,10 +292,10 @@ impl State {
         match change {
             Change::Put { key, value, hints: Some(hints) } => {
                 let expires_ms = hints.ttl.map(|ttl| at_ms.saturating_add(ttl.as_millis()));
-                self.values.insert(key, Kept { value, hints, expires_ms });
+                self.values.insert(key, HintedValue { value, hints, expires_ms });
             }
             Change::Put { key, value, hints: None } => {
-                let fresh = || Kept {
+                let fresh = || HintedValue {
                     value: Json::null(),
                     hints: StoreOptions::default(),
                     expires_ms: None,

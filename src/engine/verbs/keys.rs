@@ -6,7 +6,7 @@ use crate::{
     engine::{Caller, Engine, EngineError},
     fault,
     protocol::SessionId,
-    session::End,
+    session::LinkEnd,
     token::{KeyRing, SigningKey, Verb},
 };
 
@@ -97,7 +97,7 @@ impl Engine {
         if ask.signing && ask.grace_ms == 0 {
             // Whoever has the leaked key may have opened any of them.
             for looks in self.shared().sessions.all() {
-                self.end_session(&SessionId::from(looks.row.id.as_str()), End::Revoked).await?;
+                self.end_session(&SessionId::from(looks.row.id.as_str()), LinkEnd::Revoked).await?;
             }
         }
         tracing::warn!(

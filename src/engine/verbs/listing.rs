@@ -14,13 +14,13 @@ const LINES: usize = 1_000;
 /// A layer of middleware, in its place.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LayerView {
-    /// What it stands around: `dispatch`, `store` or `exec`.
+    /// The boundary that it wraps: `dispatch`, `store` or `exec`.
     pub boundary: String,
-    /// What it may do: `observer`, `transformer` or `guard`.
+    /// Its class: `observer`, `transformer` or `guard`.
     pub class: String,
     /// Its name.
     pub name: String,
-    /// Who put it there: `host` or `blueprint`.
+    /// The origin: `host` or `blueprint`.
     pub from: String,
     /// Its settings; absent for a layer that is code.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,9 +33,9 @@ pub struct LayerView {
 pub struct AuditView {
     /// Its number, from 1 and without gaps.
     pub seq: u64,
-    /// When, RFC 3339 in UTC.
+    /// The time, RFC 3339 in UTC.
     pub at: String,
-    /// What happened, as the text of a JSON object: the very bytes that were hashed.
+    /// The event, as the text of a JSON object: the exact bytes that were hashed.
     pub line: String,
     /// BLAKE3 in hex of the hash before, the number, the time and the line, each after its length
     /// as 8 bytes, least first; the hash before the first line is 64 zeros.

@@ -53,17 +53,17 @@ pub struct DispatchView {
     /// Its run.
     #[schema(value_type = String)]
     pub run: RunId,
-    /// Where it stands: running, waiting, completed, failed, canceled.
+    /// The status: running, waiting, completed, failed, canceled.
     #[schema(value_type = String)]
     pub status: RunStatus,
     /// The operator's result, once it completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub output: Option<Json>,
-    /// Why it failed.
+    /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FailureView>,
-    /// What it used, as far as that was reported.
+    /// The usage, as far as it was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub usage: Option<Usage>,
@@ -78,7 +78,7 @@ pub struct DispatchView {
     pub operator_output: Option<OperatorOutput>,
 }
 
-/// What a dispatch is asked with.
+/// A request for a dispatch.
 #[derive(Debug, Clone)]
 pub enum DispatchInput {
     /// Any JSON.
@@ -193,7 +193,7 @@ impl Engine {
     /// ended; also after a restart.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller may not, or there is no such run.
     pub async fn operator_output(
         &self,
         caller: &Caller,

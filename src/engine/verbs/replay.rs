@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Caller, Divergence, Engine, EngineError, Program,
-    turn::retell::{Retold, Stop, retell},
+    turn::retell::{ReplayStop, Retold, retell},
 };
 use crate::{
     flow::{Command, NextAction, RunLimits},
@@ -17,7 +17,7 @@ use crate::{
     token::Verb,
 };
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayView {
     /// The run.
@@ -27,7 +27,7 @@ pub struct ReplayView {
     pub blueprint: String,
     /// Entries of the run's histories.
     pub entries: u32,
-    /// Where the flow first differs; absent if it does not.
+    /// The first difference; absent if there is none.
     pub divergence: Option<Divergence>,
 }
 
@@ -97,13 +97,13 @@ impl Past {
             return Ok(());
         };
         let mut told = self.tell(vms, started, entries);
-        if let Err(Stop::Broken(_)) = told {
+        if let Err(ReplayStop::Broken(_)) = told {
             // The shared VM was out of memory; the second try uses a VM of its own.
             told = self.tell(vms, started, entries);
         }
         let told = told.map_err(|stop| match stop {
-            Stop::Diverged(divergence) => divergence,
-            Stop::Broken(why) => Divergence::of(format!("the VM has no room: {why}")),
+            ReplayStop::Diverged(divergence) => divergence,
+            ReplayStop::Broken(why) => Divergence::of(format!("the VM has no room: {why}")),
         })?;
         let ended = entries.iter().find_map(|entry| match &entry.fact {
             Fact::RunEnded(outcome) => Some(outcome),
@@ -118,7 +118,12 @@ impl Past {
         }
     }
 
-    fn tell(&self, vms: &mut Vms, started: &RunStarted, entries: &[Entry]) -> Result<Retold, Stop> {
+    fn tell(
+        &self,
+        vms: &mut Vms,
+        started: &RunStarted,
+        entries: &[Entry],
+    ) -> Result<Retold, ReplayStop> {
         let facts = RunFacts {
             run_id: self.run.to_string(),
             blueprint: self.blueprint.clone(),
@@ -128,7 +133,7 @@ impl Past {
         };
         let flow = vms
             .start(self.program.source(), facts, self.limits.clone())
-            .map_err(|failure| Stop::Diverged(Divergence::of(failure.to_string())))?;
+            .map_err(|failure| ReplayStop::Diverged(Divergence::of(failure.to_string())))?;
         retell(flow, entries)?.complete()
     }
 

@@ -295,7 +295,7 @@ impl Responding {
         self.run
     }
 
-    /// Whether the request was made before, and this is its response.
+    /// Returns true if the request was made before, and this is its response.
     pub fn is_repeated(&self) -> bool {
         self.repeated
     }

@@ -41,7 +41,7 @@ const ANEW_MS: u64 = 3_600_000;
 /// Free space that a database keeps for growth: at least this, or a tenth of what it uses.
 const ROOM: u64 = 8 << 20;
 
-/// Why a run goes.
+/// The reason for the removal of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -59,30 +59,30 @@ pub struct Gone {
     /// The run.
     #[schema(value_type = String)]
     pub run: RunId,
-    /// Why.
+    /// The reason.
     pub why: Why,
     /// About how many bytes it takes.
     pub bytes: u64,
 }
 
-/// What a collection did, or would do.
+/// The result of a collection, or of a dry run of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GcView {
-    /// Whether nothing was changed.
+    /// True if nothing was changed.
     pub dry_run: bool,
-    /// How many runs go.
+    /// The number of runs that are removed.
     pub runs: u64,
     /// About how many bytes they take.
     pub bytes: u64,
-    /// How many go because of their age.
+    /// The number of runs removed for their age.
     pub age: u64,
-    /// How many go because there are too many.
+    /// The number of runs removed because there are too many.
     pub count: u64,
-    /// How many go because the database is too large.
+    /// The number of runs removed because the database is too large.
     pub size: u64,
     /// The first of them.
     pub items: Vec<Gone>,
-    /// Whether there is more to do: ask again.
+    /// True if there is more to do: repeat the request.
     pub more: bool,
     /// Bytes that the database uses.
     pub used_bytes: u64,

@@ -58,7 +58,7 @@ pub struct TriggerView {
     /// The directory that a pattern is below, where this host watches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// Why files are not watched.
+    /// The reason why files are not watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

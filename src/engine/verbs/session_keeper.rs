@@ -9,7 +9,7 @@ use crate::{
         verbs::queued::{SHOWN_MS, ticket_of},
     },
     operator::Ticket,
-    session::End,
+    session::LinkEnd,
     store::{TaskFilter, TaskPhase, Write},
 };
 
@@ -38,7 +38,7 @@ impl Engine {
                 }
                 let now_ms = engine.shared().clock.now_ms();
                 for session in engine.shared().sessions.expired(now_ms) {
-                    if let Err(error) = engine.end_session(&session, End::Expired).await {
+                    if let Err(error) = engine.end_session(&session, LinkEnd::Expired).await {
                         tracing::warn!(%session, %error, "could not end a session");
                     }
                 }

@@ -17,7 +17,7 @@ use crate::{
     },
     operator::Ticket,
     protocol::{RunId, SessionId},
-    session::{End, Looks, SessionError},
+    session::{LinkEnd, Looks, SessionError},
     store::{Check, SessionRow, Write},
     token::{Claims, Grant, Need, Role, TokenKind, Verb},
 };
@@ -59,11 +59,11 @@ pub struct SessionView {
     pub id: String,
     /// The operator that it is.
     pub operator: String,
-    /// Who opened it.
+    /// The subject that opened it.
     pub opened_by: String,
-    /// Whether somebody is connected.
+    /// True if a client is connected.
     pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
+    /// True if its frames contain the prompts.
     pub direct: bool,
     /// Tasks that it has.
     pub open_tasks: usize,
@@ -77,7 +77,7 @@ pub struct SessionView {
     pub expires_at: String,
     /// RFC 3339, UTC: when it was closed.
     pub closed_at: Option<String>,
-    /// Why it was closed.
+    /// The reason for closing it.
     pub reason: Option<String>,
 }
 
@@ -282,14 +282,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let looks = self.look_at(session).await?;
         caller.grant.check(Verb::SessionClose, &[Need::Operator(&looks.row.operator)])?;
-        self.end_session(session, End::Closed(format!("closed by {}", caller.subject))).await
+        self.end_session(session, LinkEnd::Closed(format!("closed by {}", caller.subject))).await
     }
 
     /// Ends a session; this is durable before it takes effect.
     pub(crate) async fn end_session(
         &self,
         session: &SessionId,
-        why: End,
+        why: LinkEnd,
     ) -> Result<(), EngineError> {
         let reason = why.reason().to_owned();
         let close = Write::CloseSession {

@@ -6,11 +6,12 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::{
     runtime::{Builder, EnterGuard, Runtime},
     sync::oneshot,
@@ -32,7 +33,7 @@ use crate::{
         lua_calls,
     },
     protocol::{Failure, FunctionTool, Json, failure::kind},
-    store::{Memory, Part, Reader as _, Store, TaskFilter, TaskRow},
+    store::{Memory, Partition, Reader as _, Store, TaskFilter, TaskRow},
     tasks::{Driver, Tasks},
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
@@ -58,7 +59,7 @@ pub struct Job {
     pub operator: Arc<str>,
     /// Its input; for a model the request.
     pub input: Json,
-    /// Whether this is a model call, and not the agent as a whole.
+    /// True if this is a model call, and not the agent as a whole.
     pub asks_model: bool,
     tell: oneshot::Sender<Result<Json, Failure>>,
     cancel: CancellationToken,
@@ -124,7 +125,7 @@ impl Backend for Played {
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         let is_mocked = {
-            let mocked = self.mocked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mocked = self.mocked.lock();
             mocked.contains(&*task.agent_name)
         };
         if let Some(real) = &self.real
@@ -143,7 +144,7 @@ impl Backend for Played {
             tell,
             cancel: task.cancel.clone(),
         };
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        self.desk.lock().push(job);
         task.reporter.delivered(Delivery { worker: "test".into() });
         let told = tokio::select! {
             biased;
@@ -397,7 +398,7 @@ impl Stage {
         let now = self.now_ms();
         let stored = self
             .store
-            .due(&Part::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
+            .due(&Partition::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
             .unwrap_or_default();
         let alarms = self.live().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
         let all = stored.into_iter().map(|(_, at)| at).chain(alarms);
@@ -411,7 +412,7 @@ impl Stage {
 
     /// Makes the tasks of an agent wait for an answer, whatever its operator could do.
     pub fn mock(&mut self, agent: &str) {
-        self.mocked.lock().unwrap_or_else(PoisonError::into_inner).insert(agent.to_owned());
+        self.mocked.lock().insert(agent.to_owned());
     }
 
     /// Returns the open tasks of people, oldest first.
@@ -423,7 +424,7 @@ impl Stage {
 
     /// Takes the tasks that wait for an answer.
     pub fn jobs(&mut self) -> Vec<Job> {
-        let jobs = std::mem::take(&mut *self.desk.lock().unwrap_or_else(PoisonError::into_inner));
+        let jobs = std::mem::take(&mut *self.desk.lock());
         jobs.into_iter().filter(|job| !job.cancel.is_cancelled()).collect()
     }
 

@@ -58,12 +58,12 @@ pub struct StateView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub content_kind: Option<ContentKind>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salience: Option<f64>,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChangedView {
     /// The value's revision; 0 once it is deleted, and for links.

@@ -10,8 +10,8 @@ use crate::{
         turn::passage::Passage,
         verbs::{
             copy::{Copy, fold, linked},
-            document::{Document, FORMAT, Limits, Scribe, VERSION},
-            document_lines::{File, Head, Kept, Line, Source, Value},
+            document::{Document, DocumentWriter, FORMAT, Limits, VERSION},
+            document_lines::{DocumentLine, EvidenceLine, File, Head, Source, Value},
         },
     },
     flow::StateOp,
@@ -129,7 +129,7 @@ impl Engine {
             writes.push(Write::PutBlob { hash: row.hash.clone(), data });
             writes.push(Write::PutArtifact(row));
         }
-        for Kept { step, attempt, at_ms, code, body } in document.evidence {
+        for EvidenceLine { step, attempt, at_ms, code, body } in document.evidence {
             writes.push(Write::PutEvidence(EvidenceRow {
                 run: num,
                 step,
@@ -245,8 +245,8 @@ fn write(
         what: format!("{what} of run {id}"),
         reason: "it is not there".to_owned(),
     };
-    let mut scribe = Scribe::default();
-    let mut say = |line: &Line| to.blocking_send(Ok(scribe.line(line))).is_ok();
+    let mut scribe = DocumentWriter::default();
+    let mut say = |line: &DocumentLine| to.blocking_send(Ok(scribe.line(line))).is_ok();
     let head = Head {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -257,11 +257,11 @@ fn write(
     let row = store.blueprint(&header.hash)?.ok_or_else(|| gone("the blueprint"))?;
     let bundle = row.open()?;
     let source = Source { name: row.name, hash: row.hash, bundle };
-    if !say(&Line::Run(head)) || !say(&Line::Blueprint(source)) {
+    if !say(&DocumentLine::Run(head)) || !say(&DocumentLine::Blueprint(source)) {
         return Ok(());
     }
     for entry in store.all_entries(header.num, 0)? {
-        if !say(&Line::Entry(Box::new(entry))) {
+        if !say(&DocumentLine::Entry(Box::new(entry))) {
             return Ok(());
         }
     }
@@ -272,24 +272,24 @@ fn write(
     };
     for row in store.state(&scope)? {
         let why = refused(&row.key);
-        if !say(&Line::State(passage.show(row).map_err(why)?.into())) {
+        if !say(&DocumentLine::State(passage.show(row).map_err(why)?.into())) {
             return Ok(());
         }
     }
     let links = store.links(&scope)?;
     for link in passage.show_links(&scope, links).map_err(refused(""))? {
-        if !say(&Line::Link(link)) {
+        if !say(&DocumentLine::Link(link)) {
             return Ok(());
         }
     }
     for row in store.artifacts(header.num)? {
         let data = store.blob(&row.hash)?.ok_or_else(|| gone("a file"))?;
-        if !say(&Line::Artifact(File::new(&row, &data))) {
+        if !say(&DocumentLine::Artifact(File::new(&row, &data))) {
             return Ok(());
         }
     }
     for EvidenceRow { step, attempt, at_ms, code, body, .. } in store.evidence(header.num)? {
-        say(&Line::Evidence(Kept { step, attempt, at_ms, code, body }));
+        say(&DocumentLine::Evidence(EvidenceLine { step, attempt, at_ms, code, body }));
     }
     // The receiver may have been dropped.
     let _ = to.blocking_send(Ok(scribe.seal()));

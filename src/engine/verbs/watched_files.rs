@@ -13,14 +13,14 @@ use crate::{
     token::{Grant, Need, ScopeKind, Verb},
 };
 
-/// How many files with a problem are remembered.
+/// The maximum number of remembered files with a problem.
 const MOST_PROBLEMS: usize = 1_000;
 
 impl Engine {
     /// Compiles a blueprint of the watched directory.
     ///
     /// # Errors
-    /// When it has errors.
+    /// Fails when it has errors.
     pub(crate) async fn compiled_file(&self, bundle: Bundle) -> Result<Arc<Program>, EngineError> {
         Ok(self.compiled(bundle).await?.0)
     }
@@ -28,7 +28,7 @@ impl Engine {
     /// Compiles a blueprint and stores it under its own name, on the host's own behalf.
     ///
     /// # Errors
-    /// When the blueprint has errors or cannot be stored.
+    /// Fails when the blueprint has errors or cannot be stored.
     pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<(), EngineError> {
         let program = self.compiled_file(bundle).await?;
         self.adopt_program(&program).await
@@ -37,7 +37,7 @@ impl Engine {
     /// Stores a blueprint of the watched directory under its own name.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub(crate) async fn adopt_program(&self, program: &Arc<Program>) -> Result<(), EngineError> {
         let now_ms = self.shared().clock.now_ms();
         self.publish(program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await
@@ -47,7 +47,7 @@ impl Engine {
     /// and its history stays.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub(crate) async fn archive_blueprint(
         &self,
         name: &str,
@@ -66,7 +66,7 @@ impl Engine {
     /// What each name stands for, by name.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     pub(crate) async fn named_versions(&self) -> Result<BTreeMap<String, String>, EngineError> {
         let names = self.read(|store| store.blueprint_names()).await?;
         Ok(names.into_iter().map(|(name, hash, _)| (name, hash)).collect())
@@ -75,7 +75,7 @@ impl Engine {
     /// What the host remembers under a key.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     pub(crate) async fn meta(&self, key: &str) -> Result<Option<String>, EngineError> {
         let key = key.to_owned();
         self.read(move |store| store.meta(&key)).await
@@ -87,10 +87,10 @@ impl Engine {
         *self.shared().programs.problems() = problems;
     }
 
-    /// What keeps files of the watched directory from being blueprints, by file.
+    /// Returns the problems of files in the watched directory, by file.
     ///
     /// # Errors
-    /// When the caller may not list blueprints.
+    /// Fails when the caller may not list blueprints.
     pub fn blueprint_problems(
         &self,
         caller: &Caller,

@@ -5,11 +5,7 @@
 //! A batch of changes is recorded before its run is started, and the run has an idempotency key of
 //! the batch: a crash in between starts none twice and loses none.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -67,8 +63,8 @@ impl Watched {
 }
 
 impl WatchBoard {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Directories> {
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Directories> {
+        self.directories.lock()
     }
 
     /// Notifies the scanner that a name refers to another version.
@@ -111,7 +107,7 @@ impl Directories {
 
 /// The stored data of a watch.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct WatchState {
     marks: Files,
     /// The number of batches so far.
     batch: u64,
@@ -243,7 +239,7 @@ impl Engine {
         let now = self.shared().clock.now_ms();
         let (_, mut all) = self.kept_of(&watched.name).await?;
         let Some(mut kept) = all.remove(&watched.watch.id()) else {
-            let begun = Kept { marks: seen.clone(), ..Kept::default() };
+            let begun = WatchState { marks: seen.clone(), ..WatchState::default() };
             self.keep(watched, None, &begun).await?;
             return Ok(None);
         };
@@ -276,7 +272,11 @@ impl Engine {
         Ok(None)
     }
 
-    async fn start_batch(&self, watched: &Watched, kept: &mut Kept) -> Result<(), EngineError> {
+    async fn start_batch(
+        &self,
+        watched: &Watched,
+        kept: &mut WatchState,
+    ) -> Result<(), EngineError> {
         let Some(batch) = kept.pending.clone() else { return Ok(()) };
         let facts = json!({
             "kind": "watch", "watch": watched.watch.pattern(), "root": watched.watch.root(),
@@ -325,7 +325,7 @@ impl Engine {
     async fn kept_of(
         &self,
         name: &str,
-    ) -> Result<(Option<String>, BTreeMap<String, Kept>), EngineError> {
+    ) -> Result<(Option<String>, BTreeMap<String, WatchState>), EngineError> {
         let key = key_of(name);
         let stored = self.read(move |store| store.meta(&key)).await?;
         let all = stored.as_deref().and_then(|text| serde_json::from_str(text).ok());
@@ -337,8 +337,8 @@ impl Engine {
     async fn keep(
         &self,
         watched: &Watched,
-        before: Option<&Kept>,
-        after: &Kept,
+        before: Option<&WatchState>,
+        after: &WatchState,
     ) -> Result<(), EngineError> {
         let (key, id) = (key_of(&watched.name), watched.watch.id());
         for _ in 0..TRIES {

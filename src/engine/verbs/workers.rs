@@ -6,7 +6,7 @@ use crate::engine::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
     Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
-    shared::message::{ControlAsk, RunMsg, Said, WorkerAsk},
+    shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     view,
 };
 use crate::{
@@ -137,7 +137,7 @@ impl Engine {
         let found = self.task_view(task).await?;
         let step = task.step();
         let by = caller.clone();
-        let said = |key| Said { answer, revision, caller: by, key };
+        let said = |key| PersonAnswer { answer, revision, caller: by, key };
         self.once(caller, found.run, key, |key| ControlAsk::Answer { step, said: said(key) })
             .await?;
         self.task_view(task).await

@@ -93,7 +93,7 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
     }
 }
 
-/// What is said of a step that was asked for.
+/// Returns the event of a requested step.
 fn scheduled(run: u64, it: &Scheduled, at_ms: u64) -> serde_json::Value {
     let mut data = json!({
         "step": it.step,
@@ -122,7 +122,7 @@ fn scheduled(run: u64, it: &Scheduled, at_ms: u64) -> serde_json::Value {
     data
 }
 
-/// What somebody decided, as an event.
+/// Returns the event of a decision.
 fn decided(decision: &Decision) -> (&'static str, serde_json::Value) {
     match decision {
         Decision::Cancel { by, reason } => {
@@ -177,7 +177,7 @@ fn decided(decision: &Decision) -> (&'static str, serde_json::Value) {
     }
 }
 
-/// What a flow said, as an event.
+/// Returns the event of a flow's note.
 pub(crate) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
     match note {
         Note::Status { text, progress } => {

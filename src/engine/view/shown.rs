@@ -13,7 +13,7 @@ use crate::{
         Breach,
         view::{spent::SpentView, waits::WaitingOn},
     },
-    journal::{Held, Outcome, Step, Usage},
+    journal::{Outcome, SeatHolder, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
@@ -38,10 +38,10 @@ pub struct RunView {
     pub blueprint: String,
     /// The blueprint's hash, in hex.
     pub hash: String,
-    /// Where it stands: queued, running, waiting, paused, compensating, completed, failed, canceled.
+    /// The status: queued, running, waiting, paused, compensating, completed, failed, canceled.
     #[schema(value_type = String)]
     pub status: RunStatus,
-    /// What the flow last said with `ctx:status`.
+    /// The last text of `ctx:status`.
     pub status_text: Option<String>,
     /// Between 0 and 1.
     pub progress: Option<f64>,
@@ -53,9 +53,9 @@ pub struct RunView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub output: Option<Json>,
-    /// Why it failed, was canceled, or rests.
+    /// The reason why it failed, was canceled, or is paused.
     pub error: Option<FailureView>,
-    /// What it waits for.
+    /// The thing that it waits for.
     pub waiting_on: Vec<WaitingOn>,
     /// Steps scheduled so far.
     pub steps: u32,
@@ -67,15 +67,15 @@ pub struct RunView {
     /// The run that its history was copied from; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_from: Option<CopiedView>,
-    /// Who started it.
+    /// The subject that started it.
     pub started_by: String,
-    /// Who holds which operator's seat; only where one run is asked for.
+    /// The holders of the seats, by operator; only in the view of one run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub seats: BTreeMap<String, SeatView>,
     /// The session that takes every task; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<String>,
-    /// What it used; only where one run is asked for, and somebody had work of it.
+    /// The usage; only in the view of one run, if it had tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<SpentView>,
     /// About how many bytes it stores: its journal, its own state and its files.
@@ -91,7 +91,7 @@ pub struct RunView {
     pub ended_at: Option<String>,
 }
 
-/// Where a copied history comes from.
+/// The origin of a copied history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CopiedView {
     /// The other run's id.
@@ -100,7 +100,7 @@ pub struct CopiedView {
     pub step: Option<u32>,
 }
 
-/// Who holds an operator's seat in a run.
+/// The holder of an operator's seat in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SeatView {
     /// The session.
@@ -137,9 +137,9 @@ pub struct FailureView {
     pub agent: Option<String>,
     /// The attempt.
     pub attempt: Option<u32>,
-    /// Whether another attempt may help.
+    /// True if another attempt may succeed.
     pub retryable: bool,
-    /// What the raiser added.
+    /// The data of the error.
     #[schema(value_type = Option<serde_json::Value>)]
     pub data: Option<Json>,
 }
@@ -203,12 +203,12 @@ pub struct StepView {
     /// How much of that the work of its last attempt took, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_ms: Option<u64>,
-    /// What it used, as far as it was reported.
+    /// The usage, as far as it was reported.
     #[schema(value_type = Option<Object>)]
     pub usage: Option<Usage>,
-    /// Why it failed.
+    /// The error.
     pub error: Option<FailureView>,
-    /// What was asked; only where one step is asked for.
+    /// The request; only in the view of one step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub request: Option<Json>,
@@ -232,7 +232,7 @@ pub struct EventView {
     pub kind: String,
     /// RFC 3339, UTC.
     pub at: String,
-    /// What it says.
+    /// The text.
     #[schema(value_type = serde_json::Value)]
     pub data: Json,
 }
@@ -240,11 +240,11 @@ pub struct EventView {
 /// One of several answers to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AnswerView {
-    /// Who answered: a token's subject.
+    /// The subject of the token that answered.
     pub by: String,
     /// RFC 3339, UTC.
     pub at: String,
-    /// What they said.
+    /// The answer.
     #[schema(value_type = serde_json::Value)]
     pub output: Json,
 }
@@ -274,7 +274,7 @@ pub struct TaskView {
     pub state: String,
     /// One line for a person.
     pub summary: Option<String>,
-    /// Who has it.
+    /// The holder.
     pub worker: Option<String>,
     /// RFC 3339, UTC.
     pub scheduled_at: String,
@@ -295,32 +295,32 @@ pub struct TaskView {
     /// something else is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// What to fill in for an answer, for people; only where one task is asked for.
+    /// The form of the answer, for tasks of people; only in the view of one task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
-    /// Who may answer, for people: roles and subjects; absent for anybody with the verb.
+    /// The roles and subjects that may answer, for tasks of people; absent if the verb is enough.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by: Vec<String>,
-    /// How many different people must answer, for people.
+    /// The number of different people who must answer, for tasks of people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<u32>,
-    /// What was answered so far, where more answers are needed.
+    /// The answers so far, if more are needed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<AnswerView>,
-    /// How often it was recalled, for people.
+    /// The number of reminders, for tasks of people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reminders: Option<u32>,
     /// RFC 3339, UTC: when nobody is waited for any longer, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// What its attempt asks a senior, while it waits for the answer.
+    /// The question of its attempt to a senior, while it waits for the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// The command that answers it.
     pub command: Option<String>,
 }
 
-/// What a worker fetches.
+/// The prompt that a worker fetches.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PromptView {
     /// The task.
@@ -376,7 +376,7 @@ pub struct LeaseView {
 pub struct HeartbeatView {
     /// RFC 3339, UTC.
     pub deadline: Option<String>,
-    /// Whether the worker should stop.
+    /// True if the worker should stop.
     pub cancel: bool,
     /// A fresh token, where the caller came with a JWT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -409,7 +409,7 @@ pub struct ArtifactView {
 pub struct TokenView {
     /// Its id.
     pub jti: String,
-    /// Whose it is.
+    /// The owner.
     #[serde(default)]
     pub subject: String,
     /// RFC 3339, UTC: when it was used last since the daemon started.
@@ -434,7 +434,7 @@ pub struct TokenView {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub quotas: Option<Quotas>,
-    /// How much of its quotas is used.
+    /// The used part of its quotas.
     #[serde(default)]
     pub used: Option<QuotaUse>,
 }
@@ -529,8 +529,8 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 }
 
 /// Returns the view of a run's seats.
-pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
-    let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
+pub(crate) fn seats(held: &BTreeMap<String, SeatHolder>) -> BTreeMap<String, SeatView> {
+    let view = |it: &SeatHolder| SeatView { session: it.session.clone(), epoch: it.epoch };
     held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
@@ -562,7 +562,7 @@ pub struct StateItem {
     /// RFC 3339, UTC: when it expires; in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// How well it fits; more is better. In searches.
+    /// The score, in searches; higher is better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
     /// The part that fits, its words in brackets; in searches.
@@ -570,7 +570,7 @@ pub struct StateItem {
     pub snippet: Option<String>,
 }
 
-/// What counts against a token with quotas now.
+/// The usage that counts against the quotas of a token now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaUse {
     /// Runs that are open.

@@ -1,4 +1,4 @@
-//! What a run waits for, as data: whoever shows it makes words and commands of it.
+//! The things that a run waits for, as data. The display adds words and commands.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -79,7 +79,7 @@ pub struct SessionWait {
     pub open: Option<usize>,
 }
 
-/// What rows have: those of releases before this one have a text instead of a subject.
+/// The form in rows: those of earlier releases have a text instead of a subject.
 #[derive(Deserialize)]
 struct Stored {
     kind: String,

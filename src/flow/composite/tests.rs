@@ -15,17 +15,17 @@ fn play(
     members: usize,
     first: usize,
     ends: &[(usize, Outcome)],
-) -> (Turn, Vec<usize>) {
+) -> (CompositeAction, Vec<usize>) {
     let (mut course, mut begun, mut ends) = (Course::new(members), Vec::new(), ends.iter());
     loop {
         match rule.turn(&course, first) {
-            Turn::Begin(place) => {
+            CompositeAction::Begin(place) => {
                 course.begin(place);
                 begun.push(place);
             }
-            Turn::Wait => match ends.next() {
+            CompositeAction::Wait => match ends.next() {
                 Some((place, outcome)) => course.end(*place, outcome.clone()),
-                None => return (Turn::Wait, begun),
+                None => return (CompositeAction::Wait, begun),
             },
             over => return (over, begun),
         }
@@ -39,19 +39,19 @@ fn quorum(agree: u32, path: &str) -> Rule {
 #[test]
 fn a_fallback_takes_the_next_only_after_a_failure() {
     let ends = [(0, failed("worker")), (1, done("2"))];
-    assert_eq!(play(&Rule::Fallback, 3, 0, &ends[..0]), (Turn::Wait, vec![0]));
-    assert_eq!(play(&Rule::Fallback, 3, 0, &ends[..1]), (Turn::Wait, vec![0, 1]));
-    assert_eq!(play(&Rule::Fallback, 3, 0, &ends), (Turn::Complete(1), vec![0, 1]));
+    assert_eq!(play(&Rule::Fallback, 3, 0, &ends[..0]), (CompositeAction::Wait, vec![0]));
+    assert_eq!(play(&Rule::Fallback, 3, 0, &ends[..1]), (CompositeAction::Wait, vec![0, 1]));
+    assert_eq!(play(&Rule::Fallback, 3, 0, &ends), (CompositeAction::Complete(1), vec![0, 1]));
     let all = [(0, failed("worker")), (1, failed("timeout"))];
-    assert_eq!(play(&Rule::Fallback, 2, 0, &all), (Turn::Fail, vec![0, 1]));
+    assert_eq!(play(&Rule::Fallback, 2, 0, &all), (CompositeAction::Fail, vec![0, 1]));
 }
 
 #[test]
 fn a_race_begins_all_and_the_first_success_wins() {
     let ends = [(2, failed("worker")), (1, done("1")), (0, done("0"))];
-    assert_eq!(play(&Rule::Race, 3, 0, &ends), (Turn::Complete(1), vec![0, 1, 2]));
+    assert_eq!(play(&Rule::Race, 3, 0, &ends), (CompositeAction::Complete(1), vec![0, 1, 2]));
     let all = [(1, failed("a")), (0, failed("b"))];
-    assert_eq!(play(&Rule::Race, 2, 0, &all), (Turn::Fail, vec![0, 1]));
+    assert_eq!(play(&Rule::Race, 2, 0, &all), (CompositeAction::Fail, vec![0, 1]));
 }
 
 #[test]
@@ -61,26 +61,36 @@ fn a_quorum_needs_as_many_equal_values_at_its_path() {
     };
     let rule = quorum(2, "v.w");
     let same = by([r#"{"v":{"w":1},"n":1}"#, r#"{"v":{"w":2}}"#, r#"{"v":{"w":1.0},"n":3}"#]);
-    assert_eq!(play(&rule, 3, 0, &same).0, Turn::Complete(2), "the first of those that agree");
+    assert_eq!(
+        play(&rule, 3, 0, &same).0,
+        CompositeAction::Complete(2),
+        "the first of those that agree"
+    );
     let apart = by([r#"{"v":{"w":1}}"#, r#"{"v":{"w":2}}"#, r#"{"v":{"w":3}}"#]);
-    assert_eq!(play(&rule, 3, 0, &apart).0, Turn::Fail);
+    assert_eq!(play(&rule, 3, 0, &apart).0, CompositeAction::Fail);
     let silent = by([r#"{"v":1}"#, r#"{"v":1}"#, r#"{"v":1}"#]);
-    assert_eq!(play(&rule, 3, 0, &silent[..2]).0, Turn::Fail, "no value is no vote");
+    assert_eq!(play(&rule, 3, 0, &silent[..2]).0, CompositeAction::Fail, "no value is no vote");
     let whole = by([r#"{"a":1,"b":[2]}"#, r#"{"b":[2],"a":1}"#, "0"]);
-    assert_eq!(play(&quorum(2, "$"), 3, 0, &whole[..2]).0, Turn::Complete(2));
+    assert_eq!(play(&quorum(2, "$"), 3, 0, &whole[..2]).0, CompositeAction::Complete(2));
 }
 
 #[test]
 fn a_quorum_fails_as_soon_as_it_cannot_be_reached() {
     let ends = [(0, failed("worker")), (2, failed("worker"))];
-    assert_eq!(play(&quorum(2, "$"), 3, 0, &ends[..1]).0, Turn::Wait);
-    assert_eq!(play(&quorum(2, "$"), 3, 0, &ends).0, Turn::Fail);
+    assert_eq!(play(&quorum(2, "$"), 3, 0, &ends[..1]).0, CompositeAction::Wait);
+    assert_eq!(play(&quorum(2, "$"), 3, 0, &ends).0, CompositeAction::Fail);
 }
 
 #[test]
 fn round_robin_is_one_member_with_whatever_it_comes_to() {
-    assert_eq!(play(&Rule::RoundRobin, 3, 4, &[(1, done("1"))]), (Turn::Complete(1), vec![1]));
-    assert_eq!(play(&Rule::RoundRobin, 3, 2, &[(2, failed("x"))]), (Turn::Fail, vec![2]));
+    assert_eq!(
+        play(&Rule::RoundRobin, 3, 4, &[(1, done("1"))]),
+        (CompositeAction::Complete(1), vec![1])
+    );
+    assert_eq!(
+        play(&Rule::RoundRobin, 3, 2, &[(2, failed("x"))]),
+        (CompositeAction::Fail, vec![2])
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rust_decimal::{Decimal, prelude::ToPrimitive as _};
 
-use super::{Exceeded, ResponseFlow, Stop};
+use super::{Exceeded, LoopStop, ResponseFlow};
 use crate::protocol::{
     BudgetDecision, BudgetEvent, ExitReason, Failure, LifecycleEvent, WorkflowId, failure::kind,
 };
@@ -17,7 +17,7 @@ impl ResponseFlow {
     }
 
     /// Stops the loop if the limit of turns is reached.
-    pub(super) fn hold_turns(&mut self) -> Result<(), Box<Stop>> {
+    pub(super) fn hold_turns(&mut self) -> Result<(), Box<LoopStop>> {
         if self.sums.turns < self.settings.limits.turns {
             return Ok(());
         }
@@ -26,7 +26,7 @@ impl ResponseFlow {
             "the model was asked {} time(s) and had not come to an end; `max_turns` allows more",
             self.sums.turns
         );
-        Err(Stop::new(ExitReason::MaxTurns, Failure::new(kind::LIMIT, message)))
+        Err(LoopStop::new(ExitReason::MaxTurns, Failure::new(kind::LIMIT, message)))
     }
 
     /// Warns of the limit of turns when a turn starts.
@@ -55,7 +55,7 @@ impl ResponseFlow {
     }
 
     /// Checks the cost against its limit.
-    pub(super) fn hold_costs(&mut self) -> Result<(), Box<Stop>> {
+    pub(super) fn hold_costs(&mut self) -> Result<(), Box<LoopStop>> {
         let Some(most) = self.settings.limits.cost else { return Ok(()) };
         let used = self.sums.used.usd().unwrap_or_default();
         let part = Decimal::try_from(self.settings.limits.warn_at).unwrap_or(Decimal::ONE);
@@ -83,7 +83,7 @@ impl ResponseFlow {
             return Ok(());
         }
         let message = format!("`max_cost` is used up: ${used} of ${most}");
-        Err(Stop::new(ExitReason::BudgetExhausted, Failure::new(kind::BUDGET, message)))
+        Err(LoopStop::new(ExitReason::BudgetExhausted, Failure::new(kind::BUDGET, message)))
     }
 
     /// Returns the elapsed time in milliseconds after which a loop with this timeout is near its

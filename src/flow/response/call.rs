@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Approve, Begin, Call, Called, Face, Judge, Moment, Own, Owner, ResponseFlow, Stage, Step, Stop,
-    Turn, Verdict,
+    Approve, Begin, Call, Called, Face, Judge, LoopAction, LoopStop, Moment, Own, Owner,
+    ResponseFlow, RuleVerdict, Stage, Step,
 };
 use crate::{
     journal::Outcome,
@@ -33,7 +33,7 @@ impl ResponseFlow {
             self.tell_limit_reached(self.sums.calls);
             let message = format!("more than {most} calls of tools");
             let failure = Failure::new(kind::LIMIT, message);
-            return Err(Stop::new(ExitReason::BudgetExhausted, failure));
+            return Err(LoopStop::new(ExitReason::BudgetExhausted, failure));
         }
         self.hold_costs()?;
         self.hold_repeats(items)?;
@@ -52,7 +52,7 @@ impl ResponseFlow {
             | Begin::Flush { .. } => None,
         });
         self.stage = Stage::Calling { calls: calls.collect() };
-        Ok(Some(Turn::Begin(begins)))
+        Ok(Some(LoopAction::Begin(begins)))
     }
 
     fn face(&self, name: &str) -> Option<&Face> {
@@ -60,7 +60,7 @@ impl ResponseFlow {
     }
 
     /// Stops a model that requests the same batch of calls again and again.
-    fn hold_repeats(&mut self, items: &[Value]) -> Result<(), Box<Stop>> {
+    fn hold_repeats(&mut self, items: &[Value]) -> Result<(), Box<LoopStop>> {
         let said = |item: &Value| {
             let text = |key: &str| item[key].as_str().unwrap_or_default().to_owned();
             let arguments = serde_json::from_str::<Value>(&text("arguments"));
@@ -84,11 +84,11 @@ impl ResponseFlow {
             max,
         });
         let message = format!("the model asked for the same call of {name} {times} times in a row");
-        Err(Stop::new(ExitReason::custom("stuck_detected"), Failure::new(kind::LIMIT, message)))
+        Err(LoopStop::new(ExitReason::custom("stuck_detected"), Failure::new(kind::LIMIT, message)))
     }
 
     /// Returns the step that a requested call starts.
-    fn planned(&self, item: &Value, judge: &dyn Judge) -> Result<Begin, Box<Stop>> {
+    fn planned(&self, item: &Value, judge: &dyn Judge) -> Result<Begin, Box<LoopStop>> {
         let text = |key: &str| item[key].as_str().unwrap_or_default();
         let (name, written) = (text("name"), text("arguments"));
         let mut call = Call {
@@ -166,8 +166,8 @@ impl ResponseFlow {
         let waits = calls.iter().any(|it| it.asks || !self.has_ended(it.place));
         self.stage = Stage::Calling { calls: calls.clone() };
         match (begins.is_empty(), waits) {
-            (false, _) => Ok(Some(Turn::Begin(begins))),
-            (true, true) => Ok(Some(Turn::Wait)),
+            (false, _) => Ok(Some(LoopAction::Begin(begins))),
+            (true, true) => Ok(Some(LoopAction::Wait)),
             (true, false) => self.called(&calls, judge),
         }
     }
@@ -202,7 +202,7 @@ impl ResponseFlow {
             if self.failures >= self.settings.limits.failures {
                 let message = format!("{} calls of tools failed in a row", self.failures);
                 let failure = Failure::new(kind::LIMIT, message);
-                return Err(Stop::new(ExitReason::CircuitBreaker, failure));
+                return Err(LoopStop::new(ExitReason::CircuitBreaker, failure));
             }
         }
         self.say_all(&says);
@@ -215,13 +215,13 @@ impl ResponseFlow {
         &self,
         judge: &dyn Judge,
         moment: &Moment<'_>,
-    ) -> Result<Verdict, Box<Stop>> {
-        let verdict = judge.rule(moment, &self.sums).map_err(Stop::of)?;
+    ) -> Result<RuleVerdict, Box<LoopStop>> {
+        let verdict = judge.rule(moment, &self.sums).map_err(LoopStop::of)?;
         match verdict.halt {
             None => Ok(verdict),
             Some(why) => {
                 let failure = Failure::new(kind::REFUSED, why.clone());
-                Err(Stop::new(ExitReason::interceptor_halt(why), failure))
+                Err(LoopStop::new(ExitReason::interceptor_halt(why), failure))
             }
         }
     }

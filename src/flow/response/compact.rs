@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Begin, ResponseFlow, Stage, Turn, summary_item, user_message};
+use super::{Begin, LoopAction, ResponseFlow, Stage, summary_item, user_message};
 use crate::{
     journal::Outcome,
     protocol::{CompactionEvent, LifecycleEvent, ModelReply},
@@ -19,7 +19,7 @@ pub const SUM_UP: &str = "Sum up the conversation so far for yourself, so that y
 
 impl ResponseFlow {
     /// Compacts the conversation if it is too long. Returns a turn if steps are needed for that.
-    pub(super) fn compact(&mut self) -> Option<Turn> {
+    pub(super) fn compact(&mut self) -> Option<LoopAction> {
         let compaction = self.settings.compaction.clone()?;
         if self.looked_at == Some(self.sums.turns) {
             return None;
@@ -54,15 +54,15 @@ impl ResponseFlow {
             self.replies.iter().filter(leaves).count(),
         );
         let turns = (before..before + gone).map(|place| Begin::Flush { turn: number(place + 1) });
-        Some(Turn::Begin(turns.collect()))
+        Some(LoopAction::Begin(turns.collect()))
     }
 
     /// Removes the items before `cut`. Returns a turn if the model must summarize them first.
-    fn cut(&mut self, cut: usize) -> Option<Turn> {
+    fn cut(&mut self, cut: usize) -> Option<LoopAction> {
         if self.settings.compaction.as_ref().is_some_and(|it| it.summarize) {
             let place = self.places.len();
             self.stage = Stage::Compacting { place, cut };
-            return Some(Turn::Begin(vec![Begin::Compact { turn: self.sums.turns }]));
+            return Some(LoopAction::Begin(vec![Begin::Compact { turn: self.sums.turns }]));
         }
         self.shorten(cut, None, "drop");
         None
@@ -86,7 +86,7 @@ impl ResponseFlow {
     }
 
     /// Handles the end of the writes of old turns.
-    pub(super) fn flushed(&mut self, first: usize, cut: usize) -> Option<Turn> {
+    pub(super) fn flushed(&mut self, first: usize, cut: usize) -> Option<LoopAction> {
         let flush = self.settings.flush.clone()?;
         let before = self.replies.iter().filter(|at| **at < self.from).count();
         let ended = self.places[first..].iter();

@@ -9,7 +9,7 @@ use crate::protocol::{BudgetDecision, BudgetEvent, CompactionEvent, Scope};
 #[derive(Default)]
 struct Plain {
     number: bool,
-    verdicts: BTreeMap<&'static str, Verdict>,
+    verdicts: BTreeMap<&'static str, RuleVerdict>,
 }
 
 impl Judge for Plain {
@@ -30,7 +30,7 @@ impl Judge for Plain {
         }
     }
 
-    fn rule(&self, moment: &Moment<'_>, _: &Sums) -> Result<Verdict, Failure> {
+    fn rule(&self, moment: &Moment<'_>, _: &Sums) -> Result<RuleVerdict, Failure> {
         let when = match moment {
             Moment::BeforeModel => "before model",
             Moment::AfterModel { .. } => "after model",
@@ -91,8 +91,8 @@ fn done(value: Value) -> Outcome {
 }
 
 /// Returns the steps of a turn as short words.
-fn begun(turn: Turn) -> Vec<String> {
-    let Turn::Begin(begins) = turn else { panic!("{turn:?}") };
+fn begun(turn: LoopAction) -> Vec<String> {
+    let LoopAction::Begin(begins) = turn else { panic!("{turn:?}") };
     let word = |begin: &Begin| match begin {
         Begin::List { server } => format!("list {server}"),
         Begin::Ask { turn } => format!("ask {turn}"),
@@ -105,13 +105,13 @@ fn begun(turn: Turn) -> Vec<String> {
     begins.iter().map(word).collect()
 }
 
-fn stop(turn: Turn) -> Stop {
-    let Turn::Stop(stop) = turn else { panic!("{turn:?}") };
+fn stop(turn: LoopAction) -> LoopStop {
+    let LoopAction::Stop(stop) = turn else { panic!("{turn:?}") };
     *stop
 }
 
 /// Ends the step at a place and returns the next turn.
-fn ends(flow: &mut ResponseFlow, judge: &Plain, place: usize, outcome: Outcome) -> Turn {
+fn ends(flow: &mut ResponseFlow, judge: &Plain, place: usize, outcome: Outcome) -> LoopAction {
     flow.end(place, outcome, &Usage::default());
     flow.turn(judge)
 }
@@ -128,11 +128,11 @@ fn outputs(flow: &ResponseFlow) -> Vec<(String, String)> {
 fn an_answer_without_calls_is_the_value() {
     let (mut flow, judge) = (flow(|_| {}), Plain::default());
     assert_eq!(begun(flow.turn(&judge)), ["ask 1"]);
-    assert_eq!(flow.turn(&judge), Turn::Wait);
+    assert_eq!(flow.turn(&judge), LoopAction::Wait);
     let turn = ends(&mut flow, &judge, 0, says("hello"));
     let value = Value::from("hello").into();
-    assert_eq!(turn, Turn::Done { value, end: ModelEnd::Complete });
-    assert_eq!(flow.turn(&judge), Turn::Wait, "an end comes once");
+    assert_eq!(turn, LoopAction::Done { value, end: ModelEnd::Complete });
+    assert_eq!(flow.turn(&judge), LoopAction::Wait, "an end comes once");
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn a_batch_begins_as_a_whole_and_ends_as_a_whole() {
     let asked = calls(&[("a", "{}"), ("b", r#"{"n":1}"#), ("c", "{}")]);
     let turn = ends(&mut flow, &judge, 0, asked);
     assert_eq!(begun(turn), ["call a {}", r#"call b {"n":1}"#, "call c {}"]);
-    assert_eq!(ends(&mut flow, &judge, 3, done(json!("third"))), Turn::Wait);
+    assert_eq!(ends(&mut flow, &judge, 3, done(json!("third"))), LoopAction::Wait);
     let failed = Outcome::Failed(Failure::new(kind::PROCESS, "no"));
-    assert_eq!(ends(&mut flow, &judge, 1, failed), Turn::Wait);
+    assert_eq!(ends(&mut flow, &judge, 1, failed), LoopAction::Wait);
     let failed = Outcome::Failed(Failure::new(kind::TIMEOUT, "late"));
     assert_eq!(begun(ends(&mut flow, &judge, 2, failed)), ["ask 2"]);
     let expected = [
@@ -169,7 +169,7 @@ fn what_cannot_be_called_is_refused_and_the_model_sees_why() {
         ("c", "{}"),
     ]);
     let turn = ends(&mut flow, &judge, 0, asked);
-    let Turn::Begin(begins) = &turn else { panic!("{turn:?}") };
+    let LoopAction::Begin(begins) = &turn else { panic!("{turn:?}") };
     let Begin::Refuse(call, failure) = &begins[1] else { panic!() };
     assert_eq!(call.arguments.as_str(), r#""{""#, "what was written is kept, and is never {{}}");
     for place in 1..=6 {
@@ -211,7 +211,7 @@ fn a_batch_with_a_tool_of_the_callers_is_handed_back_whole() {
     let (mut flow, judge) = (flow(callers), Plain::default());
     flow.turn(&judge);
     let turn = ends(&mut flow, &judge, 0, calls(&[("a", "{}"), ("b", "{}")]));
-    let Turn::Done { value, end: ModelEnd::HandedBack } = turn else { panic!("{turn:?}") };
+    let LoopAction::Done { value, end: ModelEnd::HandedBack } = turn else { panic!("{turn:?}") };
     let answer: ModelAnswer = value.decode().unwrap();
     assert_eq!(answer.items.len(), 2);
     assert_eq!(flow.begun(), 1, "nothing of it begins");
@@ -278,8 +278,8 @@ fn every_stop_of_the_model_has_its_end() {
         let mut flow = flow(|it| it.asked = asked);
         flow.turn(&judge);
         match (ends(&mut flow, &judge, 0, reply(vec![message("x")], stopped)), exit) {
-            (Turn::Stop(stop), Some(exit)) => assert_eq!(stop.exit, exit),
-            (Turn::Done { end, .. }, None) => {
+            (LoopAction::Stop(stop), Some(exit)) => assert_eq!(stop.exit, exit),
+            (LoopAction::Done { end, .. }, None) => {
                 let length = stopped == ModelStop::Length;
                 let filter = stopped == ModelStop::ContentFilter;
                 assert_eq!(
@@ -314,7 +314,7 @@ fn an_answer_that_breaks_the_schema_is_asked_for_once_more() {
     assert!(last["content"][0]["text"].as_str().unwrap().contains("cannot be used"), "{last}");
     let mut again = flow.clone();
     let turn = ends(&mut flow, &judge, 1, says("7"));
-    assert_eq!(turn, Turn::Done { value: json!(7).into(), end: ModelEnd::Complete });
+    assert_eq!(turn, LoopAction::Done { value: json!(7).into(), end: ModelEnd::Complete });
     assert!(stop(ends(&mut again, &judge, 1, says("VII"))).failure.is(kind::INVALID_RESULT));
 }
 
@@ -333,7 +333,7 @@ fn a_person_is_asked_and_a_no_is_what_the_model_sees() {
     assert_eq!(outputs(&yes)[1], ("call_2".to_owned(), "B".to_owned()));
 
     let answer = done(json!({ "approved": false, "note": "too early" }));
-    assert_eq!(ends(&mut no, &judge, 2, answer), Turn::Wait, "the other goes on");
+    assert_eq!(ends(&mut no, &judge, 2, answer), LoopAction::Wait, "the other goes on");
     assert_eq!(begun(ends(&mut no, &judge, 1, done(json!("A")))), ["ask 2"]);
     assert!(outputs(&no)[1].1.contains("human_rejected"), "{:?}", outputs(&no));
 }
@@ -362,27 +362,31 @@ fn a_tool_that_is_not_safe_beside_others_runs_alone() {
 #[test]
 fn rules_halt_deny_ask_change_and_say() {
     let with = |when, verdict| Plain { verdicts: BTreeMap::from([(when, verdict)]), number: false };
-    let halt = || Verdict { halt: Some("stop".into()), ..Verdict::default() };
+    let halt = || RuleVerdict { halt: Some("stop".into()), ..RuleVerdict::default() };
     let judge = with("before model", halt());
     assert_eq!(stop(flow(|_| {}).turn(&judge)).exit, ExitReason::interceptor_halt("stop"));
-    let judge = with("before tool", Verdict { deny: Some("no".into()), ..Verdict::default() });
+    let judge =
+        with("before tool", RuleVerdict { deny: Some("no".into()), ..RuleVerdict::default() });
     let mut denied = flow(|_| {});
     denied.turn(&judge);
     assert_eq!(begun(ends(&mut denied, &judge, 0, calls(&[("a", "{}")]))), ["refuse a refused"]);
     let judge = with(
         "before tool",
-        Verdict { set: Some(json!({ "n": 2 })), ask: true, ..Verdict::default() },
+        RuleVerdict { set: Some(json!({ "n": 2 })), ask: true, ..RuleVerdict::default() },
     );
     let mut changed = flow(|_| {});
     changed.turn(&judge);
     let turn = ends(&mut changed, &judge, 0, calls(&[("a", r#"{"m":1}"#)]));
     assert_eq!(begun(turn), ["approve a"]);
     let turn = ends(&mut changed, &judge, 1, done(json!({ "approved": true })));
-    let Turn::Begin(begins) = turn else { panic!() };
+    let LoopAction::Begin(begins) = turn else { panic!() };
     let Begin::Call(call) = &begins[0] else { panic!() };
     assert_eq!(call.arguments.to_value(), json!({ "m": 1, "n": 2 }));
-    let said =
-        Verdict { set: Some(json!("hidden")), say: vec!["hurry".into()], ..Verdict::default() };
+    let said = RuleVerdict {
+        set: Some(json!("hidden")),
+        say: vec!["hurry".into()],
+        ..RuleVerdict::default()
+    };
     let judge = with("after tool", said);
     let mut after = flow(|_| {});
     after.turn(&judge);
@@ -398,7 +402,7 @@ fn servers_are_asked_first_and_their_tools_have_their_names_before_them() {
     let (mut flow, judge) = (flow(servers), Plain::default());
     assert_eq!(begun(flow.turn(&judge)), ["list s", "list t"]);
     let tools = json!([{ "name": "read", "parameters": {} }]);
-    assert_eq!(ends(&mut flow, &judge, 0, done(tools)), Turn::Wait);
+    assert_eq!(ends(&mut flow, &judge, 0, done(tools)), LoopAction::Wait);
     let mut lost = flow.clone();
     assert_eq!(begun(ends(&mut flow, &judge, 1, done(json!([])))), ["ask 1"]);
     let names: Vec<&str> = flow.tools().map(|tool| tool.name.as_str()).collect();
@@ -408,11 +412,11 @@ fn servers_are_asked_first_and_their_tools_have_their_names_before_them() {
 }
 
 /// Returns a loop after three turns with a call each, and the next turn.
-fn three_turns(change: impl FnOnce(&mut LoopSettings), tokens: u64) -> (ResponseFlow, Turn) {
+fn three_turns(change: impl FnOnce(&mut LoopSettings), tokens: u64) -> (ResponseFlow, LoopAction) {
     let (mut flow, judge) = (flow(change), Plain::default());
     flow.turn(&judge);
     let used = Usage { input_tokens: Some(tokens), ..Usage::default() };
-    let mut turn = Turn::Wait;
+    let mut turn = LoopAction::Wait;
     for n in 0..3 {
         let arguments = format!(r#"{{"n":{n}}}"#);
         flow.end(2 * n, calls(&[("a", &arguments)]), &used);
@@ -472,14 +476,14 @@ fn compactions(flow: &mut ResponseFlow) -> Vec<String> {
 
 /// Returns a loop that is too long after its third turn, of which two are to be removed, and the
 /// next turn.
-fn flushing(required: bool, summarize: bool) -> (ResponseFlow, Turn) {
+fn flushing(required: bool, summarize: bool) -> (ResponseFlow, LoopAction) {
     let mut flow = flow(|it| {
         it.compaction = Some(Compaction { at_tokens: 100, keep: 1, summarize });
         it.flush = Some(Flush { scope: Scope::Global, keys: "log/".to_owned(), required });
     });
     let judge = Plain::default();
     flow.turn(&judge);
-    let mut turn = Turn::Wait;
+    let mut turn = LoopAction::Wait;
     for (n, tokens) in [10, 20, 100].into_iter().enumerate() {
         let used = Usage { input_tokens: Some(tokens), ..Usage::default() };
         let arguments = format!(r#"{{"n":{n}}}"#);
@@ -502,7 +506,7 @@ fn turns_are_written_before_they_go_and_stay_where_that_failed() {
     };
     assert_eq!(kinds(written.turn_items(2)), ["function_call", "function_call_output"]);
     assert_eq!(written.flush_key(2), "log/2");
-    assert_eq!(ends(&mut written, &judge, 6, done(json!(null))), Turn::Wait);
+    assert_eq!(ends(&mut written, &judge, 6, done(json!(null))), LoopAction::Wait);
     assert_eq!(begun(ends(&mut written, &judge, 7, done(json!(null)))), ["ask 4"]);
     assert_eq!(outputs(&written).len(), 1);
     assert_eq!(compactions(&mut written), ["compaction_complete", "compaction_quality"]);
@@ -541,7 +545,7 @@ fn what_was_written_once_is_not_written_again_with_the_next_compaction() {
 }
 
 /// Returns a loop after `cents` turns that cost one cent each, with its events and its last turn.
-fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent>, Turn) {
+fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent>, LoopAction) {
     let mut flow = flow(|it| {
         it.run = "run_1".into();
         (it.limits.cost, it.limits.exceeded) = (Some("0.05".parse().unwrap()), exceeded);
@@ -553,7 +557,7 @@ fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent
         let arguments = format!(r#"{{"n":{n}}}"#);
         flow.end(2 * n, calls(&[("a", &arguments)]), &used);
         turn = flow.turn(&judge);
-        if matches!(turn, Turn::Begin(_)) {
+        if matches!(turn, LoopAction::Begin(_)) {
             turn = ends(&mut flow, &judge, 2 * n + 1, done(json!(n)));
         }
     }

@@ -13,7 +13,7 @@ const BATCH: usize = 128;
 
 /// The next action of a loop.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Turn {
+pub enum LoopAction {
     /// Wait until a step ends.
     Wait,
     /// Start these steps in parallel, at the next places in order, then ask for another turn.
@@ -26,7 +26,7 @@ pub enum Turn {
         end: ModelEnd,
     },
     /// The loop stops early.
-    Stop(Box<Stop>),
+    Stop(Box<LoopStop>),
 }
 
 /// A step that a loop starts.
@@ -62,7 +62,7 @@ pub enum Begin {
 
 /// The reason why a loop stops early.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stop {
+pub struct LoopStop {
     /// The reason in the protocol's vocabulary.
     pub exit: ExitReason,
     /// The failure for the caller.
@@ -114,7 +114,7 @@ pub trait Judge {
     ///
     /// # Errors
     /// Fails when a rule itself fails. The loop then stops.
-    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure>;
+    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<RuleVerdict, Failure>;
 }
 
 /// A moment at which rules are evaluated.
@@ -149,7 +149,7 @@ pub enum Moment<'a> {
 
 /// The verdict of the rules.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Verdict {
+pub struct RuleVerdict {
     /// Stops the loop, for this reason.
     pub halt: Option<String>,
     /// Refuses the call, for this reason.
@@ -162,7 +162,7 @@ pub struct Verdict {
     pub say: Vec<String>,
 }
 
-impl Stop {
+impl LoopStop {
     /// Creates a stop.
     pub fn new(exit: ExitReason, failure: Failure) -> Box<Self> {
         Box::new(Self { exit, failure })
@@ -186,13 +186,13 @@ impl Stop {
 }
 
 /// Returns the calls of an answer, in order. Of calls with the same id, only the first is kept.
-pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<Stop>> {
+pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<LoopStop>> {
     let mut calls: Vec<Value> = Vec::new();
     for item in reply.calls() {
         let text = |key: &str| item[key].as_str().filter(|text| !text.is_empty());
         let (Some(call_id), Some(_)) = (text("call_id"), text("name")) else {
             let message = "the model asks for a call without a `call_id` or a `name`";
-            return Err(Stop::of(Failure::new(kind::MODEL, message)));
+            return Err(LoopStop::of(Failure::new(kind::MODEL, message)));
         };
         if !calls.iter().any(|call| call["call_id"] == call_id) {
             calls.push(item.clone());
@@ -201,7 +201,7 @@ pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<Stop>> {
     if calls.len() > BATCH {
         let message =
             format!("the model asks for {} calls at once, {BATCH} are allowed", calls.len());
-        return Err(Stop::of(Failure::new(kind::LIMIT, message)));
+        return Err(LoopStop::of(Failure::new(kind::LIMIT, message)));
     }
     Ok(calls)
 }

@@ -1,8 +1,8 @@
-//! What a flow's branches do to each other: joins, spawned functions, and how each ends.
+//! Joins, spawned functions, and the ends of branches.
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Phase, ScriptFlow, Step, Stop, Turn, limit};
+use super::{Advancing, Answer, Interrupt, Phase, ScriptFlow, Step, limit};
 use crate::{
     flow::{Command, NextAction, StepOp, StepRequest},
     journal::{ScopePath, StepKey},
@@ -10,13 +10,18 @@ use crate::{
         call::{self, Refusal},
         failure,
         raw::{Coroutine, Frame, joined},
-        tree::{Branch, End, Home, Id, Join, JoinKind, Spawned, Waiter},
+        tree::{Branch, BranchEnd, Home, Id, Join, JoinKind, Spawned, Waiter},
     },
     protocol::{Failure, failure::kind},
 };
 
 impl ScriptFlow {
-    pub(super) fn join(&mut self, id: Id, kind: JoinKind, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    pub(super) fn join(
+        &mut self,
+        id: Id,
+        kind: JoinKind,
+        turn: &mut Advancing<'_>,
+    ) -> Result<(), Interrupt> {
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         let count = call::number(&branch.co, 2)?;
         let (total, width) = match kind {
@@ -48,7 +53,7 @@ impl ScriptFlow {
     }
 
     /// Makes one more branch of a join due.
-    fn start_next(&mut self, id: Id, turn: &mut Turn<'_>) {
+    fn start_next(&mut self, id: Id, turn: &mut Advancing<'_>) {
         let Some(join) = self.tree.joins.get_mut(&id) else { return };
         if join.born == join.due {
             turn.ready.push_back((id, Answer::Birth));
@@ -58,7 +63,7 @@ impl ScriptFlow {
 
     /// Begins the next branch of a join and runs it; those after it come next, before anything
     /// else, so that it is all the same in how many turns they begin.
-    pub(super) fn birth(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
+    pub(super) fn birth(&mut self, id: Id, turn: &mut Advancing<'_>) -> Step {
         let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
         if join.born == join.due {
             return Ok(());
@@ -69,7 +74,7 @@ impl ScriptFlow {
             turn.ready.push_front((id, Answer::Birth));
         }
         let (scope, parent) = (join.scope.branch(join.index, number), join.parent);
-        if let Err(Stop::Next(breach)) = self.make_room(1) {
+        if let Err(Interrupt::Next(breach)) = self.make_room(1) {
             return Err(breach);
         }
         let Some(parent) = self.tree.branches.get(&parent) else { return Ok(()) };
@@ -83,7 +88,7 @@ impl ScriptFlow {
         self.step(branch, &Answer::Nothing, turn)
     }
 
-    pub(super) fn spawn(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    pub(super) fn spawn(&mut self, id: Id, turn: &mut Advancing<'_>) -> Result<(), Interrupt> {
         self.make_room(1)?;
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         let co = branch.co.child(4, 1, self.category).map_err(Refusal::from)?;
@@ -102,7 +107,12 @@ impl ScriptFlow {
         Ok(())
     }
 
-    pub(super) fn wait_for(&mut self, id: Id, task: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    pub(super) fn wait_for(
+        &mut self,
+        id: Id,
+        task: Id,
+        turn: &mut Advancing<'_>,
+    ) -> Result<(), Interrupt> {
         let Some(spawned) = self.tree.spawned.get_mut(&task) else {
             return Err(Refusal::Usage("is not of this flow".to_owned()).into());
         };
@@ -115,27 +125,27 @@ impl ScriptFlow {
                 spawned.waiters.push(id);
                 Ok(())
             }
-            Some(End::Canceled) => {
+            Some(BranchEnd::Canceled) => {
                 turn.ready.push_front((id, Answer::Failure(failure::canceled())));
                 Ok(())
             }
-            Some(End::Returned | End::Raised(_)) => {
+            Some(BranchEnd::Returned | BranchEnd::Raised(_)) => {
                 turn.ready.push_front((id, Answer::Nothing));
                 Ok(())
             }
         }
     }
 
-    pub(super) fn cancel_spawned(&mut self, task: Id, turn: &mut Turn<'_>) {
+    pub(super) fn cancel_spawned(&mut self, task: Id, turn: &mut Advancing<'_>) {
         let mut waiters = Vec::new();
-        if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut waiters) {
+        if let Some(branch) = self.tree.end_spawned(task, BranchEnd::Canceled, &mut waiters) {
             waiters.extend(self.tree.cancel(branch, &mut turn.commands));
             self.recount();
         }
         bereave(waiters, turn);
     }
 
-    pub(super) fn returned(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
+    pub(super) fn returned(&mut self, id: Id, turn: &mut Advancing<'_>) -> Step {
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         match branch.home {
             Home::Flow => {
@@ -151,7 +161,7 @@ impl ScriptFlow {
                 self.end_defer(id, next, turn)
             }
             Home::Spawned(task) => {
-                let end = branch.co.text(1).map_or(End::Returned, End::Raised);
+                let end = branch.co.text(1).map_or(BranchEnd::Returned, BranchEnd::Raised);
                 self.end_spawned(id, task, end, turn);
                 Ok(())
             }
@@ -163,7 +173,7 @@ impl ScriptFlow {
         }
     }
 
-    pub(super) fn raised(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
+    pub(super) fn raised(&mut self, id: Id, turn: &mut Advancing<'_>) -> Step {
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         match branch.home {
             Home::Flow => {
@@ -182,7 +192,7 @@ impl ScriptFlow {
                 self.end_defer(id, next, turn)
             }
             Home::Spawned(task) => {
-                let end = End::Raised(branch.co.raised().to_string());
+                let end = BranchEnd::Raised(branch.co.raised().to_string());
                 self.end_spawned(id, task, end, turn);
                 Ok(())
             }
@@ -195,7 +205,7 @@ impl ScriptFlow {
         }
     }
 
-    pub(super) fn child_returned(&mut self, id: Id, number: u32, turn: &mut Turn<'_>) {
+    pub(super) fn child_returned(&mut self, id: Id, number: u32, turn: &mut Advancing<'_>) {
         let Some(join) = self.tree.joins.get_mut(&id) else { return };
         join.open.remove(&number);
         let done = match join.kind {
@@ -209,7 +219,13 @@ impl ScriptFlow {
         }
     }
 
-    pub(super) fn child_raised(&mut self, id: Id, number: u32, co: Coroutine, turn: &mut Turn<'_>) {
+    pub(super) fn child_raised(
+        &mut self,
+        id: Id,
+        number: u32,
+        co: Coroutine,
+        turn: &mut Advancing<'_>,
+    ) {
         let Some(join) = self.tree.joins.get_mut(&id) else { return };
         join.open.remove(&number);
         match join.kind {
@@ -220,7 +236,7 @@ impl ScriptFlow {
         }
     }
 
-    pub(super) fn end_join(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
+    pub(super) fn end_join(&mut self, id: Id, answer: Answer, turn: &mut Advancing<'_>) {
         let Some(join) = self.tree.joins.remove(&id) else { return };
         let parent = join.parent;
         let orphans = self.tree.dissolve(join, &mut turn.commands);
@@ -229,14 +245,20 @@ impl ScriptFlow {
         bereave(orphans, turn);
     }
 
-    pub(super) fn leave_join(&mut self, parent: Id, answer: Answer, turn: &mut Turn<'_>) {
+    pub(super) fn leave_join(&mut self, parent: Id, answer: Answer, turn: &mut Advancing<'_>) {
         if let Some(branch) = self.tree.branches.get_mut(&parent) {
             branch.join = None;
             turn.ready.push_back((parent, answer));
         }
     }
 
-    pub(super) fn end_spawned(&mut self, id: Id, task: Id, end: End, turn: &mut Turn<'_>) {
+    pub(super) fn end_spawned(
+        &mut self,
+        id: Id,
+        task: Id,
+        end: BranchEnd,
+        turn: &mut Advancing<'_>,
+    ) {
         let mut waiters = Vec::new();
         self.tree.end_spawned(task, end, &mut waiters);
         self.tree.retire(id, None);
@@ -244,7 +266,7 @@ impl ScriptFlow {
         turn.ready.extend(waiters.into_iter().map(|waiter| (waiter, Answer::Nothing)));
     }
 
-    pub(super) fn end_defer(&mut self, id: Id, next: u32, turn: &mut Turn<'_>) -> Step {
+    pub(super) fn end_defer(&mut self, id: Id, next: u32, turn: &mut Advancing<'_>) -> Step {
         let mut commands = Vec::new();
         self.tree.branches.remove(&id);
         self.cancel_all_spawned(&mut commands);
@@ -255,7 +277,7 @@ impl ScriptFlow {
     }
 
     /// Ends what the flow left running, and says which of it failed unheard.
-    pub(super) fn wind_up(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn wind_up(&mut self, turn: &mut Advancing<'_>) {
         self.cancel_all_spawned(&mut turn.commands);
         let unheard: Vec<String> = self
             .tree
@@ -263,8 +285,8 @@ impl ScriptFlow {
             .values()
             .filter(|spawned| !spawned.awaited)
             .filter_map(|spawned| match &spawned.end {
-                Some(End::Raised(message)) => Some(message.clone()),
-                Some(End::Returned | End::Canceled) | None => None,
+                Some(BranchEnd::Raised(message)) => Some(message.clone()),
+                Some(BranchEnd::Returned | BranchEnd::Canceled) | None => None,
             })
             .collect();
         let flow = self.tree.branches.iter().find(|(_, branch)| branch.home == Home::Flow);
@@ -280,7 +302,8 @@ impl ScriptFlow {
     pub(super) fn cancel_all_spawned(&mut self, commands: &mut Vec<Command>) {
         let tasks: Vec<Id> = self.tree.spawned.keys().copied().collect();
         for task in tasks {
-            if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut Vec::new()) {
+            if let Some(branch) = self.tree.end_spawned(task, BranchEnd::Canceled, &mut Vec::new())
+            {
                 self.tree.cancel(branch, commands);
             }
         }
@@ -307,7 +330,7 @@ impl ScriptFlow {
         self.counted = live;
     }
 
-    pub(super) fn make_room(&self, more: usize) -> Result<(), Stop> {
+    pub(super) fn make_room(&self, more: usize) -> Result<(), Interrupt> {
         let most = self.limits.branches as usize;
         if self.tree.branches.len().saturating_add(more) > most {
             return Err(limit(format!("more than {most} branches are open")));
@@ -315,7 +338,7 @@ impl ScriptFlow {
         Ok(())
     }
 
-    pub(super) fn time_out(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
+    pub(super) fn time_out(&mut self, id: Id, answer: Answer, turn: &mut Advancing<'_>) {
         let Some(mut join) = self.tree.joins.remove(&id) else { return };
         join.timer = None;
         let parent = join.parent;
@@ -344,8 +367,8 @@ fn frames_of(co: &Coroutine, below: Option<(String, Vec<Frame>)>) -> Option<(Str
     Some((text, frames))
 }
 
-/// Tells those who awaited a canceled function.
-fn bereave(waiters: Vec<Id>, turn: &mut Turn<'_>) {
+/// Wakes the branches that awaited a canceled function.
+fn bereave(waiters: Vec<Id>, turn: &mut Advancing<'_>) {
     for waiter in waiters {
         turn.ready.push_back((waiter, Answer::Failure(failure::canceled())));
     }

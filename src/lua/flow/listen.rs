@@ -17,12 +17,12 @@ use crate::{
 };
 
 impl ScriptFlow {
-    /// Whether any open task has a function that hears it.
+    /// Returns true if any open task has a listener.
     pub fn has_listeners(&self) -> bool {
         !self.listeners.is_empty()
     }
 
-    /// Whether a task has a function that hears it.
+    /// Returns true if a task has a listener.
     pub fn listens(&self, key: &StepKey) -> bool {
         self.listeners.contains_key(key)
     }
@@ -32,15 +32,15 @@ impl ScriptFlow {
         self.listeners.keys()
     }
 
-    /// Hears a task no more.
+    /// Removes the listener of a task.
     pub fn forget_listener(&mut self, key: &StepKey) {
         self.listeners.remove(key);
     }
 
-    /// Calls the function that hears a task; gives what it said.
+    /// Calls the listener of a task with a piece, and returns its notes.
     ///
     /// # Errors
-    /// What it raised, or a broken limit.
+    /// Fails when the listener raises an error or exceeds a limit.
     pub fn hear(&mut self, key: &StepKey, piece: &Json, now_ms: u64) -> Result<Vec<Note>, Failure> {
         let Some(function) = self.listeners.get(key) else { return Ok(Vec::new()) };
         let no_room = || failure::limit("the VM has no room for on_delta");

@@ -19,17 +19,17 @@ pub(super) const SLOTS: c_int = 8;
 /// Slots of one level: a table, a key, a value.
 const LEVEL: c_int = 3;
 
-/// Why a text could not be decoded.
+/// An error of decoding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeError {
-    /// What is wrong.
+    /// The message.
     pub(super) problem: &'static CStr,
     /// At which byte.
     pub(super) at: usize,
 }
 
 thread_local! {
-    /// Where a string with escapes is put together.
+    /// The buffer for strings with escapes.
     static SCRATCH: UnsafeCell<Vec<u8>> = const { UnsafeCell::new(Vec::new()) };
 }
 
@@ -333,7 +333,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a literal integer is at most 2^53 from zero; rounding may have moved its double there.
+/// Returns true if a literal integer is at most 2^53 from zero. Its double may have been rounded to
+/// that.
 fn fits(literal: &[u8]) -> bool {
     let value = str::from_utf8(literal).ok().and_then(|text| text.parse::<i64>().ok());
     value.is_some_and(|value| value.unsigned_abs() <= 1 << 53)

@@ -18,15 +18,15 @@ const LEVEL: c_int = 2;
 /// Integers up to here are exact in a double.
 pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Why a value has no JSON form.
+/// The reason why a value has no JSON form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EncodeError {
     /// Something in it cannot be said in JSON.
     #[error("{path} {problem}")]
     Value {
-        /// Where: `$.a[3].b`.
+        /// The path: `$.a[3].b`.
         path: String,
-        /// What is wrong there.
+        /// The message.
         problem: String,
     },
     /// Its text is too long.
@@ -37,14 +37,14 @@ pub(crate) enum EncodeError {
     },
 }
 
-/// What to do where JSON has no word of its own.
+/// The encoding of values that JSON cannot express.
 #[derive(Clone, Copy)]
 pub(super) struct Style {
     /// The metatable that marks arrays.
     pub(super) array: *const c_void,
     /// The longest text.
     pub(super) limit: usize,
-    /// Whether a function stands as `{"$function":{"file":…,"line":…}}`.
+    /// True if a function is encoded as `{"$function":{"file":…,"line":…}}`.
     pub(super) functions: bool,
 }
 
@@ -64,7 +64,7 @@ struct Key {
     at: c_int,
 }
 
-enum Stop {
+enum EncodeStop {
     Large,
     At {
         path: Vec<String>,
@@ -78,8 +78,8 @@ enum Stop {
     },
 }
 
-fn stop<T>(problem: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::At { path: Vec::new(), problem: problem.into() })
+fn stop<T>(problem: impl Into<String>) -> Result<T, EncodeStop> {
+    Err(EncodeStop::At { path: Vec::new(), problem: problem.into() })
 }
 
 /// Writes the value at `index` and hands its text to `take`.
@@ -101,8 +101,8 @@ pub(super) unsafe fn encode<T>(
         let written = unsafe { writer.value(index, 0) };
         let done = match written {
             Ok(()) if buffer.text.len() <= style.limit => Ok(take(&buffer.text)),
-            Ok(()) | Err(Stop::Large) => Err(EncodeError::TooLarge { limit: style.limit }),
-            Err(Stop::At { path, problem }) => {
+            Ok(()) | Err(EncodeStop::Large) => Err(EncodeError::TooLarge { limit: style.limit }),
+            Err(EncodeStop::At { path, problem }) => {
                 let parts: Vec<String> = path.into_iter().rev().collect();
                 let (kept, problem) = match cycle(&parts) {
                     Some(kept) => (kept, "contains itself".to_owned()),
@@ -110,7 +110,7 @@ pub(super) unsafe fn encode<T>(
                 };
                 Err(EncodeError::Value { path: format!("${}", parts[..kept].concat()), problem })
             }
-            Err(Stop::Deep { path, holds, .. }) => {
+            Err(EncodeStop::Deep { path, holds, .. }) => {
                 let problem = match holds {
                     true => "contains itself".to_owned(),
                     false => format!("is nested more than {DEPTH} deep"),
@@ -134,9 +134,9 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    unsafe fn value(&mut self, index: c_int, depth: usize) -> Result<(), Stop> {
+    unsafe fn value(&mut self, index: c_int, depth: usize) -> Result<(), EncodeStop> {
         if self.out.text.len() > self.style.limit {
-            return Err(Stop::Large);
+            return Err(EncodeStop::Large);
         }
         // SAFETY: `index` is in use (the caller's promise); none of these calls allocates.
         unsafe {
@@ -166,7 +166,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn number(&mut self, number: f64) -> Result<(), Stop> {
+    fn number(&mut self, number: f64) -> Result<(), EncodeStop> {
         if !number.is_finite() {
             return stop(format!("is {number}, which has no JSON form"));
         }
@@ -177,10 +177,10 @@ impl Writer<'_> {
         } else {
             write!(self.out.text, "{number:?}")
         };
-        written.map_err(|_| Stop::Large)
+        written.map_err(|_| EncodeStop::Large)
     }
 
-    fn string(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    fn string(&mut self, bytes: &[u8]) -> Result<(), EncodeStop> {
         let Ok(text) = str::from_utf8(bytes) else {
             return stop("is a string that is not UTF-8");
         };
@@ -216,7 +216,7 @@ impl Writer<'_> {
         out.push('"');
     }
 
-    unsafe fn function(&mut self, index: c_int) -> Result<(), Stop> {
+    unsafe fn function(&mut self, index: c_int) -> Result<(), EncodeStop> {
         // SAFETY: a zeroed `lua_Debug` is a valid one, and `lua_getinfo` fills what it is asked for.
         let (file, line) = unsafe {
             if ffi::lua_checkstack(self.l, 1) == 0 {
@@ -240,11 +240,11 @@ impl Writer<'_> {
         Ok(())
     }
 
-    unsafe fn table(&mut self, index: c_int, depth: usize) -> Result<(), Stop> {
+    unsafe fn table(&mut self, index: c_int, depth: usize) -> Result<(), EncodeStop> {
         if depth == DEPTH {
             // SAFETY: `index` is a table, whose address is read and nothing else.
             let table = unsafe { ffi::lua_topointer(self.l, index) };
-            return Err(Stop::Deep { path: Vec::new(), table, holds: false });
+            return Err(EncodeStop::Deep { path: Vec::new(), table, holds: false });
         }
         let first = self.out.keys.len();
         // SAFETY: `index` is a table; `lua_checkstack` catches its own allocation failure.
@@ -262,19 +262,19 @@ impl Writer<'_> {
         match written {
             // The table that was too deep is this one: the way from here to there is a circle, of
             // which the first step is enough.
-            Err(Stop::Deep { mut path, table, .. })
+            Err(EncodeStop::Deep { mut path, table, .. })
                 // SAFETY: as above.
                 if table == unsafe { ffi::lua_topointer(self.l, index) } =>
             {
                 let first = path.pop();
-                Err(Stop::Deep { path: first.into_iter().collect(), table, holds: true })
+                Err(EncodeStop::Deep { path: first.into_iter().collect(), table, holds: true })
             }
             other => other,
         }
     }
 
     /// Looks at every key; the keys of an object are left at the end of `keys`.
-    unsafe fn shape(&mut self, index: c_int) -> Result<Shape, Stop> {
+    unsafe fn shape(&mut self, index: c_int) -> Result<Shape, EncodeStop> {
         let first = self.out.keys.len();
         let (mut count, mut largest, mut at) = (0_u32, 0.0_f64, 0);
         // SAFETY: each turn pushes a key and a value and pops them; the table is not changed.
@@ -322,7 +322,7 @@ impl Writer<'_> {
         }
     }
 
-    unsafe fn array(&mut self, index: c_int, len: u32, depth: usize) -> Result<(), Stop> {
+    unsafe fn array(&mut self, index: c_int, len: u32, depth: usize) -> Result<(), EncodeStop> {
         self.out.text.push('[');
         for n in 1..=len {
             if n > 1 {
@@ -341,7 +341,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    unsafe fn object(&mut self, index: c_int, first: usize, depth: usize) -> Result<(), Stop> {
+    unsafe fn object(
+        &mut self,
+        index: c_int,
+        first: usize,
+        depth: usize,
+    ) -> Result<(), EncodeStop> {
         // SAFETY: the strings are anchored by the table that holds them.
         self.out.keys[first..].sort_unstable_by(|a, b| unsafe { (*a.bytes).cmp(&*b.bytes) });
         self.out.text.push('{');
@@ -373,16 +378,16 @@ enum Shape {
     Object,
 }
 
-fn within(stop: Stop, part: impl FnOnce() -> String) -> Stop {
+fn within(stop: EncodeStop, part: impl FnOnce() -> String) -> EncodeStop {
     match stop {
-        Stop::Large => Stop::Large,
-        Stop::Deep { mut path, table, holds } => {
+        EncodeStop::Large => EncodeStop::Large,
+        EncodeStop::Deep { mut path, table, holds } => {
             path.push(part());
-            Stop::Deep { path, table, holds }
+            EncodeStop::Deep { path, table, holds }
         }
-        Stop::At { mut path, problem } => {
+        EncodeStop::At { mut path, problem } => {
             path.push(part());
-            Stop::At { path, problem }
+            EncodeStop::At { path, problem }
         }
     }
 }
@@ -402,8 +407,8 @@ pub(super) unsafe fn bytes_at(l: *mut lua_State, index: c_int) -> *const [u8] {
         ptr::slice_from_raw_parts(start.cast::<u8>(), len)
     }
 }
-/// How many parts of a path that is too deep lead to the value that contains itself: the parts behind
-/// them repeat.
+/// Returns the number of parts of a path that is too deep after which the parts repeat: they lead to
+/// the value that contains itself.
 fn cycle(parts: &[String]) -> Option<usize> {
     if parts.len() < DEPTH {
         return None;

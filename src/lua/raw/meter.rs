@@ -1,7 +1,7 @@
-//! What the thread's running script may use, and the interrupt that enforces it.
+//! The allowance of the running script of a thread, and the interrupt that enforces it.
 //!
 //! Luau calls the interrupt at loop edges, calls, returns and inside pattern matching, in every
-//! coroutine. It reads two cells and a flag; a clock is read only once somebody raised the flag.
+//! coroutine. It reads two cells and a flag; a clock is read only once the flag is raised.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,9 +14,9 @@ use std::{
 
 use mlua::ffi::{self, lua_State};
 
-/// How many interrupts pass between two looks at an own clock.
+/// The number of interrupts between two reads of its own clock.
 const CLOCK_EVERY: u32 = 512;
-/// How many calls are looked through for the author's line.
+/// The maximum number of calls that are searched for the author's line.
 const DEEPEST: i32 = 64;
 
 /// Which allowance ran out.
@@ -26,16 +26,16 @@ pub(crate) enum Breach {
     Cpu,
     /// Too much memory.
     Memory,
-    /// Somebody asked it to stop.
+    /// It was canceled.
     Canceled,
 }
 
-/// Who tells a script that its time is over.
+/// The source of the time limit.
 #[derive(Clone, Copy)]
 pub(crate) enum Clock<'a> {
     /// A watchdog writes `ticket` into `flag` after half of `limit`, and from then on every tick.
     Watched {
-        /// Where the watchdog writes.
+        /// The flag that the watchdog raises.
         flag: &'a AtomicU64,
         /// The number of this slice.
         ticket: u64,
@@ -51,7 +51,7 @@ pub(crate) enum Clock<'a> {
     },
 }
 
-/// What a script may use from now on.
+/// The allowance of a script from now on.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowance<'a> {
     /// The memory category that its allocations are counted in.
@@ -69,7 +69,7 @@ enum Timer {
     Own { left: u32, end: Duration, cancel: *const AtomicBool },
 }
 
-/// What the continuation of a `ctx` call hands to the script.
+/// The value that the continuation of a `ctx` call returns to the script.
 #[derive(Clone, Copy)]
 pub(super) enum Parcel {
     Pushed(i32),
@@ -134,12 +134,13 @@ impl<'a> Armed<'a> {
         Self { borrowed: PhantomData, local: PhantomData }
     }
 
-    /// What ran out, if anything did. It stays so: nothing in the script can undo it.
+    /// Returns the exhausted allowance, if one is. The script cannot undo it.
     pub(crate) fn breach(&self) -> Option<Breach> {
         METER.with(|meter| meter.breach.get())
     }
 
-    /// Where the script was when something ran out: `file:line`, if it was in the author's code.
+    /// Returns the place of the script when an allowance ran out: `file:line`, if it was in the
+    /// author's code.
     pub(crate) fn place(&self) -> Option<String> {
         METER.with(|meter| meter.place.borrow().clone())
     }
@@ -243,9 +244,9 @@ fn thread_cpu() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Luau's interrupt: stops the running script once something ran out.
+/// The interrupt of Luau: stops the running script once an allowance ran out.
 ///
-/// Where it can, it breaks out of the whole coroutine, which nothing in a script can catch. Within
+/// If possible, it breaks out of the whole coroutine, which no script can catch. Within
 /// a C function (a pattern, a comparator) it raises, and does so again at the next interrupt.
 ///
 /// # Safety

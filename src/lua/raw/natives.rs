@@ -72,7 +72,7 @@ unsafe extern "C-unwind" fn await_step(l: *mut lua_State) -> c_int {
     3
 }
 
-/// What [`await_step`] returns to the script, once the host has resumed it.
+/// Returns the result of [`await_step`] to the script, once the host has resumed it.
 ///
 /// # Safety
 /// Called by Lua, in the resumed coroutine.

@@ -15,7 +15,7 @@ use mlua::ffi::{self, lua_State};
 
 use super::encode;
 
-/// What is raised for a key that has no place in the order.
+/// The error for a key that has no place in the order.
 pub(super) const NO_ORDER: &CStr =
     c"a table with tables or functions as keys has no fixed order; keep a list of its keys";
 
@@ -38,7 +38,7 @@ struct Key {
     rank: Rank,
     number: f64,
     bytes: *const [u8],
-    /// What `lua_rawiter` is given to find the entry again.
+    /// The argument of `lua_rawiter` that finds the entry again.
     at: c_int,
 }
 
@@ -88,7 +88,7 @@ unsafe fn refuse(l: *mut lua_State) -> ! {
     }
 }
 
-/// Whether a table's own iteration goes over `1..n` and nothing else. Raises if a key has no order.
+/// Returns true if the own iteration of a table covers exactly `1..n`. Raises if a key has no order.
 ///
 /// # Safety
 /// Called within a C function, with a table at `table` and free slots.
@@ -161,7 +161,7 @@ unsafe fn sort(keys: &mut [Key]) {
     keys.sort_by(|a, b| unsafe { a.order(b) });
 }
 
-/// Whether a `for` over the table at `index` would use Luau's own iteration.
+/// Returns true if a `for` over the table at `index` would use Luau's own iteration.
 ///
 /// # Safety
 /// Called within a C function, with a table at `index` and free slots.
@@ -178,7 +178,7 @@ unsafe fn is_plain(l: *mut lua_State, index: c_int) -> bool {
     true
 }
 
-/// What every `for … in` of edition 2 passes its values through: a table is gone through in order.
+/// Wraps the values of every `for … in` of edition 2, so that a table is iterated in order.
 ///
 /// # Safety
 /// Called by Lua.
@@ -309,7 +309,7 @@ pub(super) unsafe extern "C-unwind" fn next(l: *mut lua_State) -> c_int {
     2
 }
 
-/// How long the list `1..n` of the table at 1 is, up to its first hole.
+/// Returns the length of the list `1..n` of the table at 1, up to its first hole.
 ///
 /// # Safety
 /// Called within a C function, with a table at 1 and a free slot.

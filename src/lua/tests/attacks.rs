@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::*;
 
-/// How much later than its slice a script may end: a debug build's C functions are slow.
+/// The allowed delay of a script after its slice: the C functions of a debug build are slow.
 const LATE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 80 } else { 20 });
 
 /// CPU time of this thread: what the limit counts, whatever else the machine does.

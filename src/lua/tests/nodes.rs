@@ -13,7 +13,7 @@ fn document(
     Bench::new().run_with(&source, input, answer)
 }
 
-/// What a flow of Lua nodes gives.
+/// Returns the output of a flow of Lua nodes.
 fn value(nodes: &str) -> Value {
     let source = bundle(&[(
         "main.lua",

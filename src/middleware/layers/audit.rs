@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     middleware::{
-        About, Boundary, Change, DispatchObserver, Dispatched, ExecCall, ExecObserver, Keep, Line,
-        Settled, StoreCall, StoreObserver, Stored, Watched, exec,
+        About, AuditLine, Boundary, Change, DispatchObserver, Dispatched, ExecCall, ExecObserver,
+        Keep, Settled, StoreCall, StoreObserver, Stored, Watched, exec,
     },
     protocol::Failure,
 };
@@ -46,8 +46,8 @@ impl Audit {
     }
 }
 
-fn line(about: &About, event: &str) -> Line {
-    Line {
+fn line(about: &About, event: &str) -> AuditLine {
+    AuditLine {
         boundary: Boundary::Dispatch.as_str().to_owned(),
         event: event.to_owned(),
         run: Some(about.run.to_string()),
@@ -56,7 +56,7 @@ fn line(about: &About, event: &str) -> Line {
         agent: Some(about.agent.to_string()),
         target: Some(about.operator.to_string()),
         principal: Some(about.principal.to_string()),
-        ..Line::default()
+        ..AuditLine::default()
     }
 }
 
@@ -71,7 +71,7 @@ impl DispatchObserver for Audit {
         let about = Arc::clone(&dispatch.about);
         if !about.again {
             let hash = blake3::hash(dispatch.input.as_str().as_bytes()).to_hex().to_string();
-            let line = Line { hash: Some(hash), ..line(&about, "dispatched") };
+            let line = AuditLine { hash: Some(hash), ..line(&about, "dispatched") };
             // The line must be durable before the dispatch happens.
             self.keep.write(Change::Audit(Box::new(line))).await?;
         }
@@ -83,13 +83,13 @@ impl DispatchObserver for Audit {
             Ok(Dispatched::Short(short)) => &short.failure.kind,
             Err(failure) => &failure.kind,
         };
-        let line = Line { outcome: Some(outcome.to_owned()), ..line(&about, "settled") };
+        let line = AuditLine { outcome: Some(outcome.to_owned()), ..line(&about, "settled") };
         self.keep.write(Change::Audit(Box::new(line))).await
     }
 
     fn settled(&self, about: &About, outcome: &Settled) {
         let outcome = Some(exec::settled_word(outcome).to_owned());
-        let line = Line { outcome, ..line(about, "settled") };
+        let line = AuditLine { outcome, ..line(about, "settled") };
         self.keep.post(Change::Audit(Box::new(line)));
     }
 }
@@ -101,7 +101,7 @@ impl StoreObserver for Audit {
 
     fn stored(&self, call: &StoreCall, outcome: &Stored) {
         let value = call.value.as_ref();
-        self.keep.post(Change::Audit(Box::new(Line {
+        self.keep.post(Change::Audit(Box::new(AuditLine {
             boundary: Boundary::Store.as_str().to_owned(),
             event: call.op.as_str().to_owned(),
             run: call.run.map(|run| run.to_string()),
@@ -109,14 +109,14 @@ impl StoreObserver for Audit {
             principal: Some(call.principal.to_string()),
             hash: value.map(|it| blake3::hash(it.as_str().as_bytes()).to_hex().to_string()),
             outcome: Some(exec::word(outcome).to_owned()),
-            ..Line::default()
+            ..AuditLine::default()
         })));
     }
 }
 
 impl Audit {
-    fn exec_line(call: &ExecCall, event: &str) -> Line {
-        Line {
+    fn exec_line(call: &ExecCall, event: &str) -> AuditLine {
+        AuditLine {
             boundary: Boundary::Exec.as_str().to_owned(),
             event: event.to_owned(),
             run: Some(call.run.to_string()),
@@ -124,7 +124,7 @@ impl Audit {
             attempt: Some(call.attempt),
             agent: Some(call.agent.to_string()),
             target: Some(call.program.clone()),
-            ..Line::default()
+            ..AuditLine::default()
         }
     }
 }
@@ -140,7 +140,7 @@ impl ExecObserver for Audit {
 
     fn ended(&self, call: &ExecCall, outcome: &Result<Dispatched, Failure>) {
         let outcome = Some(exec::word(outcome).to_owned());
-        let line = Line { outcome, ..Self::exec_line(call, "ended") };
+        let line = AuditLine { outcome, ..Self::exec_line(call, "ended") };
         self.keep.post(Change::Audit(Box::new(line)));
     }
 }
@@ -156,7 +156,7 @@ mod tests {
         protocol::Json,
     };
 
-    fn lines(keep: &MemoryKeep) -> Vec<Line> {
+    fn lines(keep: &MemoryKeep) -> Vec<AuditLine> {
         keep.audit().iter().map(|it| serde_json::from_str(&it.line).unwrap()).collect()
     }
 

@@ -6,12 +6,10 @@
 //! | open | is refused until the cooldown is over; then it is the probe | | |
 //! | probing | is refused | closes | opens again |
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -79,14 +77,10 @@ impl CircuitBreaker {
         Self { name: name.to_owned(), settings, means, circuits: Mutex::default() }
     }
 
-    fn circuits(&self) -> MutexGuard<'_, HashMap<String, Circuit>> {
-        self.circuits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Admits an attempt, or returns the remaining time in milliseconds.
     fn admit(&self, key: &str, about: &About) -> Result<(), u64> {
         let now = self.means.clock.now_ms();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let circuit = circuits.entry(key.to_owned()).or_default();
         match circuit.open_until_ms {
             None => Ok(()),
@@ -104,7 +98,7 @@ impl CircuitBreaker {
     }
 
     fn succeeded(&self, key: &str, about: &About) {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(key) else { return };
         if circuit.failures == 0 && circuit.open_until_ms.is_none() {
             return;
@@ -118,7 +112,7 @@ impl CircuitBreaker {
     }
 
     fn failed(&self, key: &str, about: &About) {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let circuit = circuits.entry(key.to_owned()).or_default();
         let probed = circuit.is_probe(about);
         circuit.failures = circuit.failures.saturating_add(1);
@@ -184,7 +178,7 @@ struct Probing<'a> {
 impl Drop for Probing<'_> {
     fn drop(&mut self) {
         if !self.over
-            && let Some(circuit) = self.breaker.circuits().get_mut(self.key)
+            && let Some(circuit) = self.breaker.circuits.lock().get_mut(self.key)
             && circuit.is_probe(self.about)
         {
             circuit.probe = None;
@@ -204,10 +198,10 @@ impl DispatchLayer for CircuitBreaker {
             return next.run(dispatch).await;
         }
         let key = self.settings.per.of(&about);
-        if !self.circuits().contains_key(&key) {
+        if !self.circuits.lock().contains_key(&key) {
             let kept = self.means.keep.read(&self.name, &key).await?;
             if let Some(kept) = kept.and_then(|it| it.decode::<Circuit>().ok()) {
-                self.circuits().entry(key.clone()).or_insert(kept);
+                self.circuits.lock().entry(key.clone()).or_insert(kept);
             }
         }
         if let Err(wait) = self.admit(&key, &about) {
@@ -229,7 +223,7 @@ impl DispatchLayer for CircuitBreaker {
             Ok(_) => self.succeeded(&key, about),
             Err(short) if blames_the_operator(&short.failure) => self.failed(&key, about),
             Err(_) => {
-                if let Some(circuit) = self.circuits().get_mut(&key)
+                if let Some(circuit) = self.circuits.lock().get_mut(&key)
                     && circuit.is_probe(about)
                 {
                     circuit.probe = None;

@@ -9,10 +9,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -237,17 +238,13 @@ impl Budget {
         }
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the usage that counts against the limit.
     async fn spent(&self, about: &About) -> Result<Spent, Failure> {
         if let Some(length) = self.settings.per.window_ms() {
             return self.window(length).await;
         }
         let known = Spent::of(&about.used);
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         if memory.runs.len() >= RUNS && !memory.runs.contains_key(&about.run.num()) {
             // The journal knows the usage of these runs.
             memory.runs.clear();
@@ -261,12 +258,12 @@ impl Budget {
     async fn window(&self, length: u64) -> Result<Spent, Failure> {
         let now = self.means.clock.now_ms();
         let start_ms = now - now % length;
-        if self.memory().window.is_none() {
+        if self.memory.lock().window.is_none() {
             let kept = self.means.keep.read(&self.name, "window").await?;
             let kept = kept.and_then(|it| it.decode::<Window>().ok()).unwrap_or_default();
-            self.memory().window.get_or_insert(kept);
+            self.memory.lock().window.get_or_insert(kept);
         }
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let window = memory.window.get_or_insert_default();
         if window.start_ms != start_ms {
             *window = Window { start_ms, spent: Spent::default() };
@@ -309,7 +306,7 @@ impl Budget {
             return;
         }
         let of = if self.settings.per == Per::Run { about.run.num() } else { 0 };
-        if !self.memory().warned.insert((of, level.unit)) {
+        if !self.memory.lock().warned.insert((of, level.unit)) {
             return;
         }
         about.voice.say(LifecycleEvent::Budget(match level.unit {
@@ -395,7 +392,7 @@ impl Budget {
     }
 
     fn level(&self, about: &About, unit: Unit, granted: &Granted) -> Option<Level> {
-        let spent = self.memory().runs.get(&about.run.num()).copied().unwrap_or_default();
+        let spent = self.memory.lock().runs.get(&about.run.num()).copied().unwrap_or_default();
         self.levels(about, spent, granted).into_iter().find(|level| level.unit == unit)
     }
 
@@ -422,7 +419,7 @@ impl Budget {
     }
 
     fn add(&self, about: &About, more: Spent) -> Spent {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let Some(length) = self.settings.per.window_ms() else {
             let known = Spent::of(&about.used);
             let spent = memory.runs.entry(about.run.num()).or_default();

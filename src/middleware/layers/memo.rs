@@ -4,12 +4,10 @@
 //! Both are guards, so that everything outside of them (the gate, an allow-list) has agreed before
 //! a stored result is returned.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
@@ -142,7 +140,7 @@ pub struct Idempotency {
 }
 
 /// The next action for a key.
-enum Turn {
+enum KeyTurn {
     Mine,
     Wait(watch::Receiver<()>),
 }
@@ -153,32 +151,28 @@ impl Idempotency {
         Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn(&self, key: &str, about: &About, question: &str) -> Result<Turn, Failure> {
-        let mut under_way = self.under_way();
+    fn turn(&self, key: &str, about: &About, question: &str) -> Result<KeyTurn, Failure> {
+        let mut under_way = self.under_way.lock();
         let task = about.task.to_string();
         if let Some(other) = under_way.get_mut(key) {
             if other.question != question {
                 return Err(mismatch(key));
             }
             if other.by.0 != task {
-                return Ok(Turn::Wait(other.over.subscribe()));
+                return Ok(KeyTurn::Wait(other.over.subscribe()));
             }
             other.by.1 = about.attempt;
-            return Ok(Turn::Mine);
+            return Ok(KeyTurn::Mine);
         }
         let (over, _) = watch::channel(());
         let by = (task, about.attempt);
         under_way.insert(key.to_owned(), UnderWay { question: question.to_owned(), by, over });
-        Ok(Turn::Mine)
+        Ok(KeyTurn::Mine)
     }
 
     /// Releases the key when its attempt is over; attempts that wait for it check again.
     fn let_go(&self, key: &str, about: &About) {
-        let mut under_way = self.under_way();
+        let mut under_way = self.under_way.lock();
         let by = (about.task.to_string(), about.attempt);
         if under_way.get(key).is_some_and(|it| it.by == by) {
             under_way.remove(key);
@@ -232,10 +226,10 @@ impl DispatchLayer for Idempotency {
                 return Ok(Dispatched::Done(TaskDone::new(answered.output)));
             }
             match self.turn(&key, &about, &question)? {
-                Turn::Mine => break,
+                KeyTurn::Mine => break,
                 // The sender is dropped when the other attempt is over; `changed` returns an error
                 // then.
-                Turn::Wait(mut over) => drop(over.changed().await),
+                KeyTurn::Wait(mut over) => drop(over.changed().await),
             }
         }
         let mut holding = Holding { layer: self, key: &key, about: &about, over: false };

@@ -1,12 +1,9 @@
 //! The layer that limits the rate of dispatches.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::json;
 
@@ -144,10 +141,6 @@ impl RateLimit {
         Self { name: name.to_owned(), settings, means, buckets: Mutex::default() }
     }
 
-    fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn burst(&self) -> f64 {
         f64::from(self.settings.burst.unwrap_or(self.settings.rate.count))
     }
@@ -155,7 +148,7 @@ impl RateLimit {
     /// Takes a token: returns the time to wait in milliseconds, or as an error if it is too long.
     fn take(&self, key: &str, now: u64) -> Result<u64, u64> {
         let per_ms = f64::from(self.settings.rate.count) / self.settings.rate.span_ms as f64;
-        let mut buckets = self.buckets();
+        let mut buckets = self.buckets.lock();
         if buckets.len() >= KEYS && !buckets.contains_key(key) {
             buckets.retain(|_, it| it.left < self.burst() / 2.0);
         }
@@ -196,10 +189,10 @@ impl DispatchLayer for RateLimit {
             return next.run(dispatch).await;
         }
         let key = self.settings.per.of(&dispatch);
-        if !self.buckets().contains_key(&key) {
+        if !self.buckets.lock().contains_key(&key) {
             let kept = self.means.keep.read(&self.name, &key).await?;
             if let Some(kept) = kept.and_then(|it| it.decode::<Bucket>().ok()) {
-                self.buckets().entry(key.clone()).or_insert(kept);
+                self.buckets.lock().entry(key.clone()).or_insert(kept);
             }
         }
         let now = self.means.clock.now_ms();

@@ -28,13 +28,13 @@ pub struct RedactSettings {
     /// The replacement.
     #[serde(default = "blot")]
     pub with: String,
-    /// Whether the input of agents is redacted.
+    /// True if the input of agents is redacted.
     #[serde(default)]
     pub input: bool,
-    /// Whether results and failures are redacted.
+    /// True if results and failures are redacted.
     #[serde(default = "yes")]
     pub output: bool,
-    /// Whether values written to state are redacted.
+    /// True if values written to state are redacted.
     #[serde(default)]
     pub state: bool,
 }

@@ -1,6 +1,7 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::FutureExt;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
@@ -12,11 +13,11 @@ struct Visits(Arc<Mutex<Vec<String>>>);
 
 impl Visits {
     fn note(&self, what: impl Into<String>) {
-        self.0.lock().unwrap().push(what.into());
+        self.0.lock().push(what.into());
     }
 
     fn all(&self) -> String {
-        self.0.lock().unwrap().join(" ")
+        self.0.lock().join(" ")
     }
 }
 
@@ -282,7 +283,7 @@ struct Addresses(Mutex<Option<(usize, usize)>>);
 #[async_trait]
 impl Terminal for Addresses {
     async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
-        *self.0.lock().unwrap() = Some(addresses(&dispatch));
+        *self.0.lock() = Some(addresses(&dispatch));
         Ok(Dispatched::Parked)
     }
 }
@@ -300,7 +301,7 @@ fn a_dispatch_to_a_ready_terminal_is_done_in_one_poll_and_nothing_is_copied() {
     let seen = Addresses(Mutex::new(None));
     let outcome = stack.run(dispatch, &seen).now_or_never();
     assert_eq!(outcome, Some(Ok(Dispatched::Parked)));
-    assert_eq!(seen.0.into_inner().unwrap(), Some(before));
+    assert_eq!(seen.0.into_inner(), Some(before));
 }
 
 #[derive(Clone, Default)]
@@ -308,7 +309,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -325,7 +326,7 @@ fn logged(stack: &DispatchStack) -> String {
         .with_writer(move || writer.clone())
         .finish();
     let _ = tracing::subscriber::with_default(subscriber, || run(stack));
-    String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    String::from_utf8(log.0.lock().clone()).unwrap()
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(in crate::operator) struct HttpSettings {
     /// The URL under which the webhook reaches this host.
     #[serde(default, deserialize_with = "maybe_url")]
     pub(super) public_url: Option<Url>,
-    /// Whether the webhook may have an address that is not public.
+    /// True if the webhook may have an address that is not public.
     #[serde(default)]
     allow_private: bool,
     /// Hosts that may have any address.

@@ -14,7 +14,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    content::{self, Part, Where, compacted, kind, needed, parts},
+    content::{self, ContentPart, Where, compacted, kind, needed, parts},
     parts::{Manner, add_tools},
     wrong::untold,
 };
@@ -183,7 +183,7 @@ impl Talk {
                     for part in parts(&item["content"])? {
                         match part {
                             // The API refuses empty blocks.
-                            Part::Text("") | Part::Refusal("") => {}
+                            ContentPart::Text("") | ContentPart::Refusal("") => {}
                             other => self.add("assistant", block(&other)?),
                         }
                     }
@@ -250,7 +250,7 @@ impl Talk {
     }
 }
 
-fn block(part: &Part<'_>) -> Result<Value, Failure> {
+fn block(part: &ContentPart<'_>) -> Result<Value, Failure> {
     let source = |at: &Where<'_>| match at {
         Where::Data { media_type, base64, .. } => {
             json!({ "type": "base64", "media_type": media_type, "data": base64 })
@@ -259,10 +259,12 @@ fn block(part: &Part<'_>) -> Result<Value, Failure> {
         Where::Id(id) => json!({ "type": "file", "file_id": id }),
     };
     Ok(match part {
-        Part::Text(text) | Part::Refusal(text) => json!({ "type": "text", "text": text }),
+        ContentPart::Text(text) | ContentPart::Refusal(text) => {
+            json!({ "type": "text", "text": text })
+        }
         // This API has no `detail` option.
-        Part::Image { at, .. } => json!({ "type": "image", "source": source(at) }),
-        Part::File { at, name } => {
+        ContentPart::Image { at, .. } => json!({ "type": "image", "source": source(at) }),
+        ContentPart::File { at, name } => {
             let mut it = json!({ "type": "document", "source": source(at) });
             if let Some(name) = name {
                 it["title"] = (*name).into();

@@ -11,7 +11,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    content::{self, Part, Where, compacted, kind, needed, parts},
+    content::{self, ContentPart, Where, compacted, kind, needed, parts},
     parts::{Manner, add_tools},
     wrong::untold,
 };
@@ -168,9 +168,9 @@ impl Talk<'_> {
         let (mut text, mut refusal) = (String::new(), String::new());
         for part in parts(&item["content"])? {
             match part {
-                Part::Text(more) => text.push_str(more),
-                Part::Refusal(more) => refusal.push_str(more),
-                Part::Image { .. } | Part::File { .. } => {
+                ContentPart::Text(more) => text.push_str(more),
+                ContentPart::Refusal(more) => refusal.push_str(more),
+                ContentPart::Image { .. } | ContentPart::File { .. } => {
                     return Err(untold("a message of the assistant has text only in this API"));
                 }
             }
@@ -212,12 +212,12 @@ impl Talk<'_> {
     fn output(&mut self, item: &Value) -> Result<(), Failure> {
         let id = needed(item, "call_id")?;
         let parts = parts(&item["output"])?;
-        let (seen, read): (Vec<Part<'_>>, Vec<Part<'_>>) = parts
+        let (seen, read): (Vec<ContentPart<'_>>, Vec<ContentPart<'_>>) = parts
             .into_iter()
-            .partition(|part| matches!(part, Part::Image { .. } | Part::File { .. }));
+            .partition(|part| matches!(part, ContentPart::Image { .. } | ContentPart::File { .. }));
         let mut text = String::new();
         for part in read {
-            if let Part::Text(more) | Part::Refusal(more) = part {
+            if let ContentPart::Text(more) | ContentPart::Refusal(more) = part {
                 text.push_str(more);
             }
         }
@@ -250,29 +250,31 @@ impl Talk<'_> {
 }
 
 /// Returns a content: a plain string if there is only one text, which every server accepts.
-fn said(parts: &[Part<'_>]) -> Result<Value, Failure> {
-    if let [Part::Text(text)] = parts {
+fn said(parts: &[ContentPart<'_>]) -> Result<Value, Failure> {
+    if let [ContentPart::Text(text)] = parts {
         return Ok((*text).into());
     }
     parts.iter().map(shown).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
-fn shown(part: &Part<'_>) -> Result<Value, Failure> {
+fn shown(part: &ContentPart<'_>) -> Result<Value, Failure> {
     Ok(match part {
-        Part::Text(text) | Part::Refusal(text) => json!({ "type": "text", "text": text }),
-        Part::Image { at: Where::Data { url, .. } | Where::Url(url), detail } => {
+        ContentPart::Text(text) | ContentPart::Refusal(text) => {
+            json!({ "type": "text", "text": text })
+        }
+        ContentPart::Image { at: Where::Data { url, .. } | Where::Url(url), detail } => {
             let mut image = json!({ "url": url });
             if let Some(detail) = detail {
                 image["detail"] = (*detail).into();
             }
             json!({ "type": "image_url", "image_url": image })
         }
-        Part::Image { at: Where::Id(_), .. } => {
+        ContentPart::Image { at: Where::Id(_), .. } => {
             return Err(untold(
                 "the chat API takes a picture by its data or its address, not by an id",
             ));
         }
-        Part::File { at, name } => {
+        ContentPart::File { at, name } => {
             let mut file = match at {
                 Where::Data { url, .. } => json!({ "file_data": url }),
                 Where::Id(id) => json!({ "file_id": id }),

@@ -7,7 +7,7 @@ use crate::protocol::Failure;
 
 /// A part of a message, or of the output of a call.
 #[derive(Debug, PartialEq)]
-pub(super) enum Part<'a> {
+pub(super) enum ContentPart<'a> {
     /// Text of any author.
     Text(&'a str),
     /// A refusal of the model, with its reason.
@@ -47,29 +47,30 @@ pub(super) enum Where<'a> {
 }
 
 /// Returns the parts of a `content` or an `output`: a text, or a list.
-pub(super) fn parts(content: &Value) -> Result<Vec<Part<'_>>, Failure> {
+pub(super) fn parts(content: &Value) -> Result<Vec<ContentPart<'_>>, Failure> {
     match content {
-        Value::String(text) => Ok(vec![Part::Text(text)]),
+        Value::String(text) => Ok(vec![ContentPart::Text(text)]),
         Value::Null => Ok(Vec::new()),
         Value::Array(parts) => parts.iter().map(part).collect(),
         other => Err(untold(format!("an item's content is a text or a list, not {other}"))),
     }
 }
 
-fn part(part: &Value) -> Result<Part<'_>, Failure> {
+fn part(part: &Value) -> Result<ContentPart<'_>, Failure> {
     let text = |key: &str| {
         part[key].as_str().ok_or_else(|| untold(format!("a part has no text `{key}`: {part}")))
     };
     let kind = part["type"].as_str().unwrap_or_default();
     match kind {
         "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => {
-            text("text").map(Part::Text)
+            text("text").map(ContentPart::Text)
         }
-        "refusal" => text("refusal").map(Part::Refusal),
-        "input_image" => {
-            Ok(Part::Image { at: place(part, ["image_url"])?, detail: part["detail"].as_str() })
-        }
-        "input_file" => Ok(Part::File {
+        "refusal" => text("refusal").map(ContentPart::Refusal),
+        "input_image" => Ok(ContentPart::Image {
+            at: place(part, ["image_url"])?,
+            detail: part["detail"].as_str(),
+        }),
+        "input_file" => Ok(ContentPart::File {
             at: place(part, ["file_data", "file_url"])?,
             name: part["filename"].as_str(),
         }),
@@ -103,8 +104,8 @@ pub(super) fn text(content: &Value) -> Result<String, Failure> {
     Ok(parts
         .iter()
         .filter_map(|part| match part {
-            Part::Text(text) | Part::Refusal(text) => Some(*text),
-            Part::Image { .. } | Part::File { .. } => None,
+            ContentPart::Text(text) | ContentPart::Refusal(text) => Some(*text),
+            ContentPart::Image { .. } | ContentPart::File { .. } => None,
         })
         .collect())
 }
@@ -158,15 +159,15 @@ mod tests {
         let url = "data:image/png;base64,AAAA";
         let data = Where::Data { media_type: "image/png", base64: "AAAA", url };
         let expected = [
-            Part::Text("look"),
-            Part::Image { at: data, detail: Some("low") },
-            Part::Image { at: Where::Url("https://x/y.png"), detail: None },
-            Part::File { at: Where::Id("file_1"), name: Some("a.pdf") },
-            Part::Refusal("no"),
+            ContentPart::Text("look"),
+            ContentPart::Image { at: data, detail: Some("low") },
+            ContentPart::Image { at: Where::Url("https://x/y.png"), detail: None },
+            ContentPart::File { at: Where::Id("file_1"), name: Some("a.pdf") },
+            ContentPart::Refusal("no"),
         ];
         assert_eq!(parts(&content).unwrap(), expected);
         assert_eq!(text(&content).unwrap(), "lookno");
-        assert_eq!(parts(&json!("plain")).unwrap(), [Part::Text("plain")]);
+        assert_eq!(parts(&json!("plain")).unwrap(), [ContentPart::Text("plain")]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(super) struct Manner<'a> {
     pub(super) model: &'a str,
     /// The chat API's name for the limit on output tokens.
     pub(super) max_tokens_as: &'a str,
-    /// Whether reasoning is sent back to the chat API.
+    /// True if reasoning is sent back to the chat API.
     pub(super) send_reasoning: bool,
 }
 

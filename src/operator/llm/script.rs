@@ -50,7 +50,7 @@ enum Turns {
 /// One answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Turn {
+struct ScriptedTurn {
     /// Applies only if the last item contains this text; such turns are not counted.
     when: Option<String>,
     /// Failures of the attempts before the one that is answered.
@@ -138,20 +138,20 @@ impl Script {
 }
 
 /// Parses a turn: a text, or a table.
-fn parse(turn: Value) -> Result<Turn, Failure> {
+fn parse(turn: Value) -> Result<ScriptedTurn, Failure> {
     let broken = |why: String| Failure::new(kind::MODEL, format!("the script's turn: {why}"));
     match turn {
-        Value::String(text) => Ok(Turn { text: Some(text), ..Turn::default() }),
-        other => Turn::deserialize(other).map_err(|error| broken(error.to_string())),
+        Value::String(text) => Ok(ScriptedTurn { text: Some(text), ..ScriptedTurn::default() }),
+        other => ScriptedTurn::deserialize(other).map_err(|error| broken(error.to_string())),
     }
 }
 
 /// Returns the turn for a conversation, or its number if there is none.
-fn chosen(turns: Vec<Turn>, request: &ModelRequest) -> Result<Turn, usize> {
+fn chosen(turns: Vec<ScriptedTurn>, request: &ModelRequest) -> Result<ScriptedTurn, usize> {
     let last = last_said(request);
-    let fits = |turn: &Turn| turn.when.as_ref().is_some_and(|when| last.contains(when));
+    let fits = |turn: &ScriptedTurn| turn.when.as_ref().is_some_and(|when| last.contains(when));
     let spoken = spoken(&request.items);
-    let (special, plain): (Vec<Turn>, Vec<Turn>) =
+    let (special, plain): (Vec<ScriptedTurn>, Vec<ScriptedTurn>) =
         turns.into_iter().partition(|turn| turn.when.is_some());
     let turn = special.into_iter().find(fits).or_else(|| plain.into_iter().nth(spoken));
     turn.ok_or(spoken + 1)
@@ -159,7 +159,7 @@ fn chosen(turns: Vec<Turn>, request: &ModelRequest) -> Result<Turn, usize> {
 
 /// Scripted turns of a model.
 #[derive(Debug)]
-pub struct ScriptedTurns(Vec<Turn>);
+pub struct ScriptedTurns(Vec<ScriptedTurn>);
 
 impl ScriptedTurns {
     /// Parses turns: each is a text, or a table as in a file of turns.
@@ -246,7 +246,7 @@ fn is_piece(event: &Value) -> bool {
     event["type"].as_str().is_some_and(|kind| kind.ends_with(".delta"))
 }
 
-impl Turn {
+impl ScriptedTurn {
     /// Returns the events that a provider would send.
     fn events(&self) -> Vec<Value> {
         let mut events = Vec::new();

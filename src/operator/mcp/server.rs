@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rmcp::{
     ClientHandler, RoleClient, ServiceError,
@@ -66,7 +67,7 @@ pub(super) struct Server {
 struct Connection {
     service: RunningService<RoleClient, Listener>,
     tools: Mutex<Option<Tools>>,
-    /// Whether the server announced a change of its tools.
+    /// True if the server announced a change of its tools.
     changed: Arc<AtomicBool>,
     /// Dropped after the service, which may still close the connection in an orderly way.
     child: Option<(Running, Complaints)>,
@@ -105,7 +106,7 @@ impl Server {
     pub(super) async fn tools(&self) -> Result<Tools, Failure> {
         let connection = self.connect().await?;
         if !connection.changed.swap(false, Ordering::AcqRel)
-            && let Some(tools) = &*connection.tools.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(tools) = &*connection.tools.lock()
         {
             return Ok(Arc::clone(tools));
         }
@@ -116,7 +117,7 @@ impl Server {
         let tools: BTreeMap<_, _> =
             listed.into_iter().map(|tool| (tool.name.to_string(), arguments_of(&tool))).collect();
         let tools = Arc::new(tools);
-        *connection.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tools));
+        *connection.tools.lock() = Some(Arc::clone(&tools));
         Ok(tools)
     }
 

@@ -4,10 +4,11 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use parking_lot::Mutex;
 use rmcp::{RoleClient, transport::async_rw::AsyncRwTransport};
 use tokio::{
     io::{AsyncRead, ReadBuf},
@@ -105,7 +106,7 @@ impl AsyncRead for Talk {
 
 impl Complaints {
     fn add(&self, bytes: &[u8]) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.extend(bytes);
         let over = kept.len().saturating_sub(TAIL);
         drop(kept.drain(..over));
@@ -113,7 +114,7 @@ impl Complaints {
 
     /// Returns the last line, if there is one.
     pub(super) fn last(&self) -> Option<String> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
         Some(line.chars().take(200).collect())

@@ -86,7 +86,7 @@ impl Templates {
         }
     }
 
-    /// Why a template was not rendered; a name that is not defined is named.
+    /// Returns the reason why a template was not rendered; a name that is not defined is named.
     fn reason(&self, template: &str, error: &minijinja::Error) -> String {
         let parsed = self.environment.template_from_str(template);
         let missing = parsed.ok().filter(|_| error.kind() == ErrorKind::UndefinedError);

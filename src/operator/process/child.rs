@@ -46,7 +46,7 @@ impl Default for Limits {
 
 /// The way in which a child ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum ChildEnd {
     /// It exited.
     Exited(Exit),
     /// It did not start.
@@ -111,7 +111,7 @@ impl Running {
     }
 
     /// Reads the output until the child or its attempt ends. Afterwards its process group is dead.
-    pub(super) async fn finish(mut self, task: &Task, limits: Limits) -> io::Result<End> {
+    pub(super) async fn finish(mut self, task: &Task, limits: Limits) -> io::Result<ChildEnd> {
         let wall = async {
             match limits.wall {
                 Some(wall) => tokio::time::sleep(wall).await,
@@ -137,7 +137,7 @@ impl Running {
                     biased;
                     () = task.cancel.cancelled() => {
                         self.terminate(pump, pumping, limits.terminate).await?;
-                        break Err(End::Canceled);
+                        break Err(ChildEnd::Canceled);
                     }
                     () = task.reported.cancelled() => {
                         let exit = async {
@@ -147,13 +147,13 @@ impl Running {
                             }
                         };
                         let _ = timeout(limits.report, exit).await;
-                        break Err(End::Reported);
+                        break Err(ChildEnd::Reported);
                     }
-                    () = &mut wall => break Err(End::TooLong),
+                    () = &mut wall => break Err(ChildEnd::TooLong),
                     pumped = &mut pump, if pumping => {
                         pumping = false;
                         if let Err(Overflow) = pumped {
-                            break Err(End::Overflow);
+                            break Err(ChildEnd::Overflow);
                         }
                     }
                     status = self.0.child.wait() => {
@@ -162,7 +162,7 @@ impl Running {
                         if pumping
                             && let Ok(Err(Overflow)) = timeout(limits.drain, pump).await
                         {
-                            break Err(End::Overflow);
+                            break Err(ChildEnd::Overflow);
                         }
                         break Ok(status);
                     }
@@ -175,8 +175,8 @@ impl Running {
         }
         Ok(match (ended, self.0.not_started()) {
             (Err(end), _) => end,
-            (Ok(_), Some(why)) => End::NotStarted(why),
-            (Ok(status), None) => End::Exited(Exit { status, stdout, stderr }),
+            (Ok(_), Some(why)) => ChildEnd::NotStarted(why),
+            (Ok(status), None) => ChildEnd::Exited(Exit { status, stdout, stderr }),
         })
     }
 

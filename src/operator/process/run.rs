@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{
     argv::{self, Templates},
-    child::{End, Limits, Running},
+    child::{ChildEnd, Limits, Running},
     outcome,
 };
 use crate::{
@@ -167,7 +167,7 @@ impl Process {
         task: &Task,
         program: &str,
         prepared: &Prepared,
-        end: io::Result<End>,
+        end: io::Result<ChildEnd>,
     ) -> Result<Reply, Failure> {
         // After a report the exit status does not matter.
         if task.reported.is_cancelled() {
@@ -175,7 +175,7 @@ impl Process {
         }
         let environment = prepared.provisioned.as_ref();
         match end {
-            Ok(End::Exited(exit)) => {
+            Ok(ChildEnd::Exited(exit)) => {
                 let broken = environment.and_then(|it| it.broken(exit.status.success()));
                 if let Some(broken) = broken {
                     return Err(failure_of(broken));
@@ -184,15 +184,15 @@ impl Process {
                 let output = outcome::outcome(program, exit, task.agent.check)?;
                 Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
             }
-            Ok(End::NotStarted(NotStarted::Boundary(error))) => Err(failure_of(error)),
-            Ok(End::NotStarted(NotStarted::Program(error))) => Err(match environment {
+            Ok(ChildEnd::NotStarted(NotStarted::Boundary(error))) => Err(failure_of(error)),
+            Ok(ChildEnd::NotStarted(NotStarted::Program(error))) => Err(match environment {
                 Some(_) => outcome::not_started_within(program, &error),
                 None => outcome::not_started(program, &error),
             }),
-            Ok(End::Canceled) => Err(given_up()),
-            Ok(End::Reported) => Ok(Reply::Parked),
-            Ok(End::Overflow) => Err(outcome::overflow(program, self.limits.stdout)),
-            Ok(End::TooLong) => Err(match environment {
+            Ok(ChildEnd::Canceled) => Err(given_up()),
+            Ok(ChildEnd::Reported) => Ok(Reply::Parked),
+            Ok(ChildEnd::Overflow) => Err(outcome::overflow(program, self.limits.stdout)),
+            Ok(ChildEnd::TooLong) => Err(match environment {
                 Some(environment) => failure_of(environment.too_long()),
                 None => given_up(),
             }),

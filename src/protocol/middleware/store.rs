@@ -268,10 +268,10 @@ pub struct Layered<S> {
 }
 
 /// The store itself, at the end of the stack.
-struct End<'a, S>(&'a S);
+struct Innermost<'a, S>(&'a S);
 
 #[async_trait]
-impl<S: StateStore> StoreWriteNext for End<'_, S> {
+impl<S: StateStore> StoreWriteNext for Innermost<'_, S> {
     async fn write(
         &self,
         scope: &Scope,
@@ -287,14 +287,14 @@ impl<S: StateStore> StoreWriteNext for End<'_, S> {
 }
 
 #[async_trait]
-impl<S: StateStore> StoreReadNext for End<'_, S> {
+impl<S: StateStore> StoreReadNext for Innermost<'_, S> {
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
         StateStore::read(self.0, scope, key).await
     }
 }
 
 #[async_trait]
-impl<S: StateStore> StoreOtherNext for End<'_, S> {
+impl<S: StateStore> StoreOtherNext for Innermost<'_, S> {
     async fn other(&self, scope: &Scope, asked: StoreQuestion) -> Result<StoreAnswer, StateError> {
         let store = self.0;
         Ok(match asked {
@@ -326,7 +326,7 @@ impl<S: StateStore> StoreOtherNext for End<'_, S> {
 
 impl<S: StateStore> Layered<S> {
     async fn ask(&self, scope: &Scope, asked: StoreQuestion) -> Result<StoreAnswer, StateError> {
-        self.stack.other_with(scope, asked, &End(&self.store)).await
+        self.stack.other_with(scope, asked, &Innermost(&self.store)).await
     }
 
     async fn keys(&self, scope: &Scope, asked: StoreQuestion) -> Result<Vec<String>, StateError> {
@@ -344,11 +344,11 @@ fn odd() -> StateError {
 #[async_trait]
 impl<S: StateStore> StateStore for Layered<S> {
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
-        self.stack.read_with(scope, key, &End(&self.store)).await
+        self.stack.read_with(scope, key, &Innermost(&self.store)).await
     }
 
     async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
-        self.stack.write_with(scope, key, value, None, &End(&self.store)).await
+        self.stack.write_with(scope, key, value, None, &Innermost(&self.store)).await
     }
 
     async fn write_hinted(
@@ -358,7 +358,7 @@ impl<S: StateStore> StateStore for Layered<S> {
         value: Value,
         options: &StoreOptions,
     ) -> Result<(), StateError> {
-        self.stack.write_with(scope, key, value, Some(options), &End(&self.store)).await
+        self.stack.write_with(scope, key, value, Some(options), &Innermost(&self.store)).await
     }
 
     async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {

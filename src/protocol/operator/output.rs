@@ -59,7 +59,7 @@ pub struct SubDispatchRecord {
     pub name: String,
     /// The duration.
     pub duration: DurationMs,
-    /// Whether it succeeded.
+    /// True if it succeeded.
     pub success: bool,
 }
 

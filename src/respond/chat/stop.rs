@@ -25,7 +25,7 @@ impl Stops {
     /// Reads the parameter `stop` of a body: a text, or up to four.
     ///
     /// # Errors
-    /// When it is something else.
+    /// Fails when it is something else.
     pub fn read(body: &Value) -> Result<Self, Refused> {
         let Value::Object(map) = body else { return Ok(Self::default()) };
         let fields = Fields::at(map, "");
@@ -54,7 +54,7 @@ impl Stops {
         (!self.texts.is_empty()).then(|| self.texts.clone().into())
     }
 
-    /// Whether one of them was met.
+    /// Returns true if one of them was met.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }

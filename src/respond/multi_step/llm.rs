@@ -30,7 +30,7 @@ impl LlmModel {
     /// The model of an operator that a configuration declares.
     ///
     /// # Errors
-    /// When it declares no such operator, or one that asks no model itself.
+    /// Fails when it declares no such operator, or one that asks no model itself.
     pub fn declared(operators: &Declared, name: &str) -> Result<Self, NoModel> {
         Self::of(&operators.alone(), name)
     }
@@ -38,7 +38,7 @@ impl LlmModel {
     /// The model of an operator of a host.
     ///
     /// # Errors
-    /// When there is no such operator, or it asks no model itself.
+    /// Fails when there is no such operator, or it asks no model itself.
     pub fn of(operators: &Registry, name: &str) -> Result<Self, NoModel> {
         let found = operators.get(name).filter(|backend| backend.is_model());
         let backend = found.ok_or_else(|| NoModel(name.to_owned()))?;

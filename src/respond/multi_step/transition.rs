@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     flow::response::{
-        Approve, Begin, Face, Judge, LoopLimits, LoopSettings, Moment, Owner, ResponseFlow, Sums,
-        Turn, Verdict, user_message,
+        Approve, Begin, Face, Judge, LoopAction, LoopLimits, LoopSettings, Moment, Owner,
+        ResponseFlow, RuleVerdict, Sums, user_message,
     },
     journal::{Outcome, Usage},
     protocol::{
@@ -76,8 +76,8 @@ impl ToolLoop {
         for (place, step) in chain.iter().enumerate() {
             while begun.len() <= place {
                 match flow.turn(&Plain) {
-                    Turn::Begin(more) => begun.extend(more),
-                    Turn::Wait | Turn::Done { .. } | Turn::Stop(_) => {
+                    LoopAction::Begin(more) => begun.extend(more),
+                    LoopAction::Wait | LoopAction::Done { .. } | LoopAction::Stop(_) => {
                         let message = format!("step {} is none of this loop's", step.id);
                         return Err(Failure::new(kind::REFUSED, message));
                     }
@@ -94,12 +94,12 @@ impl ToolLoop {
             ));
         }
         Ok(match flow.turn(&Plain) {
-            Turn::Begin(begins) => {
+            LoopAction::Begin(begins) => {
                 NextAction::AppendSteps(begins.iter().map(|it| step(it, &flow, &request)).collect())
             }
-            Turn::Done { value, .. } => NextAction::Complete(value.to_value()),
-            Turn::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
-            Turn::Wait => {
+            LoopAction::Done { value, .. } => NextAction::Complete(value.to_value()),
+            LoopAction::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
+            LoopAction::Wait => {
                 let failure = Failure::new(kind::REFUSED, "a step of the chain has not ended");
                 NextAction::Fail(payload(&failure))
             }
@@ -203,7 +203,7 @@ impl Judge for Plain {
         Ok(Value::from(text).into())
     }
 
-    fn rule(&self, _: &Moment<'_>, _: &Sums) -> Result<Verdict, Failure> {
-        Ok(Verdict::default())
+    fn rule(&self, _: &Moment<'_>, _: &Sums) -> Result<RuleVerdict, Failure> {
+        Ok(RuleVerdict::default())
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     protocol::{Json, RunId, StoreOptions},
     store::{
         ArtifactRow, ChargeRow, Check, Checked, Errand, Header, IdempotencyRow, Loaded, OutboxRow,
-        PAGE_BYTES, PAGE_ENTRIES, Part, RunFilter, RunStatus, Store, StoreError, Want, Write,
+        PAGE_BYTES, PAGE_ENTRIES, Partition, RunFilter, RunStatus, Store, StoreError, Want, Write,
     },
 };
 
@@ -295,10 +295,10 @@ pub fn due_runs_come_soonest_first_and_only_of_their_partitions(store: &dyn Stor
     for (num, wake_at_ms) in wakes.into_iter().chain([(257, Some(40)), (512, Some(50))]) {
         begin(store, Header { wake_at_ms, ..header(num) });
     }
-    let all: Vec<Part> = Part::all().collect();
+    let all: Vec<Partition> = Partition::all().collect();
     assert_eq!(store.due(&all, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);
     assert_eq!(store.due(&all, u64::MAX, 1).unwrap(), [(3, 0)]);
-    let of = |runs: &[u64]| runs.iter().map(|run| Part::of(*run)).collect::<Vec<_>>();
+    let of = |runs: &[u64]| runs.iter().map(|run| Partition::of(*run)).collect::<Vec<_>>();
     assert_eq!(store.due(&of(&[1, 5]), 99, 10).unwrap(), [(1, 30), (257, 40), (5, 99)]);
     assert_eq!(store.due(&of(&[0, 2]), 99, 10).unwrap(), [(2, 10), (512, 50)]);
     assert_eq!(store.due(&of(&[513]), 99, 1).unwrap(), [(1, 30)]);

@@ -213,7 +213,7 @@ impl DurableState {
     /// Returns a transient value, if there is one.
     pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
         let now_ms = self.clock.now_ms();
-        let transient = self.transient();
+        let transient = self.transient.lock();
         if transient.rows.is_empty() {
             return None;
         }
@@ -229,7 +229,7 @@ impl DurableState {
     /// Returns the transient values of a scope whose keys start with `prefix`, sorted by key.
     fn transients(&self, scope: &str, prefix: &str) -> Vec<Arc<StateRow>> {
         let now_ms = self.clock.now_ms();
-        let transient = self.transient();
+        let transient = self.transient.lock();
         transient
             .rows
             .range((scope.to_owned(), prefix.to_owned())..)

@@ -1,11 +1,9 @@
 //! The path of batches: submitted, durable, acknowledged.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::tables::Tables;
 use crate::store::{
@@ -16,7 +14,7 @@ use crate::store::{
 /// A store in memory. Commits and acknowledges at once, or only on request.
 #[derive(Default)]
 pub struct Memory {
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
     held: bool,
 }
 
@@ -58,29 +56,29 @@ impl Memory {
 
     /// Returns the number of batches that wait for a commit.
     pub fn waiting(&self) -> usize {
-        self.lock().waiting.len()
+        self.inner.lock().waiting.len()
     }
 
     /// Returns the number of results that wait to be sent.
     pub fn unacknowledged(&self) -> usize {
-        self.lock().acks.len()
+        self.inner.lock().acks.len()
     }
 
     /// Returns the position of the last commit.
     pub fn position(&self) -> u64 {
-        self.lock().commits.len() as u64
+        self.inner.lock().commits.len() as u64
     }
 
     /// Returns the commits with positions over `after`, in order, across crashes.
     pub fn commits(&self, after: u64) -> Vec<Commit> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.commits.iter().filter(|commit| commit.position > after).cloned().collect()
     }
 
     /// Makes about the next `group` batches durable together, or fails them all. Takes them in the
     /// order of a real database's writer.
     pub fn commit(&self, group: usize) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut left = group.min(inner.waiting.len());
         while left > 0 {
             let rows = Weight { rows: left, bytes: usize::MAX };
@@ -95,7 +93,7 @@ impl Memory {
 
     /// Sends the next result. Returns false if there is none.
     pub fn acknowledge(&self) -> bool {
-        let next = self.lock().acks.pop_front();
+        let next = self.inner.lock().acks.pop_front();
         // The callback may submit again, so the lock must be released first.
         match next {
             Some((ack, verdict)) => {
@@ -108,14 +106,14 @@ impl Memory {
 
     /// Makes all commits fail with `error` from now on, or succeed again.
     pub fn fail_with(&self, error: Option<StoreError>) {
-        self.lock().failure = error;
+        self.inner.lock().failure = error;
     }
 
     /// Returns the store after a crash, with everything that was durable. Waiting batches are lost
     /// without an acknowledgement.
     #[must_use]
     pub fn crash(&self) -> Self {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let tables = std::mem::take(&mut inner.tables);
         let commits = std::mem::take(&mut inner.commits);
         let unheard = std::mem::take(&mut inner.waiting);
@@ -125,10 +123,6 @@ impl Memory {
         let (last_run, last_lsn) = tables.high_water();
         let inner = Inner { tables, commits, last_lsn, last_run, ..Inner::default() };
         Self { inner: Mutex::new(inner), held: self.held }
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,31 +152,31 @@ impl Writer for Memory {
         if self.held {
             // Every batch has the same weight, because the batches of a simulation are small.
             let weight = Weight { rows: 1, bytes: 0 };
-            self.lock().waiting.push(run_of(&batch), weight, batch);
+            self.inner.lock().waiting.push(run_of(&batch), weight, batch);
             return;
         }
-        let (ack, verdict) = self.lock().take_in(batch);
+        let (ack, verdict) = self.inner.lock().take_in(batch);
         ack(verdict);
     }
 
     fn next_lsn(&self) -> u64 {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.last_lsn += 1;
         inner.last_lsn
     }
 
     fn next_run(&self) -> u64 {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.last_run += 1;
         inner.last_run
     }
 
     fn last_run(&self) -> u64 {
-        self.lock().last_run
+        self.inner.lock().last_run
     }
 
     fn reserve_run(&self, run: u64) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let is_free = inner.last_run < run;
         inner.last_run = inner.last_run.max(run);
         is_free

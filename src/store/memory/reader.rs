@@ -1,6 +1,8 @@
 //! The read side: only durable data is visible.
 
-use std::{collections::BTreeMap, sync::MutexGuard};
+use std::collections::BTreeMap;
+
+use parking_lot::MutexGuard;
 
 use super::{Memory, batches::Inner, tables::Tables};
 use crate::{
@@ -8,7 +10,7 @@ use crate::{
     protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Part, Reader, Retired,
+        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Partition, Reader, Retired,
         RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
         TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
     },
@@ -22,7 +24,7 @@ impl Memory {
     /// The tables, for somebody who may wait for a read.
     fn reading(&self) -> MutexGuard<'_, Inner> {
         may_wait();
-        self.lock()
+        self.inner.lock()
     }
 }
 
@@ -87,13 +89,13 @@ impl Reader for Memory {
 
     fn due(
         &self,
-        parts: &[Part],
+        parts: &[Partition],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {
         self.read(|tables| {
             let headers = tables.headers.values();
-            let of_parts = headers.filter(|header| parts.contains(&Part::of(header.num)));
+            let of_parts = headers.filter(|header| parts.contains(&Partition::of(header.num)));
             let mut due: Vec<(u64, u64)> = of_parts
                 .filter_map(|header| Some((header.num, header.wake_at_ms?)))
                 .filter(|(_, at)| *at <= until_ms)

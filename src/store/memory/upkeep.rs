@@ -18,7 +18,7 @@ impl Store for Memory {
 #[async_trait]
 impl Upkeep for Memory {
     fn space(&self) -> Result<Space, StoreError> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let tables = &inner.tables;
         let rows = tables.journal.values().map(|row| row.bytes.len());
         let values = tables.state.values().map(|row| row.key.len() + row.value.len());
@@ -29,7 +29,7 @@ impl Upkeep for Memory {
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
         let (runs, state, blobs) = {
-            let inner = self.lock();
+            let inner = self.inner.lock();
             let tables = &inner.tables;
             let runs: Vec<u64> = tables.headers.keys().copied().collect();
             let blobs: Vec<_> =

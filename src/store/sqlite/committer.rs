@@ -18,7 +18,7 @@ use super::{
     header, idempotency, journal,
     mark::{self, Mark, MarkFile},
     meta,
-    place::Place,
+    place::StorePath,
     state, tokens, write,
 };
 use crate::{
@@ -43,7 +43,7 @@ pub struct Committer {
     /// The health, for all watchers.
     health: watch::Sender<Health>,
     /// The expected location of the files.
-    place: Place,
+    place: StorePath,
     /// The mark file, which records how far the database has come for the next start.
     mark: MarkFile,
     /// True if the next commit must increment the mark.
@@ -57,23 +57,23 @@ pub struct Committer {
 }
 
 /// The result of a batch.
-type Verdict = Result<(), StoreError>;
+type BatchResult = Result<(), StoreError>;
 
 /// The reason why a batch was not written.
-enum Stop {
+enum BatchFailure {
     /// Only this batch is refused. It has written nothing.
     Refused(StoreError),
     /// The transaction failed.
     Failed(rusqlite::Error),
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for BatchFailure {
     fn from(error: StoreError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<rusqlite::Error> for Stop {
+impl From<rusqlite::Error> for BatchFailure {
     fn from(error: rusqlite::Error) -> Self {
         Self::Failed(error)
     }
@@ -87,7 +87,7 @@ impl Committer {
     /// Fails when the revoked tokens cannot be read.
     pub fn new(
         mut conn: Connection,
-        place: Place,
+        place: StorePath,
         mark: MarkFile,
         delay: Duration,
     ) -> Result<Self, StoreError> {
@@ -219,7 +219,7 @@ impl Committer {
 
     /// Returns the result of each batch of a group that is now durable, or the error of the whole
     /// group.
-    fn transact(&mut self, group: &[Batch]) -> Result<Vec<Verdict>, StoreError> {
+    fn transact(&mut self, group: &[Batch]) -> Result<Vec<BatchResult>, StoreError> {
         if let Health::Lost(error) = &*self.health.borrow() {
             return Err(error.clone());
         }
@@ -281,7 +281,7 @@ impl Committer {
     }
 
     /// Writes a group durably. Returns the results, and the tokens that were revoked.
-    fn write(&self, group: &[Batch]) -> rusqlite::Result<(Vec<Verdict>, HashSet<String>)> {
+    fn write(&self, group: &[Batch]) -> rusqlite::Result<(Vec<BatchResult>, HashSet<String>)> {
         let tx = self.begin()?;
         let mut revoked = HashSet::new();
         let mut verdicts = Vec::with_capacity(group.len());
@@ -293,8 +293,8 @@ impl Committer {
                     revoked.extend(ids.map(str::to_owned));
                     verdicts.push(Ok(()));
                 }
-                Err(Stop::Refused(error)) => verdicts.push(Err(error)),
-                Err(Stop::Failed(error)) => return Err(error),
+                Err(BatchFailure::Refused(error)) => verdicts.push(Err(error)),
+                Err(BatchFailure::Failed(error)) => return Err(error),
             }
         }
         if self.mark_is_due {
@@ -314,27 +314,27 @@ fn apply(
     tx: &Transaction<'_>,
     batch: &Batch,
     is_revoked: impl Fn(&str) -> bool,
-) -> Result<(), Stop> {
+) -> Result<(), BatchFailure> {
     for check in &batch.checks {
         match check {
             Check::TokenLive(jti) => {
                 if is_revoked(jti) {
-                    return Err(Stop::Refused(StoreError::Revoked { jti: jti.clone() }));
+                    return Err(BatchFailure::Refused(StoreError::Revoked { jti: jti.clone() }));
                 }
             }
             Check::RunAt { run, cursor } => {
                 if !header::is_at(tx, *run, *cursor)? {
-                    return Err(Stop::Refused(StoreError::Moved { run: *run }));
+                    return Err(BatchFailure::Refused(StoreError::Moved { run: *run }));
                 }
             }
             Check::MetaIs { key, value } => {
                 if meta::one(tx, key)? != *value {
-                    return Err(Stop::Refused(StoreError::Changed { key: key.clone() }));
+                    return Err(BatchFailure::Refused(StoreError::Changed { key: key.clone() }));
                 }
             }
             Check::KeyFree { principal, route, key } => {
                 if !idempotency::is_free(tx, principal, route, key)? {
-                    return Err(Stop::Refused(StoreError::KeyUsed { key: key.clone() }));
+                    return Err(BatchFailure::Refused(StoreError::KeyUsed { key: key.clone() }));
                 }
             }
         }
@@ -342,13 +342,13 @@ fn apply(
     let mut plans = Vec::new();
     for each in &batch.writes {
         if let Write::ChangeState(changes) = each {
-            plans.push(state::plan::<Stop>(tx, changes).map_err(of_a_row)?);
+            plans.push(state::plan::<BatchFailure>(tx, changes).map_err(of_a_row)?);
         }
     }
     if let Some(run) = &batch.run {
         let num = run.header.num;
         if !header::write(tx, run)? {
-            return Err(Stop::Refused(StoreError::Moved { run: num }));
+            return Err(BatchFailure::Refused(StoreError::Moved { run: num }));
         }
         for row in &run.entries {
             journal::append(tx, num, row)?;
@@ -370,10 +370,10 @@ fn apply(
 
 /// Converts an unreadable row to a refusal of the batch that needs it. Other batches of the group
 /// are not affected.
-fn of_a_row(stop: Stop) -> Stop {
+fn of_a_row(stop: BatchFailure) -> BatchFailure {
     match stop {
-        Stop::Failed(error) if is_of_a_row(&error) => {
-            Stop::Refused(database("read what is to be changed")(error))
+        BatchFailure::Failed(error) if is_of_a_row(&error) => {
+            BatchFailure::Refused(database("read what is to be changed")(error))
         }
         stop => stop,
     }

@@ -6,7 +6,7 @@ use super::{
     error::{Unreadable, in_row},
     value::{bits, from_bits, int, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{Header, Part, Retired, RunFilter, RunStatus, RunWrite};
+use crate::store::{Header, Partition, Retired, RunFilter, RunStatus, RunWrite};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -248,7 +248,7 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
 }
 
 /// Partitions as a JSON list of their numbers.
-fn list_of(parts: &[Part]) -> String {
+fn list_of(parts: &[Partition]) -> String {
     let numbers: Vec<String> = parts.iter().map(|part| part.number().to_string()).collect();
     format!("[{}]", numbers.join(","))
 }
@@ -256,7 +256,7 @@ fn list_of(parts: &[Part]) -> String {
 /// Runs of some partitions that are due: (run, wake_at_ms), soonest first.
 pub fn due(
     conn: &Connection,
-    parts: &[Part],
+    parts: &[Partition],
     until_ms: u64,
     at_most: usize,
 ) -> rusqlite::Result<Vec<(u64, u64)>> {

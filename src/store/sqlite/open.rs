@@ -22,7 +22,7 @@ use super::{
     format,
     lock::{self, Lock},
     mark::{Mark, MarkFile},
-    place::Place,
+    place::StorePath,
     pool::Pool,
     restore, retention, upgrade,
     writer::Queue,
@@ -142,7 +142,7 @@ impl Sqlite {
         mark.begin(&found);
         let readers =
             (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
-        let place = Place::of(dir, &[lock::NAME, DATABASE, LOG[0], LOG[1]]);
+        let place = StorePath::of(dir, &[lock::NAME, DATABASE, LOG[0], LOG[1]]);
         let committer = Committer::new(conn, place, mark, options.commit_delay)?;
         let health = committer.watch();
         Ok(Arc::new(Self {

@@ -9,7 +9,7 @@ use std::{
 use crate::store::StoreError;
 
 /// The location at which a store was opened.
-pub struct Place {
+pub struct StorePath {
     dir: PathBuf,
     files: Vec<(PathBuf, Id)>,
 }
@@ -17,7 +17,7 @@ pub struct Place {
 /// The device and inode number of a file.
 type Id = (u64, u64);
 
-impl Place {
+impl StorePath {
     /// Records the current files of `dir` with these names. Missing files are skipped.
     pub fn of(dir: &Path, names: &[&str]) -> Self {
         // The working directory may change later.
@@ -73,7 +73,7 @@ mod tests {
         let dir = root.path().join("data");
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("lock"), "").unwrap();
-        let place = Place::of(&dir, &["lock", "none"]);
+        let place = StorePath::of(&dir, &["lock", "none"]);
         place.check().unwrap();
 
         fs::rename(dir.join("lock"), dir.join("kept")).unwrap();

@@ -1,10 +1,8 @@
 //! The readers: a few read-only connections, each lent to one call at a time.
 
-use std::{
-    ops::Deref,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-};
+use std::ops::Deref;
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
 
 use crate::store::{StoreError, threads::may_wait};
@@ -34,7 +32,7 @@ impl Pool {
     /// Returns [`StoreError::Closed`] after [`Pool::close`].
     pub fn lend(&self) -> Result<Loan<'_>, StoreError> {
         may_wait();
-        let mut shelf = self.shelf();
+        let mut shelf = self.shelf.lock();
         loop {
             if shelf.closed {
                 return Err(StoreError::Closed);
@@ -43,23 +41,19 @@ impl Pool {
                 shelf.lent += 1;
                 return Ok(Loan { pool: self, connection: Some(connection) });
             }
-            shelf = self.returned.wait(shelf).unwrap_or_else(PoisonError::into_inner);
+            self.returned.wait(&mut shelf);
         }
     }
 
     /// Closes all connections. Waits for those that are lent.
     pub fn close(&self) {
-        let mut shelf = self.shelf();
+        let mut shelf = self.shelf.lock();
         shelf.closed = true;
         self.returned.notify_all();
         while shelf.lent > 0 {
-            shelf = self.returned.wait(shelf).unwrap_or_else(PoisonError::into_inner);
+            self.returned.wait(&mut shelf);
         }
         shelf.idle.clear();
-    }
-
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,7 +73,7 @@ impl Deref for Loan<'_> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        let mut shelf = self.pool.shelf();
+        let mut shelf = self.pool.shelf.lock();
         shelf.lent -= 1;
         shelf.idle.extend(self.connection.take());
         self.pool.returned.notify_all();

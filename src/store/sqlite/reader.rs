@@ -14,9 +14,9 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, OutboxRow, PageMark, Part, Reader, Retired, RunFilter, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
-        Want,
+        IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired, RunFilter,
+        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow,
+        TokenRow, Want,
     },
 };
 
@@ -45,7 +45,7 @@ impl Reader for Sqlite {
 
     fn due(
         &self,
-        parts: &[Part],
+        parts: &[Partition],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {

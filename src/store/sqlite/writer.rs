@@ -3,11 +3,12 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use super::{committer::Committer, lock::Lock};
@@ -99,7 +100,7 @@ impl Queue {
     /// Fails when the final checkpoint fails. No data is lost.
     pub fn close(&self) -> Result<(), StoreError> {
         self.waiting.close();
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock();
         match thread.take() {
             // The last owner may be dropped inside an ack, on this thread. The thread then ends by
             // itself.
@@ -112,14 +113,10 @@ impl Queue {
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     fn push(&self, batch: Batch) -> Result<(), Batch> {
         let weight = batch.weight();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(batch);
         }
@@ -130,7 +127,7 @@ impl Waiting {
     }
 
     fn has_room(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES;
         state.closed || !is_full
     }
@@ -149,18 +146,16 @@ impl Waiting {
 
     /// Waits for batches, for so long where it is given.
     fn next(&self, patience: Option<Duration>) -> Next {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.batches.is_empty() {
             if state.closed {
                 return Next::End;
             }
             let Some(patience) = patience else {
-                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.filled.wait(&mut state);
                 continue;
             };
-            let (after, waited) =
-                self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
-            state = after;
+            let waited = self.filled.wait_for(&mut state, patience);
             if waited.timed_out() && state.batches.is_empty() && !state.closed {
                 return Next::Idle;
             }
@@ -172,7 +167,7 @@ impl Waiting {
     }
 
     fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.filled.notify_all();
         self.emptied.notify_waiters();
     }
@@ -186,7 +181,7 @@ impl Drop for Ending {
         self.0.close();
         // The remaining batches are dropped without a result. Their submitters notice that the ack
         // is gone.
-        let left = std::mem::take(&mut self.0.lock().batches);
+        let left = std::mem::take(&mut self.0.state.lock().batches);
         drop(left);
     }
 }
@@ -247,7 +242,7 @@ mod tests {
         let ((), group) = tokio::join!(waiting.room(), async { waiting.next(None) });
         let Next::Commit(group) = group else { panic!("there was something") };
         assert!(group.len() > 1);
-        while !waiting.lock().batches.is_empty() {
+        while !waiting.state.lock().batches.is_empty() {
             waiting.next(None);
         }
         (0..=WAITING).for_each(|_| assert!(waiting.push(batch()).is_ok()));

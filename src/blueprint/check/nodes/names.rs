@@ -120,7 +120,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// What a map goes over; gives the schema of an item.
+    /// Checks the list of a map, and returns the schema of an item.
     pub(super) fn over(&mut self, node: &Node<'_>) -> Option<Value> {
         let at = pointer(&node.at, "over");
         let schema = match node.get("over") {

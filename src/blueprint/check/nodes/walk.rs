@@ -51,7 +51,7 @@ impl Scope {
         self.names.insert(name.to_owned(), schema);
     }
 
-    /// What was set after `before`.
+    /// Returns the names that were set after `before`.
     pub(super) fn since(&self, before: &Self) -> Vec<(String, Option<Value>)> {
         let new = self.names.iter().filter(|(name, _)| !before.names.contains_key(*name));
         new.map(|(name, schema)| (name.clone(), schema.clone())).collect()

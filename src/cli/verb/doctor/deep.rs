@@ -20,7 +20,7 @@ const WHAT: &str = "storage";
 /// The most lines of damage that are shown.
 const SHOWN: usize = 1_000;
 
-/// What the check found, as lines of the doctor.
+/// Returns the findings of the check, as lines of the doctor.
 pub(super) async fn check(cx: &Context) -> Vec<Line> {
     let mut found = Found::new(cx.terminal);
     let checked = match owner(cx).await {
@@ -89,7 +89,7 @@ async fn online(client: &Client, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// What was found so far; how far it is stands on stderr.
+/// The findings so far. The progress is on stderr.
 struct Found {
     terminal: Terminal,
     lines: Vec<Line>,

@@ -26,7 +26,7 @@ use crate::{
 
 const WHAT: &str = "upgrade";
 
-/// What would change, what it takes, and which open runs would go another way.
+/// Reports what would change, the disk space it needs, and the open runs that would diverge.
 pub(super) async fn check(cx: &Context, binary: &Path) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Err(error) = look(cx, binary, &mut lines).await {
@@ -75,7 +75,7 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
     Ok(())
 }
 
-/// What the first start would change.
+/// Returns the changes of the first start.
 fn change(known: &Known, format: u32, name: &str) -> Line {
     let Known { program, database, entry, .. } = known;
     let is = format!("{name} is moonswarm {program}");
@@ -168,7 +168,7 @@ async fn ask(binary: &Path, data: &Path, verb: &[&str]) -> Result<Output> {
         .with_context(|| format!("start {}", binary.display()))
 }
 
-/// What it printed, whatever its exit code says of it.
+/// Reads its output, regardless of its exit code.
 fn read<T: DeserializeOwned>(output: &Output) -> Result<T> {
     match serde_json::from_slice(&output.stdout) {
         Ok(it) => Ok(it),

@@ -1,8 +1,9 @@
 //! The operators of these tests: models that say what they are told to, and a server of tools.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
@@ -92,7 +93,7 @@ impl Backend for Scripted {
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         task.reporter.delivered(Delivery { worker: "model".into() });
         let request: ModelRequest = input.decode().expect("a model is asked as a model");
-        self.asked.lock().unwrap().push(request.clone());
+        self.asked.lock().push(request.clone());
         let (items, stop) = match self.answer(&request) {
             Ok(said) => said,
             Err(other) if other["wait"].is_string() => {

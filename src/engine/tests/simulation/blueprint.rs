@@ -46,7 +46,7 @@ pub struct Flow {
     pub node: Node,
     /// Fresh histories after the first.
     pub rounds: u32,
-    /// Whether a compensation is registered before anything else.
+    /// True if a compensation is registered before anything else.
     pub defers: bool,
 }
 

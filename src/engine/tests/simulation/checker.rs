@@ -114,7 +114,7 @@ impl Judge<'_> {
             .any(|(_, write)| matches!(write, Write::PutEvidence(row) if row.body == text))
     }
 
-    /// Whether an answer rests on what was durable by then.
+    /// Returns true if an answer rests on what was durable by then.
     fn is_kept(&self, ask: &Ask, told: &Told, until: u64) -> bool {
         let decided = |run: &u64, is: &dyn Fn(&Decision) -> bool| {
             self.runs[run].decisions.iter().any(|(at, _, decision)| *at <= until && is(decision))
@@ -248,8 +248,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a key that was first used at a place may have been forgotten later: answers are kept
-    /// for a day.
+    /// Returns true if a key that was first used at a place may have been forgotten later: answers
+    /// are kept for a day.
     fn is_forgotten(&self, place: usize) -> bool {
         let (mut low, mut high) = (u64::MAX, 0);
         for event in &self.case.events[place..] {

@@ -1,8 +1,9 @@
 //! An operator in the host that does as the simulation says: in time, late, wrongly or never.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -23,7 +24,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether somebody still waits for it.
+    /// Returns true if somebody still waits for it.
     pub fn is_live(&self) -> bool {
         !self.cancel.is_cancelled() && !self.reported.is_cancelled() && !self.tell.is_closed()
     }
@@ -36,24 +37,24 @@ pub struct Worked(Arc<Mutex<Vec<Job>>>);
 impl Worked {
     /// How many attempts are being worked on.
     pub fn live(&self) -> usize {
-        self.0.lock().unwrap().iter().filter(|job| job.is_live()).count()
+        self.0.lock().iter().filter(|job| job.is_live()).count()
     }
 
     /// What can be ended, by its place.
     pub fn len(&self) -> usize {
-        let mut jobs = self.0.lock().unwrap();
+        let mut jobs = self.0.lock();
         jobs.retain(Job::is_live);
         jobs.len()
     }
 
     /// Takes a job off the list, to end it.
     pub fn take(&self, place: usize) -> Job {
-        self.0.lock().unwrap().remove(place)
+        self.0.lock().remove(place)
     }
 
     /// Which attempt a job is: its run, step and attempt.
     pub fn attempt(&self, place: usize) -> (u64, u32, u32) {
-        let jobs = self.0.lock().unwrap();
+        let jobs = self.0.lock();
         let job = &jobs[place];
         (job.run, job.step, job.attempt)
     }
@@ -113,7 +114,7 @@ impl Backend for Worked {
 
     async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
         let (tell, told) = oneshot::channel();
-        self.0.lock().unwrap().push(Job {
+        self.0.lock().push(Job {
             run: task.id.run(),
             step: task.id.step(),
             attempt: task.attempt,

@@ -24,7 +24,7 @@ impl Random {
         usize::try_from(self.next() % end).expect("it is under a size")
     }
 
-    /// Whether something that happens once in `times` happens now.
+    /// Returns true if something that happens once in `times` happens now.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -205,7 +205,7 @@ impl Record {
     }
 }
 
-/// Whether a commit writes the state that a body brings with it as an effect.
+/// Returns true if a commit writes the state that a body brings with it as an effect.
 pub fn effect_of(write: &Write) -> Option<u32> {
     let Write::PutState { key, value, .. } = write else { return None };
     if key != "effect" {

@@ -497,7 +497,7 @@ impl World {
         let now = self.now_ms();
         let stored = self
             .store
-            .due(&crate::store::Part::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
+            .due(&crate::store::Partition::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
             .unwrap();
         let stored = stored.into_iter().map(|(_, at)| at);
         let alarms = self.host().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());

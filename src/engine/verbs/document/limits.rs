@@ -4,7 +4,7 @@ use crate::{
     blueprint::is_name,
     engine::{
         turn::{files, state::KEY_BYTES},
-        verbs::document_lines::{File, Kept, Line, Source, Value},
+        verbs::document_lines::{DocumentLine, EvidenceLine, File, Source, Value},
     },
     journal::{Entry, Fact},
     protocol::{Json, MemoryLink},
@@ -39,15 +39,15 @@ impl Limits {
     ///
     /// # Errors
     /// Fails when it exceeds a limit, or has a form that this host would not have written.
-    pub(crate) fn check(&self, line: &Line) -> Result<(), String> {
+    pub(crate) fn check(&self, line: &DocumentLine) -> Result<(), String> {
         match line {
-            Line::Run(_) | Line::End(_) => Ok(()),
-            Line::Blueprint(Source { name, .. }) => name_of_blueprint(name),
-            Line::Entry(it) => self.entry(it),
-            Line::State(it) => self.state(it),
-            Line::Link(it) => link(it),
-            Line::Artifact(it) => self.file(it),
-            Line::Evidence(it) => self.evidence(it),
+            DocumentLine::Run(_) | DocumentLine::End(_) => Ok(()),
+            DocumentLine::Blueprint(Source { name, .. }) => name_of_blueprint(name),
+            DocumentLine::Entry(it) => self.entry(it),
+            DocumentLine::State(it) => self.state(it),
+            DocumentLine::Link(it) => link(it),
+            DocumentLine::Artifact(it) => self.file(it),
+            DocumentLine::Evidence(it) => self.evidence(it),
         }
     }
 
@@ -128,7 +128,7 @@ impl Limits {
         Ok(())
     }
 
-    fn evidence(&self, it: &Kept) -> Result<(), String> {
+    fn evidence(&self, it: &EvidenceLine) -> Result<(), String> {
         word("the code of a refused result", &it.code)?;
         self.past("the time of a refused result", it.at_ms)?;
         if it.body.len() > BODY_BYTES {

@@ -195,7 +195,7 @@ fn two_who_look_at_the_watches_of_a_blueprint_lose_nothing_of_each_other() {
             let other = Watched { watch: Box::new(watch), ids: Arc::clone(&ids), ..mine.clone() };
             let mine = Watched { ids, ..mine };
 
-            let kept = |batch| Kept { batch, ..Kept::default() };
+            let kept = |batch| WatchState { batch, ..WatchState::default() };
             engine.keep(&mine, None, &kept(1)).await?;
             engine.keep(&other, None, &kept(5)).await?;
             engine.keep(&mine, Some(&kept(1)), &kept(2)).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Script, Turn, Turns, chosen, is_piece, parse, read, written};
+use super::{Script, ScriptedTurn, Turns, chosen, is_piece, parse, read, written};
 use crate::{
     operator::{
         Delivery,
@@ -56,7 +56,7 @@ impl Script {
         request: &ModelRequest,
         input: &Json,
         asker: &Asker<'_>,
-    ) -> Result<Turn, Failure> {
+    ) -> Result<ScriptedTurn, Failure> {
         let Some(path) = self.turns.clone() else {
             let Some(task) = asker.task.filter(|task| task.agent.has_fn) else {
                 let message = format!(
@@ -76,7 +76,7 @@ impl Script {
                 own.ok_or_else(|| failed(format!("the script has no agent {}", asker.agent)))?
             }
         };
-        let turns: Vec<Turn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
+        let turns: Vec<ScriptedTurn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
         chosen(turns, request).map_err(|number| {
             let agent = asker.agent;
             Failure::new(kind::MODEL, format!("the script has no turn {number} for {agent}"))

@@ -95,12 +95,12 @@ async fn half_a_character_is_no_text() {
 async fn an_answer_that_is_cut_off_is_no_answer() {
     for api in APIS {
         for ending in [vec![], vec![Bit::Cut]] {
-            let ending = std::sync::Mutex::new(Some(ending));
+            let ending = parking_lot::Mutex::new(Some(ending));
             let provider = Provider::start(move |_, asked| {
                 let mut events = Turn::text("half of it").events(&asked.path);
                 events.truncate(4);
                 let mut bits: Vec<Bit> = events.iter().map(|it| send(it)).collect();
-                bits.extend(ending.lock().unwrap().take().unwrap());
+                bits.extend(ending.lock().take().unwrap());
                 Answer::stream(bits)
             });
             let (failure, code) = failure(&at(&provider, api, "")).await;

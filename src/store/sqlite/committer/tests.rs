@@ -18,7 +18,7 @@ fn committer() -> (TempDir, Committer) {
     let path = dir.path().join("test.db");
     create(&path).unwrap();
     let conn = writable(&path, Synchronous::Normal).unwrap();
-    let place = Place::of(dir.path(), &["test.db"]);
+    let place = StorePath::of(dir.path(), &["test.db"]);
     let mark = MarkFile::open(dir.path(), false).unwrap();
     (dir, Committer::new(conn, place, mark, Duration::ZERO).unwrap())
 }

@@ -241,7 +241,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a run rests at a position.
+/// Returns true if a run rests at a position.
 fn is_paused(record: &Record, position: u64) -> bool {
     let last = record.decisions.iter().rev().find(|(at, _, decision)| {
         *at <= position && matches!(decision, Decision::Pause { .. } | Decision::Resume { .. })
