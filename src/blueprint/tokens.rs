@@ -108,7 +108,7 @@ pub fn lines_without_statements(source: &str) -> BTreeSet<u32> {
             Some(false) if !token.is_name("function") => &mut lines,
             _ => &mut others,
         };
-        set.insert(u32::try_from(token.at.line).unwrap_or(u32::MAX));
+        set.insert(token.at.line);
         match token.kind {
             Kind::Symbol("(" | "{" | "[") => brackets.push(false),
             Kind::Symbol(")" | "}" | "]") => drop(brackets.pop()),
