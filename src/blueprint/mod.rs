@@ -26,6 +26,7 @@ pub mod library;
 mod locate;
 pub mod manual;
 pub mod model_loop;
+pub mod mse;
 mod names;
 mod ordered_loops;
 mod regular;
