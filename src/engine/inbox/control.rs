@@ -14,7 +14,6 @@ use crate::{
         },
     },
     fault,
-    flow::Flow as _,
     journal::{Decision, Fact, Outcome, RunState},
     protocol::{Code, Json},
     store::{Check, Write},

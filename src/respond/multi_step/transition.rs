@@ -15,7 +15,7 @@ use crate::{
         ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
-    schema::Schema,
+    schema::{Schema, first_of},
 };
 
 /// Determines the next action of a chain. Pure: the same chain always has the same next action.
@@ -183,10 +183,8 @@ impl Judge for Plain {
         let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
             return Ok(arguments);
         };
-        schema.validate(&arguments).map(|()| arguments).map_err(|violations| {
-            let first = violations.first();
-            first.map_or_else(String::new, |it| format!(" at {}: {}", it.path, it.message))
-        })
+        let valid = schema.validate(&arguments);
+        valid.map(|()| arguments).map_err(|violations| first_of(&violations))
     }
 
     fn output(&self, text: &str) -> Result<Json, String> {
