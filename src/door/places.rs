@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use super::{codes, problem::Problem};
+use super::{Code, problem::Problem};
 use crate::{engine::Bearer, token::Role};
 
 /// An account may use this fraction of the total: one half.
@@ -170,11 +170,11 @@ fn account(subject: &str) -> &str {
 }
 
 fn own(detail: String) -> Problem {
-    Problem::new(codes::BUSY, detail).retry_after(1)
+    Problem::new(Code::Busy, detail).retry_after(1)
 }
 
 fn full(detail: &str) -> Problem {
-    Problem::new(codes::OVERLOADED, detail).retry_after(1)
+    Problem::new(Code::Overloaded, detail).retry_after(1)
 }
 
 #[cfg(test)]

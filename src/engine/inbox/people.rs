@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        Answer, Caller, EngineError,
+        Answer, Caller, Checked, EngineError,
         inbox::{answers, inquiry::asked},
         run::{reply, resident::Run},
         shared::message::Said,
@@ -120,7 +120,7 @@ fn heard(
             Ok(output) => Ok(Outcome::Completed(output)),
             Err(violations) => {
                 let violations = violations.into_iter().map(view::breach).collect();
-                Err(EngineError::Invalid { what: "the result", violations })
+                Err(EngineError::Invalid { what: Checked::Result, violations })
             }
         },
     }

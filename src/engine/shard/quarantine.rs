@@ -1,5 +1,6 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
+use crate::protocol::Code;
 use crate::{
     engine::{
         EngineError,
@@ -47,7 +48,7 @@ impl Shard {
             }
             message => {
                 message.refuse(EngineError::Conflict {
-                    code: "run_paused",
+                    code: Code::RunPaused,
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),
                 });

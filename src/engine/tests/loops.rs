@@ -1,4 +1,5 @@
 mod script;
+mod twins;
 
 use std::sync::Mutex;
 
