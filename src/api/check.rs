@@ -96,7 +96,7 @@ mod tests {
 
     fn read(kind: &str, bytes: &'static [u8]) -> Result<String, &'static str> {
         let raw = Raw { bytes: bytes.into(), kind: kind.to_owned() };
-        read_bundle(&raw).map(|bundle| bundle.source().to_string()).map_err(|p| p.code())
+        read_bundle(&raw).map(|bundle| bundle.source().to_string()).map_err(|p| p.code().as_str())
     }
 
     #[test]

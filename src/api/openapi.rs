@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{app::Api, described, routes};
 use crate::{
-    door::{Code, Code::Code, ModelErrorBody, ProblemBody, Rule, Who},
+    door::{Code, ModelErrorBody, ProblemBody, Rule, Who},
     protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
 };
 
@@ -131,10 +131,10 @@ fn complete(operation: &mut Operation, rule: Rule) {
 }
 
 fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
-    let word = format!("`{}`", code);
+    let word = format!("`{code}`");
     let answers = &mut operation.responses.responses;
-    let status = if models && code.status() == 422 { 400 } else { code.status() };
-    if let Some(RefOr::T(known)) = answers.get_mut(status) {
+    let status = if models && code.status() == 422 { 400 } else { code.status() }.to_string();
+    if let Some(RefOr::T(known)) = answers.get_mut(&status) {
         if !known.description.contains(&word) {
             known.description = format!("{word}, {}", known.description);
         }
@@ -146,7 +146,7 @@ fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
     let refusal = ResponseBuilder::new().description(word).content(kind, content);
-    answers.insert(status.to_owned(), refusal.build().into());
+    answers.insert(status, refusal.build().into());
 }
 
 /// Returns the text of the document, which is generated once.

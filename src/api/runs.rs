@@ -434,9 +434,9 @@ mod tests {
     use crate::api::body::read_json;
 
     fn start_of(text: &str) -> Result<(StartRun, Option<Duration>), (&'static str, String)> {
-        read_json::<StartBody>(text.as_bytes())
-            .and_then(StartBody::into_start)
-            .map_err(|problem| (problem.code(), problem.path().unwrap_or_default().to_owned()))
+        read_json::<StartBody>(text.as_bytes()).and_then(StartBody::into_start).map_err(|problem| {
+            (problem.code().as_str(), problem.path().unwrap_or_default().to_owned())
+        })
     }
 
     #[test]

@@ -206,7 +206,7 @@ mod tests {
         read_json::<AnswerBody>(text.as_bytes())
             .and_then(AnswerBody::into_answer)
             .map(|(answer, _)| answer)
-            .map_err(|problem| problem.code())
+            .map_err(|problem| problem.code().as_str())
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
     fn check(uri: &str, headers: &[(header::HeaderName, &str)]) -> Result<(), &'static str> {
         let headers =
             headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code())
+        site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code().as_str())
     }
 
     #[test]

@@ -295,7 +295,7 @@ mod tests {
         let headers =
             headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
         let given = door().screen(rule, &Uri::from_static("/"), &headers).map(|b| b.is_some());
-        given.map_err(|problem| problem.code())
+        given.map_err(|problem| problem.code().as_str())
     }
 
     fn caller(role: Role) -> Bearer {
@@ -381,7 +381,8 @@ mod tests {
             (Who::AnyBearer, holder(None), true),
         ];
         for (who, bearer, passes) in cases {
-            let admitted = door().admit(rule(who), &bearer).map_err(|problem| problem.code());
+            let admitted =
+                door().admit(rule(who), &bearer).map_err(|problem| problem.code().as_str());
             let expected = if passes { Ok(()) } else { Err("forbidden_verb") };
             assert_eq!(admitted, expected, "{who:?} {bearer:?}");
         }

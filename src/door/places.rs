@@ -214,7 +214,7 @@ mod tests {
         loop {
             match places.take(bearer) {
                 Ok(place) => held.push(place),
-                Err(problem) => return (held, problem.code()),
+                Err(problem) => return (held, problem.code().as_str()),
             }
         }
     }

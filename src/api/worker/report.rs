@@ -87,7 +87,7 @@ mod tests {
     fn parts(text: &str) -> Result<(Verdict, Option<Usage>, Vec<Value>), &'static str> {
         read_json::<ResultBody>(text.as_bytes())
             .and_then(ResultBody::into_parts)
-            .map_err(|problem| problem.code())
+            .map_err(|problem| problem.code().as_str())
     }
 
     fn outcome(text: &str) -> String {

@@ -167,9 +167,9 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
             code: if step.attempt == holder.attempt
                 && step.state == crate::protocol::StepState::Completed
             {
-                "already_accepted"
+                Code::AlreadyAccepted
             } else {
-                "fenced"
+                Code::Fenced
             },
             message: "report: the step has ended".into(),
         });

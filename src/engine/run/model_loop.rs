@@ -64,7 +64,7 @@ impl OpenLoop {
     }
 
     /// Releases the parts that no longer wait for others, and returns their places.
-    pub(crate) fn release(&mut self) -> Vec<usize> {
+    pub(crate) fn release(&mut self) -> BTreeSet<usize> {
         let held = std::mem::take(&mut self.held);
         let (free, held) = held.into_iter().partition(|place| self.flow.may_start(*place));
         self.held = held;
