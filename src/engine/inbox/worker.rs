@@ -359,7 +359,7 @@ fn refuse_result(
     report: &Report,
     error: EngineError,
 ) -> Answered {
-    keep_evidence(turn, holder, report, error.code());
+    keep_evidence(turn, holder, report, error.code().as_str());
     let mut error = error;
     if let Some(task) = turn.run.task_mut(holder.step) {
         task.invalid += 1;
@@ -433,7 +433,7 @@ fn report_again(
         },
         None => refusal,
     };
-    keep_evidence(turn, holder, report, refusal.code());
+    keep_evidence(turn, holder, report, refusal.code().as_str());
     Err(refusal)
 }
 

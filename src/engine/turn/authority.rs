@@ -60,7 +60,7 @@ pub(crate) fn may_link(turn: &Turn<'_>, scope: &str, ends: [&str; 2]) -> Result<
 /// Whether a run is this one, the one that called it, or one that it called.
 pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> Result<bool, EngineError> {
     let calls = |open: &Open| matches!(open, Open::Child { run: child, .. } if *child == other);
-    if other == turn.run.id || turn.run.open.values().any(|open| calls(open)) {
+    if other == turn.run.id || turn.run.open.values().any(calls) {
         return Ok(true);
     }
     let header = excepted("a related run", || turn.shared.store.header(other.num()))?;

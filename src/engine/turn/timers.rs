@@ -6,7 +6,7 @@ use crate::{
             due::{Due, Times},
             perform::Perform,
         },
-        turn::{attempts, ending, facts::Turn, loops, opening, reminders, steps},
+        turn::{attempts, ending, facts::Turn, opening, reminders, steps, wholes},
     },
     fault,
     journal::{Outcome, RunState},
