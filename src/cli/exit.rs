@@ -249,24 +249,31 @@ fn next_step(code: Code, message: &str) -> Option<&'static str> {
         Code::ForbiddenVerb | Code::ForbiddenScope | Code::Forbidden => {
             "use a token that allows it: `moonswarm token mint`"
         }
-        Code::StaleTask => "look at it again, then answer: `moonswarm show TASK`",
+        Code::StaleTask => {
+            "it has changed: look at it again with `moonswarm show TASK`, then answer"
+        }
         Code::AlreadyAnswered => "somebody else must answer: `moonswarm show TASK` says how many",
         Code::Fenced | Code::AlreadyAccepted => "somebody else was first: `moonswarm show RUN`",
         Code::RunClosed => "the run has ended: `moonswarm show RUN`",
-        Code::StorageFull => "free disk space; the daemon goes on by itself",
+        Code::StorageFull => "free disk space; the daemon then continues by itself",
         Code::StorageLocked => "end the program that has the database open for writing",
-        Code::Damaged => "bring the row back from a backup, then `moonswarm resume RUN`",
+        Code::Damaged => "restore the row from a backup, then `moonswarm resume RUN`",
         Code::Stopping => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,
     })
 }
 
-/// Where the thing that was not found is listed; the message begins with what it is.
-fn where_listed(message: &str) -> &'static str {
+/// The kind of the thing that was not found: a message begins with it, or with "there is no".
+fn kind_of(message: &str) -> &str {
     let message = message.strip_prefix("there is no ").unwrap_or(message);
-    match message.split([' ', ':']).next().unwrap_or_default() {
+    message.split([' ', ':']).next().unwrap_or_default()
+}
+
+/// Where the thing that was not found is listed.
+fn where_listed(message: &str) -> &'static str {
+    match kind_of(message) {
         "token" => "`moonswarm token ls` lists the tokens",
-        "state" => "`moonswarm state ls SCOPE` lists the keys of a scope",
+        "state" => "`moonswarm state -s SCOPE ls` lists the keys of a scope",
         "session" => "`moonswarm sessions` lists the open sessions",
         "operator" => "`moonswarm operators` lists them",
         "task" => "`moonswarm inbox --all` lists the open tasks",
@@ -358,10 +365,12 @@ mod tests {
             let body = json!({"code": "not_found", "detail": detail}).to_string();
             Stop::from_response(404, &body).next.unwrap()
         };
-        assert!(next("there is no token nope").contains("token ls"));
-        assert!(next("there is no state nothing").contains("state ls"));
-        assert!(next("there is no trigger trig/nope").contains("moonswarm blueprints"));
-        assert!(next("there is no run run_x").contains("moonswarm ps"));
+        assert!(next("token nope not found").contains("token ls"));
+        assert!(next("state global/nothing not found").contains("-s SCOPE ls"));
+        assert!(next("trigger trig/nope not found").contains("moonswarm blueprints"));
+        assert!(next("run run_x not found").contains("moonswarm ps"));
+        assert!(next("blueprint nope not found").contains("moonswarm run ./FILE.lua"));
+        assert!(next("there is no blueprint nope").contains("moonswarm run ./FILE.lua"));
     }
 
     #[test]

@@ -69,8 +69,11 @@ fn operator_of(turn: &Turn<'_>, request: &TaskRequest, agent: &CompiledAgent) ->
         (Some(delegate), _) => {
             turn.shared.sessions.operator_of(&delegate).unwrap_or_else(|| MAIN_AI.to_owned()).into()
         }
-        (None, Some(name)) => Arc::from(name.as_str()),
-        (None, None) => Arc::clone(agent.operator()),
+        (None, Some(name)) => Arc::from(turn.shared.registry.name_of(name)),
+        (None, None) => match turn.shared.registry.name_of(agent.operator()) {
+            name if name == &**agent.operator() => Arc::clone(agent.operator()),
+            name => Arc::from(name),
+        },
     }
 }
 
