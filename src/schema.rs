@@ -38,6 +38,12 @@ pub struct Violation {
     pub message: String,
 }
 
+/// Returns the first violation as the end of a sentence, such as ` at $.name: …`.
+pub fn first_of(violations: &[Violation]) -> String {
+    let first = violations.first();
+    first.map_or_else(String::new, |it| format!(" at {}: {}", it.path, it.message))
+}
+
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path, self.message)

@@ -16,7 +16,7 @@ use serde::{
 use serde_json::error::Category;
 
 use super::app::Api;
-use crate::door::{Place, Problem, Rule, codes};
+use crate::door::{Code, Place, Problem, Rule};
 
 /// The maximum nesting depth of a body.
 const MOST_DEPTH: usize = 100;
@@ -59,7 +59,7 @@ impl FromRequest<Api> for Raw {
                 .await
                 .map_err(|_| {
                     Problem::new(
-                        codes::BODY_TIMEOUT,
+                        Code::BodyTimeout,
                         "the body was not complete within the time limit",
                     )
                 })??;
@@ -85,7 +85,7 @@ impl Raw {
             return Ok(());
         }
         let detail = format!("send application/json; {:?} is not supported here", self.kind);
-        Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
+        Err(Problem::new(Code::UnsupportedMediaType, detail))
     }
 
     /// Returns true if nobody said what it is: no type, or the one that curl sends where nobody
@@ -107,7 +107,7 @@ impl Raw {
     pub(super) fn text(&self) -> Result<&str, Problem> {
         std::str::from_utf8(&self.bytes).map_err(|error| {
             let detail = format!("the body is not UTF-8 after {} bytes", error.valid_up_to());
-            Problem::new(codes::INVALID_BODY, detail)
+            Problem::new(Code::InvalidBody, detail)
         })
     }
 }
@@ -116,18 +116,18 @@ fn content_type(headers: &HeaderMap) -> Result<String, Problem> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(String::new()) };
     let text = value
         .to_str()
-        .map_err(|_| Problem::new(codes::BAD_HEADER, "the content type is not readable"))?;
+        .map_err(|_| Problem::new(Code::BadHeader, "the content type is not readable"))?;
     Ok(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
 fn too_large(limit: usize) -> Problem {
-    Problem::new(codes::TOO_LARGE, format!("the body may have at most {limit} bytes"))
+    Problem::new(Code::TooLarge, format!("the body may have at most {limit} bytes"))
 }
 
 async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
     let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
     let lost =
-        |_| Problem::new(codes::BAD_REQUEST, "the connection closed before the body was complete");
+        |_| Problem::new(Code::BadRequest, "the connection closed before the body was complete");
     let mut chunks = body.into_data_stream();
     let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
     let first = first.map_err(lost)?;
@@ -159,16 +159,16 @@ async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Byte
 pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return serde_json::from_slice(b"null")
-            .map_err(|_| Problem::new(codes::MALFORMED_JSON, "the body is empty"));
+            .map_err(|_| Problem::new(Code::MalformedJson, "the body is empty"));
     }
     if depth(bytes) > MOST_DEPTH {
         let detail = format!("the body nests deeper than {MOST_DEPTH} levels");
-        return Err(Problem::new(codes::INVALID_BODY, detail));
+        return Err(Problem::new(Code::InvalidBody, detail));
     }
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') && Shape::of::<T>() {
         // Serde reads an array as the fields of a struct, in their order.
         let message = "invalid type: sequence, expected an object";
-        return Err(Problem::new(codes::INVALID_BODY, message).at("$"));
+        return Err(Problem::new(Code::InvalidBody, message).at("$"));
     }
     // The second pass tracks the path; only refused bodies need it.
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
@@ -235,12 +235,12 @@ fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
                 let message = inner.to_string();
                 let message = message.split(" at line ").next().unwrap_or_default();
                 let unknown = message.starts_with("unknown field");
-                let code = if unknown { codes::UNKNOWN_FIELD } else { codes::INVALID_BODY };
+                let code = if unknown { Code::UnknownField } else { Code::InvalidBody };
                 Problem::new(code, message).at(path)
             }
             // An enum that is `null` is a syntax error for serde_json.
             Category::Syntax if serde_json::from_slice::<IgnoredAny>(bytes).is_ok() => {
-                Problem::new(codes::INVALID_BODY, "invalid value").at(path)
+                Problem::new(Code::InvalidBody, "invalid value").at(path)
             }
             Category::Syntax | Category::Eof | Category::Io => malformed(&inner),
         }
@@ -250,7 +250,7 @@ fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 }
 
 fn malformed(error: &serde_json::Error) -> Problem {
-    Problem::new(codes::MALFORMED_JSON, error.to_string())
+    Problem::new(Code::MalformedJson, error.to_string())
 }
 
 /// Returns the nesting depth of brackets outside of strings; stops one above the limit.
@@ -308,7 +308,7 @@ mod tests {
         let op =
             |text: &str| read_json::<std::collections::BTreeMap<String, Kind>>(text.as_bytes());
         let problem = op(r#"{"kind": null}"#).unwrap_err();
-        assert_eq!((problem.code(), problem.path()), ("invalid_body", Some("$.kind")));
+        assert_eq!((problem.code().as_str(), problem.path()), ("invalid_body", Some("$.kind")));
         assert_eq!(op(r#"{"kind": nul}"#).unwrap_err().code(), "malformed_json");
     }
 
@@ -326,7 +326,7 @@ mod tests {
 
     fn refusal(text: &str) -> (&'static str, Option<String>) {
         let problem = read_json::<Order>(text.as_bytes()).unwrap_err();
-        (problem.code(), problem.path().map(str::to_owned))
+        (problem.code().as_str(), problem.path().map(str::to_owned))
     }
 
     #[test]
@@ -386,7 +386,8 @@ mod tests {
         for (sizes, fits) in
             [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
         {
-            let read = collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code());
+            let read =
+                collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code().as_str());
             let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
             assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     blueprint::{Bundle, Finding},
-    door::{FindingBody, Problem, ProblemBody, codes},
+    door::{Code, FindingBody, Problem, ProblemBody},
 };
 
 /// A blueprint's files.
@@ -36,13 +36,13 @@ pub(super) struct BundleBody {
 /// Fails when the content type or the shape is wrong, or the files are not a valid bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
     if raw.bytes.is_empty() {
-        return Err(Problem::new(codes::INVALID_BODY, "the body is empty").at("$"));
+        return Err(Problem::new(Code::InvalidBody, "the body is empty").at("$"));
     }
     let is_object = || raw.bytes.trim_ascii_start().first() == Some(&b'{');
     if raw.is_json() || (raw.is_untold() && is_object()) {
         let BundleBody { source, files, entry } = read_json(&raw.bytes)?;
         if source.is_none() && files.is_none() {
-            return Err(Problem::new(codes::INVALID_BODY, "give `source` or `files`").at("$"));
+            return Err(Problem::new(Code::InvalidBody, "give `source` or `files`").at("$"));
         }
         return runs::bundle(source, files, entry);
     }
@@ -54,7 +54,7 @@ pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
         let detail = format!(
             "send Lua source as text/plain, or files as application/json; {kind:?} is not supported here"
         );
-        return Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail));
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
     runs::bundle(Some(raw.text()?.to_owned()), None, None)
 }
@@ -96,7 +96,7 @@ mod tests {
 
     fn read(kind: &str, bytes: &'static [u8]) -> Result<String, &'static str> {
         let raw = Raw { bytes: bytes.into(), kind: kind.to_owned() };
-        read_bundle(&raw).map(|bundle| bundle.source().to_string()).map_err(|p| p.code())
+        read_bundle(&raw).map(|bundle| bundle.source().to_string()).map_err(|p| p.code().as_str())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{Caller, DispatchInput, DispatchView},
     protocol::{DurationMs, OperatorInput},
 };
@@ -98,7 +98,7 @@ pub(super) async fn dispatch(
     match posted.body {
         DispatchBody::One(one) => Ok(JsonBody(execute(&api, &caller, one).await?).into_response()),
         DispatchBody::Many(many) if many.len() > MOST => {
-            Err(Problem::new(codes::INVALID_BODY, format!("at most {MOST} dispatches go together")))
+            Err(Problem::new(Code::InvalidBody, format!("at most {MOST} dispatches go together")))
         }
         DispatchBody::Many(many) => {
             let slots = many.into_iter().map(|one| async {
@@ -117,7 +117,7 @@ pub(super) async fn dispatch(
 }
 
 async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchView, Problem> {
-    let invalid = |at: &str, detail: String| Problem::new(codes::INVALID_BODY, detail).at(at);
+    let invalid = |at: &str, detail: String| Problem::new(Code::InvalidBody, detail).at(at);
     let wait = params::wait(Some(one.wait.as_deref().unwrap_or(WAIT)))
         .map_err(|detail| invalid("$.wait", detail))?
         .unwrap_or_default();

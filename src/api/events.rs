@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{EngineError, EventView, Events, rfc3339},
     protocol::Json,
 };
@@ -78,7 +78,7 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
         (None, None) => Ok(0),
         (None, Some(last)) => {
             last.to_str().ok().and_then(|last| last.parse().ok()).ok_or_else(|| {
-                Problem::new(codes::BAD_HEADER, "Last-Event-ID is the number of an event")
+                Problem::new(Code::BadHeader, "Last-Event-ID is the number of an event")
             })
         }
     }

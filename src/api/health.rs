@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::Api;
-use crate::door::{Problem, ProblemBody, codes};
+use crate::door::{Code, Problem, ProblemBody};
 
 /// The server lives.
 #[derive(Debug, Serialize, ToSchema)]
@@ -44,6 +44,6 @@ pub(super) async fn readyz(State(api): State<Api>) -> Result<JsonBody<ReadyView>
     let ready = api.engine.ready().and_then(|()| api.engine.taking_up().map_or(Ok(()), Err));
     match ready {
         Ok(()) => Ok(JsonBody(ReadyView { status: "ready", version: env!("CARGO_PKG_VERSION") })),
-        Err(reason) => Err(Problem::new(codes::NOT_READY, reason).retry_after(1)),
+        Err(reason) => Err(Problem::new(Code::NotReady, reason).retry_after(1)),
     }
 }

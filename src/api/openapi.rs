@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{app::Api, described, routes};
 use crate::{
-    door::{ModelErrorBody, ProblemBody, Rule, Who, codes, codes::Code},
+    door::{Code, ModelErrorBody, ProblemBody, Rule, Who},
     protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
 };
 
@@ -76,22 +76,22 @@ pub fn openapi() -> OpenApi {
 
 /// Adds the requirements of the door and its refusals.
 fn complete(operation: &mut Operation, rule: Rule) {
-    let mut refusals = vec![codes::HOST_NOT_ALLOWED, codes::ORIGIN_NOT_ALLOWED];
+    let mut refusals = vec![Code::HostNotAllowed, Code::OriginNotAllowed];
     match rule.who {
         Who::Anybody => {}
         Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
             let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
             operation.security = Some(vec![bearer]);
             refusals.extend([
-                codes::UNAUTHENTICATED,
-                codes::TOKEN_REVOKED,
-                codes::FORBIDDEN_VERB,
-                codes::FORBIDDEN_SCOPE,
-                codes::RATE_LIMITED,
-                codes::OVERLOADED,
-                codes::STOPPING,
-                codes::INTERNAL,
-                codes::STORAGE,
+                Code::Unauthenticated,
+                Code::TokenRevoked,
+                Code::ForbiddenVerb,
+                Code::ForbiddenScope,
+                Code::RateLimited,
+                Code::Overloaded,
+                Code::Stopping,
+                Code::Internal,
+                Code::Storage,
             ]);
         }
     }
@@ -101,17 +101,17 @@ fn complete(operation: &mut Operation, rule: Rule) {
         door.insert("verb".to_owned(), verb.as_str().into());
     }
     if operation.parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
-        refusals.extend([codes::BAD_ID, codes::BAD_QUERY, codes::BAD_HEADER]);
+        refusals.extend([Code::BadId, Code::BadQuery, Code::BadHeader]);
     }
     if operation.request_body.is_some() {
         refusals.extend([
-            codes::MALFORMED_JSON,
-            codes::BODY_TIMEOUT,
-            codes::TOO_LARGE,
-            codes::UNSUPPORTED_MEDIA_TYPE,
-            codes::UNKNOWN_FIELD,
-            codes::INVALID_BODY,
-            codes::STORAGE_FULL,
+            Code::MalformedJson,
+            Code::BodyTimeout,
+            Code::TooLarge,
+            Code::UnsupportedMediaType,
+            Code::UnknownField,
+            Code::InvalidBody,
+            Code::StorageFull,
         ]);
         door.insert("max_body_bytes".to_owned(), rule.body.into());
     }
@@ -131,10 +131,10 @@ fn complete(operation: &mut Operation, rule: Rule) {
 }
 
 fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
-    let word = format!("`{}`", code.word);
+    let word = format!("`{code}`");
     let answers = &mut operation.responses.responses;
-    let status = if models && code.status == 422 { "400" } else { code.status.as_str() };
-    if let Some(RefOr::T(known)) = answers.get_mut(status) {
+    let status = if models && code.status() == 422 { 400 } else { code.status() }.to_string();
+    if let Some(RefOr::T(known)) = answers.get_mut(&status) {
         if !known.description.contains(&word) {
             known.description = format!("{word}, {}", known.description);
         }
@@ -146,7 +146,7 @@ fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
     let refusal = ResponseBuilder::new().description(word).content(kind, content);
-    answers.insert(status.to_owned(), refusal.build().into());
+    answers.insert(status, refusal.build().into());
 }
 
 /// Returns the text of the document, which is generated once.

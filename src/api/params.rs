@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::app::Api;
 use crate::{
     blueprint::parse_duration,
-    door::{Problem, codes},
+    door::{Code, Problem},
     engine::{Bearer, Caller, Holder, IdempotencyKey},
     protocol::IdError,
 };
@@ -57,7 +57,7 @@ impl FromRequestParts<Api> for Reporter {
 
 /// Returns the problem for a row of the table whose rule does not match its handler.
 fn not_let_in() -> Problem {
-    Problem::new(codes::INTERNAL, "the route's rule and its handler differ")
+    Problem::new(Code::Internal, "the route's rule and its handler differ")
 }
 
 /// The parameters in the path.
@@ -70,7 +70,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
         Path::from_request_parts(parts, api)
             .await
             .map(|Path(at)| Self(at))
-            .map_err(|rejection| Problem::new(codes::BAD_ID, rejection.body_text()))
+            .map_err(|rejection| Problem::new(Code::BadId, rejection.body_text()))
     }
 }
 
@@ -81,11 +81,11 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
 pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
     text.parse().map_err(|error: IdError| {
         if error.is_well_formed() {
-            return Problem::new(codes::NOT_FOUND, format!("there is no {}", error.text));
+            return Problem::new(Code::NotFound, format!("there is no {}", error.text));
         }
         let IdError { text, prefix } = error;
         let detail = format!("{text:?} is not an id: one is `{prefix}_` and 26 letters or digits");
-        Problem::new(codes::BAD_ID, detail)
+        Problem::new(Code::BadId, detail)
     })
 }
 
@@ -96,7 +96,7 @@ pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
 pub(super) fn number(text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         let text: String = text.chars().take(64).collect();
-        Problem::new(codes::BAD_ID, format!("{text:?} is not a step's number"))
+        Problem::new(Code::BadId, format!("{text:?} is not a step's number"))
     })
 }
 
@@ -141,7 +141,7 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Listed<T> {
 
 /// Returns the problem of an invalid query.
 pub(super) fn bad_query(detail: impl Into<String>) -> Problem {
-    Problem::new(codes::BAD_QUERY, detail)
+    Problem::new(Code::BadQuery, detail)
 }
 
 /// Returns the number of items of a page.
@@ -199,7 +199,7 @@ impl FromRequestParts<Api> for Key {
         let Some(key) = key else {
             let detail =
                 format!("Idempotency-Key has 1 to {MOST_KEY_CHARS} visible ASCII characters");
-            return Err(Problem::new(codes::BAD_HEADER, detail));
+            return Err(Problem::new(Code::BadHeader, detail));
         };
         Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })
     }

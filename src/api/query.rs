@@ -9,7 +9,7 @@ use super::{
     params::{self, Asker, At, Params},
 };
 use crate::{
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     protocol::Json,
 };
 
@@ -44,7 +44,7 @@ pub(super) async fn ask(
 ) -> Result<JsonBody<Json>, Problem> {
     let argument = match params.argument {
         Some(text) => Json::parse(text).map_err(|error| {
-            Problem::new(codes::INVALID_INPUT, format!("argument is not JSON: {error}"))
+            Problem::new(Code::InvalidInput, format!("argument is not JSON: {error}"))
         })?,
         None => Json::null(),
     };

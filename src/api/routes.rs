@@ -12,7 +12,7 @@ use super::{
     upkeep, worker,
 };
 use crate::{
-    door::{self, Problem, Rule, Who, codes},
+    door::{self, Code, Problem, Rule, Who},
     token::Verb,
 };
 
@@ -213,11 +213,11 @@ pub(super) fn router(api: Api) -> Router {
 }
 
 async fn no_route() -> Problem {
-    Problem::new(codes::NO_ROUTE, "/openapi.json lists every route")
+    Problem::new(Code::NoRoute, "/openapi.json lists every route")
 }
 
 async fn no_method() -> Problem {
-    Problem::new(codes::METHOD_NOT_ALLOWED, "/openapi.json lists the methods of every route")
+    Problem::new(Code::MethodNotAllowed, "/openapi.json lists the methods of every route")
 }
 
 #[cfg(test)]

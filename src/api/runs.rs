@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     blueprint::Bundle,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{Caller, EngineError, Made, Page, Program, RunView, StartRun, WaitFor},
     protocol::{Json, RunId, SessionId},
     store::{RunFilter, RunStatus},
@@ -76,21 +76,21 @@ impl StartBody {
             (None, None) => program(self.blueprint, self.source, self.files, self.entry)?,
             (None, Some(_)) => {
                 let detail = "`agents` is only allowed together with `flow`";
-                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.agents"));
+                return Err(Problem::new(Code::InvalidBody, detail).at("$.agents"));
             }
             (Some(flow), agents) => {
                 let alone = self.blueprint.is_none() && self.source.is_none();
                 if !alone || self.files.is_some() || self.entry.is_some() {
                     let detail =
                         "`flow` stands alone with its `agents`, without blueprint, source or files";
-                    return Err(Problem::new(codes::INVALID_BODY, detail).at("$.flow"));
+                    return Err(Problem::new(Code::InvalidBody, detail).at("$.flow"));
                 }
                 let bundle = Bundle::from_flow(&flow, agents.as_ref());
                 Program::Bundle(bundle.map_err(|e| Problem::findings(vec![e.finding(ENTRY)]))?)
             }
         };
         let wait = params::wait(self.wait.as_deref())
-            .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?;
+            .map_err(|detail| Problem::new(Code::InvalidBody, detail).at("$.wait"))?;
         let start = StartRun {
             program,
             input: self.input.unwrap_or_else(Json::null),
@@ -113,7 +113,7 @@ pub(super) fn program(
     files: Option<BTreeMap<String, String>>,
     entry: Option<String>,
 ) -> Result<Program, Problem> {
-    let which = |detail: &str| Problem::new(codes::INVALID_BODY, detail).at("$");
+    let which = |detail: &str| Problem::new(Code::InvalidBody, detail).at("$");
     match (blueprint, source, files) {
         (Some(name), None, None) if entry.is_none() => Ok(Program::Named(name)),
         (None, None, None) => Err(which("give `blueprint`, `source`, `files` or `flow`")),
@@ -138,7 +138,7 @@ pub(super) fn bundle(
             let entry = entry.unwrap_or_else(|| ENTRY.to_owned());
             if files.insert(entry.clone(), source.into()).is_some() {
                 let detail = format!("`source` and `files` both have {entry:?}");
-                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.files"));
+                return Err(Problem::new(Code::InvalidBody, detail).at("$.files"));
             }
             Some(entry)
         }
@@ -230,7 +230,7 @@ impl ListParams {
             // Older releases returned the bare number.
             Ok(num) if num < RunId::MOST => Ok(RunId::new(num, 0)),
             _ => cursor.parse::<RunId>().map_err(|error| match error.is_well_formed() {
-                true => Problem::new(codes::NOT_FOUND, "cursor names no run"),
+                true => Problem::new(Code::NotFound, "cursor names no run"),
                 false => params::bad_query("cursor is not one of this list's"),
             }),
         });
@@ -435,9 +435,9 @@ mod tests {
     use crate::api::body::read_json;
 
     fn start_of(text: &str) -> Result<(StartRun, Option<Duration>), (&'static str, String)> {
-        read_json::<StartBody>(text.as_bytes())
-            .and_then(StartBody::into_start)
-            .map_err(|problem| (problem.code(), problem.path().unwrap_or_default().to_owned()))
+        read_json::<StartBody>(text.as_bytes()).and_then(StartBody::into_start).map_err(|problem| {
+            (problem.code().as_str(), problem.path().unwrap_or_default().to_owned())
+        })
     }
 
     #[test]

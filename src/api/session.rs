@@ -31,7 +31,7 @@ use super::{
     params::{Asker, At, Params},
 };
 use crate::{
-    door::{self, Problem, ProblemBody, codes},
+    door::{self, Code, Problem, ProblemBody},
     engine::{Bearer, Caller, EngineError, rfc3339},
     protocol::SessionId,
     session::{Link, LinkEnd},
@@ -88,7 +88,7 @@ pub(super) async fn connect(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|rejection| {
-        Problem::new(codes::UPGRADE_REQUIRED, format!("connect as a WebSocket: {rejection}"))
+        Problem::new(Code::UpgradeRequired, format!("connect as a WebSocket: {rejection}"))
     })?;
     let token = door::bearer(&headers)?.to_owned();
     let session = SessionId::from(session);
@@ -192,7 +192,7 @@ impl SessionSocket {
         let text = match message {
             Message::Text(text) => text,
             Message::Binary(_) => {
-                let problem = Problem::new(codes::INVALID_BODY, "frames are text, not bytes");
+                let problem = Problem::new(Code::InvalidBody, "frames are text, not bytes");
                 self.answer(Answer::refusal(None, problem)).await?;
                 return Ok(false);
             }
@@ -201,7 +201,7 @@ impl SessionSocket {
         };
         if text.len() > MESSAGE_BYTES {
             let detail = format!("a message may have at most {MESSAGE_BYTES} bytes");
-            let problem = Problem::new(codes::TOO_LARGE, detail);
+            let problem = Problem::new(Code::TooLarge, detail);
             self.answer(Answer::refusal(None, problem)).await?;
             return Ok(false);
         }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{OpenSession, Opened, SessionView, TaskView, rfc3339},
     protocol::{Json, SessionId},
 };
@@ -62,7 +62,7 @@ pub(super) struct OpenedView {
 pub(super) fn ttl(text: Option<&str>) -> Result<u64, Problem> {
     let Some(text) = text else { return Ok(TTL_MS) };
     parse_duration(text)
-        .map_err(|error| Problem::new(codes::INVALID_BODY, error.to_string()).at("$.ttl"))
+        .map_err(|error| Problem::new(Code::InvalidBody, error.to_string()).at("$.ttl"))
 }
 
 /// Opens a session as an operator.

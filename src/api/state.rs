@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{ChangedView, StateItem, StateView},
     protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},
@@ -173,8 +173,7 @@ struct Hints {
 impl Hints {
     fn read(self) -> Result<StoreOptions, Problem> {
         let Self { ttl, lifetime, tier, content_kind, salience } = self;
-        let invalid =
-            |path: &str, detail: String| Problem::new(codes::INVALID_BODY, detail).at(path);
+        let invalid = |path: &str, detail: String| Problem::new(Code::InvalidBody, detail).at(path);
         let ttl = match ttl.as_deref().map(parse_duration) {
             None => None,
             Some(Ok(ms)) => Some(DurationMs::from_millis(ms)),
@@ -193,7 +192,7 @@ impl BatchOp {
         let Self { ttl, lifetime, tier, content_kind, salience, .. } = self;
         let hints = Hints { ttl, lifetime, tier, content_kind, salience }.read()?;
         let missing =
-            |what: &str| Problem::new(codes::INVALID_BODY, format!("{what} is missing")).at(what);
+            |what: &str| Problem::new(Code::InvalidBody, format!("{what} is missing")).at(what);
         let put = |reducer| -> Result<StateAct, Problem> {
             let value = value.as_ref().ok_or_else(|| missing("value"))?.as_str().to_owned();
             Ok(StateAct::Put { value, reducer, hints: hints.clone() })
@@ -238,13 +237,13 @@ fn change(
 }
 
 fn scope_of(text: &str) -> Result<Scope, Problem> {
-    text.parse().map_err(|error| Problem::new(codes::BAD_ID, format!("failed to {error}")))
+    text.parse().map_err(|error| Problem::new(Code::BadId, format!("failed to {error}")))
 }
 
 fn short(key: &str) -> Result<(), Problem> {
     if key.is_empty() || key.len() > MOST_KEY {
         let detail = format!("a key or relation has 1 to {MOST_KEY} bytes, not {}", key.len());
-        return Err(Problem::new(codes::BAD_ID, detail));
+        return Err(Problem::new(Code::BadId, detail));
     }
     Ok(())
 }
@@ -298,7 +297,7 @@ pub(super) async fn put(
     let change = change(&scope, key, if_revision, act)?;
     let mut changed = api.engine.change_state(&caller, vec![change]).await?;
     let changed = changed.pop();
-    changed.map(JsonBody).ok_or_else(|| Problem::new(codes::INTERNAL, "nothing was answered"))
+    changed.map(JsonBody).ok_or_else(|| Problem::new(Code::Internal, "nothing was answered"))
 }
 
 /// Deletes a value with its links; one that is not there is deleted already.
@@ -351,7 +350,7 @@ pub(super) async fn list(
     let (items, next_cursor) = match (q, from) {
         (Some(_), Some(_)) => {
             return Err(Problem::new(
-                codes::INVALID_INPUT,
+                Code::InvalidInput,
                 "q searches and from follows links: give one of them",
             ));
         }

@@ -10,7 +10,7 @@ use super::{
     params::{self, Asker, At, Key, Params},
 };
 use crate::{
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{Answer, Page, TaskView},
     protocol::{Json, RunId},
     store::TaskFilter,
@@ -137,7 +137,7 @@ impl AnswerBody {
             (Some(output), None) => Ok((Answer::Output(output), self.revision)),
             (None, Some(reason)) => Ok((Answer::Reject { reason }, self.revision)),
             (None, None) | (Some(_), Some(_)) => {
-                Err(Problem::new(codes::INVALID_BODY, "give either `output` or `reject`").at("$"))
+                Err(Problem::new(Code::InvalidBody, "give either `output` or `reject`").at("$"))
             }
         }
     }
@@ -206,7 +206,7 @@ mod tests {
         read_json::<AnswerBody>(text.as_bytes())
             .and_then(AnswerBody::into_answer)
             .map(|(answer, _)| answer)
-            .map_err(|problem| problem.code())
+            .map_err(|problem| problem.code().as_str())
     }
 
     #[test]

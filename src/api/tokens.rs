@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{Bearer, MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
     protocol::Json,
     token::{Grant, Quotas, Role, Scopes, Verb},
@@ -49,7 +49,7 @@ pub(super) struct MintBody {
 impl MintBody {
     fn into_mint(self) -> Result<MintToken, Problem> {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
-            Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
+            Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.ttl")
         })?;
         let Self { role, verbs, extra_verbs, scopes, name, quotas, .. } = self;
         let extra_verbs = extra_verbs.unwrap_or_default();
@@ -219,7 +219,7 @@ const GRACE_MS: u64 = 7 * 86_400_000;
 
 impl RotateBody {
     fn into_ask(self) -> Result<RotateKeys, Problem> {
-        let wrong = |detail: String| Problem::new(codes::INVALID_BODY, detail).at("$.grace");
+        let wrong = |detail: String| Problem::new(Code::InvalidBody, detail).at("$.grace");
         let grace_ms = match (self.now, &self.grace) {
             (true, None) => 0,
             (true, Some(_)) => return Err(wrong("`now` leaves no grace; send one of them".into())),

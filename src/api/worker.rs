@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     blueprint::{Labels, parse_duration},
-    door::{Problem, ProblemBody, codes},
+    door::{Code, Problem, ProblemBody},
     engine::{
         ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
     },
@@ -71,13 +71,13 @@ pub(super) async fn lease(
     let max = max.unwrap_or(1);
     if !(1..=MOST_LEASED).contains(&max) {
         let detail = format!("max is between 1 and {MOST_LEASED}");
-        return Err(Problem::new(codes::INVALID_BODY, detail).at("$.max"));
+        return Err(Problem::new(Code::InvalidBody, detail).at("$.max"));
     }
     let wait = params::wait(wait.as_deref())
-        .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?
+        .map_err(|detail| Problem::new(Code::InvalidBody, detail).at("$.wait"))?
         .unwrap_or_default();
     let labels = Labels::new(labels).map_err(|error| {
-        Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.labels")
+        Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.labels")
     })?;
     let worker = worker.as_deref().unwrap_or(&caller.subject);
     let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait };
@@ -260,7 +260,7 @@ impl ProgressBody {
     ) -> Result<Self, Problem> {
         if percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
             let detail = "percent is between 0 and 100";
-            return Err(Problem::new(codes::INVALID_BODY, detail).at("$.percent"));
+            return Err(Problem::new(Code::InvalidBody, detail).at("$.percent"));
         }
         Ok(Self { text, percent, data })
     }
@@ -360,7 +360,7 @@ pub(super) async fn token(
 ) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
     let TaskTokenBody { verbs, ttl } = posted.body;
     let ttl_ms = parse_duration(ttl.as_deref().unwrap_or("10m")).map_err(|error| {
-        Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
+        Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.ttl")
     })?;
     let minted = api.engine.worker_token(&holder, verbs.as_deref(), ttl_ms).await?;
     Ok((StatusCode::CREATED, JsonBody(minted.into())))
@@ -395,7 +395,7 @@ pub(super) async fn state(
     let value = api.engine.worker_state(&holder, params.scope, key.clone()).await?;
     value
         .map(JsonBody)
-        .ok_or_else(|| Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}")))
+        .ok_or_else(|| Problem::new(Code::NotFound, format!("there is no value under {key:?}")))
 }
 
 /// Writes a value of the state that the agent may see.
@@ -416,7 +416,7 @@ pub(super) async fn put_state(
     posted: Posted<Json>,
 ) -> Result<StatusCode, Problem> {
     if posted.raw.iter().all(u8::is_ascii_whitespace) {
-        return Err(Problem::new(codes::MALFORMED_JSON, "the body is empty"));
+        return Err(Problem::new(Code::MalformedJson, "the body is empty"));
     }
     api.engine.put_worker_state(&holder, params.scope, key, posted.body).await?;
     Ok(StatusCode::NO_CONTENT)

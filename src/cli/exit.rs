@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    engine::RunView, protocol::failure::kind, protocol::plain::indented, store::RunStatus,
+    engine::RunView,
+    protocol::{Code, failure::kind, plain::indented},
+    store::RunStatus,
 };
 
 /// The exit codes, which scripts may rely on.
@@ -79,9 +81,9 @@ impl Exit {
         }
     }
 
-    fn of_problem(status: u16, code: &str) -> Self {
+    fn of_problem(status: u16, code: Option<Code>) -> Self {
         match (status, code) {
-            (_, "blueprint_invalid") => Self::Invalid,
+            (_, Some(Code::BlueprintInvalid)) => Self::Invalid,
             (401 | 403, _) => Self::Denied,
             (404 | 410, _) => Self::NotFound,
             (409 | 412, _) => Self::Conflict,
@@ -157,8 +159,9 @@ impl Stop {
         for finding in problem.findings.iter().filter(|it| it.is_error()) {
             message.push_str(&format!("\n  {}", indented(&finding.to_string(), "    ")));
         }
-        let next = next_step(&code, &message).map(str::to_owned);
-        Self { exit: Exit::of_problem(status, &code), message, code: Some(code), next }
+        let known = Code::of(&code);
+        let next = known.and_then(|code| next_step(code, &message)).map(str::to_owned);
+        Self { exit: Exit::of_problem(status, known), message, code: Some(code), next }
     }
 }
 
@@ -235,29 +238,28 @@ impl fmt::Display for PlaceInFile {
     }
 }
 
-fn next_step(code: &str, message: &str) -> Option<&'static str> {
+fn next_step(code: Code, message: &str) -> Option<&'static str> {
     Some(match code {
-        "not_found" if kind_of(message) == "blueprint" => {
-            "`moonswarm blueprints` lists the names; a file runs with `moonswarm run ./FILE.lua`"
-        }
-        "not_found" => return Some(where_listed(message)),
-        "blueprint_invalid" => "`moonswarm check FILE` shows every finding in its place",
-        "invalid_input" => "give the input the blueprint asks for: `-i JSON` or key=value",
-        "invalid_result" => "`moonswarm show TASK` shows the form that the answer must have",
-        "unauthenticated" | "token_revoked" => {
+        Code::NotFound => return Some(where_listed(message)),
+        Code::BlueprintInvalid => "`moonswarm check FILE` shows every finding in its place",
+        Code::InvalidInput => "give the input the blueprint asks for: `-i JSON` or key=value",
+        Code::InvalidResult => "`moonswarm show TASK` shows the form that the answer must have",
+        Code::Unauthenticated | Code::TokenRevoked => {
             "pass --token or MOONSWARM_TOKEN; the admin's token is admin.token in the data directory"
         }
-        "forbidden_verb" | "forbidden_scope" | "forbidden" => {
+        Code::ForbiddenVerb | Code::ForbiddenScope | Code::Forbidden => {
             "use a token that allows it: `moonswarm token mint`"
         }
-        "stale_task" => "it has changed: look at it again with `moonswarm show TASK`, then answer",
-        "already_answered" => "somebody else must answer: `moonswarm show TASK` says how many",
-        "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
-        "run_closed" => "the run has ended: `moonswarm show RUN`",
-        "storage_full" => "free disk space; the daemon then continues by itself",
-        "storage_locked" => "end the program that has the database open for writing",
-        "damaged" => "restore the row from a backup, then `moonswarm resume RUN`",
-        "stopping" => "the daemon is stopping: start it again with `moonswarm serve`",
+        Code::StaleTask => {
+            "it has changed: look at it again with `moonswarm show TASK`, then answer"
+        }
+        Code::AlreadyAnswered => "somebody else must answer: `moonswarm show TASK` says how many",
+        Code::Fenced | Code::AlreadyAccepted => "somebody else was first: `moonswarm show RUN`",
+        Code::RunClosed => "the run has ended: `moonswarm show RUN`",
+        Code::StorageFull => "free disk space; the daemon then continues by itself",
+        Code::StorageLocked => "end the program that has the database open for writing",
+        Code::Damaged => "restore the row from a backup, then `moonswarm resume RUN`",
+        Code::Stopping => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,
     })
 }
@@ -278,6 +280,9 @@ fn where_listed(message: &str) -> &'static str {
         "task" => "`moonswarm inbox --all` lists the open tasks",
         "artifact" => "`moonswarm artifacts RUN` lists the files of a run",
         "step" => "`moonswarm show RUN --all` shows every step with its number",
+        "blueprint" => {
+            "`moonswarm blueprints` lists the names; a file runs with `moonswarm run ./FILE.lua`"
+        }
         "trigger" => "`moonswarm blueprints` lists the names and what starts them",
         _ => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
     }

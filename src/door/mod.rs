@@ -6,7 +6,6 @@
 //! engine sees them. Scopes are checked by the engine. The service behind the door (today the API)
 //! provides a router with a rule for each route; `host.rs` mounts and serves it.
 
-pub(crate) mod codes;
 mod config;
 mod origin;
 mod pass;
@@ -22,3 +21,5 @@ pub(crate) use pass::{Rule, Who, bearer, pass};
 pub(crate) use places::Place;
 pub(crate) use problem::{FindingBody, ModelErrorBody, Problem, ProblemBody};
 pub use server::serve;
+
+pub(crate) use crate::protocol::Code;

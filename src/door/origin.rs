@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, Uri, header};
 
-use super::{codes, problem::Problem};
+use super::{Code, problem::Problem};
 
 /// The host names of this server and the origins that may call it.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Site {
             let detail = format!(
                 "{host:?} is not a name of this server; names beside the loopback ones are configured"
             );
-            Problem::new(codes::HOST_NOT_ALLOWED, detail)
+            Problem::new(Code::HostNotAllowed, detail)
         };
         let mut named = headers.get_all(header::HOST).iter();
         let header = match (named.next(), named.next()) {
@@ -77,7 +77,7 @@ impl Site {
             if !same && !self.origins.contains(&origin) {
                 let origin: String = origin.chars().take(120).collect();
                 let detail = format!("pages of {origin:?} may not call this server");
-                return Err(Problem::new(codes::ORIGIN_NOT_ALLOWED, detail));
+                return Err(Problem::new(Code::OriginNotAllowed, detail));
             }
         }
         Ok(())
@@ -109,7 +109,7 @@ mod tests {
     fn check(uri: &str, headers: &[(header::HeaderName, &str)]) -> Result<(), &'static str> {
         let headers =
             headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code())
+        site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code().as_str())
     }
 
     #[test]

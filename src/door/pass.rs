@@ -16,7 +16,7 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    DoorConfig, Limits, codes,
+    Code, DoorConfig, Limits,
     origin::Site,
     places::{Place, Places},
     problem::{self, Problem},
@@ -133,16 +133,16 @@ impl Door {
             },
             (Who::Caller(Verb::TaskAnswer | Verb::TaskExpire), Bearer::Holder(_)) => {
                 Err(Problem::new(
-                    codes::SELF_APPROVAL,
+                    Code::SelfApproval,
                     "this bearer is of an attempt: who works on a task does not answer for people",
                 ))
             }
             (Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
-                codes::FORBIDDEN_VERB,
+                Code::ForbiddenVerb,
                 format!("{verb} takes a token for the API; this bearer is for one task"),
             )),
             (Who::Holder(verb), Bearer::Caller(_)) => Err(Problem::new(
-                codes::FORBIDDEN_VERB,
+                Code::ForbiddenVerb,
                 format!("{verb} takes the handle or token of a task; this bearer is for the API"),
             )),
         }
@@ -150,7 +150,7 @@ impl Door {
 }
 
 fn too_often(seconds: u64) -> Problem {
-    Problem::new(codes::RATE_LIMITED, "rate limit for this token exceeded").retry_after(seconds)
+    Problem::new(Code::RateLimited, "rate limit for this token exceeded").retry_after(seconds)
 }
 
 fn refused(refusal: Refusal) -> Problem {
@@ -162,7 +162,7 @@ fn refused(refusal: Refusal) -> Problem {
 /// # Errors
 /// Fails when there is none, or it is malformed.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
-    let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
+    let missing = |detail: &str| Problem::unauthenticated(Code::Unauthenticated, detail);
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let value = match (given.next(), given.next(), offered(headers)) {
         (Some(value), None, None) => value,
@@ -207,10 +207,7 @@ pub(crate) async fn pass(
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!("a request ended in a panic");
-        Err(Problem::new(
-            codes::INTERNAL,
-            "this is a defect of the server; its log has the details",
-        ))
+        Err(Problem::new(Code::Internal, "this is a defect of the server; its log has the details"))
     });
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
@@ -298,7 +295,7 @@ mod tests {
         let headers =
             headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
         let given = door().screen(rule, &Uri::from_static("/"), &headers).map(|b| b.is_some());
-        given.map_err(|problem| problem.code())
+        given.map_err(|problem| problem.code().as_str())
     }
 
     fn caller(role: Role) -> Bearer {
@@ -384,7 +381,8 @@ mod tests {
             (Who::AnyBearer, holder(None), true),
         ];
         for (who, bearer, passes) in cases {
-            let admitted = door().admit(rule(who), &bearer).map_err(|problem| problem.code());
+            let admitted =
+                door().admit(rule(who), &bearer).map_err(|problem| problem.code().as_str());
             let expected = if passes { Ok(()) } else { Err("forbidden_verb") };
             assert_eq!(admitted, expected, "{who:?} {bearer:?}");
         }

@@ -16,7 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{codes, problem::Problem};
+use super::{Code, problem::Problem};
 use crate::{engine::Bearer, token::Role};
 
 /// An account may use this fraction of the total: one half.
@@ -168,11 +168,11 @@ fn account(subject: &str) -> &str {
 }
 
 fn own(detail: String) -> Problem {
-    Problem::new(codes::BUSY, detail).retry_after(1)
+    Problem::new(Code::Busy, detail).retry_after(1)
 }
 
 fn full(detail: &str) -> Problem {
-    Problem::new(codes::OVERLOADED, detail).retry_after(1)
+    Problem::new(Code::Overloaded, detail).retry_after(1)
 }
 
 #[cfg(test)]
@@ -212,7 +212,7 @@ mod tests {
         loop {
             match places.take(bearer) {
                 Ok(place) => held.push(place),
-                Err(problem) => return (held, problem.code()),
+                Err(problem) => return (held, problem.code().as_str()),
             }
         }
     }

@@ -9,10 +9,10 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::codes::{self, Code};
 use crate::{
     blueprint::Finding,
-    engine::{Breach, EngineError, Exceeded, FailureView},
+    engine::{Breach, Checked, EngineError, Exceeded, FailureView},
+    protocol::Code,
     store::StoreError,
 };
 
@@ -84,10 +84,10 @@ impl Problem {
     /// Creates a problem with `code`. `detail` describes the occurrence.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let body = ProblemBody {
-            r#type: format!("/docs/errors#{}", code.word),
-            title: code.title,
-            status: code.status.as_u16(),
-            code: code.word,
+            r#type: format!("/docs/errors#{}", code),
+            title: code.title(),
+            status: code.status(),
+            code: code.as_str(),
             detail: detail.into(),
             path: None,
             violations: Vec::new(),
@@ -127,14 +127,14 @@ impl Problem {
             [only] => format!("{}:{}:{}: {}", only.file, only.line, only.column, only.message),
             many => format!("there are {} findings", many.len()),
         };
-        let mut problem = Self::new(codes::BLUEPRINT_INVALID, detail);
+        let mut problem = Self::new(Code::BlueprintInvalid, detail);
         problem.0.body.findings = findings;
         problem
     }
 
     /// Returns the HTTP status.
     pub(crate) fn status(&self) -> StatusCode {
-        self.0.code.status
+        status_of(self.0.code)
     }
 
     /// Returns the body.
@@ -143,8 +143,8 @@ impl Problem {
     }
 
     /// Returns the code.
-    pub(crate) fn code(&self) -> &'static str {
-        self.0.code.word
+    pub(crate) fn code(&self) -> Code {
+        self.0.code
     }
 
     /// Returns the path in the body.
@@ -159,7 +159,7 @@ impl IntoResponse for Problem {
         let Inner { code, body, headers } = *self.0;
         let text = serde_json::to_vec(&body).expect("a problem is plain data");
         let kind = HeaderValue::from_static("application/problem+json");
-        let mut response = (code.status, [(header::CONTENT_TYPE, kind)], text).into_response();
+        let mut response = (status_of(code), [(header::CONTENT_TYPE, kind)], text).into_response();
         response.headers_mut().extend(headers);
         // Used by the door for routes whose clients expect another shape.
         response.extensions_mut().insert(Arc::new(body));
@@ -171,26 +171,21 @@ impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::NotFound { what, id } => {
-                Self::new(codes::NOT_FOUND, format!("there is no {what} {id}"))
+                Self::new(Code::NotFound, format!("there is no {what} {id}"))
             }
             EngineError::Findings(findings) => Self::findings(findings),
             EngineError::Invalid { what, violations } => invalid(what, violations),
-            EngineError::BadRequest(detail) => Self::new(codes::BAD_REQUEST, detail),
-            EngineError::Refused(refusal) => {
-                let code = codes::named(refusal.code(), codes::FORBIDDEN);
-                Self::new(code, refusal.to_string())
-            }
+            EngineError::BadRequest(detail) => Self::new(Code::BadRequest, detail),
+            EngineError::Refused(refusal) => Self::new(refusal.code(), refusal.to_string()),
             EngineError::Unauthenticated(detail) => {
-                Self::unauthenticated(codes::UNAUTHENTICATED, detail)
+                Self::unauthenticated(Code::Unauthenticated, detail)
             }
-            EngineError::Conflict { code, message } => {
-                Self::new(codes::named(code, codes::CONFLICT), message)
-            }
+            EngineError::Conflict { code, message } => Self::new(code, message),
             EngineError::Busy { code, message, retry_after_s } => {
-                Self::new(codes::named(code, codes::BUSY), message).retry_after(retry_after_s)
+                Self::new(code, message).retry_after(retry_after_s)
             }
             EngineError::Quota(exceeded) => {
-                let mut problem = Self::new(codes::QUOTA_EXCEEDED, exceeded.to_string());
+                let mut problem = Self::new(Code::QuotaExceeded, exceeded.to_string());
                 if let Some(after) = exceeded.retry_after_s {
                     problem = problem.retry_after(after);
                 }
@@ -199,40 +194,42 @@ impl From<EngineError> for Problem {
             }
             EngineError::TooLarge { what, size, limit } => {
                 let detail = format!("{what} has {size} bytes; at most {limit} are allowed");
-                Self::new(codes::TOO_LARGE, detail)
+                Self::new(Code::TooLarge, detail)
             }
-            EngineError::Guarded(failure) => Self::new(codes::FORBIDDEN, failure.message),
+            EngineError::Guarded(failure) => Self::new(Code::Forbidden, failure.message),
             EngineError::Flow(failure) => {
-                let mut problem = Self::new(codes::FLOW_FAILED, failure.to_string());
+                let mut problem = Self::new(Code::FlowFailed, failure.to_string());
                 problem.0.body.failure = Some(failure.into());
                 problem
             }
             EngineError::Store(error) => storage(&error),
             EngineError::Thread { .. } => {
-                Self::new(codes::INTERNAL, "a thread could not be started")
+                Self::new(Code::Internal, "a thread could not be started")
             }
             EngineError::Keys(reason) => {
                 tracing::error!(%reason, "failed to keep the keys");
-                Self::new(codes::STORAGE, "the keys could not be written; the log says why")
+                Self::new(Code::Storage, "the keys could not be written; the log says why")
             }
             EngineError::Stopping => {
-                Self::new(codes::STOPPING, "the host is stopping; another start takes over")
+                Self::new(Code::Stopping, "the host is stopping; another start takes over")
                     .retry_after(1)
             }
         }
     }
 }
 
-fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
-    let is_result = what.ends_with("result") || what.contains(" result ");
-    let code = if is_result { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
+fn status_of(code: Code) -> StatusCode {
+    StatusCode::from_u16(code.status()).expect("the statuses of the codes are statuses")
+}
+
+fn invalid(what: Checked, violations: Vec<Breach>) -> Problem {
     let detail = match violations.first() {
         Some(first) => {
             format!("{what} does not match its schema at {}: {}", first.path, first.message)
         }
         None => format!("{what} does not match its schema"),
     };
-    let mut problem = Problem::new(code, detail);
+    let mut problem = Problem::new(what.code(), detail);
     problem.0.body.path = violations.first().map(|first| first.path.clone());
     problem.0.body.violations = violations;
     problem
@@ -243,35 +240,35 @@ fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
 fn storage(error: &StoreError) -> Problem {
     match error {
         StoreError::Revoked { .. } => Problem::unauthenticated(
-            codes::TOKEN_REVOKED,
+            Code::TokenRevoked,
             "the token was revoked before this could be stored",
         ),
         StoreError::KeyUsed { .. } => Problem::new(
-            codes::IDEMPOTENCY_MISMATCH,
+            Code::IdempotencyMismatch,
             "this Idempotency-Key came before with another request",
         ),
         StoreError::Revision { key, expected, found } => Problem::new(
-            codes::REVISION_MISMATCH,
+            Code::RevisionMismatch,
             format!("{key:?} has revision {found}, not {expected}; read it and try again"),
         ),
         StoreError::StateRefused { key, reason } => {
-            Problem::new(codes::STATE_REFUSED, format!("{key:?}: {reason}"))
+            Problem::new(Code::StateRefused, format!("{key:?}: {reason}"))
         }
         StoreError::Full => {
-            Problem::new(codes::STORAGE_FULL, "nothing was changed; free some space and ask again")
+            Problem::new(Code::StorageFull, "nothing was changed; free some space and ask again")
                 .retry_after(1)
         }
         StoreError::Locked => {
             let detail = "nothing was changed; end what has the database open and ask again";
-            Problem::new(codes::STORAGE_LOCKED, detail).retry_after(1)
+            Problem::new(Code::StorageLocked, detail).retry_after(1)
         }
         StoreError::Damaged { what, reason } => {
             tracing::error!(what, reason, "a damaged row under a request");
-            Problem::new(codes::DAMAGED, format!("failed to read {what}"))
+            Problem::new(Code::Damaged, format!("failed to read {what}"))
         }
         other => {
             tracing::error!(error = %other, "the storage failed under a request");
-            Problem::new(codes::STORAGE, "nothing is known to have changed; the log says more")
+            Problem::new(Code::Storage, "nothing is known to have changed; the log says more")
         }
     }
 }
@@ -339,6 +336,10 @@ pub(crate) fn for_models(response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, fmt::Write as _};
+
+    use serde_json::Value;
+
     use super::*;
 
     async fn shown(problem: Problem) -> (StatusCode, axum::http::HeaderMap, serde_json::Value) {
@@ -352,7 +353,7 @@ mod tests {
     async fn a_breach_of_a_schema_names_every_place() {
         let violations =
             vec![Breach { path: "$.ok".to_owned(), message: "is not a boolean".to_owned() }];
-        let error = EngineError::Invalid { what: "the result", violations };
+        let error = EngineError::Invalid { what: Checked::Result, violations };
         let (status, headers, body) = shown(error.into()).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
         assert_eq!(headers[header::CONTENT_TYPE], "application/problem+json");
@@ -388,7 +389,7 @@ mod tests {
     #[tokio::test]
     async fn busy_says_when_to_come_back() {
         let error = EngineError::Busy {
-            code: "signal_queue_full",
+            code: Code::SignalQueueFull,
             message: "1,000 signals wait".to_owned(),
             retry_after_s: 3,
         };
@@ -398,5 +399,52 @@ mod tests {
             (StatusCode::TOO_MANY_REQUESTS, &"signal_queue_full".into())
         );
         assert_eq!(headers[header::RETRY_AFTER], "3");
+    }
+
+    /// The page with the headings of [`Code::ALL`], in its order, and the table of findings; the
+    /// help of a code is taken from the page as it is.
+    fn page(docs: &str) -> String {
+        let (api, _) = docs.split_once("\n## Findings").unwrap_or((docs, ""));
+        let mut sections = api.split("\n### ");
+        let mut page = sections.next().unwrap().trim_end().to_owned();
+        let mut helps: BTreeMap<&str, &str> =
+            sections.map(|it| it.split_once('\n').expect("a section has lines")).collect();
+        for code in Code::ALL.iter().copied() {
+            let help = helps.remove(code.as_str()).unwrap_or_else(|| panic!("no {code}"));
+            let (_, help) = help.trim().split_once("\n\n").expect("a title, and what helps");
+            let (status, title) = (code.status(), code.title());
+            write!(page, "\n\n### {code}\n\n{status} {title}.\n\n{help}").unwrap();
+        }
+        assert!(helps.is_empty(), "these codes do not exist: {helps:?}");
+        page.push_str("\n\n## Findings of `moonswarm check`\n\n");
+        page.push_str("[findings.md](findings.md) has a wrong and a right example of each.\n\n");
+        page.push_str("| code | meaning |\n|---|---|\n");
+        for (code, meaning) in crate::blueprint::code::ALL {
+            writeln!(page, "| {code} | {meaning} |").unwrap();
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_of_errors_is_made_from_the_tables() {
+        let docs = include_str!("../../docs/errors.md");
+        let page = page(docs);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md");
+            return std::fs::write(path, page).unwrap();
+        }
+        assert!(docs == page, "docs/errors.md differs; UPDATE_GOLDEN=1 writes it");
+    }
+
+    #[test]
+    fn the_example_of_a_problem_is_one() {
+        let docs = include_str!("../../docs/errors.md");
+        let (_, json) = docs.split_once("```json\n").unwrap();
+        let problem: Value = serde_json::from_str(json.split_once("```").unwrap().0).unwrap();
+        let code = Code::InvalidResult;
+        assert_eq!(problem["code"], code.as_str());
+        assert_eq!(problem["type"], format!("/docs/errors#{code}"));
+        assert_eq!(problem["title"], code.title());
+        assert_eq!(problem["status"], code.status());
     }
 }

@@ -18,13 +18,13 @@ use hyper_util::{
 use tokio::{net::TcpListener, sync::Semaphore};
 use tower::Service;
 
-use super::{Door, Limits, codes, patient::Patient, problem::Problem};
+use super::{Code, Door, Limits, patient::Patient, problem::Problem};
 use crate::tasks::Tasks;
 
 /// Returns the response for a connection above the limit, which is then closed.
 fn full(most: usize) -> String {
     let detail = format!("{most} connections are open; close one, or come back in a second");
-    let problem = Problem::new(codes::TOO_MANY_CONNECTIONS, detail);
+    let problem = Problem::new(Code::TooManyConnections, detail);
     let body = serde_json::to_string(problem.body()).expect("a problem is plain data");
     format!(
         "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     blueprint::Finding,
-    protocol::{Failure, failure::kind},
+    protocol::{Code, Failure, failure::kind},
     store::StoreError,
     token::{Quota, Refusal},
 };
@@ -27,8 +27,8 @@ pub enum EngineError {
     /// A value does not match its schema.
     #[error("accept {what}: {}", violations.first().map_or_else(String::new, |v| format!("{}: {}", v.path, v.message)))]
     Invalid {
-        /// Which value: `the input`, `the result`.
-        what: &'static str,
+        /// Which value.
+        what: Checked,
         /// Every breach that was found.
         violations: Vec<Breach>,
     },
@@ -44,16 +44,16 @@ pub enum EngineError {
     /// It does not fit what happened before.
     #[error("{message}")]
     Conflict {
-        /// `already_accepted`, `idempotency_mismatch`, `fenced`, `run_closed`, `not_ended`.
-        code: &'static str,
+        /// Why: `fenced`, `run_closed`, ….
+        code: Code,
         /// For a person.
         message: String,
     },
     /// Too much of something; it may work later.
     #[error("{message}")]
     Busy {
-        /// `signal_queue_full`, `too_many_runs`, …
-        code: &'static str,
+        /// Of what: `signal_queue_full`, `too_many_runs`, ….
+        code: Code,
         /// For a person.
         message: String,
         /// The time after which a retry may succeed, in seconds.
@@ -106,36 +106,62 @@ pub struct Breach {
     pub message: String,
 }
 
-/// The result after which an attempt is over.
-pub(crate) const LAST_RESULT: &str = "the last result that this attempt may send";
+/// A value that has to match a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// The input of a run, a signal or a query.
+    Input,
+    /// The result of an attempt.
+    Result,
+    /// The result after which an attempt is over.
+    LastResult,
+}
+
+impl Checked {
+    /// Returns the code of a value that does not match.
+    pub fn code(self) -> Code {
+        match self {
+            Self::Input => Code::InvalidInput,
+            Self::Result | Self::LastResult => Code::InvalidResult,
+        }
+    }
+}
+
+impl std::fmt::Display for Checked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Input => "the input",
+            Self::Result => "the result",
+            Self::LastResult => "the last result that this attempt may send",
+        })
+    }
+}
 
 impl EngineError {
     /// The stable code.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::NotFound { .. } => "not_found",
-            Self::Findings(_) => "blueprint_invalid",
-            Self::Invalid { what: "the result" | LAST_RESULT, .. } => "invalid_result",
-            Self::Invalid { .. } => "invalid_input",
-            Self::BadRequest(_) => "bad_request",
+            Self::NotFound { .. } => Code::NotFound,
+            Self::Findings(_) => Code::BlueprintInvalid,
+            Self::Invalid { what, .. } => what.code(),
+            Self::BadRequest(_) => Code::BadRequest,
             Self::Refused(refusal) => refusal.code(),
-            Self::Unauthenticated(_) => "unauthenticated",
-            Self::Conflict { code, .. } | Self::Busy { code, .. } => code,
-            Self::Quota(_) => "quota_exceeded",
-            Self::TooLarge { .. } => "too_large",
-            Self::Guarded(_) => "forbidden",
-            Self::Flow(_) => "flow_failed",
-            Self::Store(StoreError::Revoked { .. }) => "token_revoked",
-            Self::Store(StoreError::KeyUsed { .. }) => "idempotency_mismatch",
-            Self::Store(StoreError::Revision { .. }) => "revision_mismatch",
-            Self::Store(StoreError::StateRefused { .. }) => "state_refused",
-            Self::Store(StoreError::Full) => "storage_full",
-            Self::Store(StoreError::Locked) => "storage_locked",
-            Self::Store(StoreError::Damaged { .. }) => "damaged",
-            Self::Store(_) => "storage",
-            Self::Thread { .. } => "internal",
-            Self::Keys(_) => "storage",
-            Self::Stopping => "stopping",
+            Self::Unauthenticated(_) => Code::Unauthenticated,
+            Self::Conflict { code, .. } | Self::Busy { code, .. } => *code,
+            Self::Quota(_) => Code::QuotaExceeded,
+            Self::TooLarge { .. } => Code::TooLarge,
+            Self::Guarded(_) => Code::Forbidden,
+            Self::Flow(_) => Code::FlowFailed,
+            Self::Store(StoreError::Revoked { .. }) => Code::TokenRevoked,
+            Self::Store(StoreError::KeyUsed { .. }) => Code::IdempotencyMismatch,
+            Self::Store(StoreError::Revision { .. }) => Code::RevisionMismatch,
+            Self::Store(StoreError::StateRefused { .. }) => Code::StateRefused,
+            Self::Store(StoreError::Full) => Code::StorageFull,
+            Self::Store(StoreError::Locked) => Code::StorageLocked,
+            Self::Store(StoreError::Damaged { .. }) => Code::Damaged,
+            Self::Store(_) | Self::Keys(_) => Code::Storage,
+            Self::Thread { .. } => Code::Internal,
+            Self::Stopping => Code::Stopping,
         }
     }
 }
@@ -171,7 +197,7 @@ impl Exceeded {
             Quota::Tokens | Quota::Usd => kind::BUDGET,
             Quota::OpenRuns | Quota::StartsPerMinute | Quota::StoredBytes => kind::LIMIT,
         };
-        let data = serde_json::json!({ "code": "quota_exceeded", "quota": self });
+        let data = serde_json::json!({ "code": Code::QuotaExceeded.as_str(), "quota": self });
         Failure::new(kind, self.to_string()).with_data(data.into())
     }
 }

@@ -25,7 +25,7 @@ mod turn;
 mod verbs;
 mod view;
 
-pub use error::{Breach, EngineError, Exceeded};
+pub use error::{Breach, Checked, EngineError, Exceeded};
 pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};

@@ -1,9 +1,9 @@
 //! The pure core: a flow takes an input and returns the next action.
 //!
-//! Owns the transition function's signature ([`Flow::advance`]), the requests that a flow can make
+//! Owns the inputs of a flow and its results ([`Input`], [`Advance`]), the requests that it can make
 //! ([`StepOp`]), composite operators ([`Rule`]), a model's tool loop ([`response`]) and the limits
 //! of a run. Has no clock, no IO and no randomness: time and ids come in with the input. `lua/` has
-//! the flow that runs a script. The engine drives all flows.
+//! the flow that runs a script. The engine drives it.
 
 mod composite;
 mod limits;
@@ -85,33 +85,13 @@ pub enum NextAction {
     Broken(String),
 }
 
-/// The result of [`Flow::advance`].
+/// The result of advancing a flow by one input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advance {
     /// The requests, in order.
     pub commands: Vec<Command>,
     /// The state of the flow.
     pub next: NextAction,
-}
-
-/// A run's program: a pure function of its inputs, in their order.
-pub trait Flow {
-    /// Processes one input at the time `now_ms` (Unix milliseconds, the time of the input's entry),
-    /// until the flow needs another input or its turn ends.
-    ///
-    /// The ends of turns affect neither the requests nor their order.
-    ///
-    /// Ignores the end of a step that the flow no longer awaits.
-    fn advance(&mut self, input: Input, now_ms: u64) -> Advance;
-
-    /// Returns true if deferred functions must run when the flow fails or is canceled.
-    fn has_defers(&self) -> bool;
-
-    /// Answers a query with a function that the flow registered. Does not change the flow.
-    ///
-    /// # Errors
-    /// Fails when there is no such query, or its function fails.
-    fn query(&mut self, name: &str, argument: &Json) -> Result<Json, Failure>;
 }
 
 /// Returns the scope of deferred functions.

@@ -51,6 +51,8 @@ pub struct ResponseFlow {
     summary: Option<String>,
     /// The outcomes, by place; `None` while the step is open.
     places: Vec<Option<Outcome>>,
+    /// The steps that started, by place.
+    begun: Vec<Begin>,
     stage: Stage,
     sums: Sums,
     model: String,
@@ -121,6 +123,7 @@ impl ResponseFlow {
             from: 0,
             summary: None,
             places: Vec::new(),
+            begun: Vec::new(),
             stage: Stage::New,
             sums: Sums::default(),
             model: String::new(),
@@ -138,6 +141,22 @@ impl ResponseFlow {
     /// Returns the number of steps started so far, which is the place of the next.
     pub fn begun(&self) -> usize {
         self.places.len()
+    }
+
+    /// Returns the step that started at a place.
+    pub fn part(&self, place: usize) -> Option<&Begin> {
+        self.begun.get(place)
+    }
+
+    /// Advances until the step at a place has started. Returns false if the loop would wait or end
+    /// before.
+    pub fn reaches(&mut self, place: usize, judge: &dyn Judge) -> bool {
+        while self.begun() <= place {
+            if !matches!(self.turn(judge), LoopAction::Begin(_)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Returns the totals of the loop.
@@ -199,6 +218,7 @@ impl ResponseFlow {
                 Ok(Some(turn)) => {
                     if let LoopAction::Begin(begins) = &turn {
                         self.places.extend(begins.iter().map(|_| None));
+                        self.begun.extend_from_slice(begins);
                     }
                     return turn;
                 }

@@ -6,27 +6,46 @@ use crate::{
     protocol::Json,
 };
 
-/// The operations, as lua/ctx.luau numbers them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Run,
-    Sleep,
-    SleepUntil,
-    Wait,
-    Call,
-    State,
-    Write,
-    Read,
-    Signal,
-    All,
-    Race,
-    Timeout,
-    Spawn,
-    Await,
-    Cancel,
-    Defer,
-    Query,
-    ContinueAs,
+macro_rules! operations {
+    ($($name:ident = $luau:literal,)+) => {
+        /// The operations of `ctx`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $($name,)+
+        }
+
+        const OPERATIONS: &[(Operation, &str)] = &[$((Operation::$name, $luau),)+];
+    };
+}
+
+// In lua/ctx.luau an operation is a local with the name that stands here.
+operations! {
+    Run = "RUN",
+    Sleep = "SLEEP",
+    SleepUntil = "SLEEP_UNTIL",
+    Wait = "WAIT",
+    Call = "CALL",
+    State = "STATE",
+    Write = "WRITE",
+    Read = "READ",
+    Signal = "SIGNAL",
+    All = "ALL",
+    Race = "RACE",
+    Timeout = "TIMEOUT",
+    Spawn = "SPAWN",
+    Await = "AWAIT",
+    Cancel = "CANCEL",
+    Defer = "DEFER",
+    Query = "QUERY",
+    ContinueAs = "CONTINUE",
+}
+
+/// Returns a part of the library with the numbers of the operations in the place of `OPERATIONS`.
+pub(crate) fn with_operations(text: &str) -> String {
+    let names: Vec<&str> = OPERATIONS.iter().map(|(_, name)| *name).collect();
+    let numbers: Vec<String> = (1..=names.len()).map(|number| number.to_string()).collect();
+    let line = format!("local {} = {}", names.join(", "), numbers.join(", "));
+    text.replacen("--[[OPERATIONS]]", &line, 1)
 }
 
 /// The reason why a call is refused.
@@ -49,28 +68,9 @@ impl From<NoRoom> for Refusal {
 impl Operation {
     /// The operation that the coroutine halted with.
     pub(crate) fn of(co: &Coroutine) -> Option<Self> {
-        const ALL: [Operation; 18] = [
-            Operation::Run,
-            Operation::Sleep,
-            Operation::SleepUntil,
-            Operation::Wait,
-            Operation::Call,
-            Operation::State,
-            Operation::Write,
-            Operation::Read,
-            Operation::Signal,
-            Operation::All,
-            Operation::Race,
-            Operation::Timeout,
-            Operation::Spawn,
-            Operation::Await,
-            Operation::Cancel,
-            Operation::Defer,
-            Operation::Query,
-            Operation::ContinueAs,
-        ];
         let number = whole(co, 1)?;
-        ALL.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        OPERATIONS.get(place).map(|(operation, _)| *operation)
     }
 }
 

@@ -29,8 +29,7 @@ use super::{
 };
 use crate::{
     flow::{
-        Advance, Command, Flow, Input, NextAction, RunLimits, StepOp, StepRequest,
-        compensation_scope,
+        Advance, Command, Input, NextAction, RunLimits, StepOp, StepRequest, compensation_scope,
     },
     journal::{ScopePath, StepKey},
     protocol::{Failure, Json, failure::kind},
@@ -411,8 +410,13 @@ impl ScriptFlow {
     }
 }
 
-impl Flow for ScriptFlow {
-    fn advance(&mut self, input: Input, now_ms: u64) -> Advance {
+impl ScriptFlow {
+    /// Processes one input at the time `now_ms` (Unix milliseconds, the time of the input's entry),
+    /// until the flow needs another input or its turn ends.
+    ///
+    /// The ends of turns affect neither the requests nor their order. The end of a step that the
+    /// flow no longer awaits is ignored.
+    pub fn advance(&mut self, input: Input, now_ms: u64) -> Advance {
         if self.vm.condemned.get() {
             let next = NextAction::Broken("another run used up the VM".to_owned());
             return Advance { commands: Vec::new(), next };
@@ -454,11 +458,16 @@ impl Flow for ScriptFlow {
         Advance { commands, next }
     }
 
-    fn has_defers(&self) -> bool {
+    /// Returns true if deferred functions must run when the flow fails or is canceled.
+    pub fn has_defers(&self) -> bool {
         !self.defers.is_empty()
     }
 
-    fn query(&mut self, name: &str, argument: &Json) -> Result<Json, Failure> {
+    /// Answers a query with a function that the flow registered. Does not change the flow.
+    ///
+    /// # Errors
+    /// Fails when there is no such query, or its function fails.
+    pub fn query(&mut self, name: &str, argument: &Json) -> Result<Json, Failure> {
         let Some(function) = self.queries.get(name) else {
             return Err(Failure::new(
                 "unknown_query",

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    flow::{Advance, Command, Flow, Input, NextAction, RunLimits, StepOp},
+    flow::{Advance, Command, Input, NextAction, RunLimits, StepOp},
     journal::{Note, StepKey},
     protocol::{Failure, Json},
 };

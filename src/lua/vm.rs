@@ -9,6 +9,7 @@ use std::{
 use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value, chunk::ChunkMode};
 
 use super::{
+    call::with_operations,
     desk::{Desk, compiler, host_functions},
     raw::Machine,
     source::Source,
@@ -176,7 +177,7 @@ fn compiled() -> mlua::Result<&'static [Vec<u8>]> {
         return Ok(compiled);
     }
     let fresh: mlua::Result<Vec<Vec<u8>>> =
-        LIBRARY.iter().map(|(_, text)| compiler().compile(text)).collect();
+        LIBRARY.iter().map(|(_, text)| compiler().compile(with_operations(text))).collect();
     let fresh = fresh?;
     // Another thread may have been faster, with the same.
     Ok(COMPILED.get_or_init(|| fresh))

@@ -3,6 +3,7 @@
 //! Owns the ids, content, effects, failures, the [`Operator`] trait and the terms of a multi-step
 //! chain. Refuses tokio, IO, Lua and SQL. Every other room uses it.
 
+mod code;
 pub mod content;
 pub mod context;
 pub mod duration;
@@ -29,6 +30,7 @@ pub mod step;
 pub mod test_utils;
 mod ticket;
 
+pub use code::Code;
 pub use content::{Content, ContentBlock, ImageSource};
 pub use context::{
     Context, ContextError, ContextMessage, ContextSnapshot, ContextWatcher, Message, MessageMeta,

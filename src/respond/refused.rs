@@ -1,11 +1,13 @@
 //! The error for an invalid request.
 
+use crate::protocol::Code;
+
 /// A request that the protocol does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
     /// The stable code.
-    pub code: &'static str,
+    pub code: Code,
     /// The message for a person.
     pub message: String,
     /// The parameter: `input[2].call_id`.
@@ -15,11 +17,11 @@ pub struct Refused {
 impl Refused {
     /// Returns the error for a malformed parameter.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: "invalid_body", message: message.into(), param: Some(param.into()) }
+        Self { code: Code::InvalidBody, message: message.into(), param: Some(param.into()) }
     }
 
     /// Returns the error for a valid parameter that this server does not support.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: "not_supported", message: message.into(), param: Some(param.into()) }
+        Self { code: Code::NotSupported, message: message.into(), param: Some(param.into()) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Grant, Quotas, Role, Scopes, Verb};
-use crate::protocol::TaskId;
+use crate::protocol::{Code, TaskId};
 
 /// The issuer of all tokens of this host.
 pub const ISSUER: &str = "moonswarm";
@@ -183,8 +183,8 @@ pub struct Widening {
 
 impl Widening {
     /// Returns a stable code.
-    pub const fn code(&self) -> &'static str {
-        "token_widens"
+    pub const fn code(&self) -> Code {
+        Code::TokenWidens
     }
 }
 

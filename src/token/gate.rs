@@ -1,5 +1,6 @@
 //! The table of roles and verbs, and the check that every route, frame, tool and dispatch makes.
 
+use crate::protocol::Code;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -139,10 +140,10 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns a stable code.
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> Code {
         match self {
-            Self::Verb { .. } => "forbidden_verb",
-            Self::Scope { .. } => "forbidden_scope",
+            Self::Verb { .. } => Code::ForbiddenVerb,
+            Self::Scope { .. } => Code::ForbiddenScope,
         }
     }
 }

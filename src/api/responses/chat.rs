@@ -15,7 +15,7 @@ use crate::{
         body::Posted,
         params::{Asker, Key},
     },
-    door::{ModelErrorBody, Problem, codes},
+    door::{Code, ModelErrorBody, Problem},
     respond::chat::{Chunks, Stops, as_response, completion},
 };
 
@@ -71,7 +71,7 @@ pub(in crate::api) async fn complete(
     let response = answering.end(&api).await?;
     let completion = completion(&response, stops).map_err(|error| {
         let message = error["message"].as_str().unwrap_or("the flow failed");
-        Problem::new(codes::RESPONSE_FAILED, message)
+        Problem::new(Code::ResponseFailed, message)
     })?;
     Ok(JsonBody(completion).into_response())
 }

@@ -10,7 +10,7 @@ use crate::{
         body::Posted,
         params::{Asker, Key},
     },
-    door::{ModelErrorBody, Problem, codes},
+    door::{Code, ModelErrorBody, Problem},
     protocol::model::output_text,
     respond::{self, COMPACT_INSTRUCTIONS, open_responses::Create},
 };
@@ -41,7 +41,7 @@ pub(in crate::api) async fn compact(
     let given = Create::read(&posted.body, &mut fresh)?;
     if !api.engine.is_agent_with_model(&caller, &given.model).await.map_err(said)? {
         let detail = "an agent whose operator is a model compacts conversations: blueprint/agent";
-        return Err(Problem::new(codes::NOT_SUPPORTED, detail).at("$.model"));
+        return Err(Problem::new(Code::NotSupported, detail).at("$.model"));
     }
     let before = match &given.previous {
         Some(previous) => earlier(&api, &caller, previous).await?,
@@ -64,7 +64,7 @@ pub(in crate::api) async fn compact(
     let summary = output_text(answering.responding.stream().output());
     if response["status"] != "completed" || summary.trim().is_empty() {
         let why = response["error"]["message"].as_str().unwrap_or("it did not come to an end");
-        return Err(Problem::new(codes::RESPONSE_FAILED, format!("there is no summary: {why}")));
+        return Err(Problem::new(Code::ResponseFailed, format!("there is no summary: {why}")));
     }
     let id = response["id"].as_str().unwrap_or_default();
     let usage = match &response["usage"] {

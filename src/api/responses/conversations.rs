@@ -13,7 +13,7 @@ use crate::{
         body::Posted,
         params::{Asker, At, Params},
     },
-    door::{ModelErrorBody, Problem, codes},
+    door::{Code, ModelErrorBody, Problem},
     engine::{EngineError, StoredConversation},
     respond::{
         Refused,
@@ -28,7 +28,7 @@ const MOST_ADDED: usize = 20;
 /// A conversation that a response continues at the moment.
 pub(super) fn locked(id: &str) -> Problem {
     let detail = format!("a response continues {id}; wait for it, or cancel it");
-    Problem::new(codes::CONVERSATION_LOCKED, detail)
+    Problem::new(Code::ConversationLocked, detail)
 }
 
 fn shown(conversation: &StoredConversation) -> Value {
@@ -247,7 +247,7 @@ pub(in crate::api) async fn delete_item(
     });
     match changed.await {
         Ok(stored) => Ok(JsonBody(shown(&stored))),
-        Err(problem) if problem.code() == codes::NOT_FOUND.word => {
+        Err(problem) if problem.code() == Code::NotFound => {
             conversation(&api, &caller, Verb::RunStart, &id).await?;
             Err(no_item(&id, &item))
         }
@@ -265,7 +265,7 @@ async fn change(
     let changed = api.engine.change_conversation(caller, Verb::RunStart, id, |stored| {
         if stored.is_continued() {
             let message = format!("a response continues {id}; wait for it, or cancel it");
-            return Err(EngineError::Conflict { code: codes::CONVERSATION_LOCKED.word, message });
+            return Err(EngineError::Conflict { code: Code::ConversationLocked, message });
         }
         change(stored).map(|()| true)
     });
@@ -275,5 +275,5 @@ async fn change(
 fn no_item(conversation: &str, item: &str) -> Problem {
     let cut = |text: &str| text.chars().take(64).collect::<String>();
     let detail = format!("{} has no item {}", cut(conversation), cut(item));
-    Problem::new(codes::NOT_FOUND, detail)
+    Problem::new(Code::NotFound, detail)
 }

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::app::Api;
 use crate::{
-    door::{Problem, codes},
-    engine::{Caller, EngineError, IdempotencyKey, Responding, StoredConversation},
+    door::{Code, Problem},
+    engine::{Caller, Checked, EngineError, IdempotencyKey, Responding, StoredConversation},
     protocol::RunId,
     respond::{
         self, Refused,
@@ -37,7 +37,7 @@ pub(super) use stored::*;
 
 impl From<Refused> for Problem {
     fn from(refused: Refused) -> Self {
-        let code = codes::named(refused.code, codes::INVALID_BODY);
+        let code = refused.code;
         let problem = Self::new(code, refused.message);
         match refused.param {
             Some(param) => problem.at(format!("$.{param}")),
@@ -51,23 +51,23 @@ fn said(error: EngineError) -> Problem {
     match error {
         EngineError::NotFound { what: "model", id } => {
             let detail = format!("nothing answers as {id:?}; GET /v1/models lists what does");
-            Problem::new(codes::MODEL_NOT_FOUND, detail).at("$.model")
+            Problem::new(Code::ModelNotFound, detail).at("$.model")
         }
         EngineError::NotFound { what: "run", id } => {
             let id = respond::shown_id("resp_", &id);
-            Problem::new(codes::NOT_FOUND, format!("there is no response {id}"))
+            Problem::new(Code::NotFound, format!("there is no response {id}"))
         }
         EngineError::NotFound { what: "conversation", id } => {
-            Problem::new(codes::NOT_FOUND, format!("there is no conversation {id}"))
+            Problem::new(Code::NotFound, format!("there is no conversation {id}"))
         }
-        EngineError::Invalid { what: "the input", violations } => {
+        EngineError::Invalid { what: Checked::Input, violations } => {
             let why: Vec<String> =
                 violations.iter().map(|it| format!("{}: {}", it.path, it.message)).collect();
             let detail = format!(
                 "what was said does not fit what is asked for ({}); say it as JSON",
                 why.join("; ")
             );
-            Problem::new(codes::INVALID_INPUT, detail).at("$.input")
+            Problem::new(Code::InvalidInput, detail).at("$.input")
         }
         other => other.into(),
     }
@@ -77,7 +77,7 @@ fn said(error: EngineError) -> Problem {
 fn run_of(id: &str) -> Result<RunId, Problem> {
     respond::run_of(id).ok_or_else(|| {
         let id: String = id.chars().take(64).collect();
-        Problem::new(codes::NOT_FOUND, format!("there is no response {id}"))
+        Problem::new(Code::NotFound, format!("there is no response {id}"))
     })
 }
 
@@ -137,7 +137,7 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
     let missing = || {
         let previous: String = previous.chars().take(64).collect();
         let detail = format!("there is no response {previous} to continue");
-        Problem::new(codes::PREVIOUS_RESPONSE_NOT_FOUND, detail).at("$.previous_response_id")
+        Problem::new(Code::PreviousResponseNotFound, detail).at("$.previous_response_id")
     };
     let run = respond::run_of(previous).ok_or_else(missing)?;
     let stream = match api.engine.response(caller, run).await {
@@ -146,7 +146,7 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
     };
     if !stream.is_over() {
         let detail = format!("{previous} is not over; wait for it, or cancel it");
-        return Err(Problem::new(codes::RESPONSE_IN_PROGRESS, detail).at("$.previous_response_id"));
+        return Err(Problem::new(Code::ResponseInProgress, detail).at("$.previous_response_id"));
     }
     Ok(stream.conversation())
 }

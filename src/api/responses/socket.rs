@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::{Asked, begin, continued, earlier, fresh, stored};
 use crate::{
     api::{app::Api, body::read_json, params::Asker},
-    door::{self, ModelErrorBody, Problem, codes},
+    door::{self, Code, ModelErrorBody, Problem},
     engine::{Bearer, Caller},
     respond::open_responses::Create,
 };
@@ -47,7 +47,7 @@ pub(in crate::api) async fn connect(
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|rejection| {
         let detail = format!("POST a request, or connect as a WebSocket: {rejection}");
-        Problem::new(codes::UPGRADE_REQUIRED, detail)
+        Problem::new(Code::UpgradeRequired, detail)
     })?;
     let token = door::bearer(&headers)?.to_owned();
     let upgrade = upgrade.max_message_size(2 * MESSAGE_BYTES).max_frame_size(2 * MESSAGE_BYTES);
@@ -121,19 +121,18 @@ impl ResponseSocket {
         match message {
             Some(Ok(Message::Text(text))) if text.len() > MESSAGE_BYTES => {
                 let detail = format!("a message may have at most {MESSAGE_BYTES} bytes");
-                self.refuse(&Problem::new(codes::TOO_LARGE, detail)).await
+                self.refuse(&Problem::new(Code::TooLarge, detail)).await
             }
             Some(Ok(Message::Text(_))) if self.waiting.len() >= WAITING => {
                 let detail = format!("{WAITING} messages wait already; wait for the response");
-                self.refuse(&Problem::new(codes::BUSY, detail)).await
+                self.refuse(&Problem::new(Code::Busy, detail)).await
             }
             Some(Ok(Message::Text(text))) => {
                 self.waiting.push_back(text.as_str().to_owned());
                 Ok(())
             }
             Some(Ok(Message::Binary(_))) => {
-                self.refuse(&Problem::new(codes::INVALID_BODY, "messages are text, not bytes"))
-                    .await
+                self.refuse(&Problem::new(Code::InvalidBody, "messages are text, not bytes")).await
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
             Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Gone),
@@ -159,12 +158,12 @@ impl ResponseSocket {
         let body: Value = read_json(text.as_bytes())?;
         if body["type"] != "response.create" {
             let detail = "a message has the type response.create";
-            return Err(Problem::new(codes::INVALID_BODY, detail).at("$.type"));
+            return Err(Problem::new(Code::InvalidBody, detail).at("$.type"));
         }
         for name in ["stream", "background", "stream_options"] {
             if !body[name].is_null() {
                 let detail = format!("{name} means nothing over a WebSocket");
-                return Err(Problem::new(codes::INVALID_BODY, detail).at(format!("$.{name}")));
+                return Err(Problem::new(Code::InvalidBody, detail).at(format!("$.{name}")));
             }
         }
         let previous = body["previous_response_id"].as_str();

@@ -20,7 +20,7 @@ use crate::{
     },
     door::{ModelErrorBody, Problem},
     engine::{Caller, EngineError, WaitFor},
-    protocol::RunId,
+    protocol::{Code, RunId},
     respond::Stream,
 };
 
@@ -166,7 +166,7 @@ async fn halt(
     }
     match api.engine.cancel(caller, run, reason.to_owned(), None).await {
         // It ended in the meantime.
-        Err(EngineError::Conflict { code: "run_closed", .. }) => {}
+        Err(EngineError::Conflict { code: Code::RunClosed, .. }) => {}
         canceled => drop(canceled.map_err(said)?),
     }
     Ok(None)

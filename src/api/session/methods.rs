@@ -24,7 +24,7 @@ use crate::{
         sessions::{SeatTaken, ttl},
         worker::{ProgressBody, ResultBody},
     },
-    door::{Problem, codes},
+    door::{Code, Problem},
     engine::{
         Caller, EngineError, EventView, Holder, IdempotencyKey, PageMemory, Report, WaitFor,
         rfc3339,
@@ -225,7 +225,7 @@ impl Asking {
             let shown: String = method.chars().take(80).collect();
             let names: Vec<&str> = METHODS.iter().map(|(name, _)| *name).collect();
             let detail = format!("there is no method {shown:?}; there are: {}", names.join(", "));
-            return Err(Problem::new(codes::UNKNOWN_METHOD, detail));
+            return Err(Problem::new(Code::UnknownMethod, detail));
         };
         Ok(self.caller.grant.check(*verb, &[]).map_err(EngineError::Refused)?)
     }
@@ -249,15 +249,13 @@ impl Asking {
             "run/signal" => self.signal().await,
             "run/subscribe" => self.subscribe().await,
             "seat/acquire" => self.acquire().await,
-            other => {
-                Err(Problem::new(codes::UNKNOWN_METHOD, format!("there is no method {other}")))
-            }
+            other => Err(Problem::new(Code::UnknownMethod, format!("there is no method {other}"))),
         }
     }
 
     fn session(&self) -> Result<SessionId, Problem> {
         let detail = "this connection's token speaks for no session";
-        self.caller.session.clone().ok_or_else(|| Problem::new(codes::WRONG_SEAT, detail))
+        self.caller.session.clone().ok_or_else(|| Problem::new(Code::WrongSeat, detail))
     }
 
     /// Returns the holder that reports on a task: this session, for its current or former attempt.
@@ -367,7 +365,7 @@ impl Asking {
         let GetRun { run, wait } = self.read()?;
         let run = Self::run(&run)?;
         let wait = params::wait(wait.as_deref())
-            .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?;
+            .map_err(|detail| Problem::new(Code::InvalidBody, detail).at("$.wait"))?;
         let view = match wait {
             Some(wait) => runs::watched(&self.api, &self.caller, run, WaitFor::Ended, wait).await?,
             None => self.api.engine.run(&self.caller, run).await?,
@@ -398,7 +396,7 @@ impl Asking {
         if count.fetch_add(1, Ordering::Relaxed) >= WATCHED {
             count.fetch_sub(1, Ordering::Relaxed);
             let detail = format!("a connection watches at most {WATCHED} runs");
-            return Err(Problem::new(codes::TOO_MANY_SUBSCRIPTIONS, detail).retry_after(1));
+            return Err(Problem::new(Code::TooManySubscriptions, detail).retry_after(1));
         }
         self.api.tasks.spawn(async move {
             let forward = async {

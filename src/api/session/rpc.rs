@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     api::{body::read_json, tasks::present},
-    door::{Problem, codes},
+    door::{Code, Problem},
     protocol::Json,
     session::LinkEnd,
 };
@@ -46,7 +46,7 @@ impl Call {
             Ok(envelope) => envelope,
             Err(problem) => return refuse(problem),
         };
-        let invalid = |detail: &str, at| Problem::new(codes::INVALID_BODY, detail).at(at);
+        let invalid = |detail: &str, at| Problem::new(Code::InvalidBody, detail).at(at);
         if jsonrpc != "2.0" {
             return refuse(invalid("jsonrpc is \"2.0\"", "$.jsonrpc"));
         }
@@ -116,10 +116,10 @@ impl Answer {
 /// Returns the JSON-RPC number of an error.
 fn number(problem: &Problem) -> i32 {
     match problem.code() {
-        "malformed_json" => -32_700,
-        "unknown_method" => -32_601,
-        "invalid_body" | "unknown_field" | "bad_id" => -32_602,
-        "internal" | "storage" => -32_603,
+        Code::MalformedJson => -32_700,
+        Code::UnknownMethod => -32_601,
+        Code::InvalidBody | Code::UnknownField | Code::BadId => -32_602,
+        Code::Internal | Code::Storage => -32_603,
         _ => -32_000,
     }
 }

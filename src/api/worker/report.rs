@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::{
     api::tasks::present,
-    door::{Problem, codes},
+    door::{Code, Problem},
     engine::Verdict,
     journal::Usage,
     operator::read_usage,
@@ -51,7 +51,7 @@ impl ResultBody {
             }
             (Some(true) | None, None, None) | (Some(true), Some(_), None) => {
                 let detail = "give `output`, or `ok: false` with an `error`";
-                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.output"));
+                return Err(Problem::new(Code::InvalidBody, detail).at("$.output"));
             }
             (Some(false), None, output) => Verdict::Failed {
                 message: "the worker says that it failed".to_owned(),
@@ -87,7 +87,7 @@ mod tests {
     fn parts(text: &str) -> Result<(Verdict, Option<Usage>, Vec<Value>), &'static str> {
         read_json::<ResultBody>(text.as_bytes())
             .and_then(ResultBody::into_parts)
-            .map_err(|problem| problem.code())
+            .map_err(|problem| problem.code().as_str())
     }
 
     fn outcome(text: &str) -> String {

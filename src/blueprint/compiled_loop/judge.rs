@@ -113,10 +113,7 @@ impl Judge for LoopJudge {
                 Err(_) => Ok(arguments),
             },
         };
-        accepted.map_err(|violations| {
-            let first = violations.first();
-            first.map_or_else(String::new, |it| format!(" at {}: {}", it.path, it.message))
-        })
+        accepted.map_err(|violations| crate::schema::first_of(&violations))
     }
 
     fn output(&self, text: &str) -> Result<Json, String> {

@@ -59,9 +59,9 @@ pub(super) fn refused(error: &EngineError) -> Failure {
     match error {
         EngineError::Findings(findings) => {
             let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
-            Failure::new(error.code(), lines.join("\n"))
+            Failure::new(error.code().as_str(), lines.join("\n"))
         }
-        error => Failure::new(error.code(), error.to_string()),
+        error => Failure::new(error.code().as_str(), error.to_string()),
     }
 }
 

@@ -14,9 +14,8 @@ use crate::{
         },
     },
     fault,
-    flow::Flow as _,
     journal::{Decision, Fact, Outcome, RunState},
-    protocol::Json,
+    protocol::{Code, Json},
     store::{Check, Write},
 };
 
@@ -139,7 +138,7 @@ pub(crate) fn query(
     match turn.run.flow.as_mut() {
         Some(flow) => flow.query(name, argument).map(Answer::Json).map_err(EngineError::Flow),
         None => Err(EngineError::Conflict {
-            code: "run_paused",
+            code: Code::RunPaused,
             message: format!("query {name:?}: the run's flow cannot be replayed now"),
         }),
     }

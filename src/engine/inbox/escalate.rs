@@ -16,7 +16,7 @@ use crate::{
     },
     journal::{Decision, Fact},
     operator::{Delivery, Ticket},
-    protocol::{Json, TaskId},
+    protocol::{Code, Json, TaskId},
     session::{Method, Note},
     store::{Check, Write},
 };
@@ -40,7 +40,7 @@ pub(crate) fn escalate(
     let (step, attempt) = (holder.step, holder.attempt);
     if turn.run.task(step).is_some_and(|task| task.question.is_some()) {
         return Err(EngineError::Conflict {
-            code: "question_open",
+            code: Code::QuestionOpen,
             message: "escalate: this attempt waits for an answer already".into(),
         });
     }
@@ -71,7 +71,7 @@ pub(crate) fn advise(
     key: Option<IdempotencyKey>,
 ) -> Result<Answer, EngineError> {
     let silent = || EngineError::Conflict {
-        code: "no_question",
+        code: Code::NoQuestion,
         message: "advise: the task asks nothing".into(),
     };
     if turn.run.is_ended() {

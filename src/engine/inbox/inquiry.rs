@@ -18,7 +18,7 @@ use crate::{
     fault,
     journal::{Decision, Fact},
     operator::Inquiry,
-    protocol::{Failure, failure::kind},
+    protocol::{Code, Failure, failure::kind},
     session::Hub,
     store::Check,
 };
@@ -35,14 +35,14 @@ pub(crate) fn asked<'a>(
             None => EngineError::NotFound { what: "task", id: format!("{}/{step}", run.id) },
             Some(_) if run.is_ended() => closed(run),
             Some(_) => EngineError::Conflict {
-                code: "already_accepted",
+                code: Code::AlreadyAccepted,
                 message: "answer the task: it has ended".into(),
             },
         });
     };
     let Some(inquiry) = &task.inquiry else {
         let message = "answer the task: it is not one for people; its worker reports".into();
-        return Err(EngineError::Conflict { code: "not_human", message });
+        return Err(EngineError::Conflict { code: Code::NotHuman, message });
     };
     refuse_own(sessions, run, caller)?;
     Ok((task, inquiry))

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        Answer, Caller, EngineError,
+        Answer, Caller, Checked, EngineError,
         inbox::{answers, inquiry::asked},
         run::{reply, resident::Run},
         shared::message::PersonAnswer,
@@ -17,7 +17,7 @@ use crate::{
     fault,
     journal::{Decision, Fact, Outcome},
     operator::{Delivery, Given, Inquiry, says_no},
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Code, Failure, Json, failure::kind},
     store::Check,
 };
 
@@ -96,20 +96,20 @@ fn heard(
     let denied = |code, message: String| Err(EngineError::Conflict { code, message });
     if !inquiry.asks(&caller.subject, caller.grant.role) {
         let message = format!("answer the task: it asks {}", inquiry.by.join(", "));
-        return denied("wrong_role", message);
+        return denied(Code::WrongRole, message);
     }
     if revision.is_some_and(|seen| seen != inquiry.revision) {
         let message = format!(
             "answer the task: it is not what you were shown any more; its revision is {}",
             inquiry.revision
         );
-        return denied("stale_task", message);
+        return denied(Code::StaleTask, message);
     }
     let of_party = |by: &str| is_same(sessions, by, &caller.subject);
     let heard = inquiry.has_heard(&caller.subject);
     if heard || inquiry.answers.iter().any(|given| of_party(&given.by)) {
         let message = format!("answer the task: {} has answered already", caller.subject);
-        return denied("already_answered", message);
+        return denied(Code::AlreadyAnswered, message);
     }
     match answer {
         Answer::Reject { reason } => {
@@ -120,7 +120,7 @@ fn heard(
             Ok(output) => Ok(Outcome::Completed(output)),
             Err(violations) => {
                 let violations = violations.into_iter().map(view::breach).collect();
-                Err(EngineError::Invalid { what: "the result", violations })
+                Err(EngineError::Invalid { what: Checked::Result, violations })
             }
         },
     }

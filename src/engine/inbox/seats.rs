@@ -18,7 +18,7 @@ use crate::{
     },
     journal::{AttemptClosed, Decision, Fact},
     operator::Ticket,
-    protocol::{Failure, SessionId, failure::kind},
+    protocol::{Code, Failure, SessionId, failure::kind},
     store::Check,
 };
 
@@ -112,5 +112,5 @@ fn session_reason(epoch: u32) -> String {
 
 /// The refusal of a session that is not what it would have to be.
 pub(crate) fn wrong_seat(message: String) -> EngineError {
-    EngineError::Conflict { code: "wrong_seat", message }
+    EngineError::Conflict { code: Code::WrongSeat, message }
 }

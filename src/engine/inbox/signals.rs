@@ -15,7 +15,7 @@ use crate::{
     },
     fault,
     journal::SignalReceived,
-    protocol::Json,
+    protocol::{Code, Json},
     store::{Batch, Check, Errand, OutboxRow, Write},
 };
 
@@ -44,7 +44,7 @@ pub(crate) fn signal(
     let limit = turn.shared.settings.queued_signals;
     if turn.run.chain.queued_signals() >= limit {
         return Err(EngineError::Busy {
-            code: "signal_queue_full",
+            code: Code::SignalQueueFull,
             message: format!("signal {name:?}: {limit} signals wait at this run already"),
             retry_after_s: 5,
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
-        error::LAST_RESULT,
+        error::Checked,
         inbox::{answers, escalate, worker_state},
         rfc3339,
         run::{
@@ -32,7 +32,7 @@ use crate::{
     journal::{Outcome, Usage},
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket, joined},
-    protocol::{Effect, Failure, Json, failure::kind, fold::fold},
+    protocol::{Code, Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::HandleError,
 };
@@ -155,7 +155,8 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
         what: "task",
         id: format!("{}/{}", run.id, holder.step),
     })?;
-    let fenced = |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
+    let fenced =
+        |message: &str| EngineError::Conflict { code: Code::Fenced, message: message.into() };
     if holder.epoch != epoch {
         return Err(fenced("report: the run has changed hands since this attempt"));
     }
@@ -167,9 +168,9 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
             code: if step.attempt == holder.attempt
                 && step.state == crate::protocol::StepState::Completed
             {
-                "already_accepted"
+                Code::AlreadyAccepted
             } else {
-                "fenced"
+                Code::Fenced
             },
             message: "report: the step has ended".into(),
         });
@@ -359,7 +360,7 @@ fn refuse_result(
     report: &Report,
     error: EngineError,
 ) -> Answered {
-    keep_evidence(turn, holder, report, error.code());
+    keep_evidence(turn, holder, report, error.code().as_str());
     let mut error = error;
     if let Some(task) = turn.run.task_mut(holder.step) {
         task.invalid += 1;
@@ -368,7 +369,7 @@ fn refuse_result(
             let failure = Failure::new(kind::INVALID_RESULT, message);
             attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
             if let EngineError::Invalid { violations, .. } = error {
-                error = EngineError::Invalid { what: LAST_RESULT, violations };
+                error = EngineError::Invalid { what: Checked::LastResult, violations };
             }
         }
     }
@@ -424,16 +425,16 @@ fn report_again(
         }
         Some(row) if row.body == report.body_hash => return Ok(false),
         Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
-            code: "idempotency_mismatch",
+            code: Code::IdempotencyMismatch,
             message: "report: another body came with this Idempotency-Key before".into(),
         },
         Some(_) => EngineError::Conflict {
-            code: "already_accepted",
+            code: Code::AlreadyAccepted,
             message: "report: another result of this attempt was accepted before".into(),
         },
         None => refusal,
     };
-    keep_evidence(turn, holder, report, refusal.code());
+    keep_evidence(turn, holder, report, refusal.code().as_str());
     Err(refusal)
 }
 
@@ -491,7 +492,7 @@ fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, Engi
         }
     }
     let violations = first.unwrap_or_default().into_iter().map(view::breach).collect();
-    Err(EngineError::Invalid { what: "the result", violations })
+    Err(EngineError::Invalid { what: Checked::Result, violations })
 }
 
 /// Returns the declared effects. An effect of an unknown type is a custom one, if those are stored.
@@ -520,7 +521,7 @@ fn decode_effects(
             return Ok(Effect::Custom { effect_type, data });
         }
         serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
-            what: "the result",
+            what: Checked::Result,
             violations: vec![crate::engine::Breach {
                 path: format!("$.effects[{n}]"),
                 message: error.to_string(),

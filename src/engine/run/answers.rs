@@ -3,14 +3,14 @@
 use crate::{
     engine::{EngineError, run::resident::Run, view},
     journal::{Outcome, RunState},
-    protocol::RunId,
+    protocol::{Code, RunId},
     store::{Errand, OutboxRow, RunStatus, Write},
 };
 
 /// Returns the refusal of a request after the end of a run.
 pub(crate) fn closed(run: &Run) -> EngineError {
     EngineError::Conflict {
-        code: "run_closed",
+        code: Code::RunClosed,
         message: format!("change run {}: it has ended", run.id),
     }
 }

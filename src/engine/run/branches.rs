@@ -2,24 +2,19 @@
 
 use crate::{
     blueprint::Does,
-    engine::run::resident::Run,
+    engine::run::{driver::Driver as _, resident::Run},
     flow::response::Begin,
     journal::{ScopePath, StepKey, Usage},
     protocol::{Failure, Json, failure::kind},
 };
-
-pub(crate) fn member_key(composite: &StepKey, place: usize) -> StepKey {
-    let place = u32::try_from(place).expect("members are few");
-    StepKey::new(composite.scope.branch(composite.index, place), 0)
-}
 
 /// Returns the open composite or loop that a step belongs to: its key, and its step number.
 pub(crate) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
     let (scope, index, _): (ScopePath, u32, u32) = key.scope.outer()?;
     let around = StepKey::new(scope, index);
     let number = run.chain.find(&around)?.scheduled.step;
-    let is_whole = run.composite(number).is_some() || run.model_loop(number).is_some();
-    is_whole.then_some((around, number))
+    run.driver(number)?;
+    Some((around, number))
 }
 
 /// Returns the open members of a composite or loop.
@@ -34,18 +29,12 @@ pub(crate) fn members_of(run: &Run, number: u32) -> Vec<u32> {
         return Vec::new();
     };
     let key = &step.scheduled.key;
-    let member = |place| Some(run.chain.find(&member_key(key, place))?.scheduled.step);
+    let member = |place| Some(run.chain.find(&open.key_of(key, place))?.scheduled.step);
     open.course.open().filter_map(member).collect()
 }
 
 /// The maximum nesting depth of loops, below the first.
 pub(crate) const MOST_DEPTH: usize = 8;
-
-/// Returns the key of a part of a loop.
-pub(crate) fn part_key(around: &StepKey, place: usize) -> StepKey {
-    let place = u32::try_from(place).expect("steps of a run are bounded");
-    StepKey::new(around.scope.branch(around.index, 0), place)
-}
 
 /// Returns true if a step waits for others of its loop's batch.
 pub(crate) fn is_held(run: &Run, number: u32) -> bool {
@@ -110,7 +99,7 @@ pub(crate) fn same_branch(own: &StepKey, below: &crate::journal::ScopePath) -> b
 pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
     let shown = composite_of(run, key).and_then(|(_, around)| {
         let open = run.model_loop(around)?;
-        let Begin::Call(call) = open.begun.get(key.index as usize)? else { return None };
+        let Begin::Call(call) = open.flow.part(key.index as usize)? else { return None };
         match open.does(call)? {
             Does::State { op, prefix, .. } => Some(op.shown(value.clone(), &prefix)),
             Does::Task { .. } => None,

@@ -3,10 +3,16 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::run::task::OpenTask,
-    flow::{Course, LoopPart, TaskOpts, TaskRequest},
+    engine::run::{
+        driver::{Command, Driver, Work, in_key},
+        members::Event,
+        task::OpenTask,
+    },
+    fault,
+    flow::{CompositeAction, Course, LoopPart, TaskOpts, TaskRequest, response::LoopStop},
+    journal::{Outcome, Scheduled, StepKey, Usage},
     operator::Composite,
-    protocol::StepKind,
+    protocol::{Json, StepKind},
 };
 
 /// An open composite.
@@ -31,13 +37,8 @@ impl OpenComposite {
         }
     }
 
-    /// Returns the request of the member at an index.
-    pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
-        Some(self.asked(self.composite.members().get(place)?))
-    }
-
     /// Returns the request of a member.
-    pub(crate) fn asked(&self, member: &str) -> TaskRequest {
+    fn asked(&self, member: &str) -> TaskRequest {
         let opts = TaskOpts { operator: Some(member.to_owned()), ..self.request.opts.clone() };
         // A member of a tool's composite is a task; a member of a loop's own model call is a model
         // call too.
@@ -45,5 +46,73 @@ impl OpenComposite {
         let part =
             part.map(|part| Box::new(LoopPart { name: member.to_owned(), ..(**part).clone() }));
         TaskRequest { opts, part, ..self.request.clone() }
+    }
+}
+
+impl Driver for OpenComposite {
+    fn advance(&mut self) -> Vec<Command> {
+        match self.composite.rule().turn(&self.course, self.first) {
+            CompositeAction::Wait => Vec::new(),
+            CompositeAction::Begin(place) => vec![Command::Begin(place)],
+            CompositeAction::Complete(place) => {
+                let output = self.course.output(place).cloned().unwrap_or_else(Json::null);
+                vec![Command::Complete(output)]
+            }
+            CompositeAction::Fail => {
+                let mut failure =
+                    self.composite.rule().failure(&self.course, self.composite.members());
+                // The failure is that of the composite, not of the member that failed last.
+                failure.step = None;
+                vec![Command::Stop(LoopStop::of(failure))]
+            }
+        }
+    }
+
+    fn begin(&mut self, place: usize) -> Option<(TaskRequest, Work)> {
+        fault::point("engine.composite_member");
+        self.course.begin(place);
+        Some((self.asked(self.composite.members().get(place)?), Work::Task))
+    }
+
+    fn ended(&mut self, part: &StepKey, outcome: Outcome, _: &Usage) {
+        if let Some((_, _, place)) = part.scope.outer() {
+            self.course.end(place as usize, outcome);
+        }
+    }
+
+    fn part(&self, step: &Scheduled) -> Option<(TaskRequest, Work)> {
+        let member = match step.kind {
+            StepKind::Task => step.call_id.as_deref().unwrap_or(&self.operator),
+            _ => &step.name,
+        };
+        Some((self.asked(member), Work::Task))
+    }
+
+    fn replay(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Began { key, .. } => {
+                    if let Some((_, _, place)) = key.scope.outer() {
+                        self.course.begin(place as usize);
+                    }
+                }
+                Event::Ended { key, outcome, used } => self.ended(key, outcome.clone(), used),
+            }
+        }
+    }
+
+    fn key_of(&self, own: &StepKey, place: usize) -> StepKey {
+        StepKey::new(own.scope.branch(own.index, in_key(place)), 0)
+    }
+
+    fn agent(&self) -> &str {
+        &self.request.agent
+    }
+
+    fn farewell(&self, completed: bool) -> &'static str {
+        match completed {
+            true => "another member's result was taken",
+            false => "the composite has failed",
+        }
     }
 }

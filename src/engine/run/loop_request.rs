@@ -1,4 +1,4 @@
-//! The requests of a loop's parts, and their replay from the journal.
+//! The requests of a loop's parts.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,9 @@ use crate::{
     engine::run::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop},
     flow::{
         LoopPart, StateOp, TaskOpts, TaskRequest,
-        response::{Begin, Call, LoopAction},
+        response::{Begin, Call},
     },
-    journal::{Outcome, Usage},
-    protocol::{Failure, Json, ModelRequest, StepKind, failure::kind},
+    protocol::{Json, ModelRequest, StepKind},
 };
 
 impl OpenLoop {
@@ -44,7 +43,7 @@ impl OpenLoop {
             let part = LoopPart { model: true, ..own(kind, name, kept.into()) };
             TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(&**agent, input, opts) }
         };
-        Some(match self.begun.get(place)? {
+        Some(match self.flow.part(place)? {
             Begin::Ask { turn } => {
                 let kept = json!({ "turn": turn });
                 model(self.asked(*turn), StepKind::ModelCall, &self.operator, kept)
@@ -80,12 +79,6 @@ impl OpenLoop {
         let items = self.flow.turn_items(turn);
         let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
         StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
-    }
-
-    /// Returns the time of the warning and the time limit, in milliseconds from the start.
-    pub(crate) fn times(&self) -> Option<(u64, u64)> {
-        let max_ms = self.max_duration_ms?;
-        Some((self.flow.near_end_ms(max_ms), max_ms))
     }
 
     /// Returns the request for a person's approval of a call.
@@ -156,53 +149,4 @@ impl OpenLoop {
         }
         request
     }
-
-    /// Replays that a part has a step, as the journal says.
-    pub(crate) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
-        while self.flow.begun() <= place && self.broken.is_none() {
-            match self.flow.turn(&self.judge) {
-                LoopAction::Begin(parts) => self.begun.extend(parts),
-                LoopAction::Wait | LoopAction::Done { .. } | LoopAction::Stop(_) => {
-                    self.broken = Some(differs(place));
-                }
-            }
-        }
-        let same = match self.begun.get(place) {
-            Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
-            Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
-            Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
-            Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
-            Some(Begin::List { server }) => kind == StepKind::Local && name == server,
-            Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
-                kind == StepKind::ToolCall && name == call.name
-            }
-            None => false,
-        };
-        if !same && self.broken.is_none() {
-            self.broken = Some(differs(place));
-        }
-        self.recorded = self.recorded.max(place + 1);
-    }
-
-    /// Replays the end of a part.
-    pub(crate) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
-        self.came += outcome.size_hint();
-        self.flow.end(place, outcome, used);
-    }
-
-    /// Returns the approximate size in bytes: the request, and the results of its parts.
-    pub(crate) fn size(&self) -> usize {
-        self.request.size() + self.came
-    }
-
-    pub(crate) fn is_held(&self, place: usize) -> bool {
-        self.held.contains(&place)
-    }
-}
-
-pub(crate) fn differs(place: usize) -> Failure {
-    let message = format!(
-        "step {place} of the loop is in the journal, and the loop would do something else there"
-    );
-    Failure::new(kind::REFUSED, message)
 }

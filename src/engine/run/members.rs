@@ -3,26 +3,20 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::run::{composite::OpenComposite, model_loop::OpenLoop},
-    journal::{Decision, Entry, Fact, Outcome, Usage},
+    journal::{Decision, Entry, Fact, Outcome, StepKey, Usage},
     protocol::StepKind,
 };
 
-/// The parts that composites and loops of a history began, and their ends.
+/// The events of the parts of composites and loops, by their whole, in their original order.
 #[derive(Default)]
-pub(crate) struct Members {
-    /// The parts by their whole: index, and step number.
-    pub(crate) begun: HashMap<u32, Vec<(usize, u32)>>,
-    /// The ends of parts, in order.
-    pub(crate) ended: Vec<(u32, Outcome)>,
-    /// The events of the parts of each loop, in order.
-    pub(crate) loops: HashMap<u32, Vec<Event>>,
-}
+pub(crate) struct Members(HashMap<u32, Vec<Event>>);
 
-/// An event of a part of a loop.
+/// An event of a part.
 pub(crate) enum Event {
-    Began { place: usize, kind: StepKind, name: String },
-    Ended { place: usize, outcome: Outcome, used: Usage },
+    /// It has a step.
+    Began { key: StepKey, kind: StepKind, name: String },
+    /// Its step has ended.
+    Ended { key: StepKey, outcome: Outcome, used: Usage },
 }
 
 impl Members {
@@ -33,17 +27,11 @@ impl Members {
         for entry in entries {
             match &entry.fact {
                 Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
-                    let (Some(whole), Some((_, _, place))) = (step.whole(), step.key.scope.outer())
-                    else {
-                        continue;
-                    };
+                    let Some(whole) = step.whole() else { continue };
                     let used = Usage::default();
-                    let index = step.key.index as usize;
-                    known.insert(step.step, Known { whole, index, used });
-                    members.begun.entry(whole).or_default().push((place as usize, step.step));
-                    let (kind, name) = (step.kind, step.name.clone());
-                    let began = Event::Began { place: index, kind, name };
-                    members.loops.entry(whole).or_default().push(began);
+                    known.insert(step.step, Known { whole, key: step.key.clone(), used });
+                    let (key, kind, name) = (step.key.clone(), step.kind, step.name.clone());
+                    members.0.entry(whole).or_default().push(Event::Began { key, kind, name });
                     if let Fact::StepRecorded(_, outcome) = &entry.fact {
                         members.end(&mut known, step.step, outcome);
                     }
@@ -64,50 +52,29 @@ impl Members {
         members
     }
 
-    pub(crate) fn end(&mut self, known: &mut HashMap<u32, Known>, step: u32, outcome: &Outcome) {
-        self.ended.push((step, outcome.clone()));
+    fn end(&mut self, known: &mut HashMap<u32, Known>, step: u32, outcome: &Outcome) {
         let Some(part) = known.get(&step) else { return };
-        let (whole, place, used) = (part.whole, part.index, part.used.clone());
+        let (whole, key, used) = (part.whole, part.key.clone(), part.used.clone());
         // The usage of a part counts for everything that it is part of.
         uses(known, whole, Some(&used));
-        let ended = Event::Ended { place, outcome: outcome.clone(), used };
-        self.loops.entry(whole).or_default().push(ended);
+        let ended = Event::Ended { key, outcome: outcome.clone(), used };
+        self.0.entry(whole).or_default().push(ended);
     }
 
-    /// Replays the events of a loop's parts, in their original order.
-    pub(crate) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
-        for event in self.loops.get(&number).into_iter().flatten() {
-            match event {
-                Event::Began { place, kind, name } => open.replay_begin(*place, *kind, name),
-                Event::Ended { place, outcome, used } => {
-                    open.replay_end(*place, outcome.clone(), used);
-                }
-            }
-        }
-    }
-
-    /// Replays the events of a composite's members, in their original order.
-    pub(crate) fn replay(&self, number: u32, open: &mut OpenComposite) {
-        let Some(begun) = self.begun.get(&number) else { return };
-        for (place, _) in begun {
-            open.course.begin(*place);
-        }
-        for (step, outcome) in &self.ended {
-            if let Some((place, _)) = begun.iter().find(|(_, member)| member == step) {
-                open.course.end(*place, outcome.clone());
-            }
-        }
+    /// Returns the events of the parts of a whole.
+    pub(crate) fn of_whole(&self, number: u32) -> &[Event] {
+        self.0.get(&number).map_or(&[], Vec::as_slice)
     }
 }
 
 /// A part of a whole, as read so far.
-pub(crate) struct Known {
-    pub(crate) whole: u32,
-    pub(crate) index: usize,
-    pub(crate) used: Usage,
+struct Known {
+    whole: u32,
+    key: StepKey,
+    used: Usage,
 }
 
-pub(crate) fn uses(known: &mut HashMap<u32, Known>, step: u32, usage: Option<&Usage>) {
+fn uses(known: &mut HashMap<u32, Known>, step: u32, usage: Option<&Usage>) {
     if let (Some(part), Some(usage)) = (known.get_mut(&step), usage) {
         part.used.add(usage);
     }

@@ -3,12 +3,18 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    blueprint::{CompiledAgent, LoopJudge},
+    blueprint::{CompiledAgent, Does, LoopJudge},
+    engine::run::{
+        driver::{Command, Driver, Work, in_key},
+        members::Event,
+    },
+    fault,
     flow::{
         TaskRequest,
-        response::{Begin, ResponseFlow},
+        response::{Begin, LoopAction, LoopStop, ResponseFlow},
     },
-    protocol::Failure,
+    journal::{Outcome, Scheduled, StepKey, Usage},
+    protocol::{Failure, StepKind, failure::kind},
 };
 
 /// An open loop.
@@ -22,9 +28,7 @@ pub(crate) struct OpenLoop {
     pub(crate) max_duration_ms: Option<u64>,
     /// The scope of state that turns are written to; the run's own if absent.
     pub(crate) flush_scope: Option<String>,
-    /// The parts that began, by index.
-    pub(crate) begun: Vec<Begin>,
-    /// The number of those that have a step.
+    /// The number of parts that have a step.
     pub(crate) recorded: usize,
     /// The indexes of parts that wait for others.
     pub(crate) held: BTreeSet<usize>,
@@ -42,3 +46,141 @@ pub(crate) const COMPACT: &str = "compact";
 
 /// The name of a step that writes a turn to state.
 pub(crate) const FLUSH: &str = "flush";
+
+impl OpenLoop {
+    /// Returns the time of the warning and the time limit, in milliseconds from the start.
+    pub(crate) fn times(&self) -> Option<(u64, u64)> {
+        let max_ms = self.max_duration_ms?;
+        Some((self.flow.near_end_ms(max_ms), max_ms))
+    }
+
+    /// Returns the approximate size in bytes: the request, and the results of its parts.
+    pub(crate) fn size(&self) -> usize {
+        self.request.size() + self.came
+    }
+
+    pub(crate) fn is_held(&self, place: usize) -> bool {
+        self.held.contains(&place)
+    }
+
+    /// Releases the parts that no longer wait for others, and returns their places.
+    pub(crate) fn release(&mut self) -> BTreeSet<usize> {
+        let held = std::mem::take(&mut self.held);
+        let (free, held) = held.into_iter().partition(|place| self.flow.may_start(*place));
+        self.held = held;
+        free
+    }
+
+    fn work(&self, place: usize) -> Option<Work> {
+        Some(match self.flow.part(place)? {
+            Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } | Begin::Approve(_) => {
+                Work::Task
+            }
+            Begin::Flush { turn } => {
+                Work::State { scope: self.flush_scope.clone(), op: self.flush_op(*turn) }
+            }
+            Begin::Refuse(_, failure) => Work::Refused(failure.clone()),
+            Begin::Call(call) => match self.does(call) {
+                Some(Does::Task { .. }) => Work::Task,
+                Some(Does::State { op, scope, prefix }) => {
+                    Work::State { scope, op: op.op(&call.arguments, &prefix) }
+                }
+                None => {
+                    let message = format!("there is no tool {:?}", call.name);
+                    Work::Refused(Failure::new(kind::NOT_FOUND, message))
+                }
+            },
+        })
+    }
+
+    /// Replays that a part has a step, as the journal says.
+    fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
+        let begun = self.flow.reaches(place, &self.judge);
+        let same = match self.flow.part(place) {
+            Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
+            Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
+            Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
+            Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
+            Some(Begin::List { server }) => kind == StepKind::Local && name == server,
+            Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
+                kind == StepKind::ToolCall && name == call.name
+            }
+            None => false,
+        };
+        if !(begun && same) && self.broken.is_none() {
+            let message = format!(
+                "step {place} of the loop is in the journal, and the loop would do something else \
+                 there"
+            );
+            self.broken = Some(Failure::new(kind::REFUSED, message));
+        }
+        self.recorded = self.recorded.max(place + 1);
+    }
+}
+
+impl Driver for OpenLoop {
+    fn advance(&mut self) -> Vec<Command> {
+        if let Some(failure) = self.broken.take() {
+            return vec![Command::Stop(LoopStop::of(failure))];
+        }
+        let mut commands = Vec::new();
+        if self.recorded >= self.flow.begun() {
+            let next = self.flow.turn(&self.judge);
+            commands.extend(self.flow.take_events().into_iter().map(Command::Tell));
+            match next {
+                LoopAction::Wait | LoopAction::Begin(_) => {}
+                LoopAction::Done { value, .. } => commands.push(Command::Complete(value)),
+                LoopAction::Stop(stop) => commands.push(Command::Stop(stop)),
+            }
+        }
+        // All parts of a batch are recorded before any of them is executed.
+        if self.recorded < self.flow.begun() {
+            fault::point("engine.loop_batch");
+            commands.extend((self.recorded..self.flow.begun()).map(Command::Begin));
+        }
+        commands
+    }
+
+    fn begin(&mut self, place: usize) -> Option<(TaskRequest, Work)> {
+        self.recorded = self.recorded.max(place + 1);
+        if !self.flow.may_start(place) {
+            self.held.insert(place);
+        }
+        Some((self.request_of(place)?, self.work(place)?))
+    }
+
+    fn ended(&mut self, part: &StepKey, outcome: Outcome, used: &Usage) {
+        self.came += outcome.size_hint();
+        self.flow.end(part.index as usize, outcome, used);
+    }
+
+    fn part(&self, step: &Scheduled) -> Option<(TaskRequest, Work)> {
+        let place = step.key.index as usize;
+        Some((self.request_of(place)?, self.work(place)?))
+    }
+
+    fn replay(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Began { key, kind, name } => {
+                    self.replay_begin(key.index as usize, *kind, name);
+                }
+                Event::Ended { key, outcome, used } => self.ended(key, outcome.clone(), used),
+            }
+        }
+        self.flow.take_events();
+        self.held = (0..self.recorded).filter(|place| !self.flow.may_start(*place)).collect();
+    }
+
+    fn key_of(&self, own: &StepKey, place: usize) -> StepKey {
+        StepKey::new(own.scope.branch(own.index, 0), in_key(place))
+    }
+
+    fn agent(&self) -> &str {
+        self.agent.name()
+    }
+
+    fn farewell(&self, _: bool) -> &'static str {
+        "the loop that it belongs to has ended"
+    }
+}

@@ -9,6 +9,7 @@ use std::{
 use crate::{
     engine::run::{
         composite::OpenComposite,
+        driver::Driver,
         model_loop::OpenLoop,
         task::{OpenTask, Phase},
     },
@@ -144,32 +145,58 @@ impl OpenSteps {
 }
 
 impl Open {
+    /// Returns the driver of its parts, if it has parts.
+    pub(crate) fn driver(&self) -> Option<&dyn Driver> {
+        match self {
+            Self::Composite(open) => Some(&**open),
+            Self::Loop(open) => Some(&**open),
+            Self::Timer
+            | Self::Signal
+            | Self::State { .. }
+            | Self::Child { .. }
+            | Self::Task(_) => None,
+        }
+    }
+
+    /// Returns the driver of its parts for changes, if it has parts.
+    pub(crate) fn driver_mut(&mut self) -> Option<&mut dyn Driver> {
+        match self {
+            Self::Composite(open) => Some(&mut **open),
+            Self::Loop(open) => Some(&mut **open),
+            Self::Timer
+            | Self::Signal
+            | Self::State { .. }
+            | Self::Child { .. }
+            | Self::Task(_) => None,
+        }
+    }
+
     /// Returns the approximate size of its payload in bytes.
     fn bytes(&self) -> usize {
-        match &self.kind {
-            OpenKind::Timer | OpenKind::Signal => 0,
-            OpenKind::State { op, .. } => op.size(),
-            OpenKind::Child { input, .. } => input.len(),
-            OpenKind::Task(task) => {
+        match self {
+            Open::Timer | Open::Signal => 0,
+            Open::State { op, .. } => op.size(),
+            Open::Child { input, .. } => input.len(),
+            Open::Task(task) => {
                 let row = task.row.as_ref().map_or(0, |row| {
                     row.prompt.len() + row.question.as_ref().map_or(0, String::len)
                 });
                 task.request.size() + row
             }
-            OpenKind::Composite(open) => open.request.size() + open.course.size(),
-            OpenKind::Loop(open) => open.size(),
+            Open::Composite(open) => open.request.size() + open.course.size(),
+            Open::Loop(open) => open.size(),
         }
     }
 }
 
 impl Sums {
     fn of(open: &Open) -> Self {
-        let (task, worked_on, at_boot, in_memory) = match &open.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => {
+        let (task, worked_on, at_boot, in_memory) = match open {
+            Open::Timer | Open::Signal | Open::Composite(_) | Open::Loop(_) => {
                 (false, false, false, false)
             }
-            OpenKind::State { .. } | OpenKind::Child { .. } => (false, true, true, true),
-            OpenKind::Task(task) => {
+            Open::State { .. } | Open::Child { .. } => (false, true, true, true),
+            Open::Task(task) => {
                 let here = task.residence != Residence::Elsewhere;
                 // While it is being handed over, the party that does so reports to this process.
                 let held = here || task.live.is_some();
@@ -211,13 +238,8 @@ impl SubAssign for Sums {
     }
 }
 
-/// An open step.
-pub(crate) struct Open {
-    pub(crate) kind: OpenKind,
-}
-
-/// The kinds of open steps, by what they wait for.
-pub(crate) enum OpenKind {
+/// An open step, by what it waits for.
+pub(crate) enum Open {
     /// A time.
     Timer,
     /// A signal.
@@ -243,15 +265,11 @@ mod tests {
 
     fn open(kind: u8) -> Open {
         let kind = match kind % 3 {
-            0 => OpenKind::Timer,
-            1 => OpenKind::Signal,
-            _ => OpenKind::Child {
-                run: RunId::new(1, 1),
-                blueprint: "b".into(),
-                input: Json::null(),
-            },
+            0 => Open::Timer,
+            1 => Open::Signal,
+            _ => Open::Child { run: RunId::new(1, 1), blueprint: "b".into(), input: Json::null() },
         };
-        Open { kind }
+        kind
     }
 
     proptest! {

@@ -11,11 +11,12 @@ use crate::{
         run::{
             account::{Account, Inputs, MemoryUse, OwnState, ROW},
             composite::OpenComposite,
+            driver::Driver,
             due::{Timers, Times},
             feed::Audience,
             log_line::LogLine,
             model_loop::OpenLoop,
-            open::{OpenKind, OpenSteps},
+            open::{Open, OpenSteps},
             perform::Perform,
             readers::Subscriber,
             reply::Waiter,
@@ -278,27 +279,17 @@ impl Run {
 
     /// Returns the task of an open step.
     pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
-        match &self.open.get(step)?.kind {
-            OpenKind::Task(task) => Some(task),
-            OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Loop(_)
-            | OpenKind::Composite(_) => None,
+        match self.open.get(step)? {
+            Open::Task(task) => Some(task),
+            _ => None,
         }
     }
 
     /// Returns the task of an open step for changes.
     pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
-        match &mut self.open.get_mut(step)?.kind {
-            OpenKind::Task(task) => Some(task),
-            OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Loop(_)
-            | OpenKind::Composite(_) => None,
+        match self.open.get_mut(step)? {
+            Open::Task(task) => Some(task),
+            _ => None,
         }
     }
 
@@ -320,42 +311,35 @@ impl Run {
         self.submitted.iter().map(|it| it.bytes).sum::<usize>() + self.pending.bytes()
     }
 
-    /// Returns the composite of an open step.
-    pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
-        match &self.open.get(step)?.kind {
-            OpenKind::Composite(open) => Some(open),
-            OpenKind::Loop(_)
-            | OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Task(_) => None,
-        }
+    /// Returns the driver of an open step whose parts are steps of their own.
+    pub(crate) fn driver(&self, step: u32) -> Option<&dyn Driver> {
+        self.open.get(step)?.driver()
     }
 
-    pub(crate) fn composite_mut(&mut self, step: u32) -> Option<&mut OpenComposite> {
-        match &mut self.open.get_mut(step)?.kind {
-            OpenKind::Composite(open) => Some(open),
-            OpenKind::Loop(_)
-            | OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Task(_) => None,
+    /// Returns the driver of an open step for changes.
+    pub(crate) fn driver_mut(&mut self, step: u32) -> Option<&mut dyn Driver> {
+        self.open.get_mut(step)?.driver_mut()
+    }
+
+    /// Returns the composite of an open step.
+    pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
+        match self.open.get(step)? {
+            Open::Composite(open) => Some(open),
+            _ => None,
         }
     }
 
     /// Returns the loop of an open step.
     pub(crate) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
-        match &self.open.get(step)?.kind {
-            OpenKind::Loop(open) => Some(open),
+        match self.open.get(step)? {
+            Open::Loop(open) => Some(open),
             _ => None,
         }
     }
 
     pub(crate) fn model_loop_mut(&mut self, step: u32) -> Option<&mut OpenLoop> {
-        match &mut self.open.get_mut(step)?.kind {
-            OpenKind::Loop(open) => Some(open),
+        match self.open.get_mut(step)? {
+            Open::Loop(open) => Some(open),
             _ => None,
         }
     }

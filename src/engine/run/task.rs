@@ -17,7 +17,7 @@ use crate::{
     },
     flow::{Backoff, TaskRequest},
     middleware::About,
-    operator::{Inquiry, Residence},
+    operator::{Backend, Inquiry, Residence},
     store::TaskRow,
 };
 
@@ -69,6 +69,62 @@ pub(crate) struct OpenTask {
     pub(crate) question: Option<Question>,
     /// The people that it asks, and their answers so far.
     pub(crate) inquiry: Option<Inquiry>,
+}
+
+impl OpenTask {
+    /// Creates a task before its first attempt. `park_ms` is the time for which tasks wait for a
+    /// worker.
+    pub(crate) fn new(
+        request: TaskRequest,
+        agent: Arc<CompiledAgent>,
+        operator: Arc<str>,
+        backend: &dyn Backend,
+        park_ms: u64,
+    ) -> Self {
+        let own = agent.agent();
+        let of_backend = || Some(u64::try_from(backend.timeout()?.as_millis()).unwrap_or(u64::MAX));
+        let mut task = Self {
+            timeout_ms: request.opts.timeout_ms.or(own.timeout_ms).or_else(of_backend),
+            park_ms: own.park_ms.or_else(|| (!backend.asks_people()).then_some(park_ms)),
+            retry: request.opts.retry.clone().unwrap_or_else(|| own.retry.clone()),
+            request,
+            agent,
+            operator: Arc::clone(&operator),
+            residence: backend.residence(),
+            redelivers: false,
+            asks_people: false,
+            holds_session: false,
+            attempt: 1,
+            counted: 0,
+            phase: Phase::Pending,
+            row: None,
+            live: None,
+            ran_ms: None,
+            place: false,
+            invalid: 0,
+            reported: false,
+            about: None,
+            allowed: None,
+            again: false,
+            graces: 0,
+            leasing: None,
+            question: None,
+            home: None,
+            follows: None,
+            inquiry: None,
+        };
+        task.goes_to(operator, backend);
+        task
+    }
+
+    /// Lets another operator execute it.
+    pub(crate) fn goes_to(&mut self, operator: Arc<str>, backend: &dyn Backend) {
+        self.operator = operator;
+        self.residence = backend.residence();
+        self.redelivers = backend.redelivers();
+        self.asks_people = backend.asks_people();
+        self.holds_session = backend.holds_session();
+    }
 }
 
 /// The progress of a task's open attempt.

@@ -1,9 +1,11 @@
 //! Conversions of small values of a run and its flow.
 
 use crate::{
+    blueprint::CompiledAgent,
     flow::Input,
     journal::{Outcome, StepKey},
     protocol::{Failure, Json, OperatorInput, RunId, failure::kind},
+    schema,
     token::Grant,
 };
 
@@ -11,6 +13,18 @@ use crate::{
 /// metadata.
 pub(crate) fn task_input(input: &OperatorInput) -> Json {
     Json::encode(&input.message).expect("content is plain data")
+}
+
+/// Returns a result in the form of the agent's schema.
+///
+/// # Errors
+/// Fails with the first place where it does not match.
+pub(crate) fn fitting(agent: &CompiledAgent, output: &Json) -> Result<Json, Failure> {
+    agent.output().accept_json(output).map_err(|violations| {
+        let what = schema::first_of(&violations);
+        let message = format!("the result does not match its schema{what}");
+        Failure::new(kind::INVALID_RESULT, message)
+    })
 }
 
 /// Returns the value of a wait that received a signal.

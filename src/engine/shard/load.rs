@@ -10,6 +10,7 @@
 //! A replay that differs, or a limit that is hit while replaying, lets the run rest with the reason,
 //! and loses nothing.
 
+use crate::protocol::Code;
 use std::{
     collections::{BTreeSet, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -58,7 +59,7 @@ impl Shard {
             held.push(message);
         } else {
             message.refuse(EngineError::Busy {
-                code: "overloaded",
+                code: Code::Overloaded,
                 message: format!("{HELD} requests wait for this run to be read"),
                 retry_after_s: 1,
             });

@@ -1,5 +1,6 @@
 //! Holds the messages of a run at which the host died, until the quarantine is lifted.
 
+use crate::protocol::Code;
 use crate::{
     engine::{
         EngineError,
@@ -47,7 +48,7 @@ impl Shard {
             }
             message => {
                 message.refuse(EngineError::Conflict {
-                    code: "run_paused",
+                    code: Code::RunPaused,
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),
                 });

@@ -20,7 +20,7 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    protocol::{Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
     store::{IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
@@ -361,7 +361,7 @@ pub(crate) struct Repeated {
 pub(crate) fn refuse_lease(reply: ReplyTo<Answer>) {
     // The caller may be gone.
     let _ = reply.send(Err(EngineError::Conflict {
-        code: "fenced",
+        code: Code::Fenced,
         message: "lease the task: it is not waiting any more".into(),
     }));
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use crate::engine::EngineError;
+use crate::engine::{Checked, EngineError};
 use crate::{
     blueprint::{Bundle, Edition, Finding},
     lua::{Limits, Program},
@@ -309,7 +309,7 @@ pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, Engi
         Ok(value) => Ok(value.into()),
         Err(violations) => {
             let violations = violations.into_iter().map(crate::engine::view::breach).collect();
-            Err(EngineError::Invalid { what: "the input", violations })
+            Err(EngineError::Invalid { what: Checked::Input, violations })
         }
     }
 }

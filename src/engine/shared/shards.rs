@@ -1,5 +1,6 @@
 //! The data that the shards of one engine share.
 
+use crate::protocol::Code;
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
@@ -79,7 +80,7 @@ impl Shared {
     pub(crate) fn no_room(&self, what: &str) -> EngineError {
         let (used, limit) = (self.memory.used(), self.memory.limit());
         EngineError::Busy {
-            code: "memory_full",
+            code: Code::MemoryFull,
             message: format!(
                 "{what}: the host holds {used} bytes for its runs, {limit} are allowed"
             ),
@@ -116,7 +117,7 @@ impl Shared {
     /// Returns `overloaded` if too many messages wait there.
     pub(crate) fn offer(&self, run: u64, message: Msg) -> Result<(), EngineError> {
         self.mail_of(run).offer(message).map_err(|_| EngineError::Busy {
-            code: "overloaded",
+            code: Code::Overloaded,
             message: "too many requests wait for the runs of one shard".to_owned(),
             retry_after_s: 1,
         })

@@ -37,7 +37,7 @@ impl Bench {
 
     async fn starts(&self, by: &Caller, program: Program, input: &str) -> Result<RunId, String> {
         let started = self.engine.start(by, start_of(program, input), None).await;
-        started.map(|it| it.run).map_err(|error| error.code().to_owned())
+        started.map(|it| it.run).map_err(|error| error.code().as_str().to_owned())
     }
 
     async fn output_of(&self, by: &Caller, program: Program, input: &str) -> String {

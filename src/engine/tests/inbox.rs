@@ -31,13 +31,13 @@ impl Bench {
     async fn say(&self, who: &Caller, task: TaskId, output: &str) -> Result<TaskView, String> {
         let answer = Answer::Output(Json::parse(output).unwrap());
         let said = self.engine.answer(who, task, (answer, None), None).await;
-        said.map_err(|error| error.code().to_owned())
+        said.map_err(|error| error.code().as_str().to_owned())
     }
 
     async fn reject(&self, who: &Caller, task: TaskId) -> Result<TaskView, String> {
         let answer = (Answer::Reject { reason: "no".into() }, None);
         let said = self.engine.answer(who, task, answer, None).await;
-        said.map_err(|error| error.code().to_owned())
+        said.map_err(|error| error.code().as_str().to_owned())
     }
 
     /// Opens a session of `main-ai` with more verbs than an operator has.

@@ -1,4 +1,5 @@
 mod script;
+mod twins;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};

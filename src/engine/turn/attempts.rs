@@ -16,6 +16,7 @@ use crate::{
         run::{
             due::Due,
             task::{OpenTask, Phase},
+            values,
         },
         shared::shards::Shared,
         turn::{
@@ -101,16 +102,9 @@ pub(crate) fn judge(shared: &Arc<Shared>, task: &OpenTask, number: u32, output: 
         let failure = Failure::new(kind::LIMIT, message);
         return Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt));
     }
-    match task.agent.output().accept_json(&output) {
+    match values::fitting(&task.agent, &output) {
         Ok(output) => Outcome::Completed(output),
-        Err(violations) => {
-            let what = violations
-                .first()
-                .map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-            let message = format!("the result does not match its schema{what}");
-            let failure = Failure::new(kind::INVALID_RESULT, message);
-            Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt))
-        }
+        Err(failure) => Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt)),
     }
 }
 

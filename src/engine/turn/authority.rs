@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{EngineError, run::open::OpenKind, turn::facts::Turn},
+    engine::{EngineError, run::open::Open, turn::facts::Turn},
     lua::Program,
     protocol::RunId,
     store::excepted,
@@ -59,9 +59,8 @@ pub(crate) fn may_link(turn: &Turn<'_>, scope: &str, ends: [&str; 2]) -> Result<
 
 /// Returns true if a run is this one, the one that called it, or one that it called.
 pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> Result<bool, EngineError> {
-    let calls =
-        |kind: &OpenKind| matches!(kind, OpenKind::Child { run: child, .. } if *child == other);
-    if other == turn.run.id || turn.run.open.values().any(|open| calls(&open.kind)) {
+    let calls = |open: &Open| matches!(open, Open::Child { run: child, .. } if *child == other);
+    if other == turn.run.id || turn.run.open.values().any(calls) {
         return Ok(true);
     }
     let header = excepted("a related run", || turn.shared.store.header(other.num()))?;

@@ -3,13 +3,7 @@
 use crate::{
     engine::{
         Exceeded,
-        run::{
-            due::Due,
-            loaded::Called,
-            open::{Open, OpenKind},
-            perform::Perform,
-            resident::Run,
-        },
+        run::{due::Due, loaded::Called, open::Open, perform::Perform, resident::Run},
         shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
@@ -61,7 +55,7 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: Stri
             let child = RunId::new(turn.shared.store.next_run(), facts::time_of(turn));
             let version = program.blueprint().version();
             let op = op(blueprint, input);
-            let open = OpenKind::Child { run: child, blueprint: version, input: accepted };
+            let open = Open::Child { run: child, blueprint: version, input: accepted };
             let number = steps::open_as(turn, key, &op, open, Some(child.to_string()));
             // The number is in this run's journal: no other may get it, also after a crash
             // before the called run is stored.
@@ -121,9 +115,7 @@ fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
 }
 
 pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
-    let Some(Open { kind: OpenKind::Child { run: child, blueprint, input }, .. }) =
-        turn.run.open.get(number)
-    else {
+    let Some(Open::Child { run: child, blueprint, input }) = turn.run.open.get(number) else {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
@@ -196,7 +188,5 @@ pub(crate) fn tell_parent(turn: &Turn<'_>) {
 
 /// Returns true if an open step calls this very run.
 pub(crate) fn is_child(run: &Run, step: u32, child: RunId) -> bool {
-    run.open
-        .get(step)
-        .is_some_and(|open| matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
+    run.open.get(step).is_some_and(|open| matches!(open, Open::Child { run, .. } if *run == child))
 }

@@ -9,7 +9,7 @@ use crate::{
             limits, schedule, steps, weight,
         },
     },
-    flow::{Command, Flow as _, Input, NextAction, StepOp},
+    flow::{Command, Input, NextAction, StepOp},
     journal::{Fact, Outcome, RunState},
 };
 

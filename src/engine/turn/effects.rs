@@ -3,7 +3,7 @@
 
 use crate::{
     engine::{
-        EngineError,
+        Checked, EngineError,
         run::{follows::is_follow, perform::Perform, resident::Run, task::OpenTask},
         settings::CustomEffects,
         turn::{
@@ -294,7 +294,7 @@ pub(crate) fn effect_name(effect: &Effect) -> String {
 
 pub(crate) fn bad_effect(failure: Failure) -> EngineError {
     EngineError::Invalid {
-        what: "the result",
+        what: Checked::Result,
         violations: vec![crate::engine::Breach {
             path: "$.effects".into(),
             message: failure.message,

@@ -13,9 +13,10 @@ use crate::{
         },
     },
     fault,
-    flow::{Flow as _, Input, NextAction},
+    flow::{Input, NextAction},
     journal::{Decision, Fact, Outcome, RunState, SeatHolder},
     protocol::{Failure, Json, failure::kind},
+    schema,
     store::Write,
 };
 
@@ -28,15 +29,8 @@ pub(crate) fn complete(turn: &mut Turn<'_>, output: &Json) {
     match accepted {
         Ok(output) => end(turn, Outcome::Completed(output)),
         Err(violations) => {
-            let message = violations.first().map_or_else(
-                || "the output does not match its schema".to_owned(),
-                |first| {
-                    format!(
-                        "the output does not match its schema at {}: {}",
-                        first.path, first.message
-                    )
-                },
-            );
+            let what = schema::first_of(&violations);
+            let message = format!("the output does not match its schema{what}");
             wind_up(turn, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
         }
     }
@@ -113,12 +107,8 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
         match program.blueprint().input().accept(input.to_value()) {
             Ok(accepted) => started.input = accepted.into(),
             Err(violations) => {
-                let message = violations.first().map_or_else(String::new, |first| {
-                    format!(
-                        "continue_as: the input does not match its schema at {}: {}",
-                        first.path, first.message
-                    )
-                });
+                let what = schema::first_of(&violations);
+                let message = format!("continue_as: the input does not match its schema{what}");
                 wind_up(turn, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
                 return;
             }

@@ -17,6 +17,7 @@ use crate::{
         run::{
             follows::{Follow, Follows, Why, is_follow},
             resident::Run,
+            values,
         },
         turn::{
             effects,
@@ -64,12 +65,7 @@ pub(crate) fn follow_result(
     let attempt = task.attempt;
     follows.take(output.clone(), effects)?;
     let Some(next) = follows.queue.pop_front() else {
-        let value = home.output().accept_json(&follows.value()).map_err(|violations| {
-            let first = violations.first();
-            let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-            let message = format!("the result does not match its schema{what}");
-            Failure::new(kind::INVALID_RESULT, message)
-        })?;
+        let value = values::fitting(&home, &follows.value())?;
         let kept = effects::apply_effects(turn, number, effects)?;
         steps::finish_step(turn, number, Outcome::Completed(value), kept, usage);
         return Ok(());
@@ -121,10 +117,7 @@ fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Fail
     let to_person = backend.asks_people();
     task.timeout_ms = if to_person { None } else { home.agent().timeout_ms };
     task.park_ms = if to_person { None } else { Some(turn.shared.settings.park_ms) };
-    task.operator = Arc::from(operator.as_str());
-    task.residence = backend.residence();
-    task.redelivers = backend.redelivers();
-    (task.asks_people, task.holds_session) = (to_person, backend.holds_session());
+    task.goes_to(Arc::from(operator.as_str()), &**backend);
     task.request.input = input;
     task.request.opts.asked = asked;
     task.follows = Some(Box::new(follows));

@@ -15,7 +15,7 @@ use crate::{
         turn::facts::{self, Turn},
     },
     journal::{Decision, Fact},
-    protocol::SessionId,
+    protocol::{Code, SessionId},
     session::Hub,
     token::Role,
 };
@@ -88,7 +88,7 @@ pub(crate) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(
     if (starts && !in_person) || parties(sessions, run).contains(&party) {
         let message =
             format!("answer the task: {party} takes part in this run and asks through it");
-        return Err(EngineError::Conflict { code: "self_approval", message });
+        return Err(EngineError::Conflict { code: Code::SelfApproval, message });
     }
     Ok(())
 }

@@ -15,40 +15,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use serde_json::json;
-
 use crate::{
-    blueprint::{CompiledAgent, CompiledLoop, Does, LoopJudge, Slots},
+    blueprint::{CompiledAgent, CompiledLoop, LoopJudge, Slots},
     engine::{
-        run::{
-            branches::loop_depth,
-            due::Due,
-            members::Members,
-            model_loop::OpenLoop,
-            open::{Open, OpenKind},
-            perform::Perform,
-            resident::Run,
-            task::OpenTask,
-        },
+        run::{model_loop::OpenLoop, resident::Run, task::OpenTask},
         shared::shards::Shared,
-        turn::{
-            composites,
-            facts::{self, Turn},
-            scoped, settle, steps,
-        },
+        turn::scoped,
     },
-    fault,
-    flow::{
-        StepOp,
-        response::{
-            Approve, Begin, Face, Flush, LoopSettings, LoopStop, Owner, ResponseFlow, user_message,
-        },
-    },
-    journal::{Outcome, StepKey},
-    protocol::{
-        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, LifecycleEvent, ModelAsk,
-        ObservableEvent, OperatorId, Scope, WorkflowId, failure::kind,
-    },
+    flow::response::{Approve, Face, Flush, LoopSettings, Owner, ResponseFlow, user_message},
+    protocol::{Failure, ModelAsk, Scope, WorkflowId, failure::kind},
 };
 
 /// Returns true if a prepared task is a loop.
@@ -58,33 +33,8 @@ pub(crate) fn is_loop(shared: &Arc<Shared>, task: &OpenTask) -> bool {
         && shared.registry.loops(&task.operator, task.agent.name())
 }
 
-/// Opens a loop; what it begins with begins with the next turn of the run.
-pub(crate) fn schedule_loop(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, task: OpenTask) {
-    let opened = composites::may_compose(turn.run, key, &task.operator)
-        .and_then(|()| loop_depth(turn.run, key))
-        .and_then(|()| loop_of(turn.run, turn.run.chain.next_step(), task));
-    match opened {
-        Ok(open) => {
-            fault::point("engine.loop");
-            let times = open.times();
-            let number = steps::open(turn, key, op, OpenKind::Loop(Box::new(open)));
-            if let Some((near_ms, max_ms)) = times {
-                let now = turn.steady_ms;
-                turn.run.timers.insert((now + near_ms, number, Due::LoopNear));
-                turn.run.timers.insert((now + max_ms, number, Due::Loop));
-            }
-            turn.run.composing.insert(number);
-        }
-        Err(failure) => {
-            let step = turn.run.chain.next_step();
-            let failure = failure.at(step, Some(op.name()), 1);
-            steps::record(turn, key, op, Outcome::Failed(failure));
-        }
-    }
-}
-
 /// A loop of a prepared task, before anything has begun.
-fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> {
+pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> {
     let OpenTask { request, agent, operator, .. } = task;
     let (started, _) = run.chain.started().expect("a run with a task has started");
     let program = run.program.as_ref().expect("a task is prepared with the run's program");
@@ -125,7 +75,6 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
         request,
         agent,
         operator,
-        begun: Vec::new(),
         recorded: 0,
         held: BTreeSet::new(),
         broken: None,
@@ -133,115 +82,7 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
     })
 }
 
-/// Ends a loop that stops short; whoever still works for it is told to stop.
-pub(crate) fn stop_loop(turn: &mut Turn<'_>, number: u32, stop: LoopStop) {
-    steps::close_members(turn, number, "the loop that it belongs to has ended");
-    let Some(open) = turn.run.model_loop(number) else { return };
-    let agent = Arc::clone(open.agent.name());
-    tell_exit(turn, number, &stop.exit);
-    let failure = match stop.failure.step {
-        // What failed says itself where.
-        Some(_) => stop.failure,
-        None => stop.failure.at(number, Some(&agent), 1),
-    };
-    steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
-}
-
-/// Reports the end of a loop, once.
-pub(crate) fn tell_exit(turn: &mut Turn<'_>, number: u32, exit: &ExitReason) {
-    let Some(open) = turn.run.model_loop(number) else { return };
-    let sums = open.flow.sums();
-    let data = json!({
-        "exit": exit, "agent": &**open.agent.name(), "turns": sums.turns, "calls": sums.calls,
-        "usage": sums.used,
-    });
-    let began = turn.run.chain.started().map_or(0, |(_, at)| at);
-    let since = DurationMs::from_millis(facts::time_of(turn).saturating_sub(began));
-    let mut event = ObservableEvent::new(EventSource::Turn, "loop.ended", since, data);
-    event.operator_id = Some(OperatorId::new(open.operator.to_string()));
-    settle::told(turn, Some(number), &LifecycleEvent::Observable(event));
-}
-
-/// A loop is out of time.
-pub(crate) fn loop_timed_out(turn: &mut Turn<'_>, number: u32) {
-    let Some(open) = turn.run.model_loop(number) else { return };
-    let most = open.max_duration_ms.unwrap_or_default();
-    let event = BudgetEvent::TimeoutReached {
-        operator: OperatorId::new(open.operator.to_string()),
-        elapsed: DurationMs::from_millis(most),
-    };
-    settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
-    let message = format!("it took longer than `max_duration`, {most} ms");
-    let failure = Failure::new(kind::TIMEOUT, message);
-    stop_loop(turn, number, LoopStop { exit: ExitReason::Timeout, failure });
-}
-
-/// The time of a loop is nearly over.
-pub(crate) fn loop_near_its_end(turn: &mut Turn<'_>, number: u32) {
-    let Some(open) = turn.run.model_loop(number) else { return };
-    let Some((near_ms, max_ms)) = open.times() else { return };
-    let event = BudgetEvent::TimeoutApproaching {
-        operator: OperatorId::new(open.operator.to_string()),
-        elapsed: DurationMs::from_millis(near_ms),
-        max_duration: DurationMs::from_millis(max_ms),
-    };
-    settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
-}
-
-/// Rebuilds a loop that was open when the run was last in memory.
-pub(crate) fn take_up_loop(turn: &mut Turn<'_>, number: u32, task: OpenTask, members: &Members) {
-    let mut open = match loop_of(turn.run, number, task) {
-        Ok(open) => open,
-        Err(failure) => {
-            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
-            return;
-        }
-    };
-    members.replay_loop(number, &mut open);
-    open.flow.take_events();
-    if let (Some((near_ms, max_ms)), Some(step)) = (open.times(), turn.run.chain.step(number)) {
-        let began = turn.shared.clock.steady_of(step.scheduled_ms);
-        turn.run.timers.insert((began + max_ms, number, Due::Loop));
-        // What is past was told, or nobody was there to hear it.
-        if began + near_ms > turn.steady_ms {
-            turn.run.timers.insert((began + near_ms, number, Due::LoopNear));
-        }
-    }
-    let parts = open.recorded;
-    open.held = (0..parts).filter(|place| !open.flow.may_start(*place)).collect();
-    turn.run.open.insert(number, Open { kind: OpenKind::Loop(Box::new(open)) });
-    turn.run.composing.insert(number);
-}
-
-/// Takes up a call of a tool that is an operation on shared state and whose end is not known.
-pub(crate) fn take_up_state_call(turn: &mut Turn<'_>, number: u32, around: u32) -> bool {
-    let Some(index) = turn.run.chain.step(number).map(|step| step.scheduled.key.index) else {
-        return false;
-    };
-    let asked =
-        turn.run.model_loop(around).and_then(|open| match open.begun.get(index as usize)? {
-            Begin::Call(call) => match open.does(call)? {
-                Does::State { op, scope, prefix } => Some((scope, op.op(&call.arguments, &prefix))),
-                Does::Task { .. } => None,
-            },
-            Begin::Flush { turn: at } => Some((open.flush_scope.clone(), open.flush_op(*at))),
-            _ => None,
-        });
-    let Some((scope, asked)) = asked else { return false };
-    match scoped::permitted(turn, scope.as_deref(), &asked) {
-        Ok((scope, asked)) => {
-            let kind = OpenKind::State { scope, op: Box::new(asked) };
-            turn.run.open.insert(number, Open { kind });
-            turn.run.pending.after.performs.push(Perform::State { step: number });
-        }
-        Err(failure) => {
-            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
-        }
-    }
-    true
-}
-
-/// Returns the parts of an agent's loop.
+/// What a loop of an agent is made of.
 fn settings(
     compiled: &CompiledLoop,
     agent: &CompiledAgent,

@@ -7,7 +7,7 @@ use crate::{
     blueprint::CompiledAgent,
     engine::{
         run::{
-            open::{Open, OpenKind},
+            open::Open,
             perform::Perform,
             resident::Run,
             task::{AgentKey, Phase},
@@ -28,7 +28,7 @@ pub(crate) fn release(
     (ended, reason): (bool, &str),
 ) -> Open {
     turn.run.timers.remove_step(number);
-    if let OpenKind::Task(task) = &mut open.kind {
+    if let Open::Task(task) = &mut open {
         if let Some(live) = task.live.take() {
             turn.run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
         }
@@ -83,7 +83,7 @@ pub(crate) fn take_places(turn: &mut Turn<'_>) -> Vec<AgentKey> {
     let mut held = Vec::new();
     let mut waiting = Vec::new();
     for (number, open) in turn.run.open.each_mut() {
-        let OpenKind::Task(task) = &mut open.kind else { continue };
+        let Open::Task(task) = open else { continue };
         let agent: AgentKey = (Arc::clone(&blueprint), Arc::clone(task.agent.name()));
         if std::mem::take(&mut task.place) {
             held.push(agent);
@@ -142,7 +142,7 @@ pub(crate) fn tell_capacity(shared: &Arc<Shared>, agent: &AgentKey, next: Option
 /// Cancels every worker in the host.
 pub(crate) fn cancel_workers(run: &mut Run) {
     for (_, open) in run.open.each_mut() {
-        if let OpenKind::Task(task) = &mut open.kind
+        if let Open::Task(task) = open
             && let Some(live) = task.live.take()
         {
             live.cancel.cancel();

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::{
     engine::run::values::input_of,
-    flow::{Advance, Command, Flow as _, Input, NextAction, StepOp},
+    flow::{Advance, Command, Input, NextAction, StepOp},
     journal::{Decision, Entry, Fact, Outcome, Scheduled, StepKey, fingerprint},
     lua::ScriptFlow,
     protocol::Json,

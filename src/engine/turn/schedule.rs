@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        run::{due::Due, open::OpenKind},
+        run::{due::Due, open::Open},
         turn::{
             boundary, children,
             facts::{self, Turn},
@@ -25,7 +25,7 @@ pub(crate) fn schedule(turn: &mut Turn<'_>, request: StepRequest) {
             steps::record(turn, &key, &op_timer(wake_at_ms), Outcome::Completed(Json::null()));
         }
         StepOp::Timer { wake_at_ms } => {
-            let number = steps::open(turn, &key, &op_timer(wake_at_ms), OpenKind::Timer);
+            let number = steps::open(turn, &key, &op_timer(wake_at_ms), Open::Timer);
             turn.run.timers.insert((wake_at_ms, number, Due::Timer));
         }
         StepOp::Signal { ref name, deadline_ms } => {

@@ -8,12 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        run::{
-            due::Due,
-            open::{Open, OpenKind},
-            perform::Perform,
-            resident::Run,
-        },
+        run::{due::Due, open::Open, perform::Perform, resident::Run},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
         turn::{
@@ -39,17 +34,39 @@ pub(crate) fn schedule_scoped(
     scope: Option<&str>,
     op: StateOp,
 ) {
-    let permitted = permitted(turn, scope, &op);
     let step = match scope {
         None => StepOp::State(op.clone()),
         Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
     };
-    match permitted {
-        Err(failure) => steps::record(turn, key, &step, Outcome::Failed(failure)),
+    open_state(turn, key, &step, scope, &op);
+}
+
+/// Opens a step that waits for an operation on shared state, or records its refusal.
+pub(crate) fn open_state(
+    turn: &mut Turn<'_>,
+    key: &StepKey,
+    step: &StepOp,
+    scope: Option<&str>,
+    op: &StateOp,
+) {
+    match permitted(turn, scope, op) {
+        Err(failure) => steps::record(turn, key, step, Outcome::Failed(failure)),
         Ok((scope, op)) => {
-            let kind = OpenKind::State { scope, op: Box::new(op) };
-            let number = steps::open(turn, key, &step, kind);
+            let number = steps::open(turn, key, step, Open::State { scope, op: Box::new(op) });
             turn.run.pending.after.performs.push(Perform::State { step: number });
+        }
+    }
+}
+
+/// Takes up a part that is an operation on state and whose end is not known.
+pub(crate) fn take_up_part(turn: &mut Turn<'_>, number: u32, scope: Option<&str>, op: &StateOp) {
+    match permitted(turn, scope, op) {
+        Ok((scope, op)) => {
+            turn.run.open.insert(number, Open::State { scope, op: Box::new(op) });
+            turn.run.pending.after.performs.push(Perform::State { step: number });
+        }
+        Err(failure) => {
+            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
         }
     }
 }
@@ -109,7 +126,7 @@ fn permit(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<(), Failure> {
 
 /// Does what a step asked of shared state; its end comes back as a message.
 pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
-    let Some(Open { kind: OpenKind::State { scope, op } }) = turn.run.open.get(number) else {
+    let Some(Open::State { scope, op }) = turn.run.open.get(number) else {
         return;
     };
     fault::point("engine.state_shared");
@@ -138,7 +155,7 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
 
 /// The store could not be written: the change is asked for again, once it may be.
 pub(crate) fn state_later(turn: &mut Turn<'_>, number: u32) {
-    if matches!(turn.run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
+    if matches!(turn.run.open.get(number), Some(Open::State { .. })) {
         let due = turn.steady_ms + STORAGE_RETRY_MS;
         turn.run.timers.insert((due, number, Due::State));
     }
@@ -146,7 +163,7 @@ pub(crate) fn state_later(turn: &mut Turn<'_>, number: u32) {
 
 /// The result.
 pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
-    let Some(Open { kind: OpenKind::State { op, .. } }) = turn.run.open.get(number) else {
+    let Some(Open::State { op, .. }) = turn.run.open.get(number) else {
         return;
     };
     let outcome = match outcome {
@@ -186,7 +203,7 @@ pub(crate) fn take_up_state(turn: &mut Turn<'_>, step: &Scheduled) {
         steps::finish_step(turn, step.step, Outcome::Failed(failure), None, None);
         return;
     };
-    turn.run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
+    turn.run.open.insert(step.step, Open::State { scope, op: Box::new(op) });
     turn.run.pending.after.performs.push(Perform::State { step: step.step });
 }
 

@@ -4,7 +4,7 @@ use crate::{
     engine::{
         run::{
             due::Due,
-            open::OpenKind,
+            open::Open,
             perform::Perform,
             values::{payload_value, timeout_value},
         },
@@ -57,7 +57,7 @@ pub(crate) fn schedule_wait(
             steps::record(turn, key, op, Outcome::Completed(timeout_value()));
         }
         (None, deadline) => {
-            let number = steps::open(turn, key, op, OpenKind::Signal);
+            let number = steps::open(turn, key, op, Open::Signal);
             if let Some(deadline) = deadline {
                 turn.run.timers.insert((deadline, number, Due::SignalDeadline));
             }

@@ -4,7 +4,7 @@ use crate::{
     engine::{
         run::{
             branches::{members_of, used_at},
-            open::{Open, OpenKind},
+            open::Open,
             perform::Perform,
             resident::Run,
             values::input_of,
@@ -15,7 +15,7 @@ use crate::{
         },
     },
     flow::StepOp,
-    journal::{Additions, Fact, Outcome, Scheduled, ScopePath, StepKey, fingerprint},
+    journal::{Additions, Fact, Outcome, Scheduled, ScopePath, StepKey, Usage, fingerprint},
     protocol::{Failure, Json, failure::kind},
 };
 
@@ -27,25 +27,31 @@ pub(crate) fn record(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, outcome: O
     hand_over(turn.run, key.clone(), whole, outcome);
 }
 
+/// Records a task that fails before it begins.
+pub(crate) fn refuse(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, failure: Failure) {
+    let failure = failure.at(turn.run.chain.next_step(), Some(op.name()), 1);
+    record(turn, key, op, Outcome::Failed(failure));
+}
+
 /// A step that stays open; answers with its number.
-pub(crate) fn open(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, kind: OpenKind) -> u32 {
-    open_as(turn, key, op, kind, None)
+pub(crate) fn open(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, open: Open) -> u32 {
+    open_as(turn, key, op, open, None)
 }
 
 pub(crate) fn open_as(
     turn: &mut Turn<'_>,
     key: &StepKey,
     op: &StepOp,
-    kind: OpenKind,
+    open: Open,
     call_id: Option<String>,
 ) -> u32 {
     let mut scheduled = decided(turn.run, key, op, call_id);
-    if let OpenKind::Task(task) = &kind {
+    if let Open::Task(task) = &open {
         scheduled.seat_epoch = crate::engine::run::branches::seat_epoch(turn.run, &task.operator);
     }
     let number = scheduled.step;
     facts::append(turn, Fact::StepScheduled(Box::new(scheduled)));
-    turn.run.open.insert(number, Open { kind });
+    turn.run.open.insert(number, open);
     number
 }
 
@@ -79,34 +85,15 @@ fn decided(run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Sc
 
 /// Hands the end of a step to its requester: its composite, its loop, or the flow.
 fn hand_over(run: &mut Run, key: StepKey, whole: Option<u32>, outcome: Outcome) {
-    match whole {
-        Some(whole) => member_ended(run, whole, &key, outcome),
-        None => {
-            let at_ms = run.chain.last_ms();
-            run.inbox.push_back((input_of(key, outcome), at_ms));
-        }
-    }
-}
-
-/// A member of a composite ended.
-fn member_ended(run: &mut Run, number: u32, key: &StepKey, outcome: Outcome) {
-    if run.model_loop(number).is_some() {
-        return part_ended(run, number, key, outcome);
-    }
-    let Some((_, _, place)) = key.scope.outer() else { return };
-    if let Some(open) = run.composite_mut(number) {
-        open.course.end(place as usize, outcome);
-        run.composing.insert(number);
-    }
-}
-
-/// Something that a loop began has ended.
-fn part_ended(run: &mut Run, number: u32, key: &StepKey, outcome: Outcome) {
-    let used = used_at(run, key);
-    if let Some(open) = run.model_loop_mut(number) {
-        open.came += outcome.size_hint();
-        open.flow.end(key.index as usize, outcome, &used);
-        run.composing.insert(number);
+    let Some(whole) = whole else {
+        let at_ms = run.chain.last_ms();
+        return run.inbox.push_back((input_of(key, outcome), at_ms));
+    };
+    // A composite does not count what its members use.
+    let used = run.model_loop(whole).map_or_else(Usage::default, |_| used_at(run, &key));
+    if let Some(driver) = run.driver_mut(whole) {
+        driver.ended(&key, outcome, &used);
+        run.composing.insert(whole);
     }
 }
 
@@ -116,7 +103,7 @@ fn end_step(
     number: u32,
     outcome: Outcome,
     effects: Option<Json>,
-    usage: Option<crate::journal::Usage>,
+    usage: Option<Usage>,
 ) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (attempt, epoch) = (step.attempt, turn.run.header.epoch);
@@ -153,7 +140,7 @@ pub(crate) fn finish_step(
     number: u32,
     outcome: Outcome,
     effects: Option<Json>,
-    usage: Option<crate::journal::Usage>,
+    usage: Option<Usage>,
 ) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (key, whole) = (step.scheduled.key.clone(), step.scheduled.whole());
@@ -169,7 +156,7 @@ pub(crate) fn close(turn: &mut Turn<'_>, number: u32, reason: &str) {
         return;
     }
     close_members(turn, number, reason);
-    if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = turn.run.open.get(number) {
+    if let Some(Open::Child { run: child, .. }) = turn.run.open.get(number) {
         let (child, reason) = (*child, reason.to_owned());
         turn.run
             .pending

@@ -5,23 +5,16 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     engine::{
         run::{
-            due::Due,
-            loaded::Rows,
-            members::Members,
-            open::{Open, OpenKind},
-            perform::Perform,
-            question::Question,
-            resident::Run,
-            task::Phase,
-            values::child_id,
+            driver::Work, due::Due, loaded::Rows, members::Members, open::Open, perform::Perform,
+            question::Question, task::Phase, values::child_id,
         },
         turn::{
-            attempts, children, composites,
+            attempts, children,
             facts::{self, Turn},
-            follow, loops, opening, places, prepare, reminders, scoped, steps, waiting,
+            follow, opening, places, prepare, reminders, scoped, steps, waiting, wholes,
         },
     },
-    flow::{StepOp, TaskRequest},
+    flow::StepOp,
     journal::{Decision, Fact, Outcome, RunState, Scheduled, StepKey},
     operator::Residence,
     protocol::{Failure, StepKind, failure::kind},
@@ -72,11 +65,11 @@ fn take_up_step(
     let wake = step.wake_at_ms;
     match step.kind {
         StepKind::Timer => {
-            put(turn.run, number, OpenKind::Timer);
+            turn.run.open.insert(number, Open::Timer);
             turn.run.timers.insert((wake.unwrap_or_default(), number, Due::Timer));
         }
         StepKind::Signal => {
-            put(turn.run, number, OpenKind::Signal);
+            turn.run.open.insert(number, Open::Signal);
             if let Some(wake) = wake {
                 turn.run.timers.insert((wake, number, Due::SignalDeadline));
             }
@@ -84,47 +77,40 @@ fn take_up_step(
         StepKind::Child => {
             let Some(child) = child_id(step.call_id.as_deref()) else { return };
             let input = step.request.clone();
-            put(
-                turn.run,
-                number,
-                OpenKind::Child { run: child, blueprint: step.name.clone(), input },
-            );
+            let open = Open::Child { run: child, blueprint: step.name.clone(), input };
+            turn.run.open.insert(number, open);
             children::take_up_child(turn, number, rows.called.get(&number));
         }
         StepKind::Local if step.whole().is_none() => {}
         StepKind::Task | StepKind::ModelCall | StepKind::ToolCall | StepKind::Local => {
-            if let Some(whole) = step.whole()
-                && loops::take_up_state_call(turn, number, whole)
-            {
-                return;
-            }
-            let op = match step.whole() {
-                None => op.unwrap_or_else(|| waiting::request_of(step)),
-                Some(whole) => match part_of(turn.run, step, whole) {
-                    Some(request) => StepOp::Task(Box::new(request)),
+            let request = match step.whole() {
+                None => match op.unwrap_or_else(|| waiting::request_of(step)) {
+                    StepOp::Task(request) => *request,
+                    _ => return,
+                },
+                Some(whole) => match turn.run.driver(whole).and_then(|it| it.part(step)) {
+                    Some((_, Work::State { scope, op })) => {
+                        return scoped::take_up_part(turn, number, scope.as_deref(), &op);
+                    }
+                    Some((request, Work::Task | Work::Refused(_))) => request,
                     None if paused => return,
                     None => {
-                        composites::close_orphan(turn, number, rows.tasks.get(&number));
+                        wholes::close_orphan(turn, number, rows.tasks.get(&number));
                         return;
                     }
                 },
             };
-            let StepOp::Task(request) = op else { return };
-            match prepare::prepare(turn, &request) {
-                Ok(task) if loops::is_loop(turn.shared, &task) => {
-                    loops::take_up_loop(turn, number, task, members);
-                }
-                Ok(task) if let Some(composite) = composites::composite(turn.shared, &task) => {
-                    composites::take_up_composite(turn.run, number, task, composite, members);
-                }
-                Ok(task) => {
-                    put(turn.run, number, OpenKind::Task(Box::new(task)));
+            let prepared = prepare::prepare(turn, &request);
+            match prepared.and_then(|task| wholes::open_of(turn, number, task)) {
+                Ok(task @ Open::Task(_)) => {
+                    turn.run.open.insert(number, task);
                     if let Err(failure) = follow::take_up_follows(turn, number) {
                         steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
                         return;
                     }
                     take_up_attempt(turn, number, paused, rows.tasks.get(&number));
                 }
+                Ok(whole) => wholes::take_up(turn, number, whole, members),
                 Err(_) if paused => {}
                 Err(failure) => {
                     steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
@@ -133,19 +119,6 @@ fn take_up_step(
         }
         StepKind::State => scoped::take_up_state(turn, step),
     }
-}
-
-/// Returns the request of a composite or a loop for a step of its own.
-fn part_of(run: &Run, step: &Scheduled, whole: u32) -> Option<TaskRequest> {
-    if let Some(open) = run.model_loop(whole) {
-        return open.request_of(step.key.index as usize);
-    }
-    let open = run.composite(whole)?;
-    let member = match step.kind {
-        StepKind::Task => step.call_id.as_deref().unwrap_or(&open.operator),
-        _ => &step.name,
-    };
-    Some(open.asked(member))
 }
 
 /// An attempt that was open when the run was last in memory.
@@ -238,8 +211,4 @@ pub(crate) fn pause_with(turn: &mut Turn<'_>, rows: &Rows, reason: String) {
     if !turn.run.is_ended() && turn.run.chain.paused().is_none() {
         facts::append(turn, Fact::Decided(Decision::Pause { by: "engine".into(), reason }));
     }
-}
-
-fn put(run: &mut Run, number: u32, kind: OpenKind) {
-    run.open.insert(number, Open { kind });
 }

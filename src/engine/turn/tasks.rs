@@ -9,14 +9,14 @@ use crate::{
     engine::{
         run::{
             due::Due,
-            open::OpenKind,
+            open::Open,
             task::{OpenTask, Phase},
         },
         turn::{
-            attempts, budget, composites,
+            attempts, budget,
             dispatch::{self, Under},
             facts::Turn,
-            loops, opening, prepare, settle, steps,
+            opening, prepare, settle, steps, wholes,
         },
     },
     flow::{StepOp, TaskRequest},
@@ -27,41 +27,25 @@ use crate::{
 
 /// Decides a task: refuses it, runs it inline, or opens its first attempt.
 pub(crate) fn schedule_task(turn: &mut Turn<'_>, key: StepKey, request: TaskRequest) {
-    let prepared = prepare::prepare(turn, &request)
-        .and_then(|task| budget::over_budget(turn, &task).map_or(Ok(task), Err));
+    let decided = prepare::prepare(turn, &request)
+        .and_then(|task| budget::over_budget(turn, &task).map_or(Ok(task), Err))
+        .and_then(|task| wholes::decide(turn, &key, task));
     let op = StepOp::Task(Box::new(request));
-    match prepared {
-        Err(failure) => {
-            let step = turn.run.chain.next_step();
-            let agent = op.name().to_owned();
-            let failure = failure.at(step, Some(&agent), 1);
-            steps::record(turn, &key, &op, Outcome::Failed(failure));
-        }
-        Ok(task) if loops::is_loop(turn.shared, &task) => {
-            loops::schedule_loop(turn, &key, &op, task);
-        }
-        Ok(task) if let Some(composite) = composites::composite(turn.shared, &task) => {
-            match composites::may_compose(turn.run, &key, &task.operator) {
-                Ok(()) => composites::schedule_composite(turn, &key, &op, task, composite),
-                Err(failure) => {
-                    let (step, agent) = (turn.run.chain.next_step(), op.name().to_owned());
-                    let failure = failure.at(step, Some(&agent), 1);
-                    steps::record(turn, &key, &op, Outcome::Failed(failure));
-                }
-            }
-        }
+    match decided {
+        Err(failure) => steps::refuse(turn, &key, &op, failure),
         // What a loop began stands in the journal before any of it is executed.
-        Ok(task)
+        Ok(Open::Task(task))
             if task.residence == Residence::Inline
                 && task.agent.limit().is_none()
                 && task.request.part.is_none() =>
         {
-            run_inline(turn, &key, &op, task);
+            run_inline(turn, &key, &op, *task);
         }
-        Ok(task) => {
-            let number = steps::open(turn, &key, &op, OpenKind::Task(Box::new(task)));
+        Ok(task @ Open::Task(_)) => {
+            let number = steps::open(turn, &key, &op, task);
             opening::open_attempt(turn, number);
         }
+        Ok(whole) => wholes::open(turn, &key, &op, whole),
     }
 }
 
@@ -80,7 +64,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
                 && failure.retryable
                 && task.retry.max_attempts > 1
             {
-                let number = steps::open(turn, key, op, OpenKind::Task(Box::new(task)));
+                let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
                 let Outcome::Failed(failure) = outcome else { return };
                 attempts::attempt_failed(turn, number, failure, None);
             } else {
@@ -88,7 +72,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             }
         }
         Poll::Ready(result) => {
-            let number = steps::open(turn, key, op, OpenKind::Task(Box::new(task)));
+            let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
             attempts::finished(turn, number, 1, result);
         }
         Poll::Pending => {
@@ -97,7 +81,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             task.about = Some(about);
             task.phase = Phase::Delivered;
             let timeout = task.timeout_ms;
-            let number = steps::open(turn, key, op, OpenKind::Task(Box::new(task)));
+            let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
             if let Some(timeout) = timeout {
                 turn.run.timers.insert((turn.steady_ms + timeout, number, Due::Attempt));
             }

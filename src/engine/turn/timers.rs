@@ -6,7 +6,7 @@ use crate::{
             due::{Due, Times},
             perform::Perform,
         },
-        turn::{attempts, ending, facts::Turn, loops, opening, reminders, steps},
+        turn::{attempts, ending, facts::Turn, opening, reminders, steps, wholes},
     },
     fault,
     journal::{Outcome, RunState},
@@ -106,8 +106,8 @@ fn fire(turn: &mut Turn<'_>, number: u32, due: Due) {
             );
             attempts::attempt_failed(turn, number, failure.retryable(), None);
         }
-        Due::Loop => loops::loop_timed_out(turn, number),
-        Due::LoopNear => loops::loop_near_its_end(turn, number),
+        Due::Loop => wholes::loop_timed_out(turn, number),
+        Due::LoopNear => wholes::loop_near_its_end(turn, number),
         Due::Reminder => reminders::remind(turn, number),
         Due::Retry => opening::next_attempt(turn, number),
         Due::Child => {

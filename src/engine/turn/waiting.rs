@@ -7,7 +7,7 @@ use crate::{
         SessionWait, Subject, WaitingOn, rfc3339,
         run::{
             due::{Due, Times},
-            open::OpenKind,
+            open::Open,
             question::Question,
             resident::Run,
             task::{OpenTask, Phase},
@@ -49,18 +49,15 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 pub(crate) fn waits_for_people(run: &Run) -> bool {
     !run.open.is_empty()
         && run.inbox.is_empty()
-        && run.open.values().all(|open| match &open.kind {
-            OpenKind::Task(task) => {
+        && run.open.values().all(|open| match open {
+            Open::Task(task) => {
                 task.asks_people
                     && task.row.is_some()
                     && matches!(task.phase, Phase::Pending | Phase::Delivered)
             }
             // Its members are open beside it.
-            OpenKind::Composite(_) | OpenKind::Loop(_) => true,
-            OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. } => false,
+            Open::Composite(_) | Open::Loop(_) => true,
+            Open::Timer | Open::Signal | Open::State { .. } | Open::Child { .. } => false,
         })
 }
 
@@ -155,18 +152,16 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
         Some(rfc3339(if which.is_measured() { clock.wall_of(at) } else { at }))
     };
     let named = Subject { name: Some(step.scheduled.name.clone()), ..Subject::default() };
-    let (kind, subject, until) = match &open.kind {
+    let (kind, subject, until) = match open {
         // What it waits for are its members.
-        OpenKind::Composite(_) | OpenKind::Loop(_) => return None,
-        OpenKind::Timer => ("timer", Subject::default(), due(Due::Timer)),
-        OpenKind::Signal => ("signal", named, due(Due::SignalDeadline)),
-        OpenKind::State { scope, .. } => {
+        Open::Composite(_) | Open::Loop(_) => return None,
+        Open::Timer => ("timer", Subject::default(), due(Due::Timer)),
+        Open::Signal => ("signal", named, due(Due::SignalDeadline)),
+        Open::State { scope, .. } => {
             ("state", Subject { scope: Some(scope.clone()), ..named }, None)
         }
-        OpenKind::Child { run: child, .. } => {
-            ("child", Subject { run: Some(*child), ..named }, None)
-        }
-        OpenKind::Task(task) => {
+        Open::Child { run: child, .. } => ("child", Subject { run: Some(*child), ..named }, None),
+        Open::Task(task) => {
             let (kind, until) = match task.phase {
                 Phase::Capacity => ("capacity", None),
                 Phase::Retry => ("retry", due(Due::Retry)),

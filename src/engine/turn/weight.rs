@@ -1,5 +1,6 @@
 //! The limits of what one run makes the host hold.
 
+use crate::protocol::Code;
 use crate::{
     engine::{EngineError, run::resident::Run, turn::facts::Turn},
     memory::Level,
@@ -93,5 +94,5 @@ pub(crate) fn rest_weight(run: &mut Run) {
 
 /// The refusal for what would make a run hold more than it may.
 pub(crate) fn run_full(message: String) -> EngineError {
-    EngineError::Busy { code: "run_full", message, retry_after_s: 5 }
+    EngineError::Busy { code: Code::RunFull, message, retry_after_s: 5 }
 }

@@ -8,7 +8,7 @@ use crate::{
         TokenView, rfc3339, shared::verified::denied,
     },
     fault,
-    protocol::{Json, TaskId},
+    protocol::{Code, Json, TaskId},
     session::LinkEnd,
     store::{Check, TokenRow, Write},
     token::{
@@ -211,10 +211,13 @@ impl Engine {
         if !self.shared().accounts.covers(&caller.jti, &claims.jti) {
             let message = "repeat the request: its answer carries a token that does not count against \
                            your quotas; use an Idempotency-Key of your own";
-            return Err(EngineError::Conflict { code: "repeat_widens", message: message.into() });
+            return Err(EngineError::Conflict {
+                code: Code::RepeatWidens,
+                message: message.into(),
+            });
         }
         claims.check_repeatable(&self.claims_of(caller)).map_err(|widening| EngineError::Conflict {
-            code: "repeat_widens",
+            code: Code::RepeatWidens,
             message: format!(
                 "repeat the request: its answer carries a token that is wider than yours in {}; \
                  use an Idempotency-Key of your own",

@@ -15,7 +15,7 @@ use crate::{
     journal::RunStarted,
     lua,
     memory::Level,
-    protocol::{Json, RunId},
+    protocol::{Code, Json, RunId},
     respond,
     store::StoreError,
     token::{Refusal, Verb},
@@ -205,7 +205,7 @@ impl Engine {
             return Ok(());
         }
         Err(EngineError::Busy {
-            code: "too_many_runs",
+            code: Code::TooManyRuns,
             message: format!("{open} runs are already open"),
             retry_after_s: 5,
         })

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     engine::{Caller, Engine, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER},
-    protocol::{RunId, Scope, SessionId, StoreOptions},
+    protocol::{Code, RunId, Scope, SessionId, StoreOptions},
     respond::open_responses::MOST_ITEMS,
     store::{StateAct, StateChange, StoreError},
     token::{Need, Verb},
@@ -121,7 +121,7 @@ impl Engine {
             }
         }
         let message = format!("the conversation {id} changes all the time");
-        Err(EngineError::Busy { code: "busy", message, retry_after_s: 1 })
+        Err(EngineError::Busy { code: Code::Busy, message, retry_after_s: 1 })
     }
 
     /// Deletes a conversation; the responses that continued it stay.

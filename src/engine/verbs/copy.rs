@@ -10,7 +10,7 @@ use crate::{
         shared::message::ControlAsk, turn::waiting,
     },
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
-    protocol::{Json, MemoryLink, RunId, StepKind},
+    protocol::{Code, Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
         Write, append, fresh_nonce,
@@ -41,7 +41,7 @@ impl Engine {
         let Copy { id, mut entries, mut writes, key } = copy;
         if entries.len() > MOST_ENTRIES {
             return Err(EngineError::Conflict {
-                code: "history_too_long",
+                code: Code::HistoryTooLong,
                 message: format!(
                     "copy a run: its history has {} entries; {MOST_ENTRIES} can be copied",
                     entries.len()
@@ -139,7 +139,7 @@ pub(crate) fn linked(
 ) -> Result<Option<Write>, EngineError> {
     if links.len() > MOST_LINKS {
         return Err(EngineError::Conflict {
-            code: "history_too_long",
+            code: Code::HistoryTooLong,
             message: format!(
                 "copy a run: its state has {} links; {MOST_LINKS} can be copied",
                 links.len()

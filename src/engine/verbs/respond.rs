@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::engine::{
-    Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
+    Caller, Checked, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun,
+    WaitFor,
     shared::programs,
     verbs::begin::{FOREVER, Watch},
 };
@@ -367,7 +368,7 @@ fn fitting(
 
 fn accept(schema: &Schema, input: &Json) -> Result<Json, EngineError> {
     schema.accept_json(input).map_err(|violations| EngineError::Invalid {
-        what: "the input",
+        what: Checked::Input,
         violations: violations.into_iter().map(crate::engine::view::breach).collect(),
     })
 }

@@ -17,7 +17,7 @@ use crate::{
     journal::{Chain, Decision, Fact, Outcome},
     lua,
     memory::Level,
-    protocol::{Json, RunId},
+    protocol::{Code, Json, RunId},
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
@@ -401,7 +401,7 @@ impl Engine {
         let header = self.header(run).await?;
         if !header.status.is_ended() {
             return Err(EngineError::Conflict {
-                code: "not_ended",
+                code: Code::NotEnded,
                 message: format!("delete run {run}: it has not ended; cancel it first"),
             });
         }
@@ -409,7 +409,7 @@ impl Engine {
         let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
         if found.first().is_none_or(|found| found.num != num) {
             return Err(EngineError::Conflict {
-                code: "in_use",
+                code: Code::InUse,
                 message: format!(
                     "delete run {run}: a run that called it or that it called is open, or a signal \
                      that it sent has not arrived"
@@ -434,7 +434,7 @@ impl Engine {
 
 pub(crate) fn mismatch(key: &IdempotencyKey) -> EngineError {
     EngineError::Conflict {
-        code: "idempotency_mismatch",
+        code: Code::IdempotencyMismatch,
         message: format!("use Idempotency-Key {:?}: another body came with it before", key.key),
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::{
 };
 use crate::{
     operator::{Prompt, Ticket, joined},
-    protocol::{Json, RunId, SessionId, TaskId},
+    protocol::{Code, Json, RunId, SessionId, TaskId},
     session::Link,
     store::{Header, TaskRow},
     token::{AttemptId, Handle, Need, Verb},
@@ -87,7 +87,7 @@ impl Engine {
     /// Fails when the caller is not a session, or never had the task.
     pub async fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
         let foreign = || EngineError::Conflict {
-            code: "foreign_task",
+            code: Code::ForeignTask,
             message: format!("work on {task}: this session does not have it"),
         };
         let session = caller.session.as_ref().ok_or_else(foreign)?;

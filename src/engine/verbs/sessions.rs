@@ -16,7 +16,7 @@ use crate::{
         verbs::auth::{mint_claims, token_row, with_more},
     },
     operator::Ticket,
-    protocol::{RunId, SessionId},
+    protocol::{Code, RunId, SessionId},
     session::{LinkEnd, Looks, SessionError},
     store::{Check, SessionRow, Write},
     token::{Claims, Grant, Need, Role, TokenKind, Verb},
@@ -86,9 +86,9 @@ impl From<SessionError> for EngineError {
         let message = error.to_string();
         match error {
             SessionError::NotOpen(id) => Self::NotFound { what: "open session", id: id.0 },
-            SessionError::Ahead { .. } => Self::Conflict { code: "seq_ahead", message },
+            SessionError::Ahead { .. } => Self::Conflict { code: Code::SeqAhead, message },
             SessionError::TooMany => {
-                Self::Busy { code: "too_many_sessions", message, retry_after_s: 60 }
+                Self::Busy { code: Code::TooManySessions, message, retry_after_s: 60 }
             }
         }
     }
@@ -122,7 +122,7 @@ impl Engine {
                 open.operator,
                 operator.kind()
             );
-            return Err(EngineError::Conflict { code: "no_sessions", message });
+            return Err(EngineError::Conflict { code: Code::NoSessions, message });
         }
         shared.sessions.admit()?;
         let session = SessionId::new(format!(

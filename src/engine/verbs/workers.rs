@@ -13,7 +13,7 @@ use crate::{
     blueprint::Labels,
     journal::Chain,
     operator::{Ticket, kind_of},
-    protocol::{ArtifactId, Json, RunId, TaskId},
+    protocol::{ArtifactId, Code, Json, RunId, TaskId},
     store::TaskFilter,
     token::{Need, ScopeKind, Verb},
 };
@@ -184,7 +184,7 @@ impl Engine {
             let stopping = self.shared().tasks.stopping();
             let tickets = tokio::select! {
                 taken = taking => taken.map_err(|error| EngineError::Busy {
-                    code: "too_many_workers",
+                    code: Code::TooManyWorkers,
                     message: error.to_string(),
                     retry_after_s: 1,
                 })?,

@@ -63,8 +63,7 @@ impl Mcp {
         let schema = tools.get(tool).ok_or_else(|| unknown(tool, &tools))?;
         let arguments = Value::Object(arguments);
         schema.validate(&arguments).map_err(|violations| {
-            let first = violations.first();
-            let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
+            let what = crate::schema::first_of(&violations);
             let message = format!("the input breaks the schema of the tool {tool}{what}");
             Failure::new(kind::INVALID_INPUT, message)
         })?;

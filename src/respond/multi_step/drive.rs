@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     protocol::{ChainStep, NextAction, StepDescriptor, StepKind, StepState},
-    schema::Schema,
+    schema::{Schema, first_of},
 };
 
 /// The limits of a loop.
@@ -289,10 +289,8 @@ fn fitting(tool: &ToolSchema, arguments: Value) -> Result<Value, String> {
     let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
         return Ok(arguments);
     };
-    schema.validate(&arguments).map(|()| arguments).map_err(|violations| {
-        let first = violations.first();
-        first.map_or_else(String::new, |it| format!("at {}: {}", it.path, it.message))
-    })
+    let valid = schema.validate(&arguments);
+    valid.map(|()| arguments).map_err(|violations| first_of(&violations).trim_start().to_owned())
 }
 
 /// Returns the number of transitions of a chain: each model call is one, and so is each sequence of

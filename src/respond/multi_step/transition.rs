@@ -15,7 +15,7 @@ use crate::{
         ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
-    schema::Schema,
+    schema::{Schema, first_of},
 };
 
 /// Determines the next action of a chain. Pure: the same chain always has the same next action.
@@ -72,38 +72,30 @@ impl ToolLoop {
             Some(step) => self.of_agent(step)?,
         };
         let mut flow = ResponseFlow::new(self.settings(&request, within), request.items.clone());
-        let mut begun: Vec<Begin> = Vec::new();
         for (place, step) in chain.iter().enumerate() {
-            while begun.len() <= place {
-                match flow.turn(&Plain) {
-                    LoopAction::Begin(more) => begun.extend(more),
-                    LoopAction::Wait | LoopAction::Done { .. } | LoopAction::Stop(_) => {
-                        let message = format!("step {} is none of this loop's", step.id);
-                        return Err(Failure::new(kind::REFUSED, message));
-                    }
-                }
+            if !flow.reaches(place, &Plain) {
+                let message = format!("step {} is none of this loop's", step.id);
+                return Err(Failure::new(kind::REFUSED, message));
             }
             if let Some(outcome) = outcome(step) {
                 flow.end(place, outcome, &Usage::default());
             }
         }
-        // The part of a batch that a crash left unrecorded.
-        if let Some(rest) = begun.get(chain.len()..).filter(|rest| !rest.is_empty()) {
-            return Ok(NextAction::AppendSteps(
-                rest.iter().map(|it| step(it, &flow, &request)).collect(),
-            ));
+        // The rest of a batch that a crash left unrecorded comes before anything else.
+        if flow.begun() == chain.len() {
+            match flow.turn(&Plain) {
+                LoopAction::Begin(_) => {}
+                LoopAction::Done { value, .. } => {
+                    return Ok(NextAction::Complete(value.to_value()));
+                }
+                LoopAction::Stop(stop) => return Err(stop.failure),
+                LoopAction::Wait => {
+                    return Err(Failure::new(kind::REFUSED, "a step of the chain has not ended"));
+                }
+            }
         }
-        Ok(match flow.turn(&Plain) {
-            LoopAction::Begin(begins) => {
-                NextAction::AppendSteps(begins.iter().map(|it| step(it, &flow, &request)).collect())
-            }
-            LoopAction::Done { value, .. } => NextAction::Complete(value.to_value()),
-            LoopAction::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
-            LoopAction::Wait => {
-                let failure = Failure::new(kind::REFUSED, "a step of the chain has not ended");
-                NextAction::Fail(payload(&failure))
-            }
-        })
+        let rest = (chain.len()..).map_while(|place| flow.part(place));
+        Ok(NextAction::AppendSteps(rest.map(|it| step(it, &flow, &request)).collect()))
     }
 
     /// Returns the request of an agent that is called as a tool.
@@ -193,10 +185,8 @@ impl Judge for Plain {
         let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
             return Ok(arguments);
         };
-        schema.validate(&arguments).map(|()| arguments).map_err(|violations| {
-            let first = violations.first();
-            first.map_or_else(String::new, |it| format!(" at {}: {}", it.path, it.message))
-        })
+        let valid = schema.validate(&arguments);
+        valid.map(|()| arguments).map_err(|violations| first_of(&violations))
     }
 
     fn output(&self, text: &str) -> Result<Json, String> {

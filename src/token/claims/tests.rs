@@ -87,7 +87,7 @@ fn a_child_is_refused_on_every_axis_in_which_it_is_wider() {
         let mut child = operator().child_of(&parent);
         widen(&mut child);
         let widening = child.check_narrower(&parent).unwrap_err();
-        assert_eq!((widening.axis, widening.code()), (axis, "token_widens"));
+        assert_eq!((widening.axis, widening.code().as_str()), (axis, "token_widens"));
     }
 }
 

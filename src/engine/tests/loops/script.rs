@@ -27,7 +27,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    fn answer(&self, request: &ModelRequest) -> Result<(Vec<Value>, ModelStop), Value> {
+    pub fn answer(&self, request: &ModelRequest) -> Result<(Vec<Value>, ModelStop), Value> {
         let last = request.items.last().map(Value::to_string).unwrap_or_default();
         if last.contains("Sum up the conversation") {
             return Ok((vec![text("in short")], ModelStop::End));

@@ -352,7 +352,7 @@ impl World {
             Err(EngineError::Store(_) | EngineError::Stopping) => {
                 self.note(What::Lost(number));
             }
-            Err(error) => self.note(What::Refused(number, error.code().to_owned())),
+            Err(error) => self.note(What::Refused(number, error.code().to_string())),
         }
         if let Ask::Report { .. } = ask {
             self.reports.push(ask.clone());

@@ -1,0 +1,206 @@
+//! Composites and loops: opened, taken up again, ended.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::{
+    engine::{
+        run::{
+            branches::{composite_of, loop_depth},
+            composite::OpenComposite,
+            driver::Driver as _,
+            due::Due,
+            members::Members,
+            open::Open,
+            perform::Perform,
+            resident::Run,
+            task::OpenTask,
+        },
+        shared::shards::Shared,
+        turn::{
+            facts::{self, Turn},
+            loops, settle, steps,
+        },
+    },
+    fault,
+    flow::{StepOp, response::LoopStop},
+    journal::{Outcome, StepKey},
+    operator::{Composite, MOST_DEPTH, Residence, Ticket},
+    protocol::{
+        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent,
+        ObservableEvent, OperatorId, failure::kind,
+    },
+    store::{TaskRow, Write},
+    token::{Need, Verb},
+};
+
+/// Decides what a prepared task is: a task, a composite or a loop, if the run may have it there.
+pub(crate) fn decide(turn: &Turn<'_>, key: &StepKey, task: OpenTask) -> Result<Open, Failure> {
+    let is_loop = loops::is_loop(turn.shared, &task);
+    if is_loop || composite(turn.shared, &task).is_some() {
+        may_compose(turn.run, key, &task.operator)?;
+    }
+    if is_loop {
+        loop_depth(turn.run, key)?;
+    }
+    open_of(turn, turn.run.chain.next_step(), task)
+}
+
+/// Makes of a prepared task what it is: a task, a composite or a loop.
+pub(crate) fn open_of(turn: &Turn<'_>, number: u32, task: OpenTask) -> Result<Open, Failure> {
+    if loops::is_loop(turn.shared, &task) {
+        return Ok(Open::Loop(Box::new(loops::loop_of(turn.run, number, task)?)));
+    }
+    Ok(match composite(turn.shared, &task) {
+        Some(composite) => Open::Composite(Box::new(OpenComposite::of(task, composite))),
+        None => Open::Task(Box::new(task)),
+    })
+}
+
+fn composite(shared: &Arc<Shared>, task: &OpenTask) -> Option<Composite> {
+    shared.registry.get(&task.operator)?.composite().cloned()
+}
+
+/// Returns an error if a run may not use a composite: its operators are the members, and it is one
+/// too.
+fn may_compose(run: &Run, key: &StepKey, operator: &str) -> Result<(), Failure> {
+    let need = Need::Operator(operator);
+    run.grant
+        .check(Verb::Dispatch, &[need])
+        .map_err(|refusal| Failure::new(kind::REFUSED, refusal.to_string()))?;
+    let mut depth = 1;
+    let mut inner = key.clone();
+    while let Some((outer, number)) = composite_of(run, &inner) {
+        depth += usize::from(run.composite(number).is_some());
+        inner = outer;
+    }
+    if depth > MOST_DEPTH {
+        let message = format!("more than {MOST_DEPTH} composites lie within each other");
+        return Err(Failure::new(kind::LIMIT, message));
+    }
+    Ok(())
+}
+
+/// Opens a composite or a loop; its parts begin with the next turn of the run.
+pub(crate) fn open(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, whole: Open) {
+    let times = match &whole {
+        Open::Loop(open) => open.times(),
+        _ => None,
+    };
+    fault::point(if matches!(whole, Open::Loop(_)) { "engine.loop" } else { "engine.composite" });
+    let number = steps::open(turn, key, op, whole);
+    if let Some((near_ms, max_ms)) = times {
+        let now = turn.steady_ms;
+        turn.run.timers.insert((now + near_ms, number, Due::LoopNear));
+        turn.run.timers.insert((now + max_ms, number, Due::Loop));
+    }
+    turn.run.composing.insert(number);
+}
+
+/// Rebuilds a composite or a loop that was open when the run was last in memory.
+pub(crate) fn take_up(turn: &mut Turn<'_>, number: u32, mut whole: Open, members: &Members) {
+    if let Some(driver) = whole.driver_mut() {
+        driver.replay(members.of_whole(number));
+    }
+    if let (Open::Loop(open), Some(step)) = (&whole, turn.run.chain.step(number))
+        && let Some((near_ms, max_ms)) = open.times()
+    {
+        let began = turn.shared.clock.steady_of(step.scheduled_ms);
+        turn.run.timers.insert((began + max_ms, number, Due::Loop));
+        // A warning of the past was sent, or nobody was there to receive it.
+        if began + near_ms > turn.steady_ms {
+            turn.run.timers.insert((began + near_ms, number, Due::LoopNear));
+        }
+    }
+    turn.run.open.insert(number, whole);
+    turn.run.composing.insert(number);
+}
+
+/// Ends a composite or a loop; its parts that are still open are canceled.
+pub(crate) fn end(turn: &mut Turn<'_>, number: u32, result: Result<Json, LoopStop>) {
+    let Some(driver) = turn.run.driver(number) else { return };
+    let (agent, farewell) = (driver.agent().to_owned(), driver.farewell(result.is_ok()));
+    steps::close_members(turn, number, farewell);
+    tell_exit(
+        turn,
+        number,
+        result.as_ref().map_or_else(|stop| &stop.exit, |_| &ExitReason::Complete),
+    );
+    let outcome = match result {
+        Ok(value) => Outcome::Completed(value),
+        // A failure that has a step says itself where it comes from.
+        Err(LoopStop { failure, .. }) if failure.step.is_some() => Outcome::Failed(failure),
+        Err(LoopStop { failure, .. }) => Outcome::Failed(failure.at(number, Some(&agent), 1)),
+    };
+    steps::finish_step(turn, number, outcome, None, None);
+}
+
+/// Reports the end of a loop, once.
+fn tell_exit(turn: &mut Turn<'_>, number: u32, exit: &ExitReason) {
+    let Some(open) = turn.run.model_loop(number) else { return };
+    let sums = open.flow.sums();
+    let data = json!({
+        "exit": exit, "agent": open.agent(), "turns": sums.turns, "calls": sums.calls,
+        "usage": sums.used,
+    });
+    let began = turn.run.chain.started().map_or(0, |(_, at)| at);
+    let since = DurationMs::from_millis(facts::time_of(turn).saturating_sub(began));
+    let mut event = ObservableEvent::new(EventSource::Turn, "loop.ended", since, data);
+    event.operator_id = Some(OperatorId::new(open.operator.to_string()));
+    settle::told(turn, Some(number), &LifecycleEvent::Observable(event));
+}
+
+/// Ends a loop that is out of time.
+pub(crate) fn loop_timed_out(turn: &mut Turn<'_>, number: u32) {
+    let Some(open) = turn.run.model_loop(number) else { return };
+    let most = open.max_duration_ms.unwrap_or_default();
+    let event = BudgetEvent::TimeoutReached {
+        operator: OperatorId::new(open.operator.to_string()),
+        elapsed: DurationMs::from_millis(most),
+    };
+    settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
+    let message = format!("it took longer than `max_duration`, {most} ms");
+    let failure = Failure::new(kind::TIMEOUT, message);
+    end(turn, number, Err(LoopStop { exit: ExitReason::Timeout, failure }));
+}
+
+/// Warns that the time of a loop is nearly over.
+pub(crate) fn loop_near_its_end(turn: &mut Turn<'_>, number: u32) {
+    let Some(open) = turn.run.model_loop(number) else { return };
+    let Some((near_ms, max_ms)) = open.times() else { return };
+    let event = BudgetEvent::TimeoutApproaching {
+        operator: OperatorId::new(open.operator.to_string()),
+        elapsed: DurationMs::from_millis(near_ms),
+        max_duration: DurationMs::from_millis(max_ms),
+    };
+    settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
+}
+
+/// Gives up a member that is open while its composite is not: a fork cut between the two, or
+/// another configuration made the operator another one.
+pub(crate) fn close_orphan(turn: &mut Turn<'_>, number: u32, row: Option<&TaskRow>) {
+    const REASON: &str = "what it was a member of has ended";
+    if let Some(row) = row {
+        let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
+        if let Some(queue) = &row.queue {
+            turn.shared.hub.remove(queue, ticket);
+        }
+        let backend = turn.shared.registry.get(&row.operator);
+        let to_session = backend.is_some_and(|backend| backend.holds_session());
+        let reason = to_session.then(|| REASON.to_owned());
+        let performs = &mut turn.run.pending.after.performs;
+        performs.extend(reason.map(|it| Perform::Retire { ticket, reason: Some(it) }));
+        let backend = turn.shared.registry.get(&row.operator);
+        // It was counted at the boot, as everything that lives elsewhere.
+        if let Some(program) = &turn.run.program
+            && backend.is_some_and(|it| it.residence() == Residence::Elsewhere)
+            && program.blueprint().agent(&row.agent).is_some_and(|it| it.limit().is_some())
+        {
+            let blueprint = program.blueprint().name();
+            performs.push(Perform::Release((blueprint.into(), row.agent.as_str().into())));
+        }
+        turn.run.pending.writes.push(Write::CloseTask { run: turn.run.num, step: number });
+    }
+    steps::close(turn, number, REASON);
+}
