@@ -314,7 +314,6 @@ mod tests {
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "snake_case")]
     enum Kind {
-        #[expect(dead_code, reason = "a value of the enum")]
         Some,
     }
 

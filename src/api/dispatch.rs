@@ -77,7 +77,7 @@ enum DispatchAnswer {
     /// For a list: a slot for each, in their order.
     Many(Vec<SlotView>),
     /// For one.
-    One(DispatchView),
+    One(Box<DispatchView>),
 }
 
 /// Has an operator execute a task by itself: a run of one step. A list is executed in parallel;

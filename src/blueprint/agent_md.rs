@@ -11,8 +11,18 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
-const FIELDS: [&str; 8] =
-    ["description", "labels", "maxTurns", "model", "name", "template", "tool", "tools"];
+const FIELDS: [&str; 10] = [
+    "description",
+    "effort",
+    "labels",
+    "maxTurns",
+    "model",
+    "name",
+    "template",
+    "tool",
+    "tools",
+    "worker_binding",
+];
 /// Other names of keys that an agent has.
 const ALIASES: [(&str, &str); 2] = [("max_turns", "maxTurns"), ("steps", "maxTurns")];
 /// The most turns that an agent may have.
@@ -33,7 +43,6 @@ const ELSEWHERE: [(&str, &str); 38] = [
         "disallowedTools",
         "left out, and so it may use more than there: list what it may use in `tools`",
     ),
-    ("effort", SESSION),
     ("globs", EDITOR),
     ("handoffs", "left out; the flow says who is next"),
     ("hidden", EDITOR),
@@ -43,6 +52,7 @@ const ELSEWHERE: [(&str, &str); 38] = [
     ("isolation", "left out; `environment` in the blueprint says where a process works"),
     ("kind", ABOUT),
     ("license", ABOUT),
+    ("lints", "left out; `check` has other findings"),
     ("memory", "left out; `ctx.state` keeps what a run must remember"),
     ("metadata", ABOUT),
     ("mode", SESSION),
@@ -100,8 +110,9 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model`, `labels` (an object of texts), `tool`, `maxTurns` (a number), `template` (a boolean)
-    /// and `system`.
+    /// `model`, `effort`, `labels` (an object of texts), `tool`, `maxTurns` (a number), `template` (a
+    /// boolean), `worker` (an object of `subagent_type` and `tools`, from `worker_binding`) and
+    /// `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -198,6 +209,11 @@ impl Reader<'_> {
             }
             fields.insert(name, value);
         }
+        if let Some(binding) = fields.remove("worker_binding") {
+            let mut worker = Map::from_iter([("subagent_type".to_owned(), binding)]);
+            worker.extend(fields.get("tools").map(|tools| ("tools".to_owned(), tools.clone())));
+            fields.insert("worker".to_owned(), worker.into());
+        }
         fields
     }
 
@@ -231,7 +247,11 @@ impl Reader<'_> {
                 Standing::Advisory,
                 "told to whoever does the work; what a process may do is for `environment`",
             ),
-            "model" => note(Standing::Advisory, "told to whoever does the work"),
+            "model" | "effort" => note(Standing::Advisory, "told to whoever does the work"),
+            "worker_binding" => note(
+                Standing::Enforced,
+                "the `worker.subagent_type` of the agent, with `tools` as its tools",
+            ),
             "name" => note(Standing::Enforced, "the agent's name"),
             "description" => note(Standing::Enforced, "kept with the agent"),
             "template" => note(Standing::Enforced, "whether the text of the file is a template"),
@@ -345,12 +365,23 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
             None => match values.last_mut()? {
                 ("description", lines) => lines.push(line.trim_end()),
                 _ if line.trim().is_empty() => {}
+                // A list or a mapping below its key.
+                (_, lines) if lines[0].is_empty() && line.starts_with([' ', '\t']) => {
+                    lines.push(line);
+                }
                 _ => return None,
             },
         }
     }
     let mut map = Map::new();
     for (key, lines) in values {
+        if key != "description" && lines.len() > 1 {
+            let Ok(Value::Object(mut alone)) = yaml(&format!("{key}:{}", lines.join("\n"))) else {
+                return None;
+            };
+            map.insert(key.to_owned(), alone.remove(key).unwrap_or(Value::Null));
+            continue;
+        }
         let text = lines.join("\n").trim().to_owned();
         // A value that is YAML by itself (a list, a quoted text) is what it says.
         let value = match yaml(&format!("{key}: {text}")) {
@@ -379,11 +410,26 @@ fn named(key: &str) -> &str {
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
-    for key in ["name", "description", "tool", "tools", "labels", "model", "maxTurns", "template"] {
+    let binding = fields.get("worker").and_then(|it| it.get("subagent_type"));
+    const KEYS: [&str; 9] = [
+        "name",
+        "description",
+        "tool",
+        "tools",
+        "labels",
+        "model",
+        "effort",
+        "maxTurns",
+        "template",
+    ];
+    for key in KEYS {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));
         }
+    }
+    if let Some(binding) = binding {
+        out.push_str(&format!("worker_binding: {binding}\n"));
     }
     out.push_str("---\n");
     if let Some(system) = fields.get("system").and_then(Value::as_str) {

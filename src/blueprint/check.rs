@@ -204,6 +204,10 @@ impl Checker<'_> {
     }
 
     fn agents(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> BTreeMap<String, Agent> {
+        let operator = self.text(table, "operator");
+        if let Some(name) = operator.as_deref().filter(|it| self.operators.kind(it).is_none()) {
+            self.unknown_operator(&table.pointer("operator"), name, "the blueprint");
+        }
         let Some(table) = self.table(table, "agents", "`agents`") else {
             if table.get("agents").is_none() {
                 self.uses(&[]);
@@ -217,7 +221,7 @@ impl Checker<'_> {
         for (name, _) in table.entries() {
             self.name(name, &table.pointer(name));
             if let Some(agent) = self.table(&table, name, &format!("agent `{name}`")) {
-                agents.insert(name.clone(), self.agent(&agent, run_input));
+                agents.insert(name.clone(), self.agent(&agent, run_input, operator.as_deref()));
             }
         }
         agents
@@ -226,6 +230,8 @@ impl Checker<'_> {
     /// Agents that some Lua file runs by a literal name must be among the declared ones, which are
     /// sorted.
     fn uses(&mut self, declared: &[&str]) {
+        // One that is found twice is dropped later.
+        let most = self.findings.len() + 2 * MAX_FINDINGS;
         for (path, text) in self.bundle.files().iter().filter(|(path, _)| files::is_lua(path)) {
             for used in Outline::of(text).uses {
                 if declared.binary_search(&used.agent.as_str()).is_ok() {
@@ -238,7 +244,7 @@ impl Checker<'_> {
                     Some(format!("declare it: agents = {{ {} = {{ operator = … }} }}", used.agent))
                 });
                 self.findings.push(finding);
-                if self.findings.len() >= MAX_FINDINGS {
+                if self.findings.len() >= most {
                     return;
                 }
             }

@@ -140,6 +140,8 @@ pub struct Agent {
     pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
+    /// How much a model is to reason for it (advisory, like the model).
+    pub effort: Option<String>,
     /// How often a model may be asked for it, as its file says.
     pub file_turns: Option<u32>,
     /// How its model works, where its operator is one.

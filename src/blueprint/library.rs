@@ -114,7 +114,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Agent",
-        "{ operator: string, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
+        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
     ),
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (
@@ -127,7 +127,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Blueprint",
-        "{ name: string, edition: number?, description: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: Limits?, on: { Trigger }? }",
+        "{ name: string, edition: number?, description: string?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: Limits?, on: { Trigger }? }",
     ),
 ];
 

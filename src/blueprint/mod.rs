@@ -26,6 +26,7 @@ pub mod library;
 mod locate;
 pub mod manual;
 pub mod model_loop;
+pub mod mse;
 mod names;
 mod ordered_loops;
 mod regular;
@@ -60,3 +61,4 @@ pub use template::{
 
 pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};
+pub use tokens::lines_without_statements;

@@ -3,6 +3,8 @@
 //! It reads any text in linear time without recursion, so a hostile upload costs nothing, and
 //! never fails: whether the source is valid is for the Luau compiler to say.
 
+use std::collections::BTreeSet;
+
 use super::diagnostics::Position;
 
 /// What a token is.
@@ -93,6 +95,28 @@ fn unescape(raw: &str) -> String {
 /// Reads all tokens of a source.
 pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     Lexer { source, offset: 0, at: Position::START, braces: Vec::new(), out: Vec::new() }.run()
+}
+
+/// Returns the lines of a source on which no statement can begin: those inside of a bracket that has
+/// no function before them.
+pub fn lines_without_statements(source: &str) -> BTreeSet<u32> {
+    // For each open bracket: whether there is a function in it.
+    let mut brackets: Vec<bool> = Vec::new();
+    let (mut lines, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for token in tokens(source) {
+        let set = match brackets.last() {
+            Some(false) if !token.is_name("function") => &mut lines,
+            _ => &mut others,
+        };
+        set.insert(token.at.line);
+        match token.kind {
+            Kind::Symbol("(" | "{" | "[") => brackets.push(false),
+            Kind::Symbol(")" | "}" | "]") => drop(brackets.pop()),
+            Kind::Name("function") => brackets.last_mut().into_iter().for_each(|it| *it = true),
+            _ => {}
+        }
+    }
+    lines.difference(&others).copied().collect()
 }
 
 struct Lexer<'s> {
@@ -302,5 +326,11 @@ long]] .. [==[a]]b]==]"#
         fn any_text_is_read_without_a_panic(text in "[-\\[\\]={}`'\"\\\\a-z0-9\n.:ä ]{0,200}") {
             tokens(&text);
         }
+    }
+
+    #[test]
+    fn a_statement_can_begin_outside_of_brackets_and_in_functions() {
+        let source = "local t = {\n  a = n.seq {\n    1,\n  },\n  b = function()\n    go()\n  end,\n}\nreturn t";
+        assert_eq!(Vec::from_iter(lines_without_statements(source)), [2, 3, 4]);
     }
 }

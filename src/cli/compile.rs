@@ -186,7 +186,12 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
     let agents = program.blueprint().definition().agents.iter().map(|(name, agent)| {
         let mut fields = Map::new();
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
-        let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
+        // Without a binding, an agent file's sub-agent has the name of the agent.
+        let worker = agent.worker.as_ref();
+        let bound = worker.filter(|it| it.subagent_type != *name);
+        let granted = worker.map_or(&[][..], |it| &it.tools);
+        let tools = if agent.tools.is_empty() { granted } else { &agent.tools };
+        let tools = (!tools.is_empty()).then(|| Value::from(tools.to_vec()));
         let turns = agent.model_loop.as_ref().and_then(|it| it.max_turns).or(agent.file_turns);
         // The text of a file is a template only where it says so.
         let marked = agent.system.as_ref().is_some_and(|it| it.contains("{{") || it.contains("{%"));
@@ -198,6 +203,8 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
             ("tools", tools),
             ("labels", labels),
             ("model", text(&agent.model)),
+            ("effort", text(&agent.effort)),
+            ("worker", bound.map(|it| serde_json::json!(it))),
             ("maxTurns", turns.map(Value::from)),
             ("template", template),
             ("system", text(&agent.system)),

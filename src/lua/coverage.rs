@@ -9,7 +9,7 @@ use std::{
 
 use mlua::Function;
 
-use crate::blueprint::FlowNode;
+use crate::blueprint::{FlowNode, lines_without_statements};
 
 /// The lines of one file that could run, each with how often it did.
 pub type Lines = BTreeMap<u32, u64>;
@@ -51,13 +51,18 @@ impl Coverage {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds what one VM counted of a file.
-    pub(super) fn add(&self, key: &str, path: &str, chunk: &Function) {
+    /// Adds what one VM counted of a file with this text.
+    pub(super) fn add(&self, key: &str, path: &str, text: &str, chunk: &Function) {
         let mut counted = Lines::new();
+        // Luau takes the second word of an instruction for a counter if its number is that of one
+        // (the index of a constant, say), and shows a line that has no statement as never run.
+        let without = lines_without_statements(text);
         chunk.coverage(|info| {
             for (line, hits) in (0..).zip(info.hits) {
                 // A negative number is a line without code.
-                if let Ok(hits) = u64::try_from(hits) {
+                if let Ok(hits) = u64::try_from(hits)
+                    && !without.contains(&line)
+                {
                     // A function that begins in a line of another has a count of its own for it.
                     let line = counted.entry(line).or_default();
                     *line = hits.max(*line);

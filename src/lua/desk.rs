@@ -148,7 +148,9 @@ impl Desk {
     pub(crate) fn leave_coverage(&self) {
         let Some(coverage) = self.source.coverage() else { return };
         for (path, chunk) in self.chunks.borrow().iter() {
-            coverage.add(self.source.key(), path, chunk);
+            if let Some(Ok(text)) = self.source.code(path) {
+                coverage.add(self.source.key(), path, text, chunk);
+            }
         }
         let nodes = self.nodes.take();
         if !nodes.is_empty() {

@@ -68,6 +68,7 @@ impl Backend for MainAi {
             "attempt": task.attempt,
             "worker": prompt.worker,
             "model": task.agent.model,
+            "effort": task.agent.effort,
             "summary": prompt.summary,
             "idempotency_key": prompt.idempotency_key,
             "conversation": task.opts.session,

@@ -35,7 +35,9 @@ const RIGHTS: [(&str, &str); 6] = [
 ];
 
 async fn token_of(daemon: &Daemon, role: &str) -> String {
-    let asked = daemon.post("/v1/tokens", &json!({ "role": role, "ttl": "1h" }));
+    let scopes: &[&str] = if role == "queue" { &["queue:mail"] } else { &[] };
+    let body = json!({ "role": role, "ttl": "1h", "scopes": scopes });
+    let asked = daemon.post("/v1/tokens", &body);
     let (status, made) = send(asked).await;
     assert_eq!(status, 201, "{role}: {made}");
     made["token"].as_str().unwrap().to_owned()

@@ -2,7 +2,7 @@
 
 use crate::support::Shell;
 
-const HEAD: &str = "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {\n  name = \"mine\",\n";
+const HEAD: &str = "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {\n  name = \"mine\", edition = 2,\n";
 
 /// What `run` says to a mistake, and `check` where it says more.
 fn said(keys: &str, input: &[&str]) -> String {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, repository, send};
+use crate::support::{Daemon, Shell, eventually, refusal, repository, send};
 
 const WAITS: &str = r#"
 local swarm = require("swarm")
@@ -205,8 +205,11 @@ async fn runs_of_edition_1_go_on_as_they_began() {
     let daemon = Daemon::start(&shell.path("open"));
     let (status, said) = send(daemon.post(&format!("/v1/runs/{id}/resume"), &json!({}))).await;
     assert!((200..300).contains(&status), "{said}");
-    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
-    let task = tasks["items"][0]["id"].as_str().unwrap_or_else(|| panic!("{tasks}"));
+    let task = eventually("a task of the run that goes on", async || {
+        let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+        tasks["items"][0]["id"].as_str().map(str::to_owned).ok_or(tasks)
+    })
+    .await;
     let answer = json!({ "output": "yes" });
     let (status, said) = send(daemon.post(&format!("/v1/tasks/{task}/answer"), &answer)).await;
     assert!((200..300).contains(&status), "{said}");

@@ -130,6 +130,26 @@ fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
 }
 
 #[test]
+fn what_stands_below_a_key_is_read_also_beside_a_description_without_quotes() {
+    let text = "---\nname: a\ndescription: Looks: everywhere\ntools:\n  - Read\n  - Grep\n\
+                lints:\n  all: allow\n---\nBody\n";
+    let file = parse("a.md", text).unwrap();
+    assert_eq!(file.fields["description"], "Looks: everywhere");
+    assert_eq!(file.fields["tools"], json!(["Read", "Grep"]));
+    let loose = "---\nname: a\ndescription: Looks: everywhere\nmodel: m\n  x: y\n---\nBody\n";
+    assert!(parse("a.md", loose).is_err());
+}
+
+#[test]
+fn the_effort_and_the_binding_of_a_file_are_kept() {
+    let text = "---\nname: a\neffort: high\ntools: Read\nworker_binding: claude\n---\nBody\n";
+    let file = parse("a.md", text).unwrap();
+    assert_eq!(file.fields["effort"], "high");
+    assert_eq!(file.fields["worker"], json!({"subagent_type": "claude", "tools": ["Read"]}));
+    assert_eq!(parse("a.md", &write(&file.fields)).unwrap().fields, file.fields);
+}
+
+#[test]
 fn lines_that_no_key_begins_and_keys_that_run_things_get_no_second_reading() {
     for text in ["---\n: : :\nname: a: b\n---\n", "---\nname: a: b\nhooks: x: y\n---\n"] {
         assert!(parse("a.md", text).is_err(), "{text}");

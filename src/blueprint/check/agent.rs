@@ -36,7 +36,13 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
 ];
 
 impl Checker<'_> {
-    pub(super) fn agent(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> Agent {
+    /// Reads an agent; `operator` is that of the blueprint, for agents without one.
+    pub(super) fn agent(
+        &mut self,
+        table: &Table<'_>,
+        run_input: Option<&Value>,
+        operator: Option<&str>,
+    ) -> Agent {
         self.known_keys(table, &library::keys("Agent"), &LATER_KEYS);
         // An agent file names its agent; the key that it stands under is what counts.
         self.text(table, "name");
@@ -49,7 +55,10 @@ impl Checker<'_> {
             }
         };
         let input = self.schema(table, "input", true);
-        let operator = self.required_text(table, "operator").unwrap_or_default();
+        let operator = match operator.filter(|_| table.get("operator").is_none()) {
+            Some(default) => default.to_owned(),
+            None => self.required_text(table, "operator").unwrap_or_default(),
+        };
         let model_loop = self.model_loop(table, &operator).map(Box::new);
         let agent = Agent {
             system: self.text(table, "system"),
@@ -78,6 +87,7 @@ impl Checker<'_> {
             },
             budget: self.budget(table),
             model: self.text(table, "model"),
+            effort: self.text(table, "effort"),
             input: input.as_ref().map(Into::into),
             operator,
             file_turns: self.integer(table, "maxTurns", 1..=10_000),
@@ -94,25 +104,33 @@ impl Checker<'_> {
         agent
     }
 
+    /// Reports an operator that does not exist, where it is named.
+    pub(super) fn unknown_operator(&mut self, at: &str, operator: &str, what: &str) {
+        let mut names = self.operators.names();
+        names.sort();
+        let shown: String = operator.chars().take(80).collect();
+        let message = format!("there is no operator `{shown}` ({what})");
+        let likely = did_you_mean(operator, names.iter().map(String::as_str));
+        let hint = match (self.operators.declaration(operator), likely) {
+            (Some(lines), _) => format!(
+                "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
+            ),
+            (None, Some(likely)) => format!("did you mean `{likely}`?"),
+            (None, None) => format!("there are: {}", names.join(", ")),
+        };
+        let finding = self.at_value(at, code::UNKNOWN_OPERATOR, message).hint(hint);
+        self.findings.push(finding);
+    }
+
     fn operator(&mut self, table: &Table<'_>, agent: &Agent) {
         let at = table.pointer("operator");
         let what = table.what().to_owned();
         let operators = self.operators;
         let Some(kind) = operators.kind(&agent.operator) else {
-            let mut names = operators.names();
-            names.sort();
-            let shown: String = agent.operator.chars().take(80).collect();
-            let message = format!("there is no operator `{shown}` ({what})");
-            let likely = did_you_mean(&agent.operator, names.iter().map(String::as_str));
-            let hint = match (operators.declaration(&agent.operator), likely) {
-                (Some(lines), _) => format!(
-                    "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
-                ),
-                (None, Some(likely)) => format!("did you mean `{likely}`?"),
-                (None, None) => format!("there are: {}", names.join(", ")),
-            };
-            let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
-            self.findings.push(finding);
+            // That of the blueprint is reported there, once.
+            if table.get("operator").is_some() {
+                self.unknown_operator(&at, &agent.operator, &what);
+            }
             return;
         };
         if operators.requires_worker_binding(&agent.operator) && table.get("worker").is_none() {

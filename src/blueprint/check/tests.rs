@@ -198,6 +198,60 @@ fn operators_and_their_keys_must_fit() {
     );
 }
 
+/// The findings for a blueprint with this `operator` and these agents.
+fn by_default(operator: Value, agents: Value) -> Checked {
+    let source = format!(
+        "return swarm.blueprint {{ name = 'n', flow = f,\n operator = {operator},\n agents = {{ {} }} }}",
+        agents
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|name| format!("{name} = a"))
+            .collect::<Vec<_>>()
+            .join(",\n ")
+    );
+    let tree = json!({"name": "n", "flow": function(), "operator": operator, "agents": agents});
+    check_with(&source, &tree, &[])
+}
+
+#[test]
+fn agents_without_an_operator_have_that_of_the_blueprint() {
+    let agents = json!({"a": {}, "b": {"operator": "human"}});
+    let checked = by_default(json!("echo"), agents);
+    let found = checked.definition.expect("no finding").agents;
+    assert_eq!(found["a"].operator, "echo");
+    assert_eq!(found["b"].operator, "human");
+}
+
+/// It is reported once, where it is written, however many agents would have it.
+#[test]
+fn an_unknown_operator_of_the_blueprint_is_reported_once() {
+    let places = |checked: Checked| {
+        let found = checked.findings.iter();
+        found.map(|f| format!("{}:{} {}", f.line, f.column, f.code)).collect::<Vec<_>>()
+    };
+    let agents = json!({"a": {}, "b": {}, "c": {"operator": "echo"}});
+    let wrong = by_default(json!("ehco"), agents);
+    assert!(wrong.findings[0].hint.as_deref().unwrap().contains("`echo`"), "{:?}", wrong.findings);
+    assert_eq!(places(wrong), ["2:13 MS-B020"]);
+    assert_eq!(places(by_default(json!("ehco"), json!({}))), ["2:13 MS-B020"]);
+    // What the operator needs is asked of each agent that has it.
+    assert_eq!(places(by_default(json!("main-ai"), json!({"a": {}}))), ["3:13 MS-B021"]);
+}
+
+#[test]
+fn the_effort_of_an_agent_is_kept_and_is_a_text() {
+    let of = |effort: Value| {
+        by_default(json!("echo"), json!({"a": {"effort": effort}}))
+            .definition
+            .map(|it| it.agents["a"].effort.clone())
+    };
+    assert_eq!(of(json!("high")), Some(Some("high".into())));
+    assert_eq!(of(json!(3)), None);
+    let source = "{ operator = 'echo', effort = 3 }";
+    assert_eq!(agent(source, json!({"operator": "echo", "effort": 3})), ["47 MS-B011"]);
+}
+
 #[test]
 fn numbers_durations_and_retries_are_checked() {
     let echo = |source: &str, key: &str, value: Value| {

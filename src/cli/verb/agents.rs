@@ -241,6 +241,7 @@ impl Import {
                 let tools: Vec<_> = tools.iter().filter_map(Value::as_str).map(lua_text).collect();
                 format!(", tools = {{ {} }}", tools.join(", "))
             });
+            let binding = fields.get("worker").and_then(|it| it["subagent_type"].as_str());
             // Only a queue has workers with labels.
             let operator = match fields.contains_key("labels") {
                 true => "queue",
@@ -249,7 +250,7 @@ impl Import {
             let worker = match operator {
                 "main-ai" => format!(
                     ", worker = {{ subagent_type = {}{} }}",
-                    lua_text(name),
+                    lua_text(binding.unwrap_or(name)),
                     tools.unwrap_or_default()
                 ),
                 _ => String::new(),
@@ -365,7 +366,7 @@ fn write_all(into: &Path, agents: &[(String, Map<String, Value>)]) -> Result<()>
 }
 
 /// Writes a file that is not there, or is there with the same text.
-fn write_new(path: &Path, text: &str) -> Result<()> {
+pub(super) fn write_new(path: &Path, text: &str) -> Result<()> {
     if std::fs::read_to_string(path).is_ok_and(|was| was == text) {
         return Ok(());
     }

@@ -148,6 +148,12 @@ impl OpenLoop {
             });
             request.options.insert("text".into(), json!({ "format": format }));
         }
+        if let Some(effort) = &self.agent.agent().effort {
+            let given = request.options.entry("reasoning").or_insert_with(|| json!({}));
+            if let Some(reasoning) = given.as_object_mut() {
+                reasoning.entry("effort").or_insert_with(|| effort.as_str().into());
+            }
+        }
         request
     }
 

@@ -152,6 +152,16 @@ async fn a_model_without_tools_is_one_call_and_its_text_the_value() {
 }
 
 #[tokio::test]
+async fn a_model_is_asked_with_the_effort_of_its_agent() {
+    let loops = Loops::new();
+    loops.value(json!(["done"]), r#"effort = "high""#, "").await;
+    loops.value(json!(["done"]), "", "").await;
+    let asked = loops.asked();
+    assert_eq!(asked[0].options["reasoning"], json!({ "effort": "high" }));
+    assert_eq!(asked[1].options.get("reasoning"), None);
+}
+
+#[tokio::test]
 async fn tools_are_steps_below_the_task_and_the_model_sees_what_they_said() {
     let loops = Loops::new();
     let script = json!([[["add", { "a": 1, "b": 2 }], ["add", { "a": 3, "b": 4 }]], "$seen"]);

@@ -66,7 +66,7 @@ fn failures_of_tasks_and_those_of_an_author_carry_what_they_carried() {
     let refused = |_: &StepOp| Err::<Value, _>(Failure::new("worker", "no"));
     match bench.run("return ctx:run('e')", refused).0 {
         NextAction::Fail(failure) => {
-            assert_eq!((failure.kind.as_str(), failure.data), ("worker", None))
+            assert_eq!((failure.kind.as_str(), failure.data), ("worker", None));
         }
         other => panic!("{other:?}"),
     }

@@ -1,0 +1,67 @@
+//! What an import reports: what stayed the same, what differs, and what the reader has to decide.
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// Lines of each part of a report.
+const LINES: usize = 500;
+
+/// One line of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// The part of the foreign document: `agents.reviewer.runner`.
+    pub at: String,
+    /// What became of it.
+    pub what: String,
+}
+
+/// What became of a foreign blueprint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What means the same here.
+    pub same: Vec<Note>,
+    /// What means something else here, or was left out.
+    pub differs: Vec<Note>,
+    /// What somebody has to decide before it runs.
+    pub decide: Vec<Note>,
+}
+
+impl Report {
+    /// Notes something that means the same.
+    pub(crate) fn same(&mut self, at: impl Into<String>, what: impl Into<String>) {
+        push(&mut self.same, at.into(), what.into());
+    }
+
+    /// Notes something that means something else.
+    pub(crate) fn differs(&mut self, at: impl Into<String>, what: impl Into<String>) {
+        push(&mut self.differs, at.into(), what.into());
+    }
+
+    /// Notes something that is to be decided.
+    pub(crate) fn decide(&mut self, at: impl Into<String>, what: impl Into<String>) {
+        push(&mut self.decide, at.into(), what.into());
+    }
+}
+
+fn push(notes: &mut Vec<Note>, at: String, what: String) {
+    let note = Note { at, what };
+    if notes.len() < LINES && !notes.contains(&note) {
+        notes.push(note);
+    }
+}
+
+/// Why a document cannot be imported.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("import {at}: {what}")]
+pub struct ImportError {
+    /// The part of the document.
+    pub at: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl ImportError {
+    pub(crate) fn new(at: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { at: at.into(), what: what.into() }
+    }
+}
