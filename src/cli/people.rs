@@ -2,9 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{exit::Stop, render::printable};
+use super::{
+    exit::Stop,
+    render::{printable, what},
+};
 use crate::{
     engine::{RunView, WaitingOn},
+    operator::HUMAN,
     store::RunStatus,
 };
 
@@ -25,7 +29,7 @@ pub fn only_people_left(run: &RunView) -> bool {
     rests
         && !run.waiting_on.is_empty()
         && run.waiting_on.iter().all(|on| match on.kind.as_str() {
-            "task" => on.what.ends_with("(human)"),
+            "task" => on.subject.operator_kind.as_deref() == Some(HUMAN),
             "signal" => on.until.is_none(),
             "resume" => true,
             _ => false,
@@ -35,9 +39,9 @@ pub fn only_people_left(run: &RunView) -> bool {
 /// What a run waits for, in a few words.
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
-        "task" => format!("an answer to {}", on.what.trim_end_matches(" (human)")),
+        "task" => format!("an answer to {}", what(on).trim_end_matches(" (human)")),
         "resume" => "somebody to resume it".to_owned(),
-        _ => on.what.clone(),
+        _ => what(on),
     };
     let all: Vec<_> = run.waiting_on.iter().take(NAMED).map(one).collect();
     let more = match run.waiting_on.len().saturating_sub(NAMED) {
@@ -105,16 +109,24 @@ pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::fixture;
+    use crate::{cli::fixture, engine::Subject};
+
+    /// `ship (human)` is a task of people, `coder (queue)` one of a queue.
+    fn subject(what: &str) -> Subject {
+        let (name, operator) = match what.strip_suffix(')').and_then(|it| it.split_once(" (")) {
+            Some((name, operator)) => (name, Some(operator.to_owned())),
+            None => (what, None),
+        };
+        let operator_kind = operator.clone();
+        Subject { name: Some(name.into()), operator, operator_kind, ..Subject::default() }
+    }
 
     fn waiting(on: &[(&str, &str, Option<&str>)]) -> RunView {
         let one = |(kind, what, until): &(&str, &str, Option<&str>)| WaitingOn {
             kind: (*kind).into(),
-            what: (*what).into(),
-            task: None,
+            subject: subject(what),
             since: String::new(),
             until: until.map(str::to_owned),
-            command: None,
         };
         RunView { waiting_on: on.iter().map(one).collect(), ..fixture::run(RunStatus::Waiting) }
     }
@@ -122,10 +134,10 @@ mod tests {
     #[test]
     fn a_timer_or_a_worker_is_not_a_person() {
         let ship = ("task", "ship (human)", None);
-        assert!(only_people_left(&waiting(&[ship, ("signal", "\"go\"", None)])));
+        assert!(only_people_left(&waiting(&[ship, ("signal", "go", None)])));
         assert!(!only_people_left(&waiting(&[ship, ("timer", "5m", Some("later"))])));
         assert!(!only_people_left(&waiting(&[("task", "coder (queue)", None)])));
-        assert!(!only_people_left(&waiting(&[("signal", "\"go\"", Some("later"))])));
+        assert!(!only_people_left(&waiting(&[("signal", "go", Some("later"))])));
         assert!(!only_people_left(&waiting(&[])));
         let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
         assert!(!only_people_left(&running));
@@ -133,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_named_up_to_a_few() {
-        let (ship, go) = (("task", "ship (human)", None), ("signal", "signal \"go\"", None));
+        let (ship, go) = (("task", "ship (human)", None), ("signal", "go", None));
         assert_eq!(wanted(&waiting(&[go])), "signal \"go\"");
         assert_eq!(wanted(&waiting(&[ship, go])), "an answer to ship, signal \"go\"");
         let paused = ("resume", "the replay differs", None);

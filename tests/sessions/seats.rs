@@ -64,7 +64,9 @@ async fn two_sessions_without_a_seat_are_a_wait_that_names_its_command() {
     let run = start(&daemon, &json!({"source": blueprint(r#"return ctx:run("coder", {})"#)})).await;
     let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
     let command = format!("moonswarm seat {run} main-ai <session>");
-    assert_eq!(view["waiting_on"][0]["command"], command.as_str(), "{view}");
+    assert_eq!(view["waiting_on"][0]["subject"]["session"]["state"], "several", "{view}");
+    let shown = shell.run(&["show", &run, "--data", "data"]).ok();
+    assert!(shown.stdout.contains(&command), "{shown:?}");
     let done = shell.run(&["seat", &run, "main-ai", &b.id, "--data", "data"]).ok();
     assert!(done.stderr.contains(&b.id), "{done:?}");
     let spawn = second.until("task/spawn").await;

@@ -8,7 +8,7 @@
 use crate::{
     engine::{
         EngineError,
-        run::{answers::closed, perform::Perform, reply::ReplyTo, task::Phase},
+        run::{answers::closed, perform::Perform, reply::Answer, task::Phase},
         turn::{
             attempts,
             facts::{self, Turn},
@@ -28,11 +28,9 @@ pub(crate) fn take_seat(
     operator: String,
     session: &SessionId,
     (by, jti): (String, Option<String>),
-    reply: ReplyTo<u32>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     let held = turn.run.chain.seats().get(&operator);
     let same = held.is_some_and(|held| held.session == session.as_str());
@@ -46,9 +44,7 @@ pub(crate) fn take_seat(
         facts::append(turn, Fact::Decided(seat));
         move_tasks(turn, &operator, session_reason(epoch));
     }
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| epoch)));
-    }));
+    Ok(Answer::Epoch(epoch))
 }
 
 /// Moves the open tasks of an operator to whoever holds its seat now.
