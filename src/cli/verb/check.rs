@@ -27,10 +27,10 @@ use crate::{
 /// Check blueprints without running anything
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Lua files, flows as JSON, or directories: with main.lua, or with blueprints
+    /// Lua files, flows as JSON, or directories (with main.lua, or with blueprints)
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// How findings look
+    /// Format of the findings
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
