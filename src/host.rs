@@ -29,7 +29,7 @@ use crate::{
     fault,
     flow::RunLimits,
     lua::Limits,
-    memory,
+    mcp, memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     respond::multi_step::{LlmModel, NoModel},
@@ -261,7 +261,9 @@ impl Host {
             None => None,
         };
         let door = Arc::new(Door::new(&config.door, address));
-        let behind = api::router(engine.clone(), Arc::clone(&door), &tasks);
+        let api = api::router(engine.clone(), Arc::clone(&door), &tasks);
+        let tools = mcp::router(api.clone(), engine.clone(), Arc::clone(&door), &tasks);
+        let behind = api.merge(tools);
         let served_by = tasks.clone();
         tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
         files.put_server(&url, incarnation)?;

@@ -81,6 +81,9 @@ pub mod journal;
 pub mod lua;
 #[cfg(feature = "host")]
 #[doc(hidden)]
+pub mod mcp;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod memory;
 #[cfg(feature = "host")]
 pub mod middleware;

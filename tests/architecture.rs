@@ -37,6 +37,7 @@ const ORDER: &[&str] = &[
     "engine",
     "door",
     "api",
+    "mcp",
     "config",
     "telemetry",
     "host",
@@ -52,7 +53,7 @@ const IMPURE: &[&str] =
 
 /// Libraries, and the rooms that alone know them.
 const ONLY: &[(&str, &[&str])] =
-    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api"])];
+    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api", "mcp"])];
 
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;

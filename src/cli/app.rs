@@ -53,6 +53,15 @@ struct Global {
     /// The token to use with it
     #[arg(long, global = true, env = "MOONSWARM_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// The file that has the token
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MOONSWARM_TOKEN_FILE",
+        hide_short_help = true
+    )]
+    token_file: Option<PathBuf>,
     /// The data directory [default: .moonswarm]
     #[arg(long, global = true, value_name = "DIR", env = "MOONSWARM_DATA")]
     data: Option<PathBuf>,
@@ -122,6 +131,7 @@ enum Verb {
     Worker(verb::Worker),
     Token(verb::Token),
     Whoami(verb::Whoami),
+    Mcp(verb::Mcp),
     Key(verb::Key),
     Audit(verb::Audit),
     Doctor(verb::Doctor),
@@ -188,7 +198,15 @@ impl App {
     }
 
     fn context(&self) -> Result<Context> {
-        let Global { server, token, config, json, .. } = &self.global;
+        let Global { server, token, token_file, config, json, .. } = &self.global;
+        let token = match (token, token_file) {
+            (None, Some(file)) => {
+                let text = std::fs::read_to_string(file);
+                let text = text.with_context(|| format!("read {}", file.display()))?;
+                Some(text.trim().to_owned())
+            }
+            (token, _) => token.clone(),
+        };
         let beside = Beside::new(self.layer(), config.as_deref())?;
         let config = beside.config();
         let config = match (self.subject(), &self.verb, &config.blueprints) {
@@ -199,7 +217,7 @@ impl App {
         Ok(Context {
             config,
             beside,
-            target: Target { server: server.clone(), token: token.clone() },
+            target: Target { server: server.clone(), token },
             terminal: Terminal::of_process(*json),
             clock: Clock::system(),
         })
@@ -244,6 +262,7 @@ impl App {
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
             Verb::Whoami(it) => it.execute(cx).await,
+            Verb::Mcp(it) => it.execute(cx).await,
             Verb::Key(it) => it.execute(cx).await,
             Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,

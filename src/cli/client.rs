@@ -164,6 +164,26 @@ impl Client {
         self.send(request).await.map(drop)
     }
 
+    /// Sends a request to a path with its query, and returns the answer, whatever it is.
+    pub async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        key: Option<String>,
+    ) -> reqwest::Result<Response> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
+        let url = format!("{}{path}", self.url());
+        let mut request = self.http.request(method, url).bearer_auth(&self.token).timeout(ANSWER);
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        request.send().await
+    }
+
     /// Returns true if the token says that it has a verb; the daemon has the last word.
     pub fn may(&self, verb: Verb) -> bool {
         let claims = self.token.split('.').nth(1);

@@ -21,6 +21,7 @@ mod fixture;
 mod follow;
 mod form;
 mod gallery;
+mod mcp_clients;
 mod people;
 mod render;
 mod report_worker;

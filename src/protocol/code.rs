@@ -70,6 +70,7 @@ codes! {
     NotHuman = "not_human", 409, "Not a task for people";
     WrongSeat = "wrong_seat", 409, "Seat held by another session";
     NoSessions = "no_sessions", 409, "Operator has no sessions";
+    Replaced = "replaced", 409, "Newer connection took over";
     SeqAhead = "seq_ahead", 409, "Sequence number ahead of the session";
     QuestionOpen = "question_open", 409, "Question already open";
     NoQuestion = "no_question", 409, "No open question";

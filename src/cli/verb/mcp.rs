@@ -1,0 +1,268 @@
+//! `mcp`: the tools for coding agents over stdin and stdout, and their set-up in a client.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::{
+    cli::{
+        client::Client,
+        connect::{Connection, Start},
+        context::Context,
+        exit::{Exit, Stop},
+        mcp_clients::{Entry, McpClient, Reach},
+    },
+    mcp::{self, Broken, Reply, Request, Road},
+};
+
+/// How often the end of the runs of an embedded host is looked for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+
+/// Serve the tools for coding agents (MCP) over stdin and stdout
+///
+/// Attaches to the daemon of the directory, or of MOONSWARM_URL. Without one, the program is the
+/// host itself until the client has gone and its runs have ended.
+#[derive(Debug, Args)]
+pub struct Mcp {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Write the server and a narrow token for it into the configuration of a client
+    Install(Setup),
+    /// Take it back, and revoke the token
+    Uninstall(Setup),
+    /// Print the entry of the server as JSON, for other clients
+    Print,
+}
+
+#[derive(Debug, Args)]
+struct Setup {
+    /// The client
+    #[arg(long, value_enum)]
+    client: McpClient,
+    /// Whose configuration: of this directory, or of the user
+    #[arg(long, value_enum, default_value = "project")]
+    scope: Reach,
+    /// How long the token lives
+    #[arg(long, default_value = "30d")]
+    ttl: String,
+    /// Write without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Mcp {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// No daemon, a token that is not valid, a client that does not speak MCP, or a configuration
+    /// that cannot be read.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        match &self.what {
+            None => serve(cx).await,
+            Some(What::Install(setup)) => setup.install(cx).await,
+            Some(What::Uninstall(setup)) => setup.uninstall(cx).await,
+            Some(What::Print) => {
+                let file = token_file(cx, "other")?;
+                let servers = json!({ "mcpServers": { "moonswarm": entry(cx, &file)?.to_json() } });
+                cx.terminal.print_json(&servers)?;
+                let line = "put a token there: `moonswarm token mint --role operator`";
+                cx.terminal.say(&format!("{}: {line}", file.display()));
+                Ok(Exit::Ok)
+            }
+        }
+    }
+}
+
+async fn serve(cx: &Context) -> Result<Exit> {
+    cx.with(Start::Fresh, async |at| {
+        let url = at.client.url();
+        // Stdout belongs to the protocol.
+        cx.terminal.say(&match at.is_embedded() {
+            true => format!("no daemon owns this directory; a host runs here, at {url}"),
+            false => format!("attached to {url}"),
+        });
+        let road: Arc<dyn Road> = Arc::new(at.client.clone());
+        let served = mcp::serve_stdio(road, tokio::io::stdin(), tokio::io::stdout());
+        served.await.map_err(|error| Stop::new(Exit::Failed, error))?;
+        await_runs(at, cx).await;
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+/// Waits until the runs of an embedded host have ended.
+async fn await_runs(at: &Connection, cx: &Context) {
+    let Some(host) = at.host() else { return };
+    if host.busy() > 0 {
+        cx.terminal.say(&format!("{} runs are open here; Ctrl-C stops them", host.busy()));
+    }
+    while host.busy() > 0 {
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+impl Setup {
+    async fn install(&self, cx: &Context) -> Result<Exit> {
+        let token = token_file(cx, self.client.word())?;
+        let (file, before) = self.file()?;
+        let entry = entry(cx, &token)?;
+        let after = self.client.with(&before, &entry).map_err(|why| left(&file, &why))?;
+        let shown = format!("{}\n{}", file.display(), self.client.shown(&entry));
+        if !self.may(cx, &shown)? {
+            return Ok(Exit::Ok);
+        }
+        // An operator has neither run.source nor task.answer unless its token names them.
+        let name = format!("mcp-{}", self.client.word());
+        let body = json!({ "role": "operator", "name": name, "ttl": self.ttl });
+        let minted = cx.with(Start::Fresh, async |at| at.client.mint(&body).await).await?;
+        put_private(&token, &minted.token)?;
+        put(&file, &after)?;
+        cx.terminal.say(&format!("wrote {}", file.display()));
+        cx.terminal.say(&format!("wrote {}, until {}", token.display(), minted.expires_at));
+        Ok(Exit::Ok)
+    }
+
+    async fn uninstall(&self, cx: &Context) -> Result<Exit> {
+        let token = token_file(cx, self.client.word())?;
+        let (file, before) = self.file()?;
+        let after = self.client.without(&before).map_err(|why| left(&file, &why))?;
+        let Some(after) = after else {
+            let message = format!("{} has no server moonswarm", file.display());
+            return Err(Stop::new(Exit::NotFound, message).into());
+        };
+        if !self.may(cx, &format!("{}: without the server moonswarm", file.display()))? {
+            return Ok(Exit::Ok);
+        }
+        put(&file, &after)?;
+        cx.terminal.say(&format!("wrote {}", file.display()));
+        if let Ok(text) = fs::read_to_string(&token) {
+            let revoked = cx.with(Start::Existing, async |at| {
+                let who = at.client.with_token(text.trim()).whoami().await?;
+                at.client.revoke(who["jti"].as_str().unwrap_or_default()).await
+            });
+            if let Err(error) = revoked.await {
+                cx.terminal.say(&format!("the token was not revoked: {error:#}"));
+            }
+            fs::remove_file(&token).with_context(|| format!("remove {}", token.display()))?;
+            cx.terminal.say(&format!("removed {}", token.display()));
+        }
+        Ok(Exit::Ok)
+    }
+
+    /// The file of the client and its text; empty, if there is none yet.
+    fn file(&self) -> Result<(PathBuf, String)> {
+        let file = self.client.file(self.scope, &home()?, Path::new("."));
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok((file, text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file, String::new())),
+            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+        }
+    }
+
+    /// Shows a change, and asks whether to make it.
+    fn may(&self, cx: &Context, shown: &str) -> Result<bool> {
+        cx.terminal.say(shown);
+        if self.yes {
+            return Ok(true);
+        }
+        if !cx.terminal.asks {
+            cx.terminal.say("nothing is written; --yes writes it");
+            return Ok(false);
+        }
+        cx.terminal.say("write it? [y/N]");
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).context("read the answer")?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    }
+}
+
+/// How a client starts the program: with the daemon or the directory of this command line.
+fn entry(cx: &Context, token: &Path) -> Result<Entry> {
+    let program = std::env::current_exe().context("find this program")?;
+    let at = match &cx.target.server {
+        Some(server) => ("MOONSWARM_URL", server.clone()),
+        None => {
+            let data = std::path::absolute(&cx.config.data).context("find the data directory")?;
+            ("MOONSWARM_DATA", data.display().to_string())
+        }
+    };
+    let token = ("MOONSWARM_TOKEN_FILE", token.display().to_string());
+    Ok(Entry { command: program.display().to_string(), env: vec![at, token] })
+}
+
+/// The file of the token of a client of this host, in the directory of the user.
+fn token_file(cx: &Context, client: &str) -> Result<PathBuf> {
+    let config = match std::env::var_os("XDG_CONFIG_HOME").filter(|it| !it.is_empty()) {
+        Some(config) => PathBuf::from(config),
+        None => home()?.join(".config"),
+    };
+    let data = std::path::absolute(&cx.config.data).context("find the data directory")?;
+    let host = cx.target.server.clone().unwrap_or_else(|| data.display().to_string());
+    let host = blake3::hash(host.as_bytes()).to_hex();
+    Ok(config.join("moonswarm").join(format!("{client}-{}.token", &host[..12])))
+}
+
+fn home() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").filter(|it| !it.is_empty()).map(PathBuf::from);
+    home.ok_or_else(|| Stop::usage("HOME is not set, and the token is kept below it").into())
+}
+
+fn left(file: &Path, why: &str) -> Stop {
+    Stop::new(Exit::Conflict, format!("{}: {why}", file.display()))
+        .next("correct it; it was left as it is")
+}
+
+/// Writes a file that only its owner reads.
+fn put_private(file: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+    let dir = file.parent().expect("it is below a directory");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("make {}", dir.display()))?;
+    // A file that is there may have other permissions.
+    let _ = fs::remove_file(file);
+    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    let mut opened = opened.with_context(|| format!("make {}", file.display()))?;
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    write!(opened, "{text}{end}").with_context(|| format!("write {}", file.display()))
+}
+
+/// Replaces a file as a whole; a link stays one, and so do the permissions.
+fn put(file: &Path, text: &str) -> Result<()> {
+    let write = || -> io::Result<()> {
+        if let Some(dir) = file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            fs::create_dir_all(dir)?;
+        }
+        let Ok(there) = fs::canonicalize(file) else { return fs::write(file, text) };
+        let fresh = there.with_extension("moonswarm-new");
+        put_private(&fresh, text).map_err(io::Error::other)?;
+        fs::set_permissions(&fresh, fs::metadata(&there)?.permissions())?;
+        fs::rename(&fresh, &there)
+    };
+    write().with_context(|| format!("write {}", file.display()))
+}
+
+#[async_trait]
+impl Road for Client {
+    async fn send(&self, request: Request) -> Result<Reply, Broken> {
+        let broken = |error: reqwest::Error| Broken(error.to_string());
+        let answer = self.raw(request.method, &request.path, request.body, request.key);
+        let answer = answer.await.map_err(broken)?;
+        let kind = answer.headers().get("content-type");
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        let status = answer.status().as_u16();
+        Ok(Reply { status, kind, body: answer.bytes().await.map_err(broken)? })
+    }
+}

@@ -1,0 +1,145 @@
+//! The MCP server itself: it lists the tools that a token may use, and calls them.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use axum::{Router, http::request::Parts};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+    model::{
+        CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
+        PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+    },
+    service::RequestContext,
+    transport::async_rw::AsyncRwTransport,
+};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    mount::Inside,
+    road::{Path, Road},
+    tool::{self, Tool},
+};
+use crate::token::Verb;
+
+/// The maximum size of a message over stdio, in bytes.
+const LONGEST: usize = 8 << 20;
+
+/// What a client is told about the server.
+const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
+are tasks of agents, people, models and programs. Runs are durable. To run something: \
+list_blueprints, start_run, get_run with wait_seconds until it has ended. To write a blueprint: \
+search_docs, check_blueprint, save_blueprint. To work on tasks yourself: open_session once, then \
+next_task and report_task in a loop; pass the `after` of the last next_task. Approvals of your own \
+runs are answered by people: wait with get_run.";
+
+/// The server. One value serves every client, or the one of a pipe.
+#[derive(Clone)]
+pub(super) struct Desk(Way);
+
+/// How the requests of tools reach the API.
+#[derive(Clone)]
+enum Way {
+    /// The API of this process, with the credential of each request.
+    Inside(Router),
+    /// The API of a daemon, with one credential.
+    Fixed(Arc<dyn Road>),
+}
+
+/// Serves one client over a pair of pipes, until it closes them.
+///
+/// # Errors
+/// Fails when the client does not speak the protocol.
+pub async fn serve_stdio(
+    road: Arc<dyn Road>,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl AsyncWrite + Send + Unpin + 'static,
+) -> Result<(), String> {
+    let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
+    let desk = Desk(Way::Fixed(road));
+    let running = desk.serve(pipes).await.map_err(|error| error.to_string())?;
+    running.waiting().await.map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+impl Desk {
+    /// Creates a server over the API of this process.
+    pub(super) fn inside(api: Router) -> Self {
+        Self(Way::Inside(api))
+    }
+
+    fn road(&self, context: &RequestContext<RoleServer>) -> Result<Arc<dyn Road>, ErrorData> {
+        match &self.0 {
+            Way::Fixed(road) => Ok(Arc::clone(road)),
+            Way::Inside(api) => {
+                let parts = context.extensions.get::<Parts>();
+                let parts = parts
+                    .ok_or_else(|| ErrorData::internal_error("the request has no head", None))?;
+                Ok(Arc::new(Inside::new(api.clone(), &parts.headers)))
+            }
+        }
+    }
+
+    async fn verbs(road: &dyn Road) -> Result<BTreeSet<String>, ErrorData> {
+        let who = road.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
+            ErrorData::internal_error(format!("the token cannot be read: {trouble:?}"), None)
+        })?;
+        let verbs = who["verbs"].as_array().into_iter().flatten();
+        Ok(verbs.filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+}
+
+/// Returns true if a token with these verbs sees the tool.
+fn sees(tool: &Tool, verbs: &BTreeSet<String>) -> bool {
+    let has = |verb: &Verb| verbs.contains(verb.as_str());
+    tool.verbs.is_empty() || tool.verbs.iter().any(has)
+}
+
+impl ServerHandler for Desk {
+    fn get_info(&self) -> ServerConfig {
+        let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(own)
+            .with_protocol_version(ProtocolVersion::LATEST)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let verbs = Self::verbs(&*self.road(&context)?).await?;
+        let seen = tool::all().iter().filter(|(tool, _)| sees(tool, &verbs));
+        Ok(ListToolsResult::with_all_items(seen.map(|(_, shown)| shown.clone()).collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
+        tool::all().iter().find(|(tool, _)| tool.name == name).map(|(_, shown)| shown.clone())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let found = tool::all().iter().find(|(tool, _)| tool.name == request.name);
+        let Some((tool, _)) = found else {
+            let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let road = self.road(&context)?;
+        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        let called = tokio::select! {
+            called = (tool.call)(&*road, arguments) => called,
+            () = context.ct.cancelled() => {
+                return Err(ErrorData::internal_error("the call was canceled", None));
+            }
+        };
+        let result = match called {
+            Ok(done) => done.into_result(),
+            Err(trouble) => trouble.into_result(),
+        };
+        Ok(result.into())
+    }
+}

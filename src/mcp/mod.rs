@@ -1,0 +1,20 @@
+//! The MCP server: tools for coding agents, over streamable HTTP and over stdio.
+//!
+//! Owns the table of tools, the schemas that clients see, and the form of results and errors. A tool
+//! sends requests to the HTTP API with the credential of its client, so tokens, verbs, scopes, rates
+//! and limits are those of the API, and nothing is decided or stored here. `host.rs` mounts
+//! [`router`] behind the door beside the API; the command `moonswarm mcp` serves the same tools over
+//! stdio. The operator of kind `mcp`, which is a client of other servers, is in the room `operator`.
+
+mod answer;
+mod desk;
+mod docs;
+mod mount;
+mod road;
+mod schema;
+mod tool;
+mod tools;
+
+pub use desk::serve_stdio;
+pub use mount::router;
+pub use road::{Broken, Reply, Request, Road};

@@ -1,0 +1,142 @@
+//! `/mcp`: the server behind the door, beside the API.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes, to_bytes},
+    extract::{Request as HttpRequest, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    middleware::from_fn_with_state,
+    response::{IntoResponse, Response},
+    routing::any,
+};
+use rmcp::transport::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    streamable_http_server::session::never::NeverSessionManager,
+};
+use tower::ServiceExt as _;
+
+use super::{
+    desk::Desk,
+    road::{Broken, Reply, Request, Road},
+};
+use crate::{
+    door::{self, Code, Door, Place, Problem, Rule, Who},
+    engine::{Bearer, Engine},
+    tasks::Tasks,
+};
+
+/// The maximum size of a message.
+const MESSAGE: usize = 8 << 20;
+/// The maximum size of an answer of the API to a tool.
+const ANSWER: usize = 32 << 20;
+/// The interval of the comments that keep a stream open.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+type Service = StreamableHttpService<Desk, NeverSessionManager>;
+
+/// The state of the route.
+#[derive(Clone)]
+struct Mcp {
+    service: Service,
+    door: Arc<Door>,
+}
+
+/// Returns the router of `/mcp`, whose tools send their requests to `api`.
+pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
+    let desk = Desk::inside(api);
+    // The door has checked Host and Origin, and limits bodies. Nothing is kept between requests.
+    let config = StreamableHttpServerConfig::default()
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_sse_keep_alive(Some(KEEP_ALIVE))
+        .with_max_request_body_bytes(MESSAGE)
+        .with_cancellation_token(tasks.stopping().clone());
+    let manager = Arc::new(NeverSessionManager::default());
+    let service = StreamableHttpService::new(move || Ok(desk.clone()), manager, config);
+    let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, models: false };
+    let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
+    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp { service, door })
+}
+
+async fn serve(
+    State(mcp): State<Mcp>,
+    Extension(bearer): Extension<Bearer>,
+    Extension(place): Extension<Arc<Place>>,
+    request: HttpRequest,
+) -> Result<Response, Problem> {
+    if matches!(bearer, Bearer::Holder(_)) {
+        let detail = "tools take a token for the API; this bearer is for one task";
+        return Err(Problem::new(Code::ForbiddenVerb, detail));
+    }
+    let (parts, body) = request.into_parts();
+    let announced = parts.headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|announced| announced > MESSAGE) {
+        return Err(too_large());
+    }
+    let body = tokio::time::timeout(mcp.door.limits.body_time, to_bytes(body, MESSAGE)).await;
+    let body = body.map_err(|_| {
+        Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
+    })?;
+    let body = body.map_err(|_| too_large())?;
+    place.grow(body.len())?;
+    let request = HttpRequest::from_parts(parts, Body::from(body));
+    Ok(mcp.service.handle(request).await.into_response())
+}
+
+fn too_large() -> Problem {
+    Problem::new(Code::TooLarge, format!("a message has at most {MESSAGE} bytes"))
+}
+
+/// The API of this process, with the credential of one request.
+pub(super) struct Inside {
+    api: Router,
+    headers: HeaderMap,
+}
+
+impl Inside {
+    /// Takes the credential, and the name by which the client knows this host.
+    pub(super) fn new(api: Router, of: &HeaderMap) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in [header::AUTHORIZATION, header::HOST] {
+            if let Some(value) = of.get(&name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        Self { api, headers }
+    }
+}
+
+#[async_trait]
+impl Road for Inside {
+    async fn send(&self, request: Request) -> Result<Reply, Broken> {
+        let Request { method, path, body, key } = request;
+        let mut asked = HttpRequest::builder().method(method).uri(path);
+        if let Some(headers) = asked.headers_mut() {
+            headers.extend(self.headers.clone());
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            if let Some(key) = key {
+                let key = HeaderValue::try_from(key).map_err(|_| {
+                    Broken("an idempotency key has visible ASCII characters only".to_owned())
+                })?;
+                headers.insert("idempotency-key", key);
+            }
+        }
+        let body = body.map_or_else(Body::empty, Body::from);
+        let asked = asked.body(body).map_err(|error| Broken(error.to_string()))?;
+        let never = |error: Infallible| match error {};
+        let answer = self.api.clone().oneshot(asked).await.unwrap_or_else(never);
+        let (parts, body) = answer.into_parts();
+        let body: Bytes =
+            to_bytes(body, ANSWER).await.map_err(|error| Broken(error.to_string()))?;
+        let kind = parts.headers.get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        let status: StatusCode = parts.status;
+        Ok(Reply { status: status.as_u16(), kind, body })
+    }
+}

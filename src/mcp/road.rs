@@ -1,0 +1,153 @@
+//! The way from a tool to the HTTP API.
+
+use async_trait::async_trait;
+use axum::body::Bytes;
+use serde_json::Value;
+
+use super::answer::Trouble;
+
+/// A request of a tool.
+#[derive(Debug)]
+pub struct Request {
+    /// The method.
+    pub method: &'static str,
+    /// The path with its query.
+    pub path: String,
+    /// The body, which is JSON.
+    pub body: Option<Vec<u8>>,
+    /// The idempotency key.
+    pub key: Option<String>,
+}
+
+/// The answer of the API.
+#[derive(Debug)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The content type.
+    pub kind: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The API did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the host did not answer: {0}")]
+pub struct Broken(
+    /// The reason.
+    pub String,
+);
+
+/// Sends requests to the API with the credential of one client.
+#[async_trait]
+pub trait Road: Send + Sync {
+    /// Sends a request and returns its answer, whatever its status is.
+    async fn send(&self, request: Request) -> Result<Reply, Broken>;
+}
+
+/// A path with a query, percent-encoded.
+#[derive(Debug)]
+pub(super) struct Path(String);
+
+impl Path {
+    pub(super) fn new(path: &str) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Appends a segment.
+    pub(super) fn at(mut self, segment: &str) -> Self {
+        self.0.push('/');
+        encode(segment, &mut self.0);
+        self
+    }
+
+    /// Adds a parameter, if it has a value.
+    pub(super) fn with(mut self, name: &str, value: Option<impl ToString>) -> Self {
+        let Some(value) = value else { return self };
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        self.0.push_str(name);
+        self.0.push('=');
+        encode(&value.to_string(), &mut self.0);
+        self
+    }
+}
+
+fn encode(text: &str, to: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                to.push(char::from(byte));
+            }
+            other => to.push_str(&format!("%{other:02X}")),
+        }
+    }
+}
+
+impl dyn Road + '_ {
+    /// Sends a GET.
+    pub(super) async fn get(&self, path: Path) -> Result<Value, Trouble> {
+        json(self.ask("GET", path, None).await?)
+    }
+
+    /// Sends a POST.
+    pub(super) async fn post(&self, path: Path, body: &Value) -> Result<Value, Trouble> {
+        json(self.ask("POST", path, Some(body)).await?)
+    }
+
+    /// Sends a POST that has its effect once for each key.
+    pub(super) async fn post_once(
+        &self,
+        path: Path,
+        body: &Value,
+        key: Option<String>,
+    ) -> Result<Value, Trouble> {
+        let body = Some(body.to_string().into_bytes());
+        let request = Request { method: "POST", path: path.0, body, key };
+        json(success(self.send(request).await?)?)
+    }
+
+    /// Sends a PUT.
+    pub(super) async fn put(&self, path: Path, body: &Value) -> Result<Value, Trouble> {
+        json(self.ask("PUT", path, Some(body)).await?)
+    }
+
+    /// Sends a request and returns its answer, if its status is a success.
+    pub(super) async fn ask(
+        &self,
+        method: &'static str,
+        path: Path,
+        body: Option<&Value>,
+    ) -> Result<Reply, Trouble> {
+        let body = body.map(|body| body.to_string().into_bytes());
+        success(self.send(Request { method, path: path.0, body, key: None }).await?)
+    }
+}
+
+fn success(reply: Reply) -> Result<Reply, Trouble> {
+    match reply.status {
+        200..300 => Ok(reply),
+        status => Err(Trouble::refused(status, &reply.body)),
+    }
+}
+
+fn json(reply: Reply) -> Result<Value, Trouble> {
+    if reply.body.is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    serde_json::from_slice(&reply.body)
+        .map_err(|error| Trouble::Broken(Broken(format!("its answer is not JSON: {error}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_writes_stays_in_its_segment() {
+        let path = Path::new("/v1/runs")
+            .at("../tokens?x=1")
+            .with("q", Some("a&b=é"))
+            .with("none", None::<u32>);
+        assert_eq!(path.0, "/v1/runs/..%2Ftokens%3Fx%3D1?q=a%26b%3D%C3%A9");
+    }
+}

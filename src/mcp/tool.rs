@@ -1,0 +1,156 @@
+//! A tool: how a model sees it, who may use it, and what it does.
+
+use std::sync::{Arc, OnceLock};
+
+use futures::future::BoxFuture;
+use rmcp::{
+    handler::server::common::schema_for_type,
+    model::{JsonObject, ToolAnnotations},
+    schemars::JsonSchema,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    answer::{Done, Trouble},
+    road::Road,
+    schema::Document,
+    tools,
+};
+use crate::token::Verb;
+
+/// The maximum time for which a tool waits, in seconds: clients give up after a minute.
+pub(super) const LONGEST_WAIT_S: u32 = 45;
+
+/// What a call changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nature {
+    /// Nothing.
+    Reads,
+    /// It adds something, each time.
+    Adds,
+    /// It adds or changes something; a repetition changes nothing more.
+    Sets,
+    /// It may end or replace something.
+    Ends,
+}
+
+/// The structured result.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Output {
+    /// What an operation of the API returns.
+    Of(&'static str),
+    /// An object with the answers of operations.
+    Parts(&'static [(&'static str, Option<&'static str>)]),
+}
+
+/// The function of a tool.
+pub(super) type Call = for<'a> fn(&'a dyn Road, Value) -> BoxFuture<'a, Result<Done, Trouble>>;
+
+/// A tool of the table.
+pub(super) struct Tool {
+    /// The name.
+    pub(super) name: &'static str,
+    /// The name for people.
+    pub(super) title: &'static str,
+    /// What it does and when to use it, for a model.
+    pub(super) text: &'static str,
+    /// Tokens with one of these verbs see it; all tokens, if there are none.
+    pub(super) verbs: &'static [Verb],
+    /// What it changes.
+    pub(super) nature: Nature,
+    /// The schema of its arguments.
+    pub(super) input: fn() -> Arc<JsonObject>,
+    /// The schema of its result.
+    pub(super) output: Output,
+    /// What it does.
+    pub(super) call: Call,
+}
+
+/// Returns the schema of arguments.
+pub(super) fn input<T: JsonSchema + 'static>() -> Arc<JsonObject> {
+    let mut schema = (*schema_for_type::<T>()).clone();
+    for noise in ["$schema", "title", "description"] {
+        schema.shift_remove(noise);
+    }
+    schema.entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
+    Arc::new(schema)
+}
+
+/// Reads the arguments of a tool.
+pub(super) fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, Trouble> {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let path = error.path().to_string();
+        let place = if path == "." { String::new() } else { format!("{path}: ") };
+        Trouble::Arguments(format!("{place}{}", error.inner()))
+    })
+}
+
+/// Returns the time to wait as the API reads it.
+pub(super) fn wait(seconds: Option<u32>) -> Option<String> {
+    seconds.filter(|it| *it > 0).map(|seconds| format!("{}s", seconds.min(LONGEST_WAIT_S)))
+}
+
+/// Every tool as the protocol shows it, beside its row of the table.
+pub(super) fn all() -> &'static [(&'static Tool, rmcp::model::Tool)] {
+    static ALL: OnceLock<Vec<(&'static Tool, rmcp::model::Tool)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let document = Document::new();
+        tools::table().map(|tool| (tool, tool.shown(&document))).collect()
+    })
+}
+
+impl Tool {
+    fn shown(&self, document: &Document) -> rmcp::model::Tool {
+        let output = match self.output {
+            Output::Of(operation) => document.output_of(operation),
+            Output::Parts(parts) => document.composed_of(parts),
+        };
+        let annotations = ToolAnnotations::from_raw(
+            Some(self.title.to_owned()),
+            Some(self.nature == Nature::Reads),
+            Some(self.nature == Nature::Ends),
+            Some(matches!(self.nature, Nature::Reads | Nature::Sets)),
+            Some(false),
+        );
+        let mut tool = rmcp::model::Tool::new(self.name, self.text, (self.input)());
+        tool.title = Some(self.title.to_owned());
+        tool.output_schema = Some(Arc::new(output));
+        tool.annotations = Some(annotations);
+        tool
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_tool_is_complete_and_has_a_name_of_its_own() {
+        let mut names = BTreeSet::new();
+        for (tool, shown) in all() {
+            assert!(names.insert(tool.name), "{}", tool.name);
+            assert!(tool.name.len() <= 32 && tool.text.ends_with('.'), "{}", tool.name);
+            assert!(tool.text.len() <= 500, "{}: {}", tool.name, tool.text.len());
+            let input = Value::Object((*shown.input_schema).clone());
+            assert_eq!(input["type"], "object", "{}", tool.name);
+            assert_eq!(input["additionalProperties"], false, "{}", tool.name);
+            for (name, property) in input["properties"].as_object().unwrap() {
+                let described = property["description"].is_string();
+                assert!(described, "{}: {name} has no description", tool.name);
+            }
+            assert!(jsonschema::validator_for(&input).is_ok(), "{}", tool.name);
+            let output = Value::Object((**shown.output_schema.as_ref().unwrap()).clone());
+            assert!(jsonschema::validator_for(&output).is_ok(), "{}", tool.name);
+        }
+        assert!(names.len() <= 32, "tools are by intent, not by route: {}", names.len());
+    }
+
+    #[test]
+    fn a_wait_is_shorter_than_the_patience_of_clients() {
+        assert_eq!(wait(Some(600)).as_deref(), Some("45s"));
+        assert_eq!((wait(Some(0)), wait(None)), (None, None));
+    }
+}

@@ -1,0 +1,114 @@
+//! Blueprints: find, read, check, save.
+
+use std::collections::BTreeMap;
+
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::mcp::{
+    answer::{Done, Trouble},
+    road::{Path, Road},
+};
+
+/// No arguments.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct List {}
+
+pub(super) async fn list(road: &dyn Road, _: List) -> Result<Done, Trouble> {
+    let value = road.get(Path::new("/v1/blueprints")).await?;
+    let names: Vec<&str> = items(&value).filter_map(|it| it["name"].as_str()).collect();
+    let text = format!("{} blueprints: {}", names.len(), names.join(", "));
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Get {
+    /// The name, or `name@hash-prefix` for a version.
+    name: String,
+    /// True to get its files as well.
+    source: Option<bool>,
+}
+
+pub(super) async fn get(road: &dyn Road, args: Get) -> Result<Done, Trouble> {
+    let blueprint = road.get(Path::new("/v1/blueprints").at(&args.name)).await?;
+    let mut value = json!({ "blueprint": blueprint });
+    if args.source == Some(true) {
+        let text = |key: &str| blueprint[key].as_str().unwrap_or_default();
+        let path = Path::new("/v1/blueprints").at(text("name")).at(text("hash")).at("source");
+        let source = road.get(path).await?;
+        value["files"] = source["files"].clone();
+        value["entry"] = source["entry"].clone();
+    }
+    let text = blueprint["description"].as_str().unwrap_or("no description");
+    let text = format!("blueprint {}: {text}", args.name);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Check {
+    /// The Lua source of the entry file. Give this, or `files`.
+    source: Option<String>,
+    /// The files of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The file that returns the blueprint, if it is not `main.lua` or the only one.
+    entry: Option<String>,
+}
+
+pub(super) async fn check(road: &dyn Road, args: Check) -> Result<Done, Trouble> {
+    let body = bundle(args.source, args.files, args.entry);
+    let value = road.post(Path::new("/v1/check"), &body).await?;
+    let count = value["findings"].as_array().map_or(0, Vec::len);
+    let text = match value["ok"] == true {
+        true => format!("it can run; {count} findings"),
+        false => format!("it cannot run: {count} findings; correct those of severity error"),
+    };
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Save {
+    /// The name; it must be the `name` in the blueprint.
+    name: String,
+    /// The Lua source of the entry file. Give this, or `files`.
+    source: Option<String>,
+    /// The files of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The file that returns the blueprint, if it is not `main.lua` or the only one.
+    entry: Option<String>,
+}
+
+pub(super) async fn save(road: &dyn Road, args: Save) -> Result<Done, Trouble> {
+    let body = bundle(args.source, args.files, args.entry);
+    let value = road.put(Path::new("/v1/blueprints").at(&args.name), &body).await?;
+    let text = format!("saved {} as {}", args.name, value["hash"].as_str().unwrap_or_default());
+    Ok(Done::new(value, text))
+}
+
+/// Returns the body of a blueprint, without what is absent.
+pub(super) fn bundle(
+    source: Option<String>,
+    files: Option<BTreeMap<String, String>>,
+    entry: Option<String>,
+) -> Value {
+    let mut body = json!({});
+    for (key, value) in [
+        ("source", source.map(Value::from)),
+        ("files", files.map(|files| json!(files))),
+        ("entry", entry.map(Value::from)),
+    ] {
+        if let Some(value) = value {
+            body[key] = value;
+        }
+    }
+    body
+}
+
+/// Returns the items of a page.
+pub(super) fn items(page: &Value) -> impl Iterator<Item = &Value> {
+    page["items"].as_array().into_iter().flatten()
+}

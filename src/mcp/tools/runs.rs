@@ -1,0 +1,284 @@
+//! Runs: start, follow, control, repair.
+
+use std::collections::BTreeMap;
+
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::blueprints::{bundle, items};
+use crate::mcp::{
+    answer::{Done, Trouble, cut},
+    road::{Path, Road},
+    tool::wait,
+};
+
+/// The maximum size of an artifact that is returned as text, in bytes.
+const TEXT: usize = 64 * 1_024;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Start {
+    /// A stored blueprint: `name` or `name@hash-prefix`. Give this, or `source`, or `files`.
+    blueprint: Option<String>,
+    /// Lua source to run without storing it under a name; needs the verb run.source.
+    source: Option<String>,
+    /// A bundle to run: text by relative path; needs the verb run.source.
+    files: Option<BTreeMap<String, String>>,
+    /// The input: any JSON that fits the blueprint's input schema.
+    #[serde(default)]
+    input: Value,
+    /// The session that is given every task of the run.
+    delegate: Option<String>,
+    /// How long to wait for the end, in seconds, at most 45. Not at all by default.
+    wait_seconds: Option<u32>,
+    /// A text of your choice: the same key with the same arguments starts no second run.
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn start(road: &dyn Road, args: Start) -> Result<Done, Trouble> {
+    let Start { blueprint, source, files, input, delegate, wait_seconds, idempotency_key } = args;
+    let mut body = bundle(source, files, None);
+    let given = [("blueprint", blueprint), ("delegate", delegate), ("wait", wait(wait_seconds))];
+    for (key, value) in given {
+        if let Some(value) = value {
+            body[key] = value.into();
+        }
+    }
+    if !input.is_null() {
+        body["input"] = input;
+    }
+    let value = road.post_once(Path::new("/v1/runs"), &body, idempotency_key).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct List {
+    /// Only runs of this status: queued, running, waiting, paused, completed, failed, canceled.
+    status: Option<String>,
+    /// Only runs of this blueprint.
+    blueprint: Option<String>,
+    /// How many: 1 to 100, 20 by default.
+    limit: Option<u32>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(road: &dyn Road, args: List) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs")
+        .with("status", args.status)
+        .with("blueprint", args.blueprint)
+        .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
+        .with("cursor", args.cursor);
+    let value = road.get(path).await?;
+    let lines: Vec<String> = items(&value).map(told).collect();
+    let text = format!("{} runs\n{}", lines.len(), lines.join("\n"));
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Get {
+    /// The run's id.
+    run: String,
+    /// How long to wait, in seconds, at most 45. Not at all by default.
+    wait_seconds: Option<u32>,
+    /// Until when to wait: `ended` (the default), or `people`.
+    until: Option<String>,
+}
+
+pub(super) async fn get(road: &dyn Road, args: Get) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs").at(&args.run);
+    let path = path.with("wait", wait(args.wait_seconds)).with("until", args.until);
+    let value = road.get(path).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Steps {
+    /// The run's id.
+    run: String,
+    /// How many: 1 to 100, 50 by default.
+    limit: Option<u32>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+pub(super) async fn steps(road: &dyn Road, args: Steps) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs")
+        .at(&args.run)
+        .at("steps")
+        .with("limit", Some(args.limit.unwrap_or(50).clamp(1, 100)))
+        .with("cursor", args.cursor);
+    let value = road.get(path).await?;
+    let text = format!("{} steps of {}", items(&value).count(), args.run);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Step {
+    /// The run's id.
+    run: String,
+    /// The step's number: `seq` in list_steps.
+    step: u32,
+}
+
+pub(super) async fn step(road: &dyn Road, args: Step) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs").at(&args.run).at("steps").at(&args.step.to_string());
+    let value = road.get(path).await?;
+    let text = format!("step {} of {}: {}", args.step, args.run, word(&value, "status"));
+    Ok(Done::new(value, text))
+}
+
+/// What is done to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Action {
+    Pause,
+    Resume,
+    Cancel,
+    Signal,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Control {
+    /// The run's id.
+    run: String,
+    /// What to do with it.
+    action: Action,
+    /// Why, for a pause or a cancellation.
+    reason: Option<String>,
+    /// The name of the signal.
+    signal: Option<String>,
+    /// What the signal carries: any JSON, true by default.
+    payload: Option<Value>,
+}
+
+pub(super) async fn control(road: &dyn Road, args: Control) -> Result<Done, Trouble> {
+    let Control { run, action, reason, signal, payload } = args;
+    let at = || Path::new("/v1/runs").at(&run);
+    let reason = reason.map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
+    match (action, signal) {
+        (Action::Pause, _) => road.post(at().at("pause"), &reason).await?,
+        (Action::Cancel, _) => road.post(at().at("cancel"), &reason).await?,
+        (Action::Resume, _) => road.post(at().at("resume"), &json!({})).await?,
+        (Action::Signal, Some(name)) => {
+            let payload = payload.unwrap_or(Value::Bool(true));
+            road.post(at().at("signals").at(&name), &payload).await?
+        }
+        (Action::Signal, None) => {
+            return Err(Trouble::Arguments("a signal needs `signal`, its name".to_owned()));
+        }
+    };
+    let run = road.get(at()).await?;
+    let text = told(&run);
+    Ok(Done::new(json!({ "run": run }), text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fork {
+    /// The run's id.
+    run: String,
+    /// The first step that is done anew; those before it keep their results.
+    from_step: u32,
+    /// Another stored blueprint to go on with: `name` or `name@hash-prefix`.
+    blueprint: Option<String>,
+    /// Lua source to go on with; needs the verb run.source.
+    source: Option<String>,
+    /// Laid over the input, as a JSON merge patch.
+    input_patch: Option<Value>,
+}
+
+pub(super) async fn fork(road: &dyn Road, args: Fork) -> Result<Done, Trouble> {
+    let Fork { run, from_step, blueprint, source, input_patch } = args;
+    let mut body = bundle(source, None, None);
+    body["from_step"] = from_step.into();
+    for (key, value) in [("blueprint", blueprint.map(Value::from)), ("input_patch", input_patch)] {
+        if let Some(value) = value {
+            body[key] = value;
+        }
+    }
+    let value = road.post(Path::new("/v1/runs").at(&run).at("fork"), &body).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Query {
+    /// The run's id.
+    run: String,
+    /// The name of the query.
+    name: String,
+    /// Its argument: any JSON.
+    argument: Option<Value>,
+}
+
+pub(super) async fn query(road: &dyn Road, args: Query) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs").at(&args.run).at("query").at(&args.name);
+    let value = road.get(path.with("argument", args.argument)).await?;
+    let text = format!("the run's answer to {}", args.name);
+    Ok(Done::new(json!({ "value": value }), text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Artifact {
+    /// A run's id: lists its artifacts. Give this, or `artifact`.
+    run: Option<String>,
+    /// An artifact's id: reads it.
+    artifact: Option<String>,
+}
+
+pub(super) async fn artifact(road: &dyn Road, args: Artifact) -> Result<Done, Trouble> {
+    match (args.run, args.artifact) {
+        (Some(run), None) => {
+            let value = road.get(Path::new("/v1/runs").at(&run).at("artifacts")).await?;
+            let text = format!("{} artifacts of {run}", items(&value).count());
+            Ok(Done::new(json!({ "items": value["items"] }), text))
+        }
+        (None, Some(artifact)) => {
+            let reply = road.ask("GET", Path::new("/v1/artifacts").at(&artifact), None).await?;
+            let mut value = json!({ "artifact": artifact, "bytes": reply.body.len() });
+            let text = match std::str::from_utf8(&reply.body) {
+                Ok(text) => {
+                    value["text"] = cut(text, TEXT).into();
+                    format!("{} of {} bytes of {artifact}", text.len().min(TEXT), text.len())
+                }
+                Err(_) => format!("{artifact} is not text; {} bytes", reply.body.len()),
+            };
+            Ok(Done::new(value, text))
+        }
+        _ => Err(Trouble::Arguments("give `run` or `artifact`".to_owned())),
+    }
+}
+
+/// Returns a line about a run.
+fn told(run: &Value) -> String {
+    let (id, status) = (word(run, "id"), word(run, "status"));
+    let blueprint = word(run, "blueprint");
+    let mut line = format!("{id} ({blueprint}): {status}");
+    let waits = run["waiting_on"].as_array().into_iter().flatten();
+    for what in waits.filter_map(|it| it["what"].as_str()).take(3) {
+        line.push_str(&format!("; waits for {}", cut(what, 200)));
+    }
+    if let Some(message) = run["error"]["message"].as_str() {
+        line.push_str(&format!("; {}", cut(message, 500)));
+    }
+    if run["ended_at"].is_null() {
+        line.push_str("; call get_run with wait_seconds to await its end");
+    }
+    line
+}
+
+fn word<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or("?")
+}

@@ -1,0 +1,253 @@
+//! Work on tasks: sessions without a socket.
+
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::blueprints::items;
+use crate::mcp::{
+    answer::{Done, Trouble, cut},
+    road::{Path, Road},
+    tool::{LONGEST_WAIT_S, wait},
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Open {
+    /// The operator to be: `main-ai` by default.
+    operator: Option<String>,
+    /// How long it lives: `24h` by default, at most 7 days.
+    ttl: Option<String>,
+}
+
+pub(super) async fn open(road: &dyn Road, args: Open) -> Result<Done, Trouble> {
+    let operator = args.operator.as_deref().unwrap_or("main-ai");
+    let mut body = json!({ "direct": true });
+    if let Some(ttl) = args.ttl {
+        body["ttl"] = ttl.into();
+    }
+    let path = Path::new("/v1/operators").at(operator).at("sessions");
+    let opened = road.post(path, &body).await?;
+    // Its token stays here: the one that opened a session speaks for it.
+    let value = json!({ "session": opened["session"], "expires_at": opened["expires_at"] });
+    let text = format!("session {} as {operator}; call next_task with it", opened["session"]);
+    Ok(Done::new(value, text))
+}
+
+/// No arguments.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct List {}
+
+pub(super) async fn list(road: &dyn Road, _: List) -> Result<Done, Trouble> {
+    let value = road.get(Path::new("/v1/sessions")).await?;
+    let text = format!("{} sessions", items(&value).count());
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Next {
+    /// The session; not needed where the token is a session's own.
+    session: Option<String>,
+    /// The `after` of the last next_task: acknowledges what came until then.
+    after: Option<u64>,
+    /// How long to wait, in seconds: 45 by default and at most; 0 does not wait.
+    wait_seconds: Option<u32>,
+}
+
+pub(super) async fn next(road: &dyn Road, args: Next) -> Result<Done, Trouble> {
+    let at = session(road, args.session).await?;
+    let seconds = args.wait_seconds.unwrap_or(LONGEST_WAIT_S);
+    let poll = async |seconds: u32| {
+        let path = at.path("next").with("after", args.after).with("wait", wait(Some(seconds)));
+        road.post(path, &json!({})).await
+    };
+    let mut polled = match args.after {
+        Some(_) => poll(seconds).await?,
+        None => poll(0).await?,
+    };
+    if args.after.is_none() && items(&polled).next().is_none() {
+        // The client does not know where it was: what it acknowledged and did not do comes again.
+        let all = road.get(at.path("tasks")).await?;
+        if let Some(task) = items(&all).next() {
+            let mut task = task.clone();
+            task["task"] = task["id"].clone();
+            return Ok(given("task", polled["after"].clone(), task));
+        }
+        polled = poll(seconds).await?;
+    }
+    let after = polled["after"].clone();
+    let Some(frame) = items(&polled).next() else {
+        let value = json!({ "kind": "none", "after": after, "task": null });
+        return Ok(Done::new(value, "no task yet; call next_task again with this `after`"));
+    };
+    let mut task = frame["params"].clone();
+    let kind = match frame["method"].as_str() {
+        Some("task/cancel") => "cancel",
+        Some("task/answer") => "answer",
+        _ => "task",
+    };
+    if kind == "task" && task["prompt"].is_null() {
+        // The prompt is too large for a frame, or the session is not a direct one.
+        let all = road.get(at.path("tasks")).await?;
+        if let Some(full) = items(&all).find(|it| it["id"] == task["task"]) {
+            for key in ["system", "prompt", "input", "output_schema"] {
+                if !full[key].is_null() {
+                    task[key] = full[key].clone();
+                }
+            }
+        }
+    }
+    Ok(given(kind, after, task))
+}
+
+fn given(kind: &str, after: Value, task: Value) -> Done {
+    let id = task["task"].as_str().unwrap_or_default();
+    let text = match kind {
+        "cancel" => format!("{id} is over: drop it, and call next_task"),
+        "answer" => format!("a senior answered your question about {id}: go on with it"),
+        _ => format!("{id}: do what `prompt` says, then report_task"),
+    };
+    Done::new(json!({ "kind": kind, "after": after, "task": task }), text)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Report {
+    /// The session; not needed where the token is a session's own.
+    session: Option<String>,
+    /// The task's id.
+    task: String,
+    /// The attempt that next_task named; the current one by default.
+    attempt: Option<u32>,
+    /// The output: any JSON. Give this, or `error`.
+    #[serde(default, deserialize_with = "present")]
+    #[schemars(with = "Option<Value>")]
+    output: Option<Value>,
+    /// Why the task failed, for a person.
+    error: Option<String>,
+    /// With `error`: true if another attempt may succeed.
+    retryable: Option<bool>,
+    /// What it used: `{input, output}` as numbers of tokens, `cost` in US dollars.
+    usage: Option<Value>,
+}
+
+/// Keeps a null that is written out apart from a value that is absent.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+pub(super) async fn report(road: &dyn Road, args: Report) -> Result<Done, Trouble> {
+    let at = session(road, args.session).await?;
+    let mut body = json!({ "task": args.task });
+    let retryable = args.retryable.unwrap_or(false);
+    let error = args.error.map(|it| json!({ "message": it, "retryable": retryable }));
+    if args.output.is_none() && error.is_none() {
+        return Err(Trouble::Arguments("give `output`, or `error`".to_owned()));
+    }
+    for (key, value) in [
+        ("attempt", args.attempt.map(Value::from)),
+        ("output", args.output),
+        ("error", error),
+        ("usage", args.usage),
+    ] {
+        if let Some(value) = value {
+            body[key] = value;
+        }
+    }
+    let value = road.post(at.path("report"), &body).await?;
+    let text = match value["repeated"] == true {
+        true => "the same report had been accepted before; call next_task",
+        false => "accepted; call next_task",
+    };
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Decline {
+    /// The session; not needed where the token is a session's own.
+    session: Option<String>,
+    /// The task's id.
+    task: String,
+    /// Why, for a person.
+    reason: Option<String>,
+}
+
+pub(super) async fn decline(road: &dyn Road, args: Decline) -> Result<Done, Trouble> {
+    let at = session(road, args.session).await?;
+    let mut body = json!({ "task": args.task });
+    if let Some(reason) = args.reason {
+        body["reason"] = reason.into();
+    }
+    road.post(at.path("decline"), &body).await?;
+    Ok(Done::new(json!({ "task": args.task }), "declined; call next_task"))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Progress {
+    /// The session; not needed where the token is a session's own.
+    session: Option<String>,
+    /// The task's id.
+    task: String,
+    /// One line for a person.
+    text: String,
+    /// Between 0 and 100.
+    percent: Option<f64>,
+}
+
+pub(super) async fn progress(road: &dyn Road, args: Progress) -> Result<Done, Trouble> {
+    let at = session(road, args.session).await?;
+    let mut body = json!({ "task": args.task, "text": args.text });
+    if let Some(percent) = args.percent {
+        body["percent"] = percent.into();
+    }
+    road.post(at.path("progress"), &body).await?;
+    Ok(Done::new(json!({ "task": args.task }), "shown"))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ask {
+    /// The session; not needed where the token is a session's own.
+    session: Option<String>,
+    /// The task's id.
+    task: String,
+    /// The question, for a person.
+    question: String,
+    /// Anything more: any JSON.
+    data: Option<Value>,
+}
+
+pub(super) async fn ask(road: &dyn Road, args: Ask) -> Result<Done, Trouble> {
+    let at = session(road, args.session).await?;
+    let body = json!({ "task": args.task, "question": args.question, "data": args.data });
+    road.post(at.path("escalate"), &body).await?;
+    let text = format!("asked: {}; wait with next_task", cut(&args.question, 200));
+    Ok(Done::new(json!({ "task": args.task }), text))
+}
+
+/// The session that a call is about.
+struct At(String);
+
+impl At {
+    fn path(&self, call: &str) -> Path {
+        Path::new("/v1/sessions").at(&self.0).at(call)
+    }
+}
+
+/// Returns the named session, or the one whose own token the client has.
+async fn session(road: &dyn Road, named: Option<String>) -> Result<At, Trouble> {
+    if let Some(named) = named {
+        return Ok(At(named));
+    }
+    let who = road.get(Path::new("/v1/whoami")).await?;
+    let own = who["session"].as_str().map(|own| At(own.to_owned()));
+    own.ok_or_else(|| {
+        Trouble::Arguments(
+            "pass `session`; open_session opens one, list_sessions lists them".into(),
+        )
+    })
+}

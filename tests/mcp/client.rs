@@ -1,0 +1,153 @@
+//! An MCP client: the one of the Rust SDK, over HTTP or over the pipes of `moonswarm mcp`.
+
+use std::{path::Path, process::Stdio};
+
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use rmcp::{
+    RoleClient,
+    model::{
+        CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ProtocolVersion,
+        Tool,
+    },
+    service::{ClientLifecycleMode, ClientServiceExt as _, RunningService},
+    transport::{
+        StreamableHttpClientTransport, async_rw::AsyncRwTransport,
+        streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::support::{Daemon, send};
+
+/// A connected client, and its server's process, if it has one of its own.
+pub struct Agent {
+    service: RunningService<RoleClient, ClientConfig>,
+    child: Option<Child>,
+}
+
+/// What a tool gave.
+#[derive(Debug)]
+pub struct Said {
+    pub value: Value,
+    pub text: String,
+    pub is_error: bool,
+}
+
+fn me() -> ClientConfig {
+    ClientConfig::new(ClientCapabilities::default(), Implementation::new("test", "1"))
+}
+
+fn newest() -> ClientLifecycleMode {
+    ClientLifecycleMode::Auto {
+        preferred_versions: vec![ProtocolVersion::LATEST],
+        legacy_version: None,
+    }
+}
+
+impl Agent {
+    /// Connects over HTTP.
+    pub async fn http(daemon: &Daemon, token: &str) -> Self {
+        Self::speaking(daemon, token, newest()).await
+    }
+
+    /// Connects over HTTP with a lifecycle of its own.
+    pub async fn speaking(daemon: &Daemon, token: &str, lifecycle: ClientLifecycleMode) -> Self {
+        let client = moonswarm::environment::http_client().no_proxy().build().unwrap();
+        let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+        let config = StreamableHttpClientTransportConfig::with_uri(format!("{}/mcp", daemon.url))
+            .custom_headers([(AUTHORIZATION, bearer)].into());
+        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let service = me().serve_with_lifecycle(transport, lifecycle).await.unwrap();
+        Self { service, child: None }
+    }
+
+    /// Starts `moonswarm mcp` over a data directory and connects to it.
+    pub async fn stdio(data: &Path, env: &[(&str, &str)]) -> Self {
+        let mut command = Command::from(crate::support::program());
+        let mut child = command
+            .args(["mcp", "--data"])
+            .arg(data)
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (output, input) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
+        let pipes = AsyncRwTransport::new(output, input);
+        let service = me().serve_with_lifecycle(pipes, newest()).await.unwrap();
+        Self { service, child: Some(child) }
+    }
+
+    /// The names of the tools that it sees.
+    pub async fn names(&self) -> Vec<String> {
+        self.tools().await.into_iter().map(|tool| tool.name.into_owned()).collect()
+    }
+
+    /// The tools that it sees.
+    pub async fn tools(&self) -> Vec<Tool> {
+        self.service.peer().list_all_tools().await.unwrap()
+    }
+
+    /// Calls a tool. A result without an error fits the output schema of the tool.
+    pub async fn call(&self, name: &str, arguments: Value) -> Said {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+        let result = self.service.peer().call_tool(params).await.unwrap();
+        let result = serde_json::to_value(result).unwrap();
+        let text = result["content"][0]["text"].as_str().unwrap().to_owned();
+        let value = result["structuredContent"].clone();
+        Said { value, text, is_error: result["isError"] == true }
+    }
+
+    /// Calls a tool that succeeds, and checks its result against the tool's output schema.
+    pub async fn ok(&self, name: &str, arguments: Value) -> Value {
+        let said = self.call(name, arguments).await;
+        assert!(!said.is_error, "{name}: {}", said.text);
+        let tools = self.tools().await;
+        let tool = tools.iter().find(|tool| tool.name == name).expect("it is listed");
+        let schema = Value::Object((**tool.output_schema.as_ref().unwrap()).clone());
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        if let Err(error) = validator.validate(&said.value) {
+            panic!("{name}: {error} in {}", said.value);
+        }
+        said.value
+    }
+
+    /// Calls a tool that refuses, and gives its text.
+    pub async fn refused(&self, name: &str, arguments: Value) -> String {
+        let said = self.call(name, arguments).await;
+        assert!(said.is_error, "{name}: {}", said.text);
+        assert!(said.text.contains("Next: "), "it says what to do: {}", said.text);
+        said.text
+    }
+
+    /// Ends the client, and gives what its server's process said and its exit code.
+    pub async fn close(self) -> (String, Option<i32>) {
+        self.service.cancel().await.unwrap();
+        let Some(child) = self.child else { return (String::new(), None) };
+        let done = child.wait_with_output().await.unwrap();
+        (String::from_utf8_lossy(&done.stderr).into_owned(), done.status.code())
+    }
+
+    /// Ends the client and its server's process without a word.
+    pub async fn kill(mut self) {
+        if let Some(child) = &mut self.child {
+            child.kill().await.unwrap();
+        }
+    }
+}
+
+/// Mints a token.
+pub async fn mint(daemon: &Daemon, body: Value) -> String {
+    let (status, minted) = send(daemon.post("/v1/tokens", &body)).await;
+    assert_eq!(status, 201, "{minted}");
+    minted["token"].as_str().unwrap().to_owned()
+}
+
+/// A token for a coding agent.
+pub async fn operator(daemon: &Daemon) -> String {
+    mint(daemon, json!({"role": "operator", "name": "agent", "ttl": "1h"})).await
+}

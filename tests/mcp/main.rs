@@ -1,0 +1,10 @@
+//! The tools for coding agents, used by a real MCP client over both transports.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod agent;
+mod client;
+mod setup;
+mod tools;
+mod wire;

@@ -1,0 +1,90 @@
+//! The protocol itself: revisions, credentials, limits.
+
+use reqwest::Method;
+use rmcp::{model::ProtocolVersion, service::ClientLifecycleMode};
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Agent, operator},
+    support::{Daemon, Shell, refusal, send},
+};
+
+fn post(daemon: &Daemon, token: &str, body: &Value) -> reqwest::RequestBuilder {
+    daemon
+        .with(token, Method::POST, "/mcp")
+        .header("accept", "application/json, text/event-stream")
+        .json(body)
+}
+
+fn hello(version: &str) -> Value {
+    let client = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": client});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+}
+
+#[tokio::test]
+async fn every_revision_is_spoken_and_nothing_is_kept_between_messages() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for version in ["2025-06-18", "2025-11-25"] {
+        let answer = post(&daemon, &daemon.token, &hello(version)).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert!(answer.headers().get("mcp-session-id").is_none(), "there is no session");
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
+        assert_eq!(answer["result"]["serverInfo"]["name"], "moonswarm");
+        // A message of its own, as a client that was never greeted by this process sends it.
+        let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+        let list = post(&daemon, &daemon.token, &list).header("mcp-protocol-version", version);
+        let (status, list) = send(list).await;
+        assert_eq!(status, 200, "{list}");
+        assert!(list["result"]["tools"].as_array().unwrap().len() > 20, "{list}");
+        let said = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        assert_eq!(send(post(&daemon, &daemon.token, &said)).await.0, 202);
+    }
+    let token = operator(&daemon).await;
+    for version in [ProtocolVersion::V_2025_06_18, ProtocolVersion::LATEST] {
+        let lifecycle = ClientLifecycleMode::Auto {
+            preferred_versions: vec![version.clone()],
+            legacy_version: Some(ProtocolVersion::V_2025_06_18),
+        };
+        let agent = Agent::speaking(&daemon, &token, lifecycle).await;
+        assert!(agent.ok("list_runs", json!({})).await["items"].is_array(), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn the_door_is_the_one_of_the_api() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    let bare = daemon.bare(Method::POST, "/mcp").json(&ping);
+    assert_eq!(refusal(bare).await, (401, "unauthenticated".to_owned()));
+    let origin = post(&daemon, &daemon.token, &ping).header("origin", "http://evil.example");
+    assert_eq!(refusal(origin).await, (403, "origin_not_allowed".to_owned()));
+    let host = post(&daemon, &daemon.token, &ping).header("host", "evil.example");
+    assert_eq!(refusal(host).await, (403, "host_not_allowed".to_owned()));
+    let stream = daemon.get("/mcp").header("accept", "text/event-stream");
+    assert_eq!(send(stream).await.0, 405, "a message is a POST");
+    let (status, answer) = send(post(&daemon, &daemon.token, &ping)).await;
+    assert_eq!((status, &answer["result"]), (200, &json!({})), "{answer}");
+    let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "none", "arguments": {}}});
+    let answer = send(post(&daemon, &daemon.token, &unknown)).await.1;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+#[tokio::test]
+async fn a_revoked_token_has_no_tools() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let body = json!({"role": "operator", "ttl": "1h"});
+    let minted = send(daemon.post("/v1/tokens", &body)).await.1;
+    let token = minted["token"].as_str().unwrap();
+    let agent = Agent::http(&daemon, token).await;
+    agent.ok("list_runs", json!({})).await;
+    let path = format!("/v1/tokens/{}", minted["jti"].as_str().unwrap());
+    assert_eq!(send(daemon.delete(&path)).await.0, 204);
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    assert_eq!(refusal(post(&daemon, token, &list)).await, (401, "token_revoked".to_owned()));
+}
