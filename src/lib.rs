@@ -4,8 +4,6 @@
 //! tasks to operators (a process, a person, a pull worker), and accepts results under capability
 //! tokens. After a crash a flow is replayed from its journal; the sandbox makes that deterministic.
 //!
-//! The root of the crate has what most programs need, the rooms have the rest:
-//!
 //! | to | use |
 //! |---|---|
 //! | write an operator, a store, a layer | [`protocol`], also without the feature `host` |
@@ -23,8 +21,7 @@
 //! - **flow**: the function, or table of nodes, that decides which steps come in which order
 //! - **run**: one execution of a blueprint with one input; **signal**: a named message to a run
 //! - **journal**: the ordered record of all facts of a run; **entry**: one record of the journal
-//! - **step**: one durable operation of a flow; **chain**: the steps that follow from the entries
-//! - **replay**: executing a flow again with the results of its journal
+//! - **step**: one durable operation; **chain**: the steps of a run; **replay**: running them again
 //! - **task**: a step that an operator executes; **attempt**: one try at a task, numbered from 1
 //! - **operator**: a backend that executes tasks; **worker**: the holder of an attempt
 //! - **lease**: the time a pull worker has for a task; **fenced**: refused for a newer attempt

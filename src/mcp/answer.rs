@@ -3,11 +3,17 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
-use super::road::Broken;
-
 /// The maximum length of the JSON in the text of a result, in bytes. The structured content has all
 /// of it.
 const TEXT: usize = 8 * 1_024;
+
+/// The API did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the host did not answer: {0}")]
+pub struct Broken(
+    /// The reason.
+    pub String,
+);
 
 /// A successful call.
 #[derive(Debug)]

@@ -16,9 +16,10 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    mount::Inside,
+    inside::Inside,
     road::{Path, Road},
-    tool::{self, Tool},
+    tool::Tool,
+    tools,
 };
 use crate::token::Verb;
 
@@ -110,12 +111,12 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let verbs = Self::verbs(&*self.road(&context)?).await?;
-        let seen = tool::all().iter().filter(|(tool, _)| sees(tool, &verbs));
+        let seen = tools::all().iter().filter(|(tool, _)| sees(tool, &verbs));
         Ok(ListToolsResult::with_all_items(seen.map(|(_, shown)| shown.clone()).collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
-        tool::all().iter().find(|(tool, _)| tool.name == name).map(|(_, shown)| shown.clone())
+        tools::all().iter().find(|(tool, _)| tool.name == name).map(|(_, shown)| shown.clone())
     }
 
     async fn call_tool(
@@ -123,7 +124,7 @@ impl ServerHandler for Desk {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let found = tool::all().iter().find(|(tool, _)| tool.name == request.name);
+        let found = tools::all().iter().find(|(tool, _)| tool.name == request.name);
         let Some((tool, _)) = found else {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));

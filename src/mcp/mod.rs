@@ -9,12 +9,14 @@
 mod answer;
 mod desk;
 mod docs;
+mod inside;
 mod mount;
 mod road;
 mod schema;
 mod tool;
 mod tools;
 
+pub use answer::Broken;
 pub use desk::serve_stdio;
 pub use mount::router;
-pub use road::{Broken, Reply, Request, Road};
+pub use road::{Reply, Request, Road};

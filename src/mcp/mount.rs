@@ -1,13 +1,12 @@
 //! `/mcp`: the server behind the door, beside the API.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use axum::{
     Extension, Router,
-    body::{Body, Bytes, to_bytes},
+    body::{Body, to_bytes},
     extract::{Request as HttpRequest, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::header,
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::any,
@@ -16,12 +15,8 @@ use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::never::NeverSessionManager,
 };
-use tower::ServiceExt as _;
 
-use super::{
-    desk::Desk,
-    road::{Broken, Reply, Request, Road},
-};
+use super::desk::Desk;
 use crate::{
     door::{self, Code, Door, Place, Problem, Rule, Who},
     engine::{Bearer, Engine},
@@ -30,8 +25,6 @@ use crate::{
 
 /// The maximum size of a message.
 const MESSAGE: usize = 8 << 20;
-/// The maximum size of an answer of the API to a tool.
-const ANSWER: usize = 32 << 20;
 /// The interval of the comments that keep a stream open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -91,52 +84,4 @@ async fn serve(
 
 fn too_large() -> Problem {
     Problem::new(Code::TooLarge, format!("a message has at most {MESSAGE} bytes"))
-}
-
-/// The API of this process, with the credential of one request.
-pub(super) struct Inside {
-    api: Router,
-    headers: HeaderMap,
-}
-
-impl Inside {
-    /// Takes the credential, and the name by which the client knows this host.
-    pub(super) fn new(api: Router, of: &HeaderMap) -> Self {
-        let mut headers = HeaderMap::new();
-        for name in [header::AUTHORIZATION, header::HOST] {
-            if let Some(value) = of.get(&name) {
-                headers.insert(name, value.clone());
-            }
-        }
-        Self { api, headers }
-    }
-}
-
-#[async_trait]
-impl Road for Inside {
-    async fn send(&self, request: Request) -> Result<Reply, Broken> {
-        let Request { method, path, body, key } = request;
-        let mut asked = HttpRequest::builder().method(method).uri(path);
-        if let Some(headers) = asked.headers_mut() {
-            headers.extend(self.headers.clone());
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            if let Some(key) = key {
-                let key = HeaderValue::try_from(key).map_err(|_| {
-                    Broken("an idempotency key has visible ASCII characters only".to_owned())
-                })?;
-                headers.insert("idempotency-key", key);
-            }
-        }
-        let body = body.map_or_else(Body::empty, Body::from);
-        let asked = asked.body(body).map_err(|error| Broken(error.to_string()))?;
-        let never = |error: Infallible| match error {};
-        let answer = self.api.clone().oneshot(asked).await.unwrap_or_else(never);
-        let (parts, body) = answer.into_parts();
-        let body: Bytes =
-            to_bytes(body, ANSWER).await.map_err(|error| Broken(error.to_string()))?;
-        let kind = parts.headers.get(header::CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
-        let status: StatusCode = parts.status;
-        Ok(Reply { status: status.as_u16(), kind, body })
-    }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::body::Bytes;
 use serde_json::Value;
 
-use super::answer::Trouble;
+use super::answer::{Broken, Trouble};
 
 /// A request of a tool.
 #[derive(Debug)]
@@ -29,14 +29,6 @@ pub struct Reply {
     /// The body.
     pub body: Bytes,
 }
-
-/// The API did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("the host did not answer: {0}")]
-pub struct Broken(
-    /// The reason.
-    pub String,
-);
 
 /// Sends requests to the API with the credential of one client.
 #[async_trait]

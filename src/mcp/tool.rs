@@ -1,6 +1,6 @@
 //! A tool: how a model sees it, who may use it, and what it does.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rmcp::{
@@ -15,7 +15,6 @@ use super::{
     answer::{Done, Trouble},
     road::Road,
     schema::Document,
-    tools,
 };
 use crate::token::Verb;
 
@@ -91,17 +90,9 @@ pub(super) fn wait(seconds: Option<u32>) -> Option<String> {
     seconds.filter(|it| *it > 0).map(|seconds| format!("{}s", seconds.min(LONGEST_WAIT_S)))
 }
 
-/// Every tool as the protocol shows it, beside its row of the table.
-pub(super) fn all() -> &'static [(&'static Tool, rmcp::model::Tool)] {
-    static ALL: OnceLock<Vec<(&'static Tool, rmcp::model::Tool)>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let document = Document::new();
-        tools::table().map(|tool| (tool, tool.shown(&document))).collect()
-    })
-}
-
 impl Tool {
-    fn shown(&self, document: &Document) -> rmcp::model::Tool {
+    /// Returns the tool as the protocol shows it.
+    pub(super) fn shown(&self, document: &Document) -> rmcp::model::Tool {
         let output = match self.output {
             Output::Of(operation) => document.output_of(operation),
             Output::Parts(parts) => document.composed_of(parts),
@@ -123,30 +114,7 @@ impl Tool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn every_tool_is_complete_and_has_a_name_of_its_own() {
-        let mut names = BTreeSet::new();
-        for (tool, shown) in all() {
-            assert!(names.insert(tool.name), "{}", tool.name);
-            assert!(tool.name.len() <= 32 && tool.text.ends_with('.'), "{}", tool.name);
-            assert!(tool.text.len() <= 500, "{}: {}", tool.name, tool.text.len());
-            let input = Value::Object((*shown.input_schema).clone());
-            assert_eq!(input["type"], "object", "{}", tool.name);
-            assert_eq!(input["additionalProperties"], false, "{}", tool.name);
-            for (name, property) in input["properties"].as_object().unwrap() {
-                let described = property["description"].is_string();
-                assert!(described, "{}: {name} has no description", tool.name);
-            }
-            assert!(jsonschema::validator_for(&input).is_ok(), "{}", tool.name);
-            let output = Value::Object((**shown.output_schema.as_ref().unwrap()).clone());
-            assert!(jsonschema::validator_for(&output).is_ok(), "{}", tool.name);
-        }
-        assert!(names.len() <= 32, "tools are by intent, not by route: {}", names.len());
-    }
 
     #[test]
     fn a_wait_is_shorter_than_the_patience_of_clients() {

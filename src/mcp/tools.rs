@@ -1,6 +1,11 @@
 //! The table of tools, in the order in which clients see them.
 
-use super::tool::{Nature, Output, Tool, input, read};
+use std::sync::OnceLock;
+
+use super::{
+    schema::Document,
+    tool::{Nature, Output, Tool, input, read},
+};
 use crate::token::Verb;
 
 mod blueprints;
@@ -29,9 +34,13 @@ macro_rules! tool {
     };
 }
 
-/// Returns every row.
-pub(super) fn table() -> impl Iterator<Item = &'static Tool> {
-    TOOLS.iter()
+/// Every tool as the protocol shows it, beside its row of the table.
+pub(super) fn all() -> &'static [(&'static Tool, rmcp::model::Tool)] {
+    static ALL: OnceLock<Vec<(&'static Tool, rmcp::model::Tool)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let document = Document::new();
+        TOOLS.iter().map(|tool| (tool, tool.shown(&document))).collect()
+    })
 }
 
 #[rustfmt::skip]
@@ -130,3 +139,33 @@ const TOOLS: &[Tool] = &[
         help::Doctor => help::doctor,
         "Shows whether the host is ready, whose token you use and what it may do, and which operators there are."),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_tool_is_complete_and_has_a_name_of_its_own() {
+        let mut names = BTreeSet::new();
+        for (tool, shown) in all() {
+            assert!(names.insert(tool.name), "{}", tool.name);
+            assert!(tool.name.len() <= 32 && tool.text.ends_with('.'), "{}", tool.name);
+            assert!(tool.text.len() <= 500, "{}: {}", tool.name, tool.text.len());
+            let input = Value::Object((*shown.input_schema).clone());
+            assert_eq!(input["type"], "object", "{}", tool.name);
+            assert_eq!(input["additionalProperties"], false, "{}", tool.name);
+            for (name, property) in input["properties"].as_object().unwrap() {
+                let described = property["description"].is_string();
+                assert!(described, "{}: {name} has no description", tool.name);
+            }
+            assert!(jsonschema::validator_for(&input).is_ok(), "{}", tool.name);
+            let output = Value::Object((**shown.output_schema.as_ref().unwrap()).clone());
+            assert!(jsonschema::validator_for(&output).is_ok(), "{}", tool.name);
+        }
+        assert!(names.len() <= 32, "tools are by intent, not by route: {}", names.len());
+    }
+}

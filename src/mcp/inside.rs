@@ -1,0 +1,67 @@
+//! The way of a tool to the API of the same process.
+
+use std::convert::Infallible;
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    body::{Body, Bytes, to_bytes},
+    extract::Request as HttpRequest,
+    http::{HeaderMap, HeaderValue, header},
+};
+use tower::ServiceExt as _;
+
+use super::{
+    answer::Broken,
+    road::{Reply, Request, Road},
+};
+
+/// The maximum size of an answer of the API to a tool.
+const ANSWER: usize = 32 << 20;
+
+/// The API of this process, with the credential of one request.
+pub(super) struct Inside {
+    api: Router,
+    headers: HeaderMap,
+}
+
+impl Inside {
+    /// Takes the credential, and the name by which the client knows this host.
+    pub(super) fn new(api: Router, of: &HeaderMap) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in [header::AUTHORIZATION, header::HOST] {
+            if let Some(value) = of.get(&name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        Self { api, headers }
+    }
+}
+
+#[async_trait]
+impl Road for Inside {
+    async fn send(&self, request: Request) -> Result<Reply, Broken> {
+        let Request { method, path, body, key } = request;
+        let mut asked = HttpRequest::builder().method(method).uri(path);
+        if let Some(headers) = asked.headers_mut() {
+            headers.extend(self.headers.clone());
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            if let Some(key) = key {
+                let key = HeaderValue::try_from(key).map_err(|_| {
+                    Broken("an idempotency key has visible ASCII characters only".to_owned())
+                })?;
+                headers.insert("idempotency-key", key);
+            }
+        }
+        let body = body.map_or_else(Body::empty, Body::from);
+        let asked = asked.body(body).map_err(|error| Broken(error.to_string()))?;
+        let never = |error: Infallible| match error {};
+        let answer = self.api.clone().oneshot(asked).await.unwrap_or_else(never);
+        let (parts, body) = answer.into_parts();
+        let body: Bytes =
+            to_bytes(body, ANSWER).await.map_err(|error| Broken(error.to_string()))?;
+        let kind = parts.headers.get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        Ok(Reply { status: parts.status.as_u16(), kind, body })
+    }
+}
