@@ -264,12 +264,11 @@ mod tests {
     use crate::protocol::{Json, RunId};
 
     fn open(kind: u8) -> Open {
-        let kind = match kind % 3 {
+        match kind % 3 {
             0 => Open::Timer,
             1 => Open::Signal,
             _ => Open::Child { run: RunId::new(1, 1), blueprint: "b".into(), input: Json::null() },
-        };
-        kind
+        }
     }
 
     proptest! {

@@ -158,7 +158,8 @@ async fn a_session_that_polls_counts_as_connected_for_ninety_seconds_after_each_
     assert!(!connected().await, "its client is gone");
     let view = bench.waiting(run, "task").await;
     let on = &view.waiting_on[0];
-    assert!(on.what.ends_with(&format!("session {session}, which is not connected")), "{on:?}");
+    let waits = on.subject.session.as_ref().expect("it waits for a session");
+    assert_eq!((waits.state.as_str(), waits.id.as_deref()), ("away", Some(&*session.0)), "{on:?}");
     let again = bench.engine.poll(&caller, &session, None, 1, std::future::pending());
     let again = tokio::time::timeout(PATIENCE, again).await.unwrap().unwrap();
     assert_eq!(again.frames.len(), 1, "the task is still with it");

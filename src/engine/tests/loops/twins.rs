@@ -23,7 +23,7 @@ impl Model for Scripted {
         _: &(dyn Fn(ModelDelta) + Send + Sync),
     ) -> Result<Value, ExecutorError> {
         let request: ModelRequest = serde_json::from_value(request.clone()).unwrap();
-        self.asked.lock().unwrap().push(request.clone());
+        self.asked.lock().push(request.clone());
         let mute = |_| ExecutorError::ExecutionError("the script says so".into());
         let (items, stop) = self.answer(&request).map_err(mute)?;
         let reply = ModelReply { model: "scripted-1".into(), items, stop };
@@ -106,7 +106,7 @@ async fn by_loop(request: &ModelRequest) -> (Vec<Link>, Option<String>, Vec<Mode
         let prev = prev.and_then(|prev| steps.iter().position(|it| it.id == *prev));
         links.push((step.kind, asked.call_id().map(str::to_owned), step.state, prev));
     }
-    let asked = model.asked.lock().unwrap().clone();
+    let asked = model.asked.lock().clone();
     (links, text, asked)
 }
 
