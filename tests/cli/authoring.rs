@@ -369,6 +369,27 @@ async fn a_removed_file_archives_its_name_and_keeps_its_runs() {
     drop(again);
 }
 
+#[test]
+fn check_denies_warnings_if_asked_and_a_comment_with_a_reason_allows_one() {
+    let shell = Shell::new();
+    let source = |comment: &str| {
+        format!(
+            "local swarm = require(\"swarm\")\n\
+             return swarm.blueprint {{ name = \"w\", edition = 2, flow = function(ctx, input)\n\
+             {comment}\n  return input, 1\nend }}\n"
+        )
+    };
+    shell.write("w.lua", source(""));
+    shell.run(&["check", "w.lua"]).ok();
+    let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
+    assert!(denied.stdout.contains("MS-B087"), "{denied:?}");
+    shell.write("w.lua", source("  -- allow MS-B087"));
+    let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
+    assert!(denied.stdout.contains("an allowance has a reason"), "{denied:?}");
+    shell.write("w.lua", source("  -- allow MS-B087: the second is for later"));
+    shell.run(&["check", "w.lua", "--deny", "notes"]).ok().says(&["no findings"]);
+}
+
 /// The command of a language server, which `scripts/test.sh` installs below `target/tools/`.
 fn language_server() -> PathBuf {
     let target =
