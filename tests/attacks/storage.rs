@@ -216,7 +216,7 @@ async fn a_malformed_database_ends_its_daemon_and_the_start_after_it_says_what_h
             }
         }
         assert_eq!(daemon.ends(), Some(69), "{}", daemon.log());
-        assert!(daemon.log().contains("the start checks the database"), "{}", daemon.log());
+        assert!(daemon.log().contains("it checks the database at startup"), "{}", daemon.log());
     }
 
     let refused = shell.run(&["--data", "data", "serve", "--listen", "127.0.0.1:0"]);

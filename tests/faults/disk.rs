@@ -136,7 +136,7 @@ async fn a_sync_that_fails_ends_the_daemon_and_is_never_tried_again() {
         .await;
     assert!(!answer.is_ok_and(|answer| answer.status().is_success()), "it was not synced");
     assert_eq!(daemon.ends(), Some(69), "{}", daemon.log());
-    for part in ["failed to write to the database", "look at the disk"] {
+    for part in ["failed to write to the database", "check the disk"] {
         assert!(daemon.log().contains(part), "{part:?} is not in: {}", daemon.log());
     }
     let notes = shim.notes();
@@ -172,7 +172,7 @@ fn a_sync_that_fails_ends_a_run_without_a_daemon_too() {
     let mut said = String::new();
     run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(69), "{said}");
-    assert!(said.contains("look at the disk"), "{said}");
+    assert!(said.contains("check the disk"), "{said}");
 }
 
 #[tokio::test]
