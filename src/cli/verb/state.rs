@@ -15,7 +15,7 @@ use crate::cli::{
 /// Read or change state
 #[derive(Debug, Args)]
 pub struct State {
-    /// The scope: global, run:<id>, session:<id>, operator:<run>:<operator>, custom:<name>
+    /// The scope: global, run:ID, session:ID, operator:RUN:OPERATOR, custom:NAME
     #[arg(long, short, default_value = "global", global = true)]
     scope: String,
     #[command(subcommand)]
