@@ -13,7 +13,7 @@ use utoipa::openapi::{
 };
 
 /// The simple durations: one amount. Several, as in `1h30m`, are read as well.
-const DURATION: &str = r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|[smhd])?$";
+const DURATION: &str = r"^[0-9]{1,4}(\.[0-9]{1,3})?(ms|[smhd])?$";
 /// The media types of refusals.
 const PROBLEM: &str = "application/problem+json";
 const JSON: &str = "application/json";
@@ -98,6 +98,7 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         }
         ("limit", _) => number(1, 500),
         ("depth", _) => number(1, 64),
+        ("max", "session_next") => number(1, 100),
         ("seq" | "starting_after", _) => number(0, u32::MAX),
         ("Idempotency-Key", _) => pattern("^[!-~]{1,255}$"),
         ("cursor", "run_list") => pattern("^(run_[a-z2-7]{26}|[0-9]{1,9})$"),

@@ -330,6 +330,7 @@ pub(super) async fn delete(
     params(("scope" = String, Path, description = "The scope."), ListParams),
     responses(
         (status = 200, description = "Sorted by key; a search by score; links by distance.", body = StatePage),
+        (status = 404, description = "`not_found`: the scope is of a run that does not exist", body = ProblemBody),
         (status = 422, description = "`invalid_input`: `q` and `from` exclude each other", body = ProblemBody),
     ),
 )]

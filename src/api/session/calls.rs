@@ -91,6 +91,7 @@ pub(in crate::api) async fn next(
     params(("session" = String, Path, description = "The session's id.")),
     responses(
         (status = 200, description = "All of them.", body = All<SpawnView>),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`", body = ProblemBody),
     ),
 )]
@@ -118,6 +119,7 @@ pub(in crate::api) struct DeadlineView {
     responses(
         (status = 200, description = "It is delivered.", body = DeadlineView),
         (status = 403, description = "`foreign_task`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`, `fenced`, `run_closed`", body = ProblemBody),
     ),
 )]
@@ -137,6 +139,7 @@ pub(in crate::api) async fn accept(
 #[expect(dead_code, reason = "it is only described; a report is read leniently, in two parts")]
 pub(in crate::api) struct ReportBody {
     /// The task.
+    #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
@@ -156,6 +159,7 @@ pub(in crate::api) struct ReportBody {
     responses(
         (status = 200, description = "It is durable.", body = AcceptedView),
         (status = 403, description = "`foreign_task`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`, `already_accepted`, `idempotency_mismatch`, `fenced`, `run_closed`", body = ProblemBody),
         (status = 422, description = "`invalid_result` with `path` and `violations`; three of them end the attempt", body = ProblemBody),
     ),
@@ -179,6 +183,7 @@ pub(in crate::api) async fn report(
     responses(
         (status = 204, description = "It is shown."),
         (status = 403, description = "`foreign_task`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`, `fenced`, `run_closed`", body = ProblemBody),
     ),
 )]
@@ -200,6 +205,7 @@ pub(in crate::api) async fn progress(
     responses(
         (status = 204, description = "It waits."),
         (status = 403, description = "`foreign_task`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`, `question_open`, `fenced`, `run_closed`", body = ProblemBody),
     ),
 )]
@@ -221,6 +227,7 @@ pub(in crate::api) async fn escalate(
     responses(
         (status = 204, description = "It is declined."),
         (status = 403, description = "`foreign_task`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`, `fenced`, `run_closed`", body = ProblemBody),
     ),
 )]
@@ -241,6 +248,7 @@ pub(in crate::api) async fn decline(
     request_body = Option<RenewBody>,
     responses(
         (status = 200, description = "The token.", body = RenewedView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`", body = ProblemBody),
     ),
 )]

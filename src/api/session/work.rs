@@ -28,6 +28,7 @@ pub(super) struct Work<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct Accept {
     /// The task.
+    #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
@@ -46,6 +47,7 @@ struct Which {
 #[serde(deny_unknown_fields)]
 pub(super) struct Decline {
     /// The task.
+    #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
@@ -58,6 +60,7 @@ pub(super) struct Decline {
 #[serde(deny_unknown_fields)]
 pub(super) struct Progress {
     /// The task.
+    #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
@@ -75,6 +78,7 @@ pub(super) struct Progress {
 #[serde(deny_unknown_fields)]
 pub(super) struct Escalate {
     /// The task.
+    #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
