@@ -1,4 +1,4 @@
-//! What the OpenAPI document says of parameters and refusals beyond the handlers' own descriptions:
+//! Completes the OpenAPI document where the handlers' own descriptions are not exact:
 //! the exact form of each parameter, the media type of a refusal, and where an answer leads.
 //!
 //! A request that fits the document is refused only for what it means: another form is a mistake

@@ -115,7 +115,7 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
     }
 }
 
-/// What stands in the query, where `status` may be given more than once.
+/// The parameters of the query, in which `status` may be given more than once.
 pub(super) struct Listed<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Api> for Listed<T> {

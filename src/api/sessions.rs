@@ -112,7 +112,7 @@ pub(super) async fn open(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RenewBody {
-    /// How long its token is good from now on, at most 7 days; a day by default.
+    /// The lifetime of the new token: at most 7 days, a day by default.
     #[schema(example = "24h")]
     pub(super) ttl: Option<String>,
 }

@@ -37,7 +37,7 @@ pub(super) fn apply(findings: &mut Vec<Finding>, bundle: &Bundle) {
     });
 }
 
-/// Whether a line allows a code, and has a reason for it.
+/// Returns true if a line allows a code and gives a reason.
 fn allowed(text: &str, line: u32, code: &str) -> Option<bool> {
     let at = usize::try_from(line).ok()?.checked_sub(1)?;
     let own = text.lines().nth(at).and_then(|line| line.split_once("--"));

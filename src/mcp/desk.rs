@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     inside::Inside,
-    road::{Path, Road},
     tool::Tool,
     tools,
+    transport::{Path, Transport},
 };
 use crate::token::Verb;
 
@@ -44,7 +44,7 @@ enum Way {
     /// The API of this process, with the credential of each request.
     Inside(Router),
     /// The API of a daemon, with one credential.
-    Fixed(Arc<dyn Road>),
+    Fixed(Arc<dyn Transport>),
 }
 
 /// Serves one client over a pair of pipes, until it closes them.
@@ -52,12 +52,12 @@ enum Way {
 /// # Errors
 /// Fails when the client does not speak the protocol.
 pub async fn serve_stdio(
-    road: Arc<dyn Road>,
+    transport: Arc<dyn Transport>,
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
     let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
-    let desk = Desk(Way::Fixed(road));
+    let desk = Desk(Way::Fixed(transport));
     let running = desk.serve(pipes).await.map_err(|error| error.to_string())?;
     running.waiting().await.map_err(|error| error.to_string())?;
     Ok(())
@@ -69,9 +69,12 @@ impl Desk {
         Self(Way::Inside(api))
     }
 
-    fn road(&self, context: &RequestContext<RoleServer>) -> Result<Arc<dyn Road>, ErrorData> {
+    fn transport(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Arc<dyn Transport>, ErrorData> {
         match &self.0 {
-            Way::Fixed(road) => Ok(Arc::clone(road)),
+            Way::Fixed(transport) => Ok(Arc::clone(transport)),
             Way::Inside(api) => {
                 let parts = context.extensions.get::<Parts>();
                 let parts = parts
@@ -81,8 +84,8 @@ impl Desk {
         }
     }
 
-    async fn verbs(road: &dyn Road) -> Result<BTreeSet<String>, ErrorData> {
-        let who = road.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
+    async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
+        let who = transport.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
             ErrorData::internal_error(format!("the token cannot be read: {trouble:?}"), None)
         })?;
         let verbs = who["verbs"].as_array().into_iter().flatten();
@@ -110,7 +113,7 @@ impl ServerHandler for Desk {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let verbs = Self::verbs(&*self.road(&context)?).await?;
+        let verbs = Self::verbs(&*self.transport(&context)?).await?;
         let seen = tools::all().iter().filter(|(tool, _)| sees(tool, &verbs));
         Ok(ListToolsResult::with_all_items(seen.map(|(_, shown)| shown.clone()).collect()))
     }
@@ -129,10 +132,10 @@ impl ServerHandler for Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
-        let road = self.road(&context)?;
+        let transport = self.transport(&context)?;
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let called = tokio::select! {
-            called = (tool.call)(&*road, arguments) => called,
+            called = (tool.call)(&*transport, arguments) => called,
             () = context.ct.cancelled() => {
                 return Err(ErrorData::internal_error("the call was canceled", None));
             }

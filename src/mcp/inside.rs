@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 
 use super::{
     answer::Broken,
-    road::{Reply, Request, Road},
+    transport::{Reply, Request, Transport},
 };
 
 /// The maximum size of an answer of the API to a tool.
@@ -39,7 +39,7 @@ impl Inside {
 }
 
 #[async_trait]
-impl Road for Inside {
+impl Transport for Inside {
     async fn send(&self, request: Request) -> Result<Reply, Broken> {
         let Request { method, path, body, key } = request;
         let mut asked = HttpRequest::builder().method(method).uri(path);

@@ -11,12 +11,12 @@ mod desk;
 mod docs;
 mod inside;
 mod mount;
-mod road;
 mod schema;
 mod tool;
 mod tools;
+mod transport;
 
 pub use answer::Broken;
 pub use desk::serve_stdio;
 pub use mount::router;
-pub use road::{Reply, Request, Road};
+pub use transport::{Reply, Request, Transport};

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::{
     answer::{Done, Trouble},
-    road::Road,
     schema::Document,
+    transport::Transport,
 };
 use crate::token::Verb;
 
@@ -44,7 +44,7 @@ pub(super) enum Output {
 }
 
 /// The function of a tool.
-pub(super) type Call = for<'a> fn(&'a dyn Road, Value) -> BoxFuture<'a, Result<Done, Trouble>>;
+pub(super) type Call = for<'a> fn(&'a dyn Transport, Value) -> BoxFuture<'a, Result<Done, Trouble>>;
 
 /// A tool of the table.
 pub(super) struct Tool {

@@ -27,8 +27,8 @@ macro_rules! tool {
             nature: Nature::$nature,
             input: input::<$args>,
             output: $output,
-            call: |road, arguments| {
-                Box::pin(async move { $function(road, read::<$args>(arguments)?).await })
+            call: |transport, arguments| {
+                Box::pin(async move { $function(transport, read::<$args>(arguments)?).await })
             },
         }
     };

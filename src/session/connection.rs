@@ -25,7 +25,7 @@ impl Hub {
         session: &SessionId,
         seen: Option<u64>,
     ) -> Result<Arc<Link>, SessionError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(session)?;
         let last = mailbox.row.last_seq;
         if let Some(seq) = seen.filter(|seq| *seq > last) {
@@ -53,7 +53,7 @@ impl Hub {
     }
 
     fn detach(&self, link: &Link, until_ms: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Ok(mailbox) = inner.mailbox(link.session())
             && mailbox.link.as_ref().is_some_and(|own| own.number() == link.number())
         {
@@ -65,7 +65,7 @@ impl Hub {
     /// Records a call of a client that has no socket: the session counts as connected for a while.
     pub fn touch(&self, session: &SessionId) {
         let until_ms = self.clock.steady_ms() + POLL_GRACE_MS;
-        if let Ok(mailbox) = self.lock().mailbox(session)
+        if let Ok(mailbox) = self.inner.lock().mailbox(session)
             && mailbox.link.is_none()
         {
             mailbox.polled_until_ms = until_ms;
@@ -74,7 +74,7 @@ impl Hub {
 
     /// Returns the next frame for a connection and marks it as sent.
     pub fn next(&self, link: &Link) -> Option<Frame> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(link.session()).ok()?;
         if mailbox.link.as_ref().is_none_or(|own| own.number() != link.number()) {
             return None;
@@ -99,7 +99,7 @@ impl Hub {
     /// client that polls need not do that itself.
     pub fn drop_over(&self, session: &SessionId) {
         let seen = {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             let Ok(mailbox) = inner.mailbox(session) else { return };
             let over = mailbox.unacked.iter().take_while(|frame| {
                 frame.note.method == Method::Spawn && !mailbox.held.contains_key(&frame.note.ticket)
@@ -112,7 +112,7 @@ impl Hub {
     }
 
     fn is_held(&self, session: &SessionId, frame: &Frame) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.mailbox(session).is_ok_and(|it| it.held.contains_key(&frame.note.ticket))
     }
 }

@@ -70,7 +70,7 @@ pub struct Looks {
 /// The mailboxes of all open sessions.
 #[derive(Debug)]
 pub struct Hub {
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
     pub(super) clock: Clock,
     /// Notified when there is something to write.
     dirty: Notify,
@@ -434,10 +434,6 @@ impl Hub {
         if inner.more && inner.waits < MOST_WAITING / 2 && !inner.sessions.is_empty() {
             self.hungry.notify_one();
         }
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
     }
 }
 

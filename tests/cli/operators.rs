@@ -249,7 +249,7 @@ return swarm.blueprint {
         let parts = number(nap, "queued_ms") + number(nap, "ran_ms");
         assert_eq!(parts, number(nap, "duration_ms"), "{nap}");
     }
-    assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 600), "{naps:#?}");
+    assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 580), "{naps:#?}");
     let sum = steps.iter().find(|step| step["name"] == "sum").unwrap();
     assert!(!sum["ran_ms"].is_null(), "{sum}");
     let text = shell.run(&["show", id]).ok().stdout;

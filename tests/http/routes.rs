@@ -3,24 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, send};
-
-const FLOW: &str = r#"
-local swarm = require("swarm")
-return swarm.blueprint {
-  name = "demo",
-  description = "Waits and asks.",
-  agents = { echo = { operator = "echo" }, ask = { operator = "human" } },
-  flow = function(ctx, input)
-    local seen = 0
-    ctx:on_query("seen", function(by) return { seen = seen, by = by } end)
-    ctx:artifact("note.txt", "hello")
-    seen = ctx:wait("go")
-    local answer = ctx:run("ask", { title = "Well?" })
-    return ctx:run("echo", { seen = seen, answer = answer })
-  end,
-}
-"#;
+use crate::support::{DEMO, Daemon, Shell, send};
 
 async fn ok(request: reqwest::RequestBuilder, status: u16) -> Value {
     let (got, body) = send(request).await;
@@ -70,12 +53,12 @@ async fn the_first_page_says_where_to_begin_and_sends_a_browser_to_the_docs() {
 async fn a_blueprint_is_stored_shown_and_checked() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
-    let bundle = json!({"files": {"main.lua": FLOW}});
+    let bundle = json!({"files": {"main.lua": DEMO}});
     let stored = ok(daemon.put("/v1/blueprints/demo", &bundle), 200).await;
     let text = daemon
         .with(&daemon.token, Method::PUT, "/v1/blueprints/demo")
         .header("content-type", "text/plain")
-        .body(FLOW);
+        .body(DEMO);
     assert_eq!(ok(text, 200).await["hash"], stored["hash"], "the same files, the same version");
     let hash = stored["hash"].as_str().unwrap();
     let listed = ok(daemon.get("/v1/blueprints"), 200).await;
@@ -83,7 +66,7 @@ async fn a_blueprint_is_stored_shown_and_checked() {
     let one = ok(daemon.get(&format!("/v1/blueprints/demo@{}", &hash[..8])), 200).await;
     assert_eq!((&one["hash"], &one["agents"]["ask"]), (&stored["hash"], &json!("human")));
     let source = ok(daemon.get(&format!("/v1/blueprints/demo/{hash}/source")), 200).await;
-    assert_eq!(source["files"]["main.lua"], FLOW);
+    assert_eq!(source["files"]["main.lua"], DEMO);
     let bad = json!({"files": {"main.lua": "return 1"}});
     let findings = ok(daemon.post("/v1/check", &bad), 200).await;
     assert!(findings.to_string().contains("main.lua"), "{findings}");
@@ -97,7 +80,7 @@ async fn a_run_goes_from_its_start_to_its_deletion() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
     let begun =
-        daemon.post("/v1/runs", &json!({"source": FLOW, "input": {}})).send().await.unwrap();
+        daemon.post("/v1/runs", &json!({"source": DEMO, "input": {}})).send().await.unwrap();
     assert_eq!(begun.status(), 201);
     let place = begun.headers()["location"].to_str().unwrap().to_owned();
     let run: Value = begun.json().await.unwrap();
@@ -146,7 +129,7 @@ async fn a_run_goes_from_its_start_to_its_deletion() {
 async fn a_canceled_run_compensates_and_takes_nothing_more() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
-    let flow = FLOW.replace(
+    let flow = DEMO.replace(
         "seen = ctx:wait",
         "ctx:defer(function() ctx:run('echo', 1) end)\nseen = ctx:wait",
     );

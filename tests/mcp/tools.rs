@@ -4,25 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Agent, mint, operator},
-    support::{Daemon, Shell, send},
+    support::{DEMO, Daemon, Shell, send},
 };
-
-const FLOW: &str = r#"
-local swarm = require("swarm")
-return swarm.blueprint {
-  name = "demo",
-  description = "Waits and asks.",
-  agents = { echo = { operator = "echo" }, ask = { operator = "human" } },
-  flow = function(ctx, input)
-    local seen = 0
-    ctx:on_query("seen", function(by) return { seen = seen, by = by } end)
-    ctx:artifact("note.txt", "hello")
-    seen = ctx:wait("go")
-    local answer = ctx:run("ask", { title = "Well?" })
-    return ctx:run("echo", { seen = seen, answer = answer })
-  end,
-}
-"#;
 
 #[tokio::test]
 async fn a_blueprint_is_written_and_its_run_followed_with_tools_alone() {
@@ -35,11 +18,11 @@ async fn a_blueprint_is_written_and_its_run_followed_with_tools_alone() {
     assert_eq!(bad["ok"], false, "{bad}");
     let said = agent.refused("save_blueprint", json!({"name": "demo", "source": "return 1"})).await;
     assert!(said.contains("blueprint_invalid") && said.contains("main.lua"), "{said}");
-    let saved = agent.ok("save_blueprint", json!({"name": "demo", "source": FLOW})).await;
+    let saved = agent.ok("save_blueprint", json!({"name": "demo", "source": DEMO})).await;
     let listed = agent.ok("list_blueprints", json!({})).await;
     assert_eq!(listed["items"][0]["hash"], saved["hash"]);
     let shown = agent.ok("get_blueprint", json!({"name": "demo", "source": true})).await;
-    assert_eq!(shown["files"]["main.lua"], FLOW);
+    assert_eq!(shown["files"]["main.lua"], DEMO);
 
     let start = json!({"blueprint": "demo", "input": {}, "idempotency_key": "k"});
     let run = agent.ok("start_run", start.clone()).await;

@@ -24,6 +24,24 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks at what a test waits for.
 pub const PAUSE: Duration = Duration::from_millis(5);
 
+/// A blueprint that waits for a signal, asks a person, and can be queried.
+pub const DEMO: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "demo",
+  description = "Waits and asks.",
+  agents = { echo = { operator = "echo" }, ask = { operator = "human" } },
+  flow = function(ctx, input)
+    local seen = 0
+    ctx:on_query("seen", function(by) return { seen = seen, by = by } end)
+    ctx:artifact("note.txt", "hello")
+    seen = ctx:wait("go")
+    local answer = ctx:run("ask", { title = "Well?" })
+    return ctx:run("echo", { seen = seen, answer = answer })
+  end,
+}
+"#;
+
 /// Looks until it finds something, and returns it; `look` returns what it saw instead.
 ///
 /// # Panics

@@ -32,9 +32,9 @@ pub(in crate::api) struct NextParams {
     /// The number of the last frame that was received: it and all before count as acknowledged.
     /// Without it, every frame that was not acknowledged comes again.
     after: Option<u64>,
-    /// How long to wait for the first frame, at most a minute: `30s`. Not at all by default.
+    /// The time to wait for the first frame, such as `30s`: at most a minute, none by default.
     wait: Option<String>,
-    /// How many frames at most: 1 to 100, 1 by default.
+    /// The maximum number of frames: 1 to 100, 1 by default.
     max: Option<usize>,
 }
 

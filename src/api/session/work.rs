@@ -55,7 +55,7 @@ pub(super) struct Decline {
     reason: Option<String>,
 }
 
-/// How far a task is.
+/// The progress of a task.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Progress {

@@ -78,7 +78,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What fails for certain is an error from edition 2 on; stored blueprints of edition 1 run on.
+    /// A call that fails for certain is an error from edition 2 on; in edition 1 it is a warning.
     fn report(&mut self, source: &Source<'_>, wrong: Wrong, code: &'static str, certain: bool) {
         let at = source.tokens.get(wrong.at).map_or(Position::START, |token| token.at);
         let finding = Finding::error(source.path, at, code, wrong.message);

@@ -21,7 +21,7 @@ use crate::{
         exit::{Exit, Stop},
         mcp_clients::{Entry, McpClient, Reach},
     },
-    mcp::{self, Broken, Reply, Request, Road},
+    mcp::{self, Broken, Reply, Request, Transport},
 };
 
 /// How often the end of the runs of an embedded host is looked for.
@@ -94,8 +94,8 @@ async fn serve(cx: &Context) -> Result<Exit> {
             true => format!("no daemon owns this directory; a host runs here, at {url}"),
             false => format!("attached to {url}"),
         });
-        let road: Arc<dyn Road> = Arc::new(at.client.clone());
-        let served = mcp::serve_stdio(road, tokio::io::stdin(), tokio::io::stdout());
+        let transport: Arc<dyn Transport> = Arc::new(at.client.clone());
+        let served = mcp::serve_stdio(transport, tokio::io::stdin(), tokio::io::stdout());
         served.await.map_err(|error| Stop::new(Exit::Failed, error))?;
         await_runs(at, cx).await;
         Ok(Exit::Ok)
@@ -255,7 +255,7 @@ fn put(file: &Path, text: &str) -> Result<()> {
 }
 
 #[async_trait]
-impl Road for Client {
+impl Transport for Client {
     async fn send(&self, request: Request) -> Result<Reply, Broken> {
         let broken = |error: reqwest::Error| Broken(error.to_string());
         let answer = self.raw(request.method, &request.path, request.body, request.key);

@@ -97,6 +97,15 @@ fn hand_over(run: &mut Run, key: StepKey, whole: Option<u32>, outcome: Outcome) 
     }
 }
 
+/// A step's duration in milliseconds as its time in the queue and its time at work, whose sum it is.
+///
+/// Two clocks measure the duration and the work, each rounds, and one of them may be set: the work
+/// can come out longer than the step, and is then all of it.
+fn parts_of(duration_ms: u64, ran_ms: u64) -> (u64, u64) {
+    let ran_ms = ran_ms.min(duration_ms);
+    (duration_ms - ran_ms, ran_ms)
+}
+
 /// Ends an open step and forgets everything that it held; the flow hears nothing of it.
 fn end_step(
     turn: &mut Turn<'_>,
@@ -113,7 +122,7 @@ fn end_step(
     let seen = turn.run.task(number).and_then(|task| task.ran_ms);
     let ran = seen.or_else(|| Some(now.saturating_sub(step.delivered_ms?)));
     if let Some(ran_ms) = ran.filter(|_| !matches!(outcome, Outcome::Canceled(_))) {
-        let queued_ms = now.saturating_sub(step.scheduled_ms).saturating_sub(ran_ms);
+        let (queued_ms, ran_ms) = parts_of(now.saturating_sub(step.scheduled_ms), ran_ms);
         additions.put("queued_ms", Json::from_trusted(queued_ms.to_string()));
         additions.put("ran_ms", Json::from_trusted(ran_ms.to_string()));
     }
@@ -196,5 +205,17 @@ pub(crate) fn cancel_scope(turn: &mut Turn<'_>, scope: &ScopePath) {
 pub(crate) fn close_members(turn: &mut Turn<'_>, number: u32, reason: &str) {
     for member in members_of(turn.run, number) {
         close(turn, member, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parts_of;
+
+    #[test]
+    fn the_parts_of_a_duration_are_its_sum_also_where_two_clocks_round_apart() {
+        assert_eq!(parts_of(900, 300), (600, 300));
+        assert_eq!(parts_of(301, 302), (0, 301));
+        assert_eq!(parts_of(0, 302), (0, 0));
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::mcp::{
     answer::{Done, Trouble},
-    road::{Path, Road},
+    transport::{Path, Transport},
 };
 
 /// No arguments.
@@ -16,8 +16,8 @@ use crate::mcp::{
 #[serde(deny_unknown_fields)]
 pub(super) struct List {}
 
-pub(super) async fn list(road: &dyn Road, _: List) -> Result<Done, Trouble> {
-    let value = road.get(Path::new("/v1/blueprints")).await?;
+pub(super) async fn list(transport: &dyn Transport, _: List) -> Result<Done, Trouble> {
+    let value = transport.get(Path::new("/v1/blueprints")).await?;
     let names: Vec<&str> = items(&value).filter_map(|it| it["name"].as_str()).collect();
     let text = format!("{} blueprints: {}", names.len(), names.join(", "));
     Ok(Done::new(value, text))
@@ -32,13 +32,13 @@ pub(super) struct Get {
     source: Option<bool>,
 }
 
-pub(super) async fn get(road: &dyn Road, args: Get) -> Result<Done, Trouble> {
-    let blueprint = road.get(Path::new("/v1/blueprints").at(&args.name)).await?;
+pub(super) async fn get(transport: &dyn Transport, args: Get) -> Result<Done, Trouble> {
+    let blueprint = transport.get(Path::new("/v1/blueprints").at(&args.name)).await?;
     let mut value = json!({ "blueprint": blueprint });
     if args.source == Some(true) {
         let text = |key: &str| blueprint[key].as_str().unwrap_or_default();
         let path = Path::new("/v1/blueprints").at(text("name")).at(text("hash")).at("source");
-        let source = road.get(path).await?;
+        let source = transport.get(path).await?;
         value["files"] = source["files"].clone();
         value["entry"] = source["entry"].clone();
     }
@@ -58,9 +58,9 @@ pub(super) struct Check {
     entry: Option<String>,
 }
 
-pub(super) async fn check(road: &dyn Road, args: Check) -> Result<Done, Trouble> {
+pub(super) async fn check(transport: &dyn Transport, args: Check) -> Result<Done, Trouble> {
     let body = bundle(args.source, args.files, args.entry);
-    let value = road.post(Path::new("/v1/check"), &body).await?;
+    let value = transport.post(Path::new("/v1/check"), &body).await?;
     let count = value["findings"].as_array().map_or(0, Vec::len);
     let text = match value["ok"] == true {
         true => format!("it can run; {count} findings"),
@@ -82,9 +82,9 @@ pub(super) struct Save {
     entry: Option<String>,
 }
 
-pub(super) async fn save(road: &dyn Road, args: Save) -> Result<Done, Trouble> {
+pub(super) async fn save(transport: &dyn Transport, args: Save) -> Result<Done, Trouble> {
     let body = bundle(args.source, args.files, args.entry);
-    let value = road.put(Path::new("/v1/blueprints").at(&args.name), &body).await?;
+    let value = transport.put(Path::new("/v1/blueprints").at(&args.name), &body).await?;
     let text = format!("saved {} as {}", args.name, value["hash"].as_str().unwrap_or_default());
     Ok(Done::new(value, text))
 }

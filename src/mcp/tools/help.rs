@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::mcp::{
     answer::{Done, Trouble},
     docs,
-    road::{Path, Road},
+    transport::{Path, Transport},
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub(super) struct Search {
     limit: Option<u32>,
 }
 
-pub(super) async fn search(_: &dyn Road, args: Search) -> Result<Done, Trouble> {
+pub(super) async fn search(_: &dyn Transport, args: Search) -> Result<Done, Trouble> {
     let limit = args.limit.unwrap_or(4).clamp(1, 10) as usize;
     let found = docs::search(&args.query, limit);
     let text = match found.len() {
@@ -38,10 +38,10 @@ pub(super) async fn search(_: &dyn Road, args: Search) -> Result<Done, Trouble> 
 #[serde(deny_unknown_fields)]
 pub(super) struct Doctor {}
 
-pub(super) async fn doctor(road: &dyn Road, _: Doctor) -> Result<Done, Trouble> {
-    let host = road.get(Path::new("/readyz")).await?;
-    let you = road.get(Path::new("/v1/whoami")).await?;
-    let operators = road.get(Path::new("/v1/operators")).await?;
+pub(super) async fn doctor(transport: &dyn Transport, _: Doctor) -> Result<Done, Trouble> {
+    let host = transport.get(Path::new("/readyz")).await?;
+    let you = transport.get(Path::new("/v1/whoami")).await?;
+    let operators = transport.get(Path::new("/v1/operators")).await?;
     let text = format!("the host is {}, version {}", host["status"], host["version"]);
     Ok(Done::new(json!({ "host": host, "you": you, "operators": operators }), text))
 }

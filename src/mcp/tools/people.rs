@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::blueprints::items;
 use crate::mcp::{
     answer::{Done, Trouble, cut},
-    road::{Path, Road},
+    transport::{Path, Transport},
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -21,14 +21,14 @@ pub(super) struct Inbox {
     cursor: Option<String>,
 }
 
-pub(super) async fn inbox(road: &dyn Road, args: Inbox) -> Result<Done, Trouble> {
+pub(super) async fn inbox(transport: &dyn Transport, args: Inbox) -> Result<Done, Trouble> {
     let path = Path::new("/v1/tasks")
         .with("state", Some("open"))
         .with("kind", Some("human"))
         .with("run", args.run)
         .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
         .with("cursor", args.cursor);
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let lines: Vec<String> = items(&value)
         .map(|task| {
             let text = |key: &str| task[key].as_str().unwrap_or_default();
@@ -59,7 +59,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
     Value::deserialize(from).map(Some)
 }
 
-pub(super) async fn answer(road: &dyn Road, args: Answer) -> Result<Done, Trouble> {
+pub(super) async fn answer(transport: &dyn Transport, args: Answer) -> Result<Done, Trouble> {
     let mut body = json!({});
     for (key, value) in [
         ("output", args.output),
@@ -70,7 +70,7 @@ pub(super) async fn answer(road: &dyn Road, args: Answer) -> Result<Done, Troubl
             body[key] = value;
         }
     }
-    let value = road.post(Path::new("/v1/tasks").at(&args.task).at("answer"), &body).await?;
+    let value = transport.post(Path::new("/v1/tasks").at(&args.task).at("answer"), &body).await?;
     let text = format!("answered {}", args.task);
     Ok(Done::new(value, text))
 }

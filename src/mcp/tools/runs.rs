@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::blueprints::{bundle, items};
 use crate::mcp::{
     answer::{Done, Trouble, cut},
-    road::{Path, Road},
     tool::wait,
+    transport::{Path, Transport},
 };
 
 /// The maximum size of an artifact that is returned as text, in bytes.
@@ -36,7 +36,7 @@ pub(super) struct Start {
     idempotency_key: Option<String>,
 }
 
-pub(super) async fn start(road: &dyn Road, args: Start) -> Result<Done, Trouble> {
+pub(super) async fn start(transport: &dyn Transport, args: Start) -> Result<Done, Trouble> {
     let Start { blueprint, source, files, input, delegate, wait_seconds, idempotency_key } = args;
     let mut body = bundle(source, files, None);
     let given = [("blueprint", blueprint), ("delegate", delegate), ("wait", wait(wait_seconds))];
@@ -48,7 +48,7 @@ pub(super) async fn start(road: &dyn Road, args: Start) -> Result<Done, Trouble>
     if !input.is_null() {
         body["input"] = input;
     }
-    let value = road.post_once(Path::new("/v1/runs"), &body, idempotency_key).await?;
+    let value = transport.post_once(Path::new("/v1/runs"), &body, idempotency_key).await?;
     let text = told(&value);
     Ok(Done::new(value, text))
 }
@@ -66,13 +66,13 @@ pub(super) struct List {
     cursor: Option<String>,
 }
 
-pub(super) async fn list(road: &dyn Road, args: List) -> Result<Done, Trouble> {
+pub(super) async fn list(transport: &dyn Transport, args: List) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs")
         .with("status", args.status)
         .with("blueprint", args.blueprint)
         .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
         .with("cursor", args.cursor);
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let lines: Vec<String> = items(&value).map(told).collect();
     let text = format!("{} runs\n{}", lines.len(), lines.join("\n"));
     Ok(Done::new(value, text))
@@ -89,10 +89,10 @@ pub(super) struct Get {
     until: Option<String>,
 }
 
-pub(super) async fn get(road: &dyn Road, args: Get) -> Result<Done, Trouble> {
+pub(super) async fn get(transport: &dyn Transport, args: Get) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs").at(&args.run);
     let path = path.with("wait", wait(args.wait_seconds)).with("until", args.until);
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let text = told(&value);
     Ok(Done::new(value, text))
 }
@@ -108,13 +108,13 @@ pub(super) struct Steps {
     cursor: Option<String>,
 }
 
-pub(super) async fn steps(road: &dyn Road, args: Steps) -> Result<Done, Trouble> {
+pub(super) async fn steps(transport: &dyn Transport, args: Steps) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs")
         .at(&args.run)
         .at("steps")
         .with("limit", Some(args.limit.unwrap_or(50).clamp(1, 100)))
         .with("cursor", args.cursor);
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let text = format!("{} steps of {}", items(&value).count(), args.run);
     Ok(Done::new(value, text))
 }
@@ -128,9 +128,9 @@ pub(super) struct Step {
     step: u32,
 }
 
-pub(super) async fn step(road: &dyn Road, args: Step) -> Result<Done, Trouble> {
+pub(super) async fn step(transport: &dyn Transport, args: Step) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs").at(&args.run).at("steps").at(&args.step.to_string());
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let text = format!("step {} of {}: {}", args.step, args.run, word(&value, "status"));
     Ok(Done::new(value, text))
 }
@@ -161,23 +161,23 @@ pub(super) struct Control {
     payload: Option<Value>,
 }
 
-pub(super) async fn control(road: &dyn Road, args: Control) -> Result<Done, Trouble> {
+pub(super) async fn control(transport: &dyn Transport, args: Control) -> Result<Done, Trouble> {
     let Control { run, action, reason, signal, payload } = args;
     let at = || Path::new("/v1/runs").at(&run);
     let reason = reason.map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
     match (action, signal) {
-        (Action::Pause, _) => road.post(at().at("pause"), &reason).await?,
-        (Action::Cancel, _) => road.post(at().at("cancel"), &reason).await?,
-        (Action::Resume, _) => road.post(at().at("resume"), &json!({})).await?,
+        (Action::Pause, _) => transport.post(at().at("pause"), &reason).await?,
+        (Action::Cancel, _) => transport.post(at().at("cancel"), &reason).await?,
+        (Action::Resume, _) => transport.post(at().at("resume"), &json!({})).await?,
         (Action::Signal, Some(name)) => {
             let payload = payload.unwrap_or(Value::Bool(true));
-            road.post(at().at("signals").at(&name), &payload).await?
+            transport.post(at().at("signals").at(&name), &payload).await?
         }
         (Action::Signal, None) => {
             return Err(Trouble::Arguments("a signal needs `signal`, its name".to_owned()));
         }
     };
-    let run = road.get(at()).await?;
+    let run = transport.get(at()).await?;
     let text = told(&run);
     Ok(Done::new(json!({ "run": run }), text))
 }
@@ -197,7 +197,7 @@ pub(super) struct Fork {
     input_patch: Option<Value>,
 }
 
-pub(super) async fn fork(road: &dyn Road, args: Fork) -> Result<Done, Trouble> {
+pub(super) async fn fork(transport: &dyn Transport, args: Fork) -> Result<Done, Trouble> {
     let Fork { run, from_step, blueprint, source, input_patch } = args;
     let mut body = bundle(source, None, None);
     body["from_step"] = from_step.into();
@@ -206,7 +206,7 @@ pub(super) async fn fork(road: &dyn Road, args: Fork) -> Result<Done, Trouble> {
             body[key] = value;
         }
     }
-    let value = road.post(Path::new("/v1/runs").at(&run).at("fork"), &body).await?;
+    let value = transport.post(Path::new("/v1/runs").at(&run).at("fork"), &body).await?;
     let text = told(&value);
     Ok(Done::new(value, text))
 }
@@ -222,9 +222,9 @@ pub(super) struct Query {
     argument: Option<Value>,
 }
 
-pub(super) async fn query(road: &dyn Road, args: Query) -> Result<Done, Trouble> {
+pub(super) async fn query(transport: &dyn Transport, args: Query) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs").at(&args.run).at("query").at(&args.name);
-    let value = road.get(path.with("argument", args.argument)).await?;
+    let value = transport.get(path.with("argument", args.argument)).await?;
     let text = format!("the run's answer to {}", args.name);
     Ok(Done::new(json!({ "value": value }), text))
 }
@@ -238,15 +238,16 @@ pub(super) struct Artifact {
     artifact: Option<String>,
 }
 
-pub(super) async fn artifact(road: &dyn Road, args: Artifact) -> Result<Done, Trouble> {
+pub(super) async fn artifact(transport: &dyn Transport, args: Artifact) -> Result<Done, Trouble> {
     match (args.run, args.artifact) {
         (Some(run), None) => {
-            let value = road.get(Path::new("/v1/runs").at(&run).at("artifacts")).await?;
+            let value = transport.get(Path::new("/v1/runs").at(&run).at("artifacts")).await?;
             let text = format!("{} artifacts of {run}", items(&value).count());
             Ok(Done::new(json!({ "items": value["items"] }), text))
         }
         (None, Some(artifact)) => {
-            let reply = road.ask("GET", Path::new("/v1/artifacts").at(&artifact), None).await?;
+            let reply =
+                transport.ask("GET", Path::new("/v1/artifacts").at(&artifact), None).await?;
             let mut value = json!({ "artifact": artifact, "bytes": reply.body.len() });
             let text = match std::str::from_utf8(&reply.body) {
                 Ok(text) => {

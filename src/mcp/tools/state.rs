@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::blueprints::items;
 use crate::mcp::{
     answer::{Done, Trouble},
-    road::{Path, Road},
+    transport::{Path, Transport},
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub(super) struct Search {
     cursor: Option<String>,
 }
 
-pub(super) async fn search(road: &dyn Road, args: Search) -> Result<Done, Trouble> {
+pub(super) async fn search(transport: &dyn Transport, args: Search) -> Result<Done, Trouble> {
     let path = Path::new("/v1/state")
         .at(&args.scope)
         .with("q", args.q)
@@ -38,7 +38,7 @@ pub(super) async fn search(road: &dyn Road, args: Search) -> Result<Done, Troubl
         .with("relation", args.relation)
         .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
         .with("cursor", args.cursor);
-    let value = road.get(path).await?;
+    let value = transport.get(path).await?;
     let text = format!("{} keys of {}", items(&value).count(), args.scope);
     Ok(Done::new(value, text))
 }
@@ -52,8 +52,8 @@ pub(super) struct Get {
     key: String,
 }
 
-pub(super) async fn get(road: &dyn Road, args: Get) -> Result<Done, Trouble> {
-    let value = road.get(Path::new("/v1/state").at(&args.scope).at(&args.key)).await?;
+pub(super) async fn get(transport: &dyn Transport, args: Get) -> Result<Done, Trouble> {
+    let value = transport.get(Path::new("/v1/state").at(&args.scope).at(&args.key)).await?;
     let text = format!("{} of {}", args.key, args.scope);
     Ok(Done::new(value, text))
 }
@@ -73,7 +73,7 @@ pub(super) struct Set {
     if_revision: Option<u64>,
 }
 
-pub(super) async fn set(road: &dyn Road, args: Set) -> Result<Done, Trouble> {
+pub(super) async fn set(transport: &dyn Transport, args: Set) -> Result<Done, Trouble> {
     let mut body = json!({ "value": args.value });
     for (key, value) in [
         ("reduce", args.reduce.map(Value::from)),
@@ -83,7 +83,7 @@ pub(super) async fn set(road: &dyn Road, args: Set) -> Result<Done, Trouble> {
             body[key] = value;
         }
     }
-    let value = road.put(Path::new("/v1/state").at(&args.scope).at(&args.key), &body).await?;
+    let value = transport.put(Path::new("/v1/state").at(&args.scope).at(&args.key), &body).await?;
     let text = format!("wrote {} of {}", args.key, args.scope);
     Ok(Done::new(value, text))
 }

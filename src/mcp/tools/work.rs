@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::blueprints::items;
 use crate::mcp::{
     answer::{Done, Trouble, cut},
-    road::{Path, Road},
     tool::{LONGEST_WAIT_S, wait},
+    transport::{Path, Transport},
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -20,14 +20,14 @@ pub(super) struct Open {
     ttl: Option<String>,
 }
 
-pub(super) async fn open(road: &dyn Road, args: Open) -> Result<Done, Trouble> {
+pub(super) async fn open(transport: &dyn Transport, args: Open) -> Result<Done, Trouble> {
     let operator = args.operator.as_deref().unwrap_or("main-ai");
     let mut body = json!({ "direct": true });
     if let Some(ttl) = args.ttl {
         body["ttl"] = ttl.into();
     }
     let path = Path::new("/v1/operators").at(operator).at("sessions");
-    let opened = road.post(path, &body).await?;
+    let opened = transport.post(path, &body).await?;
     // Its token stays here: the one that opened a session speaks for it.
     let value = json!({ "session": opened["session"], "expires_at": opened["expires_at"] });
     let text = format!("session {} as {operator}; call next_task with it", opened["session"]);
@@ -39,8 +39,8 @@ pub(super) async fn open(road: &dyn Road, args: Open) -> Result<Done, Trouble> {
 #[serde(deny_unknown_fields)]
 pub(super) struct List {}
 
-pub(super) async fn list(road: &dyn Road, _: List) -> Result<Done, Trouble> {
-    let value = road.get(Path::new("/v1/sessions")).await?;
+pub(super) async fn list(transport: &dyn Transport, _: List) -> Result<Done, Trouble> {
+    let value = transport.get(Path::new("/v1/sessions")).await?;
     let text = format!("{} sessions", items(&value).count());
     Ok(Done::new(value, text))
 }
@@ -56,12 +56,12 @@ pub(super) struct Next {
     wait_seconds: Option<u32>,
 }
 
-pub(super) async fn next(road: &dyn Road, args: Next) -> Result<Done, Trouble> {
-    let at = session(road, args.session).await?;
+pub(super) async fn next(transport: &dyn Transport, args: Next) -> Result<Done, Trouble> {
+    let at = session(transport, args.session).await?;
     let seconds = args.wait_seconds.unwrap_or(LONGEST_WAIT_S);
     let poll = async |seconds: u32| {
         let path = at.path("next").with("after", args.after).with("wait", wait(Some(seconds)));
-        road.post(path, &json!({})).await
+        transport.post(path, &json!({})).await
     };
     let mut polled = match args.after {
         Some(_) => poll(seconds).await?,
@@ -69,7 +69,7 @@ pub(super) async fn next(road: &dyn Road, args: Next) -> Result<Done, Trouble> {
     };
     if args.after.is_none() && items(&polled).next().is_none() {
         // The client does not know where it was: what it acknowledged and did not do comes again.
-        let all = road.get(at.path("tasks")).await?;
+        let all = transport.get(at.path("tasks")).await?;
         if let Some(task) = items(&all).next() {
             let mut task = task.clone();
             task["task"] = task["id"].clone();
@@ -90,7 +90,7 @@ pub(super) async fn next(road: &dyn Road, args: Next) -> Result<Done, Trouble> {
     };
     if kind == "task" && task["prompt"].is_null() {
         // The prompt is too large for a frame, or the session is not a direct one.
-        let all = road.get(at.path("tasks")).await?;
+        let all = transport.get(at.path("tasks")).await?;
         if let Some(full) = items(&all).find(|it| it["id"] == task["task"]) {
             for key in ["system", "prompt", "input", "output_schema"] {
                 if !full[key].is_null() {
@@ -138,8 +138,8 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
     Value::deserialize(from).map(Some)
 }
 
-pub(super) async fn report(road: &dyn Road, args: Report) -> Result<Done, Trouble> {
-    let at = session(road, args.session).await?;
+pub(super) async fn report(transport: &dyn Transport, args: Report) -> Result<Done, Trouble> {
+    let at = session(transport, args.session).await?;
     let mut body = json!({ "task": args.task });
     let retryable = args.retryable.unwrap_or(false);
     let error = args.error.map(|it| json!({ "message": it, "retryable": retryable }));
@@ -156,7 +156,7 @@ pub(super) async fn report(road: &dyn Road, args: Report) -> Result<Done, Troubl
             body[key] = value;
         }
     }
-    let value = road.post(at.path("report"), &body).await?;
+    let value = transport.post(at.path("report"), &body).await?;
     let text = match value["repeated"] == true {
         true => "the same report had been accepted before; call next_task",
         false => "accepted; call next_task",
@@ -175,13 +175,13 @@ pub(super) struct Decline {
     reason: Option<String>,
 }
 
-pub(super) async fn decline(road: &dyn Road, args: Decline) -> Result<Done, Trouble> {
-    let at = session(road, args.session).await?;
+pub(super) async fn decline(transport: &dyn Transport, args: Decline) -> Result<Done, Trouble> {
+    let at = session(transport, args.session).await?;
     let mut body = json!({ "task": args.task });
     if let Some(reason) = args.reason {
         body["reason"] = reason.into();
     }
-    road.post(at.path("decline"), &body).await?;
+    transport.post(at.path("decline"), &body).await?;
     Ok(Done::new(json!({ "task": args.task }), "declined; call next_task"))
 }
 
@@ -198,13 +198,13 @@ pub(super) struct Progress {
     percent: Option<f64>,
 }
 
-pub(super) async fn progress(road: &dyn Road, args: Progress) -> Result<Done, Trouble> {
-    let at = session(road, args.session).await?;
+pub(super) async fn progress(transport: &dyn Transport, args: Progress) -> Result<Done, Trouble> {
+    let at = session(transport, args.session).await?;
     let mut body = json!({ "task": args.task, "text": args.text });
     if let Some(percent) = args.percent {
         body["percent"] = percent.into();
     }
-    road.post(at.path("progress"), &body).await?;
+    transport.post(at.path("progress"), &body).await?;
     Ok(Done::new(json!({ "task": args.task }), "shown"))
 }
 
@@ -221,10 +221,10 @@ pub(super) struct Ask {
     data: Option<Value>,
 }
 
-pub(super) async fn ask(road: &dyn Road, args: Ask) -> Result<Done, Trouble> {
-    let at = session(road, args.session).await?;
+pub(super) async fn ask(transport: &dyn Transport, args: Ask) -> Result<Done, Trouble> {
+    let at = session(transport, args.session).await?;
     let body = json!({ "task": args.task, "question": args.question, "data": args.data });
-    road.post(at.path("escalate"), &body).await?;
+    transport.post(at.path("escalate"), &body).await?;
     let text = format!("asked: {}; wait with next_task", cut(&args.question, 200));
     Ok(Done::new(json!({ "task": args.task }), text))
 }
@@ -239,11 +239,11 @@ impl At {
 }
 
 /// Returns the named session, or the one whose own token the client has.
-async fn session(road: &dyn Road, named: Option<String>) -> Result<At, Trouble> {
+async fn session(transport: &dyn Transport, named: Option<String>) -> Result<At, Trouble> {
     if let Some(named) = named {
         return Ok(At(named));
     }
-    let who = road.get(Path::new("/v1/whoami")).await?;
+    let who = transport.get(Path::new("/v1/whoami")).await?;
     let own = who["session"].as_str().map(|own| At(own.to_owned()));
     own.ok_or_else(|| {
         Trouble::Arguments(

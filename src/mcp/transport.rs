@@ -32,7 +32,7 @@ pub struct Reply {
 
 /// Sends requests to the API with the credential of one client.
 #[async_trait]
-pub trait Road: Send + Sync {
+pub trait Transport: Send + Sync {
     /// Sends a request and returns its answer, whatever its status is.
     async fn send(&self, request: Request) -> Result<Reply, Broken>;
 }
@@ -75,7 +75,7 @@ fn encode(text: &str, to: &mut String) {
     }
 }
 
-impl dyn Road + '_ {
+impl dyn Transport + '_ {
     /// Sends a GET.
     pub(super) async fn get(&self, path: Path) -> Result<Value, Trouble> {
         json(self.ask("GET", path, None).await?)
