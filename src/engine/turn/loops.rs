@@ -78,6 +78,7 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         recorded: 0,
         held: BTreeSet::new(),
         broken: None,
+        allowed: None,
         came: 0,
     })
 }
