@@ -11,7 +11,8 @@ use crate::{
 /// How much of what a run waits for is named in a line.
 const NAMED: usize = 3;
 
-/// Whether only people can move the run: it waits for nothing that comes by itself.
+/// Whether only people can move the run: it waits for nothing that comes by itself. A task that
+/// somebody has to do something for names the command: an answer, a worker, a session.
 pub fn only_people_left(run: &RunView) -> bool {
     let rests = match run.status {
         RunStatus::Waiting | RunStatus::Paused => true,
@@ -25,17 +26,33 @@ pub fn only_people_left(run: &RunView) -> bool {
     rests
         && !run.waiting_on.is_empty()
         && run.waiting_on.iter().all(|on| match on.kind.as_str() {
-            "task" => on.what.ends_with("(human)"),
+            "task" => is_for_somebody(on),
             "signal" => on.until.is_none(),
             "resume" => true,
             _ => false,
         })
 }
 
+/// Whether a task waits for a person, for a worker that nobody has started, or for a session that
+/// nobody has connected.
+fn is_for_somebody(on: &WaitingOn) -> bool {
+    let starts = |with: &str| on.command.as_deref().is_some_and(|it| it.starts_with(with));
+    on.what.ends_with("(human)")
+        || on.what.ends_with(WaitingOn::NO_WORKER)
+        || starts("moonswarm seat ")
+        || starts("moonswarm sessions open ")
+}
+
 /// What a run waits for, in a few words.
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
-        "task" => format!("an answer to {}", on.what.trim_end_matches(" (human)")),
+        "task" if on.what.ends_with(" (human)") => {
+            format!("an answer to {}", on.what.trim_end_matches(" (human)"))
+        }
+        "task" => match on.command.as_deref() {
+            Some(command) => format!("{}; start it with `{command}`", on.what),
+            None => on.what.clone(),
+        },
         "resume" => "somebody to resume it".to_owned(),
         _ => on.what.clone(),
     };
@@ -127,6 +144,13 @@ mod tests {
         assert!(!only_people_left(&waiting(&[("task", "coder (queue)", None)])));
         assert!(!only_people_left(&waiting(&[("signal", "\"go\"", Some("later"))])));
         assert!(!only_people_left(&waiting(&[])));
+        let nobody = format!("coder (queue){}", WaitingOn::NO_WORKER);
+        assert!(only_people_left(&waiting(&[ship, ("task", &nobody, None)])));
+        let mut away =
+            waiting(&[("task", "coder (main-ai) for session ses_a, which is closed", None)]);
+        assert!(!only_people_left(&away));
+        away.waiting_on[0].command = Some("moonswarm seat run_a main-ai <session>".into());
+        assert!(only_people_left(&away));
         let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
         assert!(!only_people_left(&running));
     }

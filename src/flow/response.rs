@@ -12,6 +12,8 @@
 //! | calling | a person approved | the call starts; otherwise it fails as `human_rejected` |
 //! | calling | all calls | ask the model again, with every output and every failure |
 //! | flushing | all writes of old turns | compact, unless a required write failed |
+//! | recalling | the read of a session's conversation | ask the model, with it |
+//! | keeping | the write of it | done; if another loop was faster, recall it again |
 //!
 //! Turns, calls, repetitions, failures in a row and cost are checked against their limits before
 //! anything starts. Watchers are warned before a limit is reached. The driver owns time. The same
@@ -20,11 +22,13 @@
 mod budget;
 mod call;
 mod compact;
+mod conversation;
 mod settings;
 mod turn;
 
 use serde_json::{Value, json};
 
+pub use conversation::{Conversation, Remembered};
 pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
 pub use turn::{Begin, Call, Judge, Moment, Stop, Sums, Turn, Verdict};
 
@@ -64,6 +68,7 @@ pub struct ResponseFlow {
     /// The turn for which the rules have been evaluated.
     ruled: Option<u32>,
     warned: Warned,
+    recalled: conversation::Recalled,
     events: Vec<LifecycleEvent>,
 }
 
@@ -80,6 +85,8 @@ enum Stage {
     New,
     Listing,
     Ready,
+    Recalling { place: usize },
+    Keeping { place: usize, value: Json, end: ModelEnd },
     Asking { place: usize },
     Flushing { first: usize, cut: usize },
     Compacting { place: usize, cut: usize },
@@ -131,6 +138,7 @@ impl ResponseFlow {
             looked_at: None,
             ruled: None,
             warned: Warned::default(),
+            recalled: conversation::Recalled::default(),
             events: Vec::new(),
         }
     }
@@ -138,6 +146,11 @@ impl ResponseFlow {
     /// Returns the number of steps started so far, which is the place of the next.
     pub fn begun(&self) -> usize {
         self.places.len()
+    }
+
+    /// Returns the settings of the loop.
+    pub fn settings(&self) -> &LoopSettings {
+        &self.settings
     }
 
     /// Returns the totals of the loop.
@@ -157,9 +170,7 @@ impl ResponseFlow {
 
     /// Returns the conversation for the next request to the model.
     pub fn conversation(&self) -> Vec<Value> {
-        let summary = self.summary.as_deref().map(summary_item);
-        let own = self.own[self.from..].iter().map(|own| own.item.clone());
-        self.start.iter().cloned().chain(summary).chain(own).collect()
+        self.seen_until(self.own.len())
     }
 
     /// Records the outcome of a started step. `used` includes the usage of everything below it.
@@ -168,10 +179,16 @@ impl ResponseFlow {
         let Some(open @ None) = self.places.get_mut(place) else { return };
         *open = Some(outcome);
         self.sums.used.add(used);
-        if let Stage::Asking { place: asked } = self.stage
-            && asked == place
-        {
+        let (is_asked, is_summed_up) = match self.stage {
+            Stage::Asking { place: asked } => (asked == place, false),
+            Stage::Compacting { place: asked, .. } => (false, asked == place),
+            _ => (false, false),
+        };
+        if is_asked {
             self.window = used.tokens();
+        }
+        if is_asked || is_summed_up {
+            self.tell_cost(used);
         }
     }
 
@@ -224,8 +241,14 @@ impl ResponseFlow {
             }
             Stage::Listing if self.places.iter().any(Option::is_none) => Ok(Some(Turn::Wait)),
             Stage::Listing => self.listed(judge),
-            Stage::Ready => self.ready(judge),
-            Stage::Asking { place } | Stage::Compacting { place, .. }
+            Stage::Ready => match self.recall() {
+                Some(turn) => Ok(Some(turn)),
+                None => self.ready(judge),
+            },
+            Stage::Asking { place }
+            | Stage::Compacting { place, .. }
+            | Stage::Recalling { place }
+            | Stage::Keeping { place, .. }
                 if !matches!(self.places.get(*place), Some(Some(_))) =>
             {
                 Ok(Some(Turn::Wait))
@@ -233,6 +256,14 @@ impl ResponseFlow {
             Stage::Asking { place } => {
                 let place = *place;
                 self.replied(place, judge)
+            }
+            Stage::Recalling { place } => {
+                let place = *place;
+                self.recollected(place)
+            }
+            Stage::Keeping { place, value, end } => {
+                let (place, value, end) = (*place, value.clone(), *end);
+                self.kept(place, value, end)
             }
             Stage::Flushing { first, .. } if self.places[*first..].iter().any(Option::is_none) => {
                 Ok(Some(Turn::Wait))
@@ -359,8 +390,7 @@ impl ResponseFlow {
         }
         match judge.output(text) {
             Ok(value) => {
-                self.stage = Stage::Over;
-                Ok(Some(Turn::Done { value, end: ModelEnd::Complete }))
+                Ok(Some(self.done(value, ModelEnd::Complete)))
             }
             Err(why) if !self.repaired => {
                 self.repaired = true;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    End, Frame, Held, Link, Method, Note, Outlook, Seat, Spawn,
+    End, Fallback, Frame, Held, Link, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
     place::{Key, Place},
 };
@@ -77,6 +77,8 @@ pub struct Hub {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Whom the tasks of a closed session go to, the first that there is.
+    fallback: Vec<Fallback>,
     sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
     places: HashMap<Ticket, Place>,
@@ -88,6 +90,13 @@ struct Inner {
 }
 
 impl Hub {
+    /// Returns a hub without sessions that gives the tasks of a closed session to others, in this
+    /// order; in none, they wait.
+    pub fn falling_back(order: &[Fallback]) -> Self {
+        let inner = Inner { fallback: order.to_vec(), ..Inner::default() };
+        Self { inner: Mutex::new(inner), ..Self::default() }
+    }
+
     /// Restores sessions and frames from the store.
     pub fn load(&self, sessions: Vec<SessionRow>, frames: Vec<FrameRow>) {
         let mut inner = self.lock();
@@ -492,17 +501,33 @@ impl Inner {
     /// | a holder of the seat | the holder, or no session |
     /// | neither, and a session of the operator started it | that session |
     /// | none of these | the only session of the operator, if there is exactly one |
+    ///
+    /// Where the session that the first two rows name is closed, the order of [`Fallback`] decides.
     fn resolve(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
-        let open = |id: &SessionId| self.sessions.get(id);
-        if let Some(named) = seat.delegate.as_ref().or(seat.holder.as_ref()) {
-            return open(named).map(|_| named.clone());
+        let open = |id: &&SessionId| self.sessions.contains_key(*id);
+        let Some(named) = seat.delegate.as_ref().or(seat.holder.as_ref()) else {
+            return self.starter(operator, seat).or_else(|| self.only(operator));
+        };
+        if open(&named) {
+            return Some(named.clone());
         }
-        let starter = seat.starter.as_ref();
-        let own = starter.filter(|id| open(id).is_some_and(|it| it.row.operator == operator));
-        own.cloned().or_else(|| match self.operators.get(operator) {
-            Some(sessions) if sessions.len() == 1 => sessions.first().cloned(),
-            Some(_) | None => None,
+        self.fallback.iter().find_map(|fallback| match fallback {
+            Fallback::Seat => seat.holder.as_ref().filter(open).cloned(),
+            Fallback::Starter => self.starter(operator, seat),
+            Fallback::Only => self.only(operator),
         })
+    }
+
+    /// The session that started a run, if it is open and of the operator.
+    fn starter(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
+        let starter = seat.starter.as_ref()?;
+        (self.sessions.get(starter)?.row.operator == operator).then(|| starter.clone())
+    }
+
+    /// The only open session of an operator.
+    fn only(&self, operator: &str) -> Option<SessionId> {
+        let sessions = self.operators.get(operator)?;
+        sessions.first().filter(|_| sessions.len() == 1).cloned()
     }
 
     fn place(&mut self, spawn: Spawn) {

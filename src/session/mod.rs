@@ -20,5 +20,5 @@ pub use frame::{Frame, Method, Note};
 pub use hub::{Hub, Looks, SessionError};
 pub use link::{End, Link};
 pub use mailbox::{Held, MOST_OPEN};
-pub use place::{Outlook, Seat, Spawn};
+pub use place::{EVERY, Fallback, Outlook, Seat, Spawn};
 pub use scribe::Scribe;

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::protocol::{SessionId, TaskId, Ticket};
+
+/// The operator under which the history of a run keeps who its delegate is, once that has changed.
+/// No operator has this name.
+pub const EVERY: &str = "*";
 
 /// The candidates that a run names for a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +19,18 @@ pub struct Seat {
     pub holder: Option<SessionId>,
     /// The session that started the run.
     pub starter: Option<SessionId>,
+}
+
+/// Who has the tasks of a delegate, or of the holder of a seat, whose session is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// The holder of the operator's seat, for a run whose delegate is gone.
+    Seat,
+    /// The session that started the run, if it is one of the operator.
+    Starter,
+    /// The only open session of the operator.
+    Only,
 }
 
 /// An attempt that is to be given to a session.

@@ -56,7 +56,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: RunMsg) {
         RunMsg::Wait(waiter) => {
             turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
             turn.run.waiters.push(waiter);
-            watchers::answer_waiters(turn.run);
+            watchers::answer_waiters(turn.run, turn.shared);
         }
         RunMsg::Subscribe(subscriber, reply) => {
             // What is on its way to the disk was not made an event: nobody watched. The new

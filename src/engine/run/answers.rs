@@ -4,6 +4,7 @@ use crate::{
     engine::{
         EngineError,
         run::{reply::ReplyTo, resident::Run},
+        turn::seats,
         view,
     },
     journal::{Outcome, RunState},
@@ -23,7 +24,7 @@ pub(crate) fn closed(run: &Run) -> EngineError {
 pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     let mut view = view::run(&run.header);
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
-    view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
+    view.delegate = seats::delegate_of(run).map(|session| session.0);
     view.seats = view::seats(run.chain.seats());
     view.usage = crate::engine::view::spent::view(run.chain.spent());
     if run.ends_on_its_way() {

@@ -6,6 +6,7 @@ use crate::{
     flow::response::Begin,
     journal::{ScopePath, StepKey, Usage},
     protocol::{Failure, Json, failure::kind},
+    session::EVERY,
 };
 
 pub(crate) fn member_key(composite: &StepKey, place: usize) -> StepKey {
@@ -121,5 +122,6 @@ pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
 
 /// Returns the epoch of an operator's seat in a run; 0 if nobody has taken it.
 pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
-    run.chain.seats().get(operator).map_or(0, |held| held.epoch)
+    let seats = run.chain.seats();
+    seats.get(EVERY).or_else(|| seats.get(operator)).map_or(0, |held| held.epoch)
 }

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::{
     blueprint::Does,
-    engine::run::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop},
+    engine::run::model_loop::{APPROVE, COMPACT, FLUSH, KEEP, OpenLoop, RECALL},
     flow::{
-        Part, StateOp, TaskOpts, TaskRequest,
+        Part, SetOpts, StateOp, TaskOpts, TaskRequest,
         response::{Begin, Call, Turn},
     },
     journal::{Outcome, Usage},
@@ -65,6 +65,13 @@ impl OpenLoop {
                 let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
                 TaskRequest { part: Some(Box::new(part)), ..request }
             }
+            Begin::Recall | Begin::Keep => {
+                let name = if self.begun[place] == Begin::Recall { RECALL } else { KEEP };
+                let key = self.flow.settings().conversation.as_ref().map(|it| it.key.clone());
+                let part = own(StepKind::Local, name, json!({ "key": key }).into());
+                let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
             Begin::List { server } => {
                 let part = own(StepKind::Local, server, Json::null());
                 let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
@@ -80,6 +87,24 @@ impl OpenLoop {
         let items = self.flow.turn_items(turn);
         let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
         StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
+    }
+
+    /// Returns the operation on the conversation of the session, and its scope.
+    pub(crate) fn conversation_op(&self, begin: &Begin) -> Option<(String, StateOp)> {
+        let conversation = self.flow.settings().conversation.as_ref()?;
+        let key = conversation.key.clone();
+        let op = match begin {
+            Begin::Recall => StateOp::Get { key },
+            _ => StateOp::Set {
+                key,
+                value: Json::encode(&self.flow.remembered()).expect("items are plain data"),
+                opts: Some(Box::new(SetOpts {
+                    if_revision: Some(self.flow.recalled_revision()),
+                    ..SetOpts::default()
+                })),
+            },
+        };
+        Some((conversation.scope.clone(), op))
     }
 
     /// Returns the time of the warning and the time limit, in milliseconds from the start.
@@ -171,6 +196,8 @@ impl OpenLoop {
             Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
             Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
             Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
+            Some(Begin::Recall) => kind == StepKind::Local && name == RECALL,
+            Some(Begin::Keep) => kind == StepKind::Local && name == KEEP,
             Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
             Some(Begin::List { server }) => kind == StepKind::Local && name == server,
             Some(Begin::Call(call) | Begin::Refuse(call, _)) => {

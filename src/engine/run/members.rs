@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::run::{composite::OpenComposite, model_loop::OpenLoop},
+    engine::run::{
+        composite::OpenComposite,
+        model_loop::{OpenLoop, RECALL},
+    },
     journal::{Decision, Entry, Fact, Outcome, Usage},
     protocol::StepKind,
 };
@@ -72,6 +75,16 @@ impl Members {
         uses(known, whole, Some(&used));
         let ended = Event::Ended { place, outcome: outcome.clone(), used };
         self.loops.entry(whole).or_default().push(ended);
+    }
+
+    /// Returns true if a loop asked its model without having read a conversation.
+    pub(crate) fn asked_without_recall(&self, number: u32) -> bool {
+        let began = self.loops.get(&number).into_iter().flatten().find_map(|event| match event {
+            Event::Began { kind: StepKind::ModelCall, .. } => Some(true),
+            Event::Began { name, .. } if name == RECALL => Some(false),
+            _ => None,
+        });
+        began.unwrap_or_default()
     }
 
     /// Replays the events of a loop's parts, in their original order.

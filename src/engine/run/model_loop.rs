@@ -40,5 +40,11 @@ pub(crate) const APPROVE: &str = "approve";
 /// The name of a step in which a model summarizes.
 pub(crate) const COMPACT: &str = "compact";
 
+/// The name of a step that reads the conversation of a session.
+pub(crate) const RECALL: &str = "recall";
+
+/// The name of a step that writes the conversation of a session.
+pub(crate) const KEEP: &str = "keep";
+
 /// The name of a step that writes a turn to state.
 pub(crate) const FLUSH: &str = "flush";

@@ -107,23 +107,15 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         crate::engine::turn::waiting::wake_at(turn.run, &turn.shared.clock)
     };
     let waiting_on = match status {
-        RunStatus::Waiting | RunStatus::Paused => crate::engine::turn::waiting::describe(
-            turn.run,
-            status,
-            &turn.shared.sessions,
-            &turn.shared.clock,
-        ),
+        RunStatus::Waiting | RunStatus::Paused => {
+            crate::engine::turn::waiting::describe(turn.run, status, turn.shared)
+        }
         RunStatus::Running | RunStatus::Compensating
             if !turn.run.open.is_empty()
                 || turn.run.chain.paused().is_some()
                 || turn.run.account.parked =>
         {
-            crate::engine::turn::waiting::describe(
-                turn.run,
-                status,
-                &turn.shared.sessions,
-                &turn.shared.clock,
-            )
+            crate::engine::turn::waiting::describe(turn.run, status, turn.shared)
         }
         _ => None,
     };

@@ -87,6 +87,11 @@ fn begin_parts(turn: &mut Turn<'_>, number: u32) {
                 let (scope, asked) = (open.flush_scope.clone(), open.flush_op(at));
                 schedule_state_call(turn, &key, request, scope.as_deref(), asked);
             }
+            begin @ (Begin::Recall | Begin::Keep) => {
+                let Some(open) = turn.run.model_loop(number) else { return };
+                let Some((scope, asked)) = open.conversation_op(&begin) else { return };
+                schedule_state_call(turn, &key, request, Some(&scope), asked);
+            }
             Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } | Begin::Approve(_) => {
                 tasks::schedule_task(turn, key, request);
             }

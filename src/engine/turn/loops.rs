@@ -41,15 +41,18 @@ use crate::{
     flow::{
         StepOp,
         response::{
-            Approve, Begin, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, user_message,
+            Approve, Begin, Conversation, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, user_message,
         },
     },
     journal::{Outcome, StepKey},
     protocol::{
         BudgetEvent, DurationMs, EventSource, ExitReason, Failure, LifecycleEvent, ModelAsk,
-        ObservableEvent, OperatorId, Scope, WorkflowId, failure::kind,
+        ObservableEvent, OperatorId, Scope, SessionId, WorkflowId, failure::kind,
     },
 };
+
+/// What the keys of conversations begin with, in the scope of their session.
+const CONVERSATION: &str = "conversation/";
 
 /// Whether a prepared task is a loop.
 pub(crate) fn is_loop(shared: &Arc<Shared>, task: &OpenTask) -> bool {
@@ -115,6 +118,12 @@ fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> 
         let scope = named.and_then(|it| it.parse().ok()).unwrap_or(own);
         let keys = format!("{}{}/{number}/", flush.prefix, agent.name());
         Flush { scope, keys, required: flush.required }
+    });
+    // A caller that brings the items has the conversation.
+    let session = request.opts.session.as_deref().filter(|_| asked.is_none());
+    settings.conversation = session.map(|session| Conversation {
+        scope: Scope::Session(SessionId::from(session)).to_string(),
+        key: format!("{CONVERSATION}{}", agent.name()),
     });
     Ok(OpenLoop {
         flush_scope: declared.and_then(|flush| flush.scope.clone()),
@@ -197,6 +206,10 @@ pub(crate) fn take_up_loop(turn: &mut Turn<'_>, number: u32, task: OpenTask, mem
             return;
         }
     };
+    if members.asked_without_recall(number) {
+        // Of an earlier release, whose loops had no conversations.
+        open.flow.forget_conversation();
+    }
     members.replay_loop(number, &mut open);
     open.flow.take_events();
     if let (Some((near_ms, max_ms)), Some(step)) = (open.times(), turn.run.chain.step(number)) {
@@ -225,6 +238,9 @@ pub(crate) fn take_up_state_call(turn: &mut Turn<'_>, number: u32, around: u32) 
                 Does::Task { .. } => None,
             },
             Begin::Flush { turn: at } => Some((open.flush_scope.clone(), open.flush_op(*at))),
+            begin @ (Begin::Recall | Begin::Keep) => {
+                open.conversation_op(begin).map(|(scope, op)| (Some(scope), op))
+            }
             _ => None,
         });
     let Some((scope, asked)) = asked else { return false };
@@ -269,6 +285,7 @@ fn settings(
         operator: operator.to_owned(),
         run: String::new(),
         flush: None,
+        conversation: None,
         tools,
         servers: compiled.servers(agent.name()),
         asked: asked.is_some(),

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use crate::{
     engine::{run::resident::Run, turn::waiting::seat},
     protocol::SessionId,
-    session::Seat,
+    session::{EVERY, Seat},
 };
 
 /// The session that takes every task of a run.
 pub(crate) fn delegate_of(run: &Run) -> Option<SessionId> {
     let (started, _) = run.chain.started()?;
-    started.delegate.as_deref().map(SessionId::from)
+    let first = started.delegate.as_deref()?;
+    let moved = run.chain.seats().get(EVERY).map(|held| held.session.as_str());
+    Some(SessionId::from(moved.unwrap_or(first)))
 }
 
 /// Who should have a task of an operator.

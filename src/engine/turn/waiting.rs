@@ -12,7 +12,8 @@ use crate::{
             resident::Run,
             task::{OpenTask, Phase},
         },
-        turn::lineage::session_in,
+        shared::shards::Shared,
+        turn::{lineage::session_in, seats},
     },
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
@@ -45,21 +46,43 @@ pub(crate) fn status(run: &Run) -> RunStatus {
     }
 }
 
-/// Whether only people are left to wait for.
-pub(crate) fn waits_for_people(run: &Run) -> bool {
+/// Whether a task waits in a queue that no worker serves.
+fn is_unserved(task: &OpenTask, shared: &Shared) -> bool {
+    let queue = task.row.as_ref().filter(|row| row.kind == "queue");
+    let queue = queue.and_then(|row| row.queue.as_deref());
+    task.phase == Phase::Pending
+        && queue.is_some_and(|queue| {
+            let labels = &task.agent.agent().labels;
+            !shared.hub.is_served(queue, labels, shared.clock.now_ms())
+        })
+}
+
+/// Whether only people are left to wait for: those that are asked, and those that have to start a
+/// worker, or to connect a session, that is not there.
+pub(crate) fn waits_for_people(run: &Run, shared: &Shared) -> bool {
     !run.open.is_empty()
         && run.inbox.is_empty()
-        && run.open.values().all(|open| match &open.kind {
-            OpenKind::Task(task) => {
-                task.row.as_ref().is_some_and(|row| row.kind == "human")
-                    && matches!(task.phase, Phase::Pending | Phase::Delivered)
-            }
-            // Its members are open beside it.
-            OpenKind::Composite(_) | OpenKind::Loop(_) => true,
-            OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. } => false,
+        && run.open.numbers().all(|number| match run.open.get(number).map(|open| &open.kind) {
+            None => true,
+            Some(kind) => match kind {
+                OpenKind::Task(task) => {
+                    let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
+                    match (kind, task.phase) {
+                        ("human", Phase::Pending | Phase::Delivered) => true,
+                        ("queue", Phase::Pending) => is_unserved(task, shared),
+                        ("main_ai", Phase::Pending) => {
+                            item(run, number, shared).is_some_and(|on| on.command.is_some())
+                        }
+                        _ => false,
+                    }
+                }
+                // Its members are open beside it.
+                OpenKind::Composite(_) | OpenKind::Loop(_) => true,
+                OpenKind::Timer
+                | OpenKind::Signal
+                | OpenKind::State { .. }
+                | OpenKind::Child { .. } => false,
+            },
         })
 }
 
@@ -129,12 +152,7 @@ pub(crate) fn quarantined(
 }
 
 /// What a header says that the run waits for: a JSON array, or nothing.
-pub(crate) fn describe(
-    run: &Run,
-    status: RunStatus,
-    sessions: &Hub,
-    clock: &Clock,
-) -> Option<String> {
+pub(crate) fn describe(run: &Run, status: RunStatus, shared: &Shared) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(WaitingOn {
@@ -158,12 +176,13 @@ pub(crate) fn describe(
     }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
     // A composite says nothing itself; its members do.
-    let open = run.chain.open().filter_map(|number| item(run, number, sessions, clock));
+    let open = run.chain.open().filter_map(|number| item(run, number, shared));
     items.extend(open.take(if running { SHOWN_RUNNING } else { SHOWN }));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
 
-fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<WaitingOn> {
+fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
+    let clock = &shared.clock;
     let step = run.chain.step(number)?;
     let open = run.open.get(number)?;
     let due = |which: Due| {
@@ -201,8 +220,11 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
         ),
         OpenKind::Task(task) => {
             let id = TaskId::new(run.num, number, step.scheduled_ms);
-            let on = task_item(task, name, since, id, &due);
-            let on = crate::engine::turn::waiting::wait(run, number, task, sessions, on);
+            let mut on = task_item(task, name, since, id, &due);
+            if is_unserved(task, shared) {
+                on.what.push_str(WaitingOn::NO_WORKER);
+            }
+            let on = wait(run, number, task, &shared.sessions, on);
             Some(WaitingOn { task: Some(id), ..on })
         }
     }
@@ -277,11 +299,9 @@ pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
 /// Who should have the tasks of an operator in a run.
 pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
     let holder = run.chain.seats().get(operator);
-    let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {
-        (started.delegate.as_deref(), session_in(&started.principal))
-    });
+    let starter = run.chain.started().and_then(|(started, _)| session_in(&started.principal));
     Seat {
-        delegate: delegate.map(SessionId::from),
+        delegate: seats::delegate_of(run),
         holder: holder.map(|held| SessionId::from(held.session.as_str())),
         starter: starter.map(SessionId::from),
     }

@@ -17,6 +17,7 @@ use crate::{
     lua,
     memory::Level,
     protocol::{Json, RunId},
+    session::EVERY,
     store::{Header, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
@@ -97,6 +98,9 @@ impl Engine {
                 Fact::RunStarted(started) => {
                     view.input = Some(started.input);
                     view.delegate = started.delegate;
+                }
+                Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
+                    view.delegate = Some(session);
                 }
                 Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
                     view.seats.insert(operator, SeatView { session, epoch });

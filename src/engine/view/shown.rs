@@ -12,6 +12,7 @@ use crate::{
     engine::{Breach, view::spent::SpentView},
     journal::{Held, Outcome, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    session::EVERY,
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
 };
@@ -137,6 +138,11 @@ pub struct WaitingOn {
     pub until: Option<String>,
     /// The command that would move it.
     pub command: Option<String>,
+}
+
+impl WaitingOn {
+    /// The end of `what` for a task in a queue that no worker serves.
+    pub(crate) const NO_WORKER: &str = ": no worker is there";
 }
 
 /// A failure.
@@ -539,7 +545,8 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 /// Returns the view of a run's seats.
 pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
     let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
-    held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
+    let seated = held.iter().filter(|(operator, _)| *operator != EVERY);
+    seated.map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
 /// Returns the view of one violation of a schema.

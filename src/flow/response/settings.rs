@@ -23,6 +23,8 @@ pub struct LoopSettings {
     pub compaction: Option<Compaction>,
     /// The state to which old turns are written before compaction removes them.
     pub flush: Option<Flush>,
+    /// The conversation that the loop continues; none if absent.
+    pub conversation: Option<Conversation>,
 }
 
 /// A tool from the point of view of the loop.
