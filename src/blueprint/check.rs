@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
+    allowances,
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
@@ -68,6 +69,7 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     findings.sort();
     findings.dedup();
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
+    allowances::apply(&mut findings, bundle);
     findings.truncate(MAX_FINDINGS);
     Checked { definition, findings }
 }
@@ -294,6 +296,7 @@ pub fn recommend(bundle: &Bundle, definition: &Definition) -> Vec<Finding> {
             notes.push(finding.note().hint("`template = true` makes it a template"));
         }
     }
+    allowances::apply(&mut notes, bundle);
     notes
 }
 

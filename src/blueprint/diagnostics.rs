@@ -106,6 +106,8 @@ pub mod code {
     pub const BAD_ARGUMENT: &str = "MS-B086";
     /// A result of the flow that is lost, or that there is not.
     pub const LOST_RESULT: &str = "MS-B087";
+    /// A value of an enumeration that no case handles.
+    pub const UNHANDLED_VALUE: &str = "MS-B088";
     /// A tool that does not exist.
     pub const UNKNOWN_TOOL: &str = "MS-B090";
     /// Two tools of an agent have the same name.

@@ -6,6 +6,7 @@
 //! tree of values that the chunk returned.
 
 pub mod agent_md;
+mod allowances;
 pub mod asking;
 mod budget;
 mod bundle;

@@ -389,9 +389,7 @@ impl ResponseFlow {
             return Ok(Some(self.answer(ModelEnd::Complete)));
         }
         match judge.output(text) {
-            Ok(value) => {
-                Ok(Some(self.done(value, ModelEnd::Complete)))
-            }
+            Ok(value) => Ok(Some(self.done(value, ModelEnd::Complete))),
             Err(why) if !self.repaired => {
                 self.repaired = true;
                 let ask = format!(

@@ -24,7 +24,9 @@ mod exec;
 pub(crate) mod fixture;
 mod keep;
 mod layers;
+mod protocol_exec;
 mod protocol_layer;
+mod protocol_store;
 mod sizes;
 mod stack;
 mod store;
@@ -46,7 +48,9 @@ pub use layers::{
     CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
     RateSettings, Redact, RedactSettings, Span,
 };
+pub use protocol_exec::ProtocolExec;
 pub use protocol_layer::ProtocolLayer;
+pub use protocol_store::ProtocolStore;
 pub use sizes::Sizes;
 pub use stack::{
     DispatchLayer, DispatchObserver, DispatchStack, Next, Settled, StackBuilder, Watched,

@@ -373,3 +373,25 @@ async fn a_removed_file_archives_its_name_and_keeps_its_runs() {
     .await;
     drop(again);
 }
+
+#[test]
+fn check_denies_warnings_if_asked_and_a_comment_with_a_reason_allows_one() {
+    let shell = Shell::new();
+    let source = |comment: &str| {
+        format!(
+            "local swarm = require(\"swarm\")\n\
+             return swarm.blueprint {{ name = \"w\", edition = 2, agents = {{\n\
+             {comment}\n  spare = {{ operator = \"echo\" }},\n\
+             }}, flow = function(ctx, input) return input end }}\n"
+        )
+    };
+    shell.write("w.lua", source(""));
+    shell.run(&["check", "w.lua"]).ok();
+    let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
+    assert!(denied.stdout.contains("MS-B081"), "{denied:?}");
+    shell.write("w.lua", source("  -- allow MS-B081"));
+    let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
+    assert!(denied.stdout.contains("an allowance has a reason"), "{denied:?}");
+    shell.write("w.lua", source("  -- allow MS-B081: the next version runs it"));
+    shell.run(&["check", "w.lua", "--deny", "notes"]).ok().says(&["no findings"]);
+}

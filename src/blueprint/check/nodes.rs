@@ -18,7 +18,7 @@ use crate::blueprint::{
     definition::Agent,
     diagnostics::{code, hint_for},
     duration::{old_form, parse_duration, seconds_to_ms},
-    expression::{Reading, has_slots},
+    expression::{self, Reading, has_slots},
     locate::pointer,
 };
 use walk::{Node, Scope, Walk};
@@ -329,9 +329,30 @@ impl Walk<'_, '_, '_> {
         }
         if node.get("cases").is_none() {
             self.missing(node, "cases");
+        } else if node.get("default").is_none() {
+            self.every_value(node);
         }
         let (default_ends, _) = self.one(node, "default", false);
         (all_end && default_ends, None)
+    }
+
+    /// A switch without a default has a case for every value that the schema of `on` lists.
+    fn every_value(&mut self, node: &Node<'_>) {
+        let on = node.get("on").and_then(Value::as_str).and_then(expression::path);
+        let Some(schema) = on.and_then(|on| self.scope.schema(on)) else { return };
+        let Some(values) = schema.get("enum").and_then(Value::as_array) else { return };
+        let cases = node.get("cases").and_then(Value::as_object);
+        let Some(cases) = cases else { return };
+        let handled = |value: &&Value| match value.as_str() {
+            Some(text) => cases.contains_key(text),
+            None => cases.contains_key(&value.to_string()),
+        };
+        let left: Vec<String> =
+            values.iter().filter(|value| !handled(value)).map(|it| format!("{it}")).collect();
+        if !left.is_empty() {
+            let message = format!("no case of {} handles {}", node.what, left.join(", "));
+            self.warn(&pointer(&node.at, "cases"), code::UNHANDLED_VALUE, message);
+        }
     }
 
     fn loop_(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {

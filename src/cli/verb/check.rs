@@ -30,9 +30,30 @@ pub struct Check {
     /// Lua files, flows as JSON, or directories: with main.lua, or with blueprints
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Exit with 3 also for findings that are no errors
+    #[arg(long, value_enum, value_name = "WHAT")]
+    deny: Option<Deny>,
     /// How findings look
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
+}
+
+/// The findings that count as errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Deny {
+    Warnings,
+    /// Notes, and warnings as well
+    Notes,
+}
+
+impl Deny {
+    fn denies(self, severity: Severity) -> bool {
+        match severity {
+            Severity::Error => true,
+            Severity::Warning => matches!(self, Self::Warnings | Self::Notes),
+            Severity::Note => self == Self::Notes,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,7 +93,10 @@ impl Check {
             let mut findings: Vec<Found> =
                 compiled.findings.into_iter().chain(compiled.notes).collect();
             compile::name_declarations(&mut findings, path);
-            invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
+            invalid |= findings.iter().any(|finding| {
+                finding.severity == Severity::Error
+                    || self.deny.is_some_and(|deny| deny.denies(finding.severity))
+            });
             if self.format != Format::Human || cx.terminal.json {
                 all.extend(
                     findings

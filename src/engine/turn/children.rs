@@ -21,6 +21,7 @@ use crate::{
     flow::StepOp,
     journal::{Outcome, RunStarted, RunState, StepKey, Usage},
     protocol::{Failure, Json, RunId, failure::kind},
+    session::EVERY,
     store::{Write, excepted},
     token::Quota,
 };

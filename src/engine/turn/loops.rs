@@ -41,7 +41,8 @@ use crate::{
     flow::{
         StepOp,
         response::{
-            Approve, Begin, Conversation, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, user_message,
+            Approve, Begin, Conversation, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop,
+            user_message,
         },
     },
     journal::{Outcome, StepKey},

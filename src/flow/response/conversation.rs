@@ -130,7 +130,8 @@ impl ResponseFlow {
         let earlier = self.replies.iter().filter(|at| (self.from..self.asked_at()).contains(*at));
         let earlier = earlier.map(|at| at - self.from + summary);
         let asked = if self.from <= self.asked_at() { summary + before } else { 0 };
-        let exchanges = earlier.chain([asked]).chain(own.skip(1).filter(|at| **at >= self.from).map(shift));
+        let exchanges =
+            earlier.chain([asked]).chain(own.skip(1).filter(|at| **at >= self.from).map(shift));
         Remembered {
             revision: self.recalled.revision + 1,
             items: self.conversation(),
@@ -149,7 +150,8 @@ impl ResponseFlow {
         let end = end.max(self.from);
         let asked = self.asked_at().clamp(self.from, end);
         let summary = self.summary.as_deref().map(summary_item);
-        let items = |range: std::ops::Range<usize>| self.own[range].iter().map(|it| it.item.clone());
+        let items =
+            |range: std::ops::Range<usize>| self.own[range].iter().map(|it| it.item.clone());
         let start = self.start.iter().cloned();
         if self.recalled.done && self.from <= self.asked_at() {
             let before = summary.into_iter().chain(items(self.from..asked));

@@ -2,6 +2,7 @@
 
 use rust_decimal::Decimal;
 
+use super::Conversation;
 use crate::protocol::{FunctionTool, Scope};
 
 /// The settings with which a loop starts.

@@ -686,7 +686,11 @@ fn a_conversation_is_read_first_and_written_last() {
     ends(&mut second, &judge, 1, says("two"));
     let kept = second.remembered();
     assert_eq!((kept.revision, kept.items.len(), &kept.exchanges[..]), (2, 4, &[0, 2][..]));
-    assert!(stop(ends(&mut second, &judge, 2, Outcome::Failed(Failure::new("no", "x")))).failure.is("no"));
+    assert!(
+        stop(ends(&mut second, &judge, 2, Outcome::Failed(Failure::new("no", "x"))))
+            .failure
+            .is("no")
+    );
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn checked(flow: &Value) -> Checked {
         "input": {"type": "object", "properties": {"issue": {"type": "string"}, "max": {"type": "integer"}}},
         "agents": {
             "planner": {"operator": "echo", "output": {"type": "object", "properties": {
-                "steps": {"type": "array", "items": {"type": "string"}}, "title": {"type": "string"}}}},
+                "steps": {"type": "array", "items": {"type": "string"}}, "title": {"type": "string"},
+                "verdict": {"enum": ["pass", "blocked", "unsure"]}}}},
             "any": {"operator": "echo"},
         },
         "flow": flow,
@@ -199,4 +200,20 @@ fn the_schema_in_the_docs_knows_the_same_nodes_and_keys() {
     let compiled = crate::blueprint::Schema::compile_value(schema, false).unwrap();
     assert!(compiled.accept(seq(json!([plan()]))).is_ok());
     assert!(compiled.accept(seq(json!([{"kind": "step"}]))).is_err());
+}
+
+#[test]
+fn a_switch_over_listed_values_handles_each_or_has_a_default() {
+    let sleep = json!({"kind": "sleep", "for": "1s"});
+    let switch = |cases: Value| {
+        seq(json!([plan(), {"kind": "switch", "on": "plan.verdict", "cases": cases}]))
+    };
+    assert_eq!(
+        found(&switch(json!({"pass": sleep}))),
+        ["MS-B088 no case of a switch handles \"blocked\", \"unsure\""]
+    );
+    assert_eq!(found(&switch(json!({"pass": sleep, "blocked": sleep, "unsure": sleep}))), [""; 0]);
+    let mut otherwise = switch(json!({"pass": sleep}));
+    otherwise["children"][1]["default"] = sleep;
+    assert_eq!(found(&otherwise), [""; 0]);
 }

@@ -1,0 +1,219 @@
+//! An exec middleware of the protocol, as a layer of a host.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use super::{Dispatched, ExecCall, ExecLayer, ExecNext, message_of, taken};
+use crate::protocol::{
+    Content, EnvError, ExitReason, Failure, OperatorError, OperatorInput, OperatorOutput,
+    TriggerType,
+    environment::EnvironmentSpec,
+    failure::kind,
+    middleware::{ExecMiddleware, ExecNext as ProtocolNext},
+};
+
+/// An exec middleware that is written against the protocol alone, around the programs of a host. The message is
+/// the program with its arguments, as a JSON list; the metadata has the names of its environment variables. It may
+/// change the arguments, answer itself, change the answer, or refuse; what an agent's `environment` says is for
+/// the host, and the specification is empty.
+pub struct ProtocolExec {
+    name: String,
+    middleware: Arc<dyn ExecMiddleware>,
+}
+
+impl ProtocolExec {
+    /// A layer under a name, which logs use.
+    pub fn new(name: impl Into<String>, middleware: Arc<dyn ExecMiddleware>) -> Self {
+        Self { name: name.into(), middleware }
+    }
+}
+
+#[async_trait]
+impl ExecLayer for ProtocolExec {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure> {
+        let words: Vec<&str> =
+            std::iter::once(&call.program).chain(&call.args).map(String::as_str).collect();
+        let message = Content::text(json!(words).to_string());
+        let metadata = json!({ "moonswarm": {
+            "run": call.run, "task": call.task, "attempt": call.attempt,
+            "agent": &*call.agent, "operator": &*call.operator, "env": call.env,
+        }});
+        let input = OperatorInput::new(message, TriggerType::Task).with_metadata(metadata);
+        let rest = Rest { call, next, came: Mutex::default() };
+        let answered = self.middleware.run(input, &EnvironmentSpec::default(), &rest).await;
+        let came = rest.came.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (came, answered) {
+            (Some((Ok(Dispatched::Parked), _)), _) => Ok(Dispatched::Parked),
+            // What it leaves as it was keeps what the protocol has no words for.
+            (Some((Ok(came), said)), Ok(answer)) if said == Ok(answer.clone()) => Ok(came),
+            (Some((Err(failure), said)), Err(error)) if said == Err(error.to_string()) => {
+                Err(failure)
+            }
+            (_, Ok(answer)) => Ok(match taken(answer, false) {
+                Ok(done) => Dispatched::Done(done),
+                Err(short) => Dispatched::Short(short),
+            }),
+            (_, Err(error)) => Err(Failure::new(kind::REFUSED, error.to_string())),
+        }
+    }
+}
+
+/// What came of a program, and what the middleware was told of it.
+type Came = (Result<Dispatched, Failure>, Result<OperatorOutput, String>);
+
+/// The rest of the stack, as a middleware of the protocol passes on to it.
+struct Rest<'a> {
+    call: ExecCall,
+    next: ExecNext<'a>,
+    came: Mutex<Option<Came>>,
+}
+
+#[async_trait]
+impl ProtocolNext for Rest<'_> {
+    async fn run(
+        &self,
+        input: OperatorInput,
+        _: &EnvironmentSpec,
+    ) -> Result<OperatorOutput, EnvError> {
+        if self.came.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            return Err(EnvError::ProvisionFailed("a program is passed on once".to_owned()));
+        }
+        let words: Vec<String> =
+            input.message.as_text().and_then(|text| serde_json::from_str(text).ok()).ok_or_else(
+                || EnvError::ProvisionFailed("the message is no list of words".into()),
+            )?;
+        let mut words = words.into_iter();
+        let program = words.next().unwrap_or_default();
+        if program != self.call.program {
+            let message = "a layer may not put another program in its place".to_owned();
+            return Err(EnvError::IsolationViolation(message));
+        }
+        let call = ExecCall { args: words.collect(), ..self.call.clone() };
+        let came = self.next.run(call).await;
+        let said = match &came {
+            Ok(Dispatched::Parked) => {
+                Ok(OperatorOutput::new(Content::text(""), ExitReason::custom("parked")))
+            }
+            Ok(Dispatched::Done(done)) => {
+                let mut output =
+                    OperatorOutput::new(message_of(&done.output), ExitReason::Complete);
+                output.effects.clone_from(&done.effects);
+                Ok(output)
+            }
+            Ok(Dispatched::Short(short)) => {
+                let text = Content::text(&*short.failure.message);
+                let mut output = OperatorOutput::new(text, ExitReason::Error);
+                output.effects.clone_from(&short.effects);
+                Ok(output)
+            }
+            Err(failure) => Err(failure.message.clone()),
+        };
+        let answer = match said.clone() {
+            Ok(output) => Ok(output),
+            Err(message) => Err(EnvError::OperatorError(OperatorError::NonRetryable(message))),
+        };
+        let known = said.map_err(|_| match &answer {
+            Err(error) => error.to_string(),
+            Ok(_) => String::new(),
+        });
+        *self.came.lock().unwrap_or_else(PoisonError::into_inner) = Some((came, known));
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        middleware::{ExecStack, ExecTerminal, TaskDone},
+        protocol::{Json, RunId, TaskId},
+    };
+
+    enum Own {
+        Adds,
+        Answers,
+        Refuses,
+        Swaps,
+        Nothing,
+    }
+
+    #[async_trait]
+    impl ExecMiddleware for Own {
+        async fn run(
+            &self,
+            mut input: OperatorInput,
+            spec: &EnvironmentSpec,
+            next: &dyn ProtocolNext,
+        ) -> Result<OperatorOutput, EnvError> {
+            let words: Vec<String> =
+                serde_json::from_str(input.message.as_text().unwrap()).expect("a list of words");
+            match self {
+                Self::Adds => {
+                    let words = [words, vec!["--more".to_owned()]].concat();
+                    input.message = Content::text(json!(words).to_string());
+                    next.run(input, spec).await
+                }
+                Self::Answers => {
+                    Ok(OperatorOutput::new(Content::text("kept"), ExitReason::Complete))
+                }
+                Self::Refuses => Err(EnvError::IsolationViolation("no programs".into())),
+                Self::Swaps => {
+                    input.message = Content::text(json!(["rm"]).to_string());
+                    next.run(input, spec).await
+                }
+                Self::Nothing => next.run(input, spec).await,
+            }
+        }
+    }
+
+    /// Says its arguments; without any it fails.
+    struct Program;
+
+    #[async_trait]
+    impl ExecTerminal for Program {
+        async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
+            if call.args.is_empty() {
+                return Err(Failure::new(kind::PROCESS, "no arguments"));
+            }
+            Ok(Dispatched::Done(TaskDone::new(Json::from(json!(call.args)))))
+        }
+    }
+
+    async fn through(own: Own, args: &[&str]) -> Result<String, (String, String)> {
+        let stack = ExecStack::builder().guard(ProtocolExec::new("own", Arc::new(own))).build();
+        let call = ExecCall {
+            run: RunId::new(1, 0),
+            task: TaskId::new(1, 1, 0),
+            attempt: 1,
+            agent: "a".into(),
+            operator: "process".into(),
+            program: "ls".into(),
+            args: args.iter().map(|it| (*it).to_owned()).collect(),
+            env: Vec::new(),
+        };
+        match stack.run(call, &Program).await {
+            Ok(Dispatched::Done(done)) => Ok(done.output.as_str().to_owned()),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err((failure.kind.to_string(), failure.message)),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_exec_middleware_of_the_protocol_stands_around_programs() {
+        assert_eq!(through(Own::Nothing, &["x"]).await.unwrap(), r#"["x"]"#);
+        assert_eq!(through(Own::Adds, &["x"]).await.unwrap(), r#"["x","--more"]"#);
+        assert_eq!(through(Own::Answers, &["x"]).await.unwrap(), "\"kept\"");
+        let (kind, message) = through(Own::Refuses, &["x"]).await.unwrap_err();
+        assert!(kind == kind::REFUSED && message.contains("no programs"), "{kind} {message}");
+        let (_, message) = through(Own::Swaps, &["x"]).await.unwrap_err();
+        assert!(message.contains("another program"), "{message}");
+        let (kind, message) = through(Own::Nothing, &[]).await.unwrap_err();
+        assert_eq!((kind.as_str(), message.as_str()), (kind::PROCESS, "no arguments"));
+    }
+}
