@@ -232,8 +232,7 @@ impl Checker<'_> {
     /// Agents that some Lua file runs by a literal name must be among the declared ones, which are
     /// sorted.
     fn uses(&mut self, declared: &[&str]) {
-        // One that is found twice is dropped later.
-        let most = self.findings.len() + 2 * MAX_FINDINGS;
+        let most = self.findings.len() + MAX_FINDINGS;
         for (path, text) in self.bundle.files().iter().filter(|(path, _)| files::is_lua(path)) {
             for used in Outline::of(text).uses {
                 if declared.binary_search(&used.agent.as_str()).is_ok() {

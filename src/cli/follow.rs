@@ -378,22 +378,22 @@ impl Watch {
     /// Says once what people are asked for, and how to answer.
     async fn announce(&mut self, client: &Client, now_ms: u64) -> Result<()> {
         for on in self.run.waiting_on.clone() {
-            let key = format!("{} {} {:?}", on.kind, on.what, on.task);
+            let key = format!("{} {:?}", on.kind, on.subject);
             if !self.told.insert(key) {
                 continue;
             }
-            if let Some(task) = on.task {
+            if let Some(task) = on.subject.task {
                 let title = title(&client.task(task).await?);
                 self.screen.say(self.terminal, &title);
             }
-            self.screen.say(self.terminal, &waiting(&on, now_ms));
+            self.screen.say(self.terminal, &waiting(&self.run, &on, now_ms));
         }
         Ok(())
     }
 
     /// The task that somebody at this terminal could answer.
     async fn question(&mut self, client: &Client) -> Result<Option<TaskView>> {
-        let Some(task) = self.run.waiting_on.iter().find_map(|on| on.task) else {
+        let Some(task) = self.run.waiting_on.iter().find_map(|on| on.subject.task) else {
             return Ok(None);
         };
         let task = client.task(task).await?;
@@ -457,7 +457,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::fixture::{self, run, step},
-        engine::WaitingOn,
+        engine::{Subject, WaitingOn},
     };
 
     async fn watched(answers: Vec<Value>) -> End {
@@ -491,11 +491,9 @@ mod tests {
     async fn a_run_that_only_people_can_move_is_left_to_them() {
         let on = WaitingOn {
             kind: "signal".into(),
-            what: "\"go\"".into(),
-            task: None,
+            subject: Subject { name: Some("go".into()), ..Subject::default() },
             since: "2026-01-01T00:00:00.000Z".into(),
             until: None,
-            command: None,
         };
         let waits = RunView { waiting_on: vec![on], ..run(RunStatus::Waiting) };
         let end = watched(vec![json!(waits), page(&[])]).await;
@@ -507,11 +505,9 @@ mod tests {
         let mut watch = Watch::new(run(RunStatus::Waiting), Terminal::quiet());
         watch.run.waiting_on = vec![WaitingOn {
             kind: "task".into(),
-            what: "notes (queue)".into(),
-            task: None,
+            subject: Subject { name: Some("notes".into()), ..Subject::default() },
             since: "2026-01-01T00:00:00.000Z".into(),
             until: None,
-            command: None,
         }];
         assert!(!watch.is_stuck(1_767_225_601_000));
         assert!(watch.is_stuck(1_767_225_602_000));

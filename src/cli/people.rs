@@ -2,9 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{exit::Stop, render::printable};
+use super::{
+    exit::Stop,
+    render::{command, printable, what},
+};
 use crate::{
     engine::{RunView, WaitingOn},
+    operator::HUMAN,
     store::RunStatus,
 };
 
@@ -33,28 +37,28 @@ pub fn only_people_left(run: &RunView) -> bool {
         })
 }
 
+/// Whether a task waits for a person's answer.
+fn is_for_a_person(on: &WaitingOn) -> bool {
+    on.subject.operator_kind.as_deref() == Some(HUMAN)
+}
+
 /// Whether a task waits for a person, for a worker that nobody has started, or for a session that
 /// nobody has connected.
 fn is_for_somebody(on: &WaitingOn) -> bool {
-    let starts = |with: &str| on.command.as_deref().is_some_and(|it| it.starts_with(with));
-    on.what.ends_with("(human)")
-        || on.what.ends_with(WaitingOn::NO_WORKER)
-        || starts("moonswarm seat ")
-        || starts("moonswarm sessions open ")
+    let away = on.subject.session.as_ref().is_some_and(|session| session.state != "connected");
+    is_for_a_person(on) || away || on.subject.served == Some(false)
 }
 
 /// What a run waits for, in a few words.
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
-        "task" if on.what.ends_with(" (human)") => {
-            format!("an answer to {}", on.what.trim_end_matches(" (human)"))
-        }
-        "task" => match on.command.as_deref() {
-            Some(command) => format!("{}; start it with `{command}`", on.what),
-            None => on.what.clone(),
+        "task" if !is_for_a_person(on) && is_for_somebody(on) => match command(run, on) {
+            Some(command) => format!("{}; start it with `{command}`", what(on)),
+            None => what(on),
         },
+        "task" => format!("an answer to {}", what(on).trim_end_matches(" (human)")),
         "resume" => "somebody to resume it".to_owned(),
-        _ => on.what.clone(),
+        _ => what(on),
     };
     let all: Vec<_> = run.waiting_on.iter().take(NAMED).map(one).collect();
     let more = match run.waiting_on.len().saturating_sub(NAMED) {
@@ -122,16 +126,25 @@ pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::fixture;
+    use crate::engine::SessionWait;
+    use crate::{cli::fixture, engine::Subject};
+
+    /// `ship (human)` is a task of people, `coder (queue)` one of a queue.
+    fn subject(what: &str) -> Subject {
+        let (name, operator) = match what.strip_suffix(')').and_then(|it| it.split_once(" (")) {
+            Some((name, operator)) => (name, Some(operator.to_owned())),
+            None => (what, None),
+        };
+        let operator_kind = operator.clone();
+        Subject { name: Some(name.into()), operator, operator_kind, ..Subject::default() }
+    }
 
     fn waiting(on: &[(&str, &str, Option<&str>)]) -> RunView {
         let one = |(kind, what, until): &(&str, &str, Option<&str>)| WaitingOn {
             kind: (*kind).into(),
-            what: (*what).into(),
-            task: None,
+            subject: subject(what),
             since: String::new(),
             until: until.map(str::to_owned),
-            command: None,
         };
         RunView { waiting_on: on.iter().map(one).collect(), ..fixture::run(RunStatus::Waiting) }
     }
@@ -139,25 +152,27 @@ mod tests {
     #[test]
     fn a_timer_or_a_worker_is_not_a_person() {
         let ship = ("task", "ship (human)", None);
-        assert!(only_people_left(&waiting(&[ship, ("signal", "\"go\"", None)])));
+        assert!(only_people_left(&waiting(&[ship, ("signal", "go", None)])));
         assert!(!only_people_left(&waiting(&[ship, ("timer", "5m", Some("later"))])));
         assert!(!only_people_left(&waiting(&[("task", "coder (queue)", None)])));
-        assert!(!only_people_left(&waiting(&[("signal", "\"go\"", Some("later"))])));
+        assert!(!only_people_left(&waiting(&[("signal", "go", Some("later"))])));
         assert!(!only_people_left(&waiting(&[])));
-        let nobody = format!("coder (queue){}", WaitingOn::NO_WORKER);
-        assert!(only_people_left(&waiting(&[ship, ("task", &nobody, None)])));
-        let mut away =
-            waiting(&[("task", "coder (main-ai) for session ses_a, which is closed", None)]);
-        assert!(!only_people_left(&away));
-        away.waiting_on[0].command = Some("moonswarm seat run_a main-ai <session>".into());
-        assert!(only_people_left(&away));
+        let mut alone = waiting(&[("task", "coder (queue)", None)]);
+        alone.waiting_on[0].subject.served = Some(false);
+        assert!(only_people_left(&alone));
+        for state in ["away", "closed", "none", "several", "connected"] {
+            let mut away = waiting(&[("task", "coder (main-ai)", None)]);
+            let session = SessionWait { state: state.into(), id: None, open: None };
+            away.waiting_on[0].subject.session = Some(session);
+            assert_eq!(only_people_left(&away), state != "connected", "{state}");
+        }
         let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
         assert!(!only_people_left(&running));
     }
 
     #[test]
     fn what_is_wanted_is_named_up_to_a_few() {
-        let (ship, go) = (("task", "ship (human)", None), ("signal", "signal \"go\"", None));
+        let (ship, go) = (("task", "ship (human)", None), ("signal", "go", None));
         assert_eq!(wanted(&waiting(&[go])), "signal \"go\"");
         assert_eq!(wanted(&waiting(&[ship, go])), "an answer to ship, signal \"go\"");
         let paused = ("resume", "the replay differs", None);

@@ -59,9 +59,10 @@ pub use verbs::workers::LeaseAsk;
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    rfc3339,
 };
 pub use view::spent::SpentView;
+pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]
 mod tests;

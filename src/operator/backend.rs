@@ -64,6 +64,17 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Returns whether it asks people. Nobody fetches such a task, and its time is counted from when it
+    /// is asked.
+    fn asks_people(&self) -> bool {
+        false
+    }
+
+    /// Returns whether its tasks go to sessions: operators that connect and receive frames.
+    fn holds_session(&self) -> bool {
+        false
+    }
+
     /// Returns the queue in which the tasks of an agent wait for a pull worker, if it uses one.
     fn queue<'a>(&'a self, _agent: &'a Agent, _name: &'a str) -> Option<&'a str> {
         None

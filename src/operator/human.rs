@@ -32,6 +32,10 @@ impl Backend for Human {
         Residence::Elsewhere
     }
 
+    fn asks_people(&self) -> bool {
+        true
+    }
+
     async fn execute(&self, _task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
         Ok(Reply::Parked)
     }

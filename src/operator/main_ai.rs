@@ -57,6 +57,10 @@ impl Backend for MainAi {
         self.needs_binding
     }
 
+    fn holds_session(&self) -> bool {
+        true
+    }
+
     async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
         let Some(prompt) = &task.prompt else {
             return Err(Failure::new(kind::REFUSED, "a task without a prompt came to a session"));

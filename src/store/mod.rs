@@ -5,6 +5,7 @@
 //! moved on, and a data directory that another process owns or a newer release wrote. `sqlite/` is
 //! the embedded adapter, `memory/` the one for simulations. Only this room uses SQL.
 
+mod append;
 mod change;
 mod check;
 mod durable_state;
@@ -23,6 +24,7 @@ mod upkeep;
 #[cfg(test)]
 mod conformance;
 
+pub use append::append;
 pub use change::{
     Answers, Changed, Reducer, StateAct, StateBatch, StateChange, lay_over, number_text, reduce,
 };

@@ -442,7 +442,7 @@ return swarm.blueprint {
     assert!(status < 300 || answer["code"] == "damaged", "{status} {answer}");
     let view = daemon.waits(&run, "quarantine").await;
     assert_eq!(view["status"], "paused", "{view}");
-    let why = view["waiting_on"][0]["what"].as_str().unwrap();
+    let why = view["waiting_on"][0]["subject"]["reason"].as_str().unwrap();
     assert!(why.contains("\"seen\" of run:") && why.contains("no JSON"), "{why}");
     daemon.stop();
 

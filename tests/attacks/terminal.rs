@@ -97,7 +97,7 @@ async fn nothing_that_a_flow_or_a_worker_wrote_steers_the_terminal_of_whoever_lo
     daemon.ended(&raised).await;
     let asked = "return ctx:approve { title = evil, body = evil }";
     let asked = daemon.run_source(&flow("asked", "", asked), Value::Null).await;
-    let task = daemon.waits(&asked, "task").await["waiting_on"][0]["task"].clone();
+    let task = daemon.waits(&asked, "task").await["waiting_on"][0]["subject"]["task"].clone();
     let task = task.as_str().unwrap().to_owned();
     let said = daemon.run_source(&flow("said", "", "return evil"), Value::Null).await;
     daemon.ended(&said).await;

@@ -138,7 +138,7 @@ fn a_run_that_only_an_absent_worker_or_session_can_move_is_nine_and_says_which()
     shell
         .run(&["run", "queue.lua", "--no-wait"])
         .exits(9)
-        .says(&["no worker is there", "moonswarm worker --queue builds -- <command>"]);
+        .says(&["which no worker takes", "moonswarm worker --queue builds -- <command>"]);
     shell.write("ai.lua", source(r#"{ operator = "main-ai", worker = { subagent_type = "x" } }"#));
     shell.run(&["run", "ai.lua", "--no-wait"]).exits(9).says(&["moonswarm sessions open main-ai"]);
 }

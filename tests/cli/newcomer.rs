@@ -62,7 +62,7 @@ async fn a_run_that_was_left_to_people_goes_on_with_the_next_daemon() {
     let left = shell.run(&["run", &blueprint("review-loop.lua"), "issue=x", "--json"]).exits(9);
     let run = left.json();
     assert_eq!(run["status"], "waiting");
-    assert_eq!(run["waiting_on"][0]["what"], "ship (human)");
+    assert_eq!(run["waiting_on"][0]["subject"]["name"], "ship");
 
     let daemon = Daemon::start(&shell.path(".moonswarm"));
     let tasks = shell.run(&["inbox", "--json"]).ok().json();

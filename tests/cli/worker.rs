@@ -71,8 +71,10 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_has_and_takes_no_more() 
     }
     let (_, waiting) = send(daemon.get(&format!("/v1/runs/{third}"))).await;
     assert_eq!(waiting["status"], "waiting");
-    let command = waiting["waiting_on"][0]["command"].as_str().unwrap();
-    assert_eq!(command, "moonswarm worker --queue builds --label gpu=true -- <command>");
+    assert_eq!(waiting["waiting_on"][0]["subject"]["queue"], "builds");
+    let command = "moonswarm worker --queue builds --label gpu=true -- <command>";
+    let shown = shell.run(&["show", &third, "--data", "data"]).ok();
+    assert!(shown.stdout.contains(command), "{shown:?}");
 }
 
 #[tokio::test]

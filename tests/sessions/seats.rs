@@ -64,7 +64,9 @@ async fn two_sessions_without_a_seat_are_a_wait_that_names_its_command() {
     let run = start(&daemon, &json!({"source": blueprint(r#"return ctx:run("coder", {})"#)})).await;
     let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
     let command = format!("moonswarm seat {run} main-ai <session>");
-    assert_eq!(view["waiting_on"][0]["command"], command.as_str(), "{view}");
+    assert_eq!(view["waiting_on"][0]["subject"]["session"]["state"], "several", "{view}");
+    let shown = shell.run(&["show", &run, "--data", "data"]).ok();
+    assert!(shown.stdout.contains(&command), "{shown:?}");
     let done = shell.run(&["seat", &run, "main-ai", &b.id, "--data", "data"]).ok();
     assert!(done.stderr.contains(&b.id), "{done:?}");
     let spawn = second.until("task/spawn").await;
@@ -177,14 +179,15 @@ async fn a_delegation_whose_session_is_gone_says_so_and_a_seat_moves_it() {
     first.until("task/spawn").await;
     let (status, _) = send(daemon.delete(&format!("/v1/sessions/{}", a.id))).await;
     assert_eq!(status, 204);
-    let command = eventually("a wait that names the closed session", async || {
+    eventually("a wait that names the closed session", async || {
         let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
-        let on = &view["waiting_on"][0];
-        let is_closed = on["what"].as_str().is_some_and(|what| what.ends_with("is closed"));
-        when(is_closed, view.clone()).map(|()| on["command"].as_str().unwrap().to_owned())
+        let session = &view["waiting_on"][0]["subject"]["session"];
+        when(*session == json!({"state": "closed", "id": a.id}), view)
     })
     .await;
-    assert_eq!(command, format!("moonswarm seat {run} main-ai <session>"));
+    let shown = shell.run(&["show", &run, "--data", "data"]).ok();
+    let command = format!("moonswarm seat {run} main-ai <session>");
+    assert!(shown.stdout.contains(&command) || shown.stderr.contains(&command), "{shown:?}");
 
     let words: Vec<_> =
         command.split(' ').skip(1).map(|it| it.replace("<session>", &b.id)).collect();

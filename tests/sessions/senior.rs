@@ -31,8 +31,8 @@ async fn a_question_waits_for_a_senior_and_the_answer_goes_to_the_same_attempt()
     let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
     let on = &view["waiting_on"][0];
     assert_eq!(view["status"], "waiting", "{view}");
-    assert!(on["what"].as_str().unwrap().contains("Tabs or spaces?"), "{view}");
-    assert_eq!(on["command"], format!("moonswarm advise {task} '<json>'"), "{view}");
+    assert_eq!(on["subject"]["question"], "Tabs or spaces?", "{view}");
+    assert_eq!(on["subject"]["task"], task, "{view}");
     // The question outlives the daemon.
     daemon.kill();
     let daemon = Daemon::start(&data);

@@ -450,7 +450,7 @@ return swarm.blueprint {
 #[test]
 fn findings_are_bounded() {
     let source = "ctx:run('nobody')".repeat(5_000);
-    let found = check_with(&source, &json!({"name": "n", "flow": function()}), &[]).findings;
+    let found = check_all(&source, &json!({"name": "n", "flow": function()}), &[]).findings;
     assert_eq!(found.len(), MAX_FINDINGS);
 }
 

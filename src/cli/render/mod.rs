@@ -8,6 +8,7 @@ mod table;
 mod text;
 mod time;
 mod tree;
+mod waits;
 
 pub use changes::Changes;
 pub use event::{Story, said_line};
@@ -17,3 +18,4 @@ pub use table::fitted;
 pub use text::{cut, printable};
 pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, used, waiting};
+pub use waits::{data, what};

@@ -8,6 +8,7 @@ use super::{
     said::Said,
     text::{cut, printable},
     time::{elapsed, since_ms, unix_ms},
+    waits::{command, what},
 };
 use crate::{
     engine::{RunView, StepView, WaitingOn},
@@ -235,8 +236,8 @@ pub fn used(usage: &Usage) -> String {
 }
 
 /// What a run waits for, one line each, with the command that moves it.
-pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
-    let what = printable(&on.what);
+pub fn waiting(run: &RunView, on: &WaitingOn, now_ms: u64) -> String {
+    let what = printable(&what(on));
     let what = match on.kind.as_str() {
         // Their text says what they are.
         "signal" | "child" | "timer" => what,
@@ -249,8 +250,8 @@ pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
     });
     let since = elapsed(since_ms(&on.since, now_ms));
     let mut line = format!("waiting for {what} since {since}{left}");
-    if let Some(command) = &on.command {
-        line.push_str(&format!("\n  → {}", one_line(command)));
+    if let Some(command) = command(run, on) {
+        line.push_str(&format!("\n  → {}", one_line(&command)));
     }
     line
 }
@@ -352,10 +353,11 @@ mod tests {
     use super::*;
     use crate::{
         cli::{
-            fixture::{run, step},
+            fixture::{self, run, step},
             render::text::LONGEST,
         },
-        engine::FailureView,
+        engine::{FailureView, Subject},
+        protocol::TaskId,
         store::RunStatus,
     };
 
@@ -487,42 +489,51 @@ mod tests {
 
     #[test]
     fn a_signal_a_timer_and_a_pause_say_what_they_want() {
-        let on = |kind: &str, what: &str, until: Option<&str>, command: &str| WaitingOn {
+        let on = |kind: &str, subject: Subject, until: Option<&str>| WaitingOn {
             kind: kind.into(),
-            what: what.into(),
-            task: None,
+            subject,
             since: "2026-01-01T00:00:00.000Z".into(),
             until: until.map(str::to_owned),
-            command: Some(command.into()),
         };
+        let signal = Subject { name: Some("go".into()), ..Subject::default() };
+        let differs = "it differs\n\u{1b}[2J";
+        let rests = Subject { reason: Some(differs.into()), ..Subject::default() };
         let all = [
-            on("signal", "signal \"go\"", None, "moonswarm signal run_x go '<json>'"),
-            on("timer", "a time", Some("2026-01-01T00:01:00.000Z"), "moonswarm show run_x"),
-            on("resume", "it differs", None, "moonswarm resume run_x\n\u{1b}[2J"),
+            on("signal", signal, None),
+            on("timer", Subject::default(), Some("2026-01-01T00:01:00.000Z")),
+            on("resume", rests, None),
         ];
-        insta::assert_snapshot!(all.map(|on| waiting(&on, TREE.now_ms)).join("\n"), @r#"
+        let run = fixture::run(RunStatus::Waiting);
+        let shown = all.map(|on| waiting(&run, &on, TREE.now_ms)).join("\n");
+        let shown = shown.replace(&run.id.to_string(), "RUN");
+        insta::assert_snapshot!(shown, @r#"
         waiting for signal "go" since 5.0s
-          → moonswarm signal run_x go '<json>'
+          → moonswarm signal RUN go '<json>'
         waiting for a time since 5.0s, 55s left
-          → moonswarm show run_x
-        waiting for somebody to resume it: it differs since 5.0s
-          → moonswarm resume run_x  [2J
+        waiting for somebody to resume it: it differs  [2J since 5.0s
+          → moonswarm resume RUN
         "#);
     }
 
     #[test]
     fn what_is_waited_for_comes_with_its_command() {
+        let task = TaskId::new(7, 1, 1_767_225_600_000);
         let on = WaitingOn {
             kind: "task".into(),
-            what: "ship (human)".into(),
-            task: None,
+            subject: Subject {
+                task: Some(task),
+                name: Some("ship".into()),
+                operator: Some("human".into()),
+                operator_kind: Some("human".into()),
+                ..Subject::default()
+            },
             since: "2026-01-01T00:00:00.000Z".into(),
             until: None,
-            command: Some("moonswarm approve task_x".into()),
         };
-        insta::assert_snapshot!(waiting(&on, TREE.now_ms), @r"
+        let shown = waiting(&fixture::run(RunStatus::Waiting), &on, TREE.now_ms);
+        insta::assert_snapshot!(shown.replace(&task.to_string(), "TASK"), @r"
         waiting for task ship (human) since 5.0s
-          → moonswarm approve task_x
+          → moonswarm approve TASK
         ");
     }
 }

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
+    cli::render::{data, what},
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
     },
@@ -289,7 +290,7 @@ impl<'a> Play<'a> {
                 self.drive()?;
                 let view = self.view(id)?;
                 Ok(Json::from(&serde_json::json!({
-                    "status": view.status, "waiting_on": view.waiting_on,
+                    "status": view.status, "waiting_on": data(&view),
                 })))
             }
             Request::Steps { run } => self.steps(run),
@@ -519,7 +520,7 @@ impl<'a> Play<'a> {
             match self.stage.next_due() {
                 Some(due) => self.stage.pass_to(due),
                 None => {
-                    let waits: Vec<_> = view.waiting_on.iter().map(|it| it.what.clone()).collect();
+                    let waits: Vec<_> = view.waiting_on.iter().map(what).collect();
                     return Err(usage(format!(
                         "the run never ends: it waits for {}",
                         if waits.is_empty() { "nothing".to_owned() } else { waits.join(", ") }

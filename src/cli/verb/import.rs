@@ -38,7 +38,8 @@ impl Import {
                 cx.terminal.print(&run.id.to_string())?;
             }
             for on in run.waiting_on.iter().filter(|on| on.kind == "resume") {
-                cx.terminal.say(&on.what);
+                let why = on.subject.reason.as_deref().unwrap_or_default();
+                cx.terminal.say(&format!("{why}; `moonswarm resume {}` goes on", run.id));
             }
             Ok(Exit::Ok)
         })

@@ -8,7 +8,7 @@ use crate::{
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
-        render::{age, fitted, printable},
+        render::{age, fitted, printable, what},
     },
     engine::RunView,
     store::RunStatus,
@@ -111,7 +111,7 @@ fn row(run: &RunView, now_ms: u64) -> Vec<String> {
 
 /// What matters most about a run: its failure, what it waits for, what it says.
 fn says(run: &RunView) -> String {
-    let waits: Vec<_> = run.waiting_on.iter().map(|on| on.what.as_str()).collect();
+    let waits: Vec<_> = run.waiting_on.iter().map(what).collect();
     let text = match (&run.error, waits.as_slice(), &run.status_text) {
         (Some(error), _, _) => format!("{}: {}", error.kind, error.message),
         (None, [], text) => text.clone().unwrap_or_default(),
@@ -124,17 +124,22 @@ fn says(run: &RunView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::fixture, engine::WaitingOn};
+    use crate::{
+        cli::fixture,
+        engine::{Subject, WaitingOn},
+    };
 
     #[test]
     fn a_row_says_what_a_run_waits_for() {
         let on = WaitingOn {
             kind: "task".into(),
-            what: "ship (human)".into(),
-            task: None,
+            subject: Subject {
+                name: Some("ship".into()),
+                operator: Some("human".into()),
+                ..Subject::default()
+            },
             since: String::new(),
             until: None,
-            command: None,
         };
         let mut run = fixture::run(RunStatus::Waiting);
         run.status_text = Some("reviewed".into());

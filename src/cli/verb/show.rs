@@ -102,7 +102,7 @@ impl Show {
                 lines.push(plain::lines(&failure(&run)));
             }
             lines.extend(run.usage.as_ref().and_then(spent));
-            lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
+            lines.extend(run.waiting_on.iter().map(|on| waiting(&run, on, tree.now_ms)));
             for file in &artifacts {
                 let name = printable(&file.name);
                 lines.push(format!("file {name}  {} bytes  {}", file.size, file.id));

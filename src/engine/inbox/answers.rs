@@ -3,7 +3,11 @@
 use crate::{
     engine::{
         EngineError, IdempotencyKey,
-        run::{reply::ReplyTo, resident::Run},
+        run::{
+            answers::view_of,
+            reply::{Answer, Answered, ReplyTo},
+            resident::Run,
+        },
         turn::facts::Turn,
     },
     protocol::Failure,
@@ -21,17 +25,22 @@ pub(crate) fn keep_answer(
     turn.run.pending.writes.push(write);
 }
 
-/// Sends an answer once everything that it rests on is durable.
-pub(crate) fn after<T: Send + 'static>(
-    run: &mut Run,
-    reply: ReplyTo<T>,
-    answer: Result<T, EngineError>,
-) {
-    match answer {
-        Err(error) => drop(reply.send(Err(error))),
-        Ok(answer) => run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(|_| answer)));
+/// Answers a request: at once, or once everything that the answer rests on is durable.
+pub(crate) fn give(run: &mut Run, reply: ReplyTo<Answer>, answered: Answered) {
+    match answered {
+        // Who asked may be gone.
+        Answered::Now(answer) => drop(reply.send(answer)),
+        Answered::Durable(answer) => run.pending.after.replies.push(Box::new(move |result| {
+            drop(reply.send(result.and_then(|run| answer.map(|answer| leaving(answer, run)))));
         })),
+    }
+}
+
+/// An answer as it leaves: a run is shown as it is then.
+fn leaving(answer: Answer, run: &Run) -> Answer {
+    match answer {
+        Answer::Run => Answer::View(Box::new(view_of(run))),
+        other => other,
     }
 }
 

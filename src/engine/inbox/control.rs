@@ -4,14 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     engine::{
-        IdempotencyKey,
+        EngineError, IdempotencyKey,
         inbox::answers,
-        run::{
-            answers::{closed, reply_view},
-            perform::Perform,
-            reply::ReplyTo,
-            task::Phase,
-        },
+        run::{answers::closed, perform::Perform, reply::Answer, task::Phase},
         turn::{
             ending,
             facts::{self, Turn},
@@ -19,28 +14,29 @@ use crate::{
         },
     },
     fault,
+    flow::Flow as _,
     journal::{Decision, Fact, Outcome, RunState},
+    protocol::Json,
     store::{Check, Write},
 };
 
+/// Cancels a run: compensates first, unless it does so already.
 pub(crate) fn cancel(
     turn: &mut Turn<'_>,
     by: String,
     jti: Option<String>,
     reason: String,
     key: Option<IdempotencyKey>,
-    reply: ReplyTo<crate::engine::RunView>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     turn.run.pending.checks.extend(jti.map(Check::TokenLive));
     if let Some(key) = &key {
         answers::keep_answer(turn, &by, key, "null".into());
     }
     cancel_now(turn, by, reason);
-    reply_view(turn.run, Some(reply));
+    Ok(Answer::Run)
 }
 
 /// Cancels a run on behalf of the run that called it.
@@ -71,33 +67,31 @@ fn cancel_now(turn: &mut Turn<'_>, by: String, reason: String) {
     }
 }
 
+/// Lets a run rest.
 pub(crate) fn pause(
     turn: &mut Turn<'_>,
     by: String,
     jti: Option<String>,
     reason: String,
-    reply: ReplyTo<crate::engine::RunView>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     if turn.run.chain.paused().is_none() {
         turn.run.pending.checks.extend(jti.map(Check::TokenLive));
         facts::append(turn, Fact::Decided(Decision::Pause { by, reason }));
     }
-    reply_view(turn.run, Some(reply));
+    Ok(Answer::Run)
 }
 
+/// Lets a resting run go on.
 pub(crate) fn resume(
     turn: &mut Turn<'_>,
     by: String,
     jti: Option<String>,
-    reply: ReplyTo<crate::engine::RunView>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     if turn.run.chain.paused().is_some() {
         turn.run.pending.checks.extend(jti.map(Check::TokenLive));
@@ -110,7 +104,7 @@ pub(crate) fn resume(
             turn.run.reload = true;
         }
     }
-    reply_view(turn.run, Some(reply));
+    Ok(Answer::Run)
 }
 
 /// Goes on where a pause held a run back that is still in memory.
@@ -134,4 +128,19 @@ fn wake_after_pause(turn: &mut Turn<'_>) {
         signals::match_signal(turn, &name);
     }
     timers::wake(turn);
+}
+
+/// Asks one of the run's query functions.
+pub(crate) fn query(
+    turn: &mut Turn<'_>,
+    name: &str,
+    argument: &Json,
+) -> Result<Answer, EngineError> {
+    match turn.run.flow.as_mut() {
+        Some(flow) => flow.query(name, argument).map(Answer::Json).map_err(EngineError::Flow),
+        None => Err(EngineError::Conflict {
+            code: "run_paused",
+            message: format!("query {name:?}: the run's flow cannot be replayed now"),
+        }),
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     engine::{
         Caller, EngineError, Holder, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, due::Due, perform::Perform, question::Question, reply::ReplyTo},
+        run::{answers::closed, due::Due, perform::Perform, question::Question, reply::Answer},
         turn::{
             facts::{self, Turn},
             leases,
@@ -69,25 +69,26 @@ pub(crate) fn advise(
     answer: Json,
     caller: &Caller,
     key: Option<IdempotencyKey>,
-    reply: ReplyTo<()>,
-) {
-    let refusal = if turn.run.is_ended() {
-        Some(closed(turn.run))
-    } else if answer.len() > WORDS {
-        Some(EngineError::TooLarge { what: "the answer", size: answer.len(), limit: WORDS })
-    } else if turn.run.task(step).is_none_or(|task| task.question.is_none()) {
-        let message = "advise: the task asks nothing".into();
-        Some(EngineError::Conflict { code: "no_question", message })
-    } else {
-        refuse_own(&turn.shared.sessions, turn.run, caller).err()
+) -> Result<Answer, EngineError> {
+    let silent = || EngineError::Conflict {
+        code: "no_question",
+        message: "advise: the task asks nothing".into(),
     };
-    if let Some(refusal) = refusal {
-        drop(reply.send(Err(refusal)));
-        return;
+    if turn.run.is_ended() {
+        return Err(closed(turn.run));
     }
+    if answer.len() > WORDS {
+        return Err(EngineError::TooLarge { what: "the answer", size: answer.len(), limit: WORDS });
+    }
+    if turn.run.task(step).is_none_or(|task| task.question.is_none()) {
+        return Err(silent());
+    }
+    refuse_own(&turn.shared.sessions, turn.run, caller)?;
     let (now, by) = (turn.steady_ms, caller.subject.clone());
-    let Some(task) = turn.run.task_mut(step) else { return };
-    let (Some(mut question), Some(row)) = (task.question.take(), &mut task.row) else { return };
+    let Some(task) = turn.run.task_mut(step) else { return Err(silent()) };
+    let (Some(mut question), Some(row)) = (task.question.take(), &mut task.row) else {
+        return Err(silent());
+    };
     question.answer = Some(answer.clone());
     question.by = Some(by.clone());
     row.deadline_ms = question.left_ms.map(|left| now + left);
@@ -119,7 +120,5 @@ pub(crate) fn advise(
         answers::keep_answer(turn, &caller.subject, key, "null".into());
     }
     facts::append(turn, Fact::Decided(Decision::Advise { by, step, attempt, answer }));
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| ())));
-    }));
+    Ok(Answer::Done)
 }

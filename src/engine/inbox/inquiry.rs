@@ -8,7 +8,7 @@ use crate::{
     engine::{
         Caller, EngineError, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, reply::ReplyTo, resident::Run, task::OpenTask},
+        run::{answers::closed, reply::Answer, resident::Run, task::OpenTask},
         turn::{
             attempts,
             facts::{self, Turn},
@@ -54,15 +54,9 @@ pub(crate) fn expire(
     step: u32,
     caller: &Caller,
     key: Option<IdempotencyKey>,
-    reply: ReplyTo<()>,
-) {
-    let attempt = match asked(&turn.shared.sessions, turn.run, step, caller) {
-        Ok((task, _)) => task.attempt,
-        Err(error) => {
-            drop(reply.send(Err(error)));
-            return;
-        }
-    };
+) -> Result<Answer, EngineError> {
+    let (task, _) = asked(&turn.shared.sessions, turn.run, step, caller)?;
+    let attempt = task.attempt;
     fault::point("engine.expire");
     turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
     if let Some(key) = &key {
@@ -72,7 +66,5 @@ pub(crate) fn expire(
     let failure = Failure::new(kind::TIMEOUT, format!("{by} ended the wait for an answer"));
     facts::append(turn, Fact::Decided(Decision::Expire { by, step, attempt }));
     attempts::attempt_failed(turn, step, failure.retryable(), None);
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| ())));
-    }));
+    Ok(Answer::Done)
 }

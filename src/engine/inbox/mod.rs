@@ -4,6 +4,7 @@ pub(crate) mod answers;
 pub(crate) mod control;
 pub(crate) mod escalate;
 pub(crate) mod inquiry;
+pub(crate) mod internal;
 pub(crate) mod people;
 pub(crate) mod receive;
 pub(crate) mod seats;

@@ -2,9 +2,10 @@
 
 use crate::{
     engine::{
-        Answer, Caller, EngineError, IdempotencyKey,
+        Answer, Caller, EngineError,
         inbox::{answers, inquiry::asked},
-        run::{reply::ReplyTo, resident::Run},
+        run::{reply, resident::Run},
+        shared::message::Said,
         turn::{
             facts::{self, Turn},
             follow, leases,
@@ -41,16 +42,14 @@ fn answered(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
 /// | no: an answer that is `false`, or whose `approved` is | ends with that answer |
 /// | yes, and more must | stays open, and shows who said what |
 /// | yes, and it is enough | ends with this last answer |
-pub(crate) fn answer(turn: &mut Turn<'_>, step: u32, said: Said, reply: ReplyTo<()>) {
+pub(crate) fn answer(
+    turn: &mut Turn<'_>,
+    step: u32,
+    said: Said,
+) -> Result<reply::Answer, EngineError> {
     fault::point("engine.answer");
     let Said { answer, revision, caller, key } = said;
-    let outcome = match heard(turn, step, answer, revision.as_deref(), &caller) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            drop(reply.send(Err(error)));
-            return;
-        }
-    };
+    let outcome = heard(turn, step, answer, revision.as_deref(), &caller)?;
     let approval = turn
         .run
         .task(step)
@@ -81,9 +80,7 @@ pub(crate) fn answer(turn: &mut Turn<'_>, step: u32, said: Said, reply: ReplyTo<
             answered(turn, step, outcome);
         }
     }
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| ())));
-    }));
+    Ok(reply::Answer::Done)
 }
 
 /// What an answer comes to, if this caller may give it to what the task is now.
@@ -150,13 +147,4 @@ fn count_answer(turn: &mut Turn<'_>, step: u32, caller: &Caller, output: Json, s
     let missing = if stays { missing } else { 0 };
     let answered = Decision::Answered { by, step, attempt, output, missing };
     facts::append(turn, Fact::Decided(answered));
-}
-
-/// What somebody says to a task, and who.
-pub(crate) struct Said {
-    pub(crate) answer: Answer,
-    /// What they were shown.
-    pub(crate) revision: Option<String>,
-    pub(crate) caller: Caller,
-    pub(crate) key: Option<IdempotencyKey>,
 }

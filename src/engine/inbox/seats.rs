@@ -12,7 +12,7 @@ use crate::{
         run::{
             answers::closed,
             perform::Perform,
-            reply::ReplyTo,
+            reply::Answer,
             task::{OpenTask, Phase},
         },
         turn::{
@@ -35,11 +35,9 @@ pub(crate) fn take_seat(
     operator: String,
     session: &SessionId,
     (by, jti): (String, Option<String>),
-    reply: ReplyTo<u32>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     // Of a delegated run, every seat is the delegate's.
     let delegate = seats::delegate_of(turn.run);
@@ -59,9 +57,7 @@ pub(crate) fn take_seat(
         facts::append(turn, Fact::Decided(seat));
         move_tasks(turn, &operator, session_reason(epoch));
     }
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| epoch)));
-    }));
+    Ok(Answer::Epoch(epoch))
 }
 
 /// Moves the open tasks of an operator to whoever holds its seat now; of a delegated run, all that
@@ -73,7 +69,7 @@ fn move_tasks(turn: &mut Turn<'_>, operator: &str, reason: String) {
     open.sort_unstable();
     for number in open {
         let is_moved = |task: &&OpenTask| match operator {
-            EVERY => task.row.as_ref().is_some_and(|row| row.kind == "main_ai"),
+            EVERY => task.holds_session && task.row.is_some(),
             _ => *task.operator == *operator,
         };
         let Some(task) = turn.run.task(number).filter(is_moved) else { continue };

@@ -6,9 +6,9 @@ use crate::{
     engine::{
         Caller, EngineError, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, reply::ReplyTo},
+        run::{answers::closed, reply::Answer},
         shared::{
-            message::{Msg, RunMsg},
+            message::{Internal, Msg},
             shards::Shared,
         },
         turn::{facts::Turn, signals, weight},
@@ -20,51 +20,43 @@ use crate::{
 };
 
 /// What a row of the outbox says to its receiver.
-pub(crate) fn carried(row: OutboxRow) -> RunMsg {
+pub(crate) fn carried(row: OutboxRow) -> Internal {
     let sender = (row.run, row.step);
     match row.errand {
         Errand::Signal { name, payload } => {
-            RunMsg::SignalFrom { sender, name, payload: Json::from_trusted(payload) }
+            Internal::SignalFrom { sender, name, payload: Json::from_trusted(payload) }
         }
-        Errand::Cancel { by, reason } => RunMsg::CancelFrom { sender, by, reason },
+        Errand::Cancel { by, reason } => Internal::CancelFrom { sender, by, reason },
     }
 }
 
+/// Takes a signal from outside.
 pub(crate) fn signal(
     turn: &mut Turn<'_>,
     name: String,
     payload: Json,
     caller: &Caller,
     key: Option<IdempotencyKey>,
-    reply: ReplyTo<()>,
-) {
+) -> Result<Answer, EngineError> {
     if turn.run.is_ended() {
-        drop(reply.send(Err(closed(turn.run))));
-        return;
+        return Err(closed(turn.run));
     }
     let limit = turn.shared.settings.queued_signals;
     if turn.run.chain.queued_signals() >= limit {
-        drop(reply.send(Err(EngineError::Busy {
+        return Err(EngineError::Busy {
             code: "signal_queue_full",
             message: format!("signal {name:?}: {limit} signals wait at this run already"),
             retry_after_s: 5,
-        })));
-        return;
+        });
     }
-    let more = name.len() + payload.len();
-    if let Err(refusal) = weight::check_weight(turn.run, "a signal", more) {
-        drop(reply.send(Err(refusal)));
-        return;
-    }
+    weight::check_weight(turn.run, "a signal", name.len() + payload.len())?;
     fault::point("engine.signal");
     turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
     if let Some(key) = &key {
         answers::keep_answer(turn, &caller.subject, key, "null".into());
     }
     signals::accept_signal(turn, SignalReceived { name, payload, sender: None });
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| ())));
-    }));
+    Ok(Answer::Done)
 }
 
 pub(crate) fn signal_from(turn: &mut Turn<'_>, sender: (u64, u32), name: String, payload: Json) {

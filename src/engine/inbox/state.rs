@@ -3,9 +3,14 @@
 use crate::{
     engine::{
         EngineError,
-        turn::{facts::Turn, state},
+        run::reply::Answer,
+        turn::{
+            facts::Turn,
+            state::{self, OwnError},
+            weight::run_full,
+        },
     },
-    store::{Changed, Check, StateChange, StoreError},
+    store::{Check, StateChange},
 };
 
 /// Changes the run's own state for somebody outside.
@@ -13,22 +18,14 @@ pub(crate) fn change_from_outside(
     turn: &mut Turn<'_>,
     changes: Vec<StateChange>,
     jti: Option<String>,
-    reply: crate::engine::run::reply::ReplyTo<Vec<Changed>>,
-) {
-    use crate::engine::turn::state::OwnError;
+) -> Result<Answer, EngineError> {
     match state::change_own(turn, changes) {
-        Err(OwnError::Limit(failure)) => {
-            drop(reply.send(Err(EngineError::BadRequest(failure.message))));
-        }
-        Err(OwnError::Full(why)) => {
-            drop(reply.send(Err(crate::engine::turn::weight::run_full(why))));
-        }
-        Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
+        Err(OwnError::Limit(failure)) => Err(EngineError::BadRequest(failure.message)),
+        Err(OwnError::Full(why)) => Err(run_full(why)),
+        Err(OwnError::Store(error)) => Err(error.into()),
         Ok(changed) => {
             turn.run.pending.checks.extend(jti.map(Check::TokenLive));
-            turn.run.pending.after.replies.push(Box::new(move |result| {
-                drop(reply.send(result.map(|_| changed)));
-            }));
+            Ok(Answer::Changed(changed))
         }
     }
 }

@@ -8,9 +8,15 @@ use crate::{
         error::LAST_RESULT,
         inbox::{answers, escalate, worker_state},
         rfc3339,
-        run::{answers::closed, due::Due, reply::ReplyTo, resident::Run, task::Phase},
+        run::{
+            answers::closed,
+            due::Due,
+            reply::{Answer, Answered, Asked},
+            resident::Run,
+            task::Phase,
+        },
         shared::{
-            message::{Repeated, RunMsg, WorkerAsk},
+            message::{Internal, Repeated, WorkerAsk},
             verified::lineage,
         },
         turn::{
@@ -22,7 +28,7 @@ use crate::{
         view,
     },
     fault::{self, Break},
-    journal::Outcome,
+    journal::{Outcome, Usage},
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
@@ -39,126 +45,102 @@ const EVIDENCE_BYTES: usize = 64 << 10;
 /// The route under which accepted results are remembered.
 const RESULT_ROUTE: &str = "worker.result";
 
-/// Takes a result of a step that leaves, or has left, something to others.
-fn report_followed(
-    turn: &mut Turn<'_>,
-    holder: &Holder,
-    report: &Report,
-    (output, effects): (&Json, &[Effect]),
-    reply: ReplyTo<bool>,
-) {
-    let (step, output) = (holder.step, output.clone());
-    let usage = report.usage.clone();
-    match follow::follow_result(turn, step, output, effects, usage) {
-        Ok(()) => {
-            publish(turn, holder, report);
-            answers::after(turn.run, reply, Ok(true));
-        }
-        Err(failure) => refuse_result(turn, holder, report, bad_effect(failure), reply),
-    }
-}
-
 /// Answers a worker.
-pub(crate) fn worker(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) {
-    let standing = standing(turn.run, holder);
-    let ticket = Ticket { run: turn.run.num, step: holder.step, attempt: holder.attempt };
-    let ask = match turn.shared.registry.secrets_of(ticket) {
+pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk>) {
+    let Asked { ask, reply } = asked;
+    let standing = standing(turn.run, &holder);
+    let ask = match turn.shared.registry.secrets_of(ticket(turn, &holder)) {
         Some(secrets) => ask.scrubbed(&secrets),
         None => ask,
     };
+    let answered = match (ask, standing) {
+        (WorkerAsk::Report(report), Err(refusal @ EngineError::Conflict { .. })) => {
+            look_up(turn, Repeated { holder, report, refusal, before: None, reply });
+            return;
+        }
+        // A worker whose attempt is over is told to stop, in words that it can act on.
+        (WorkerAsk::Heartbeat, Err(EngineError::Conflict { .. })) => {
+            Answered::Now(Ok(Answer::Alive((None, true))))
+        }
+        (_, Err(refusal)) => Answered::Now(Err(refusal)),
+        (ask, Ok(())) => in_good_standing(turn, &holder, ask),
+    };
+    answers::give(turn.run, reply, answered);
+}
+
+/// Does what the worker of the open attempt asks.
+fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Answered {
     match ask {
-        WorkerAsk::Prompt(reply) => match standing {
-            Err(error) => drop(reply.send(Err(error))),
-            Ok(()) => {
-                fault::point("engine.prompt");
-                let delivery = Delivery { worker: worker_name(holder) };
-                leases::delivered(turn, holder.step, holder.attempt, delivery);
-                let answer = prompt_view(turn, holder);
-                answers::after(turn.run, reply, answer);
+        WorkerAsk::Prompt => {
+            fault::point("engine.prompt");
+            has_it(turn, holder);
+            prompt_view(turn, holder).map(|view| Answer::Prompt(Box::new(view))).into()
+        }
+        WorkerAsk::Report(report) => {
+            if holder.session.is_some()
+                || turn.shared.sessions.holder(ticket(turn, holder)).is_some()
+            {
+                // Who reports has it, also if the frame was never acknowledged.
+                has_it(turn, holder);
             }
-        },
-        WorkerAsk::Report(report, reply) => match standing {
-            Ok(()) => {
-                let Holder { step, attempt, .. } = *holder;
-                let ticket = Ticket { run: turn.run.num, step, attempt };
-                if holder.session.is_some() || turn.shared.sessions.holder(ticket).is_some() {
-                    // Who reports has it, also if the frame was never acknowledged.
-                    let delivery = Delivery { worker: worker_name(holder) };
-                    leases::delivered(turn, holder.step, holder.attempt, delivery);
-                }
-                take_report(turn, holder, *report, reply);
-            }
-            Err(refusal @ EngineError::Conflict { .. }) => {
-                let (holder, before) = (holder.clone(), None);
-                look_up(turn, Repeated { holder, report, refusal, before, reply });
-            }
-            Err(refusal) => drop(reply.send(Err(refusal))),
-        },
-        WorkerAsk::Artifact { name, data, reply } => {
+            take_report(turn, holder, *report)
+        }
+        WorkerAsk::Artifact { name, data } => {
             let of = (holder.step, holder.attempt);
-            let stored = standing.and_then(|()| {
-                weight::check_file(turn, data.len())?;
+            let stored = weight::check_file(turn, data.len()).and_then(|()| {
                 files::put_artifact(turn, of, &name, &data, false).map_err(answers::bad_request)
             });
             rests_on_token(turn.run, holder, &stored);
-            answers::after(turn.run, reply, stored);
+            stored.map(Answer::File).into()
         }
-        WorkerAsk::Progress { data, reply } => {
-            if standing.is_ok() {
-                watchers::progress(turn, holder.step, holder.attempt, &data);
-            }
-            drop(reply.send(standing));
+        WorkerAsk::Progress { data } => {
+            watchers::progress(turn, holder.step, holder.attempt, &data);
+            Answered::Now(Ok(Answer::Done))
         }
-        WorkerAsk::Heartbeat(reply) => match standing {
-            Ok(()) => {
-                let answer = heartbeat(turn, holder);
-                answers::after(turn.run, reply, Ok(answer));
-            }
-            // A worker whose attempt is over is told to stop, in words that it can act on.
-            Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
-            Err(error) => drop(reply.send(Err(error))),
-        },
-        WorkerAsk::Nonce(reply) => drop(reply.send(standing.map(|()| turn.run.header.nonce))),
-        WorkerAsk::Accept(reply) => {
-            let deadline = standing.map(|()| {
-                let delivery = Delivery { worker: worker_name(holder) };
-                leases::delivered(turn, holder.step, holder.attempt, delivery);
-                let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref());
-                let deadline = row.and_then(|row| row.deadline_ms);
-                deadline.map(|at| turn.shared.clock.wall_of(at))
-            });
-            answers::after(turn.run, reply, deadline);
+        WorkerAsk::Heartbeat => Answered::Durable(Ok(Answer::Alive(heartbeat(turn, holder)))),
+        WorkerAsk::Nonce => Answered::Now(Ok(Answer::Nonce(turn.run.header.nonce))),
+        WorkerAsk::Accept => {
+            has_it(turn, holder);
+            let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref());
+            let deadline = row.and_then(|row| row.deadline_ms);
+            let shown = deadline.map(|at| turn.shared.clock.wall_of(at));
+            Answered::Durable(Ok(Answer::Deadline(shown)))
         }
-        WorkerAsk::Decline { reason, reply } => {
-            let declined = standing.map(|()| {
-                detach_worker(turn.run, holder.step);
-                let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
-                attempts::attempt_failed(turn, holder.step, failure, None);
-            });
+        WorkerAsk::Decline { reason } => {
+            detach_worker(turn.run, holder.step);
+            let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
+            attempts::attempt_failed(turn, holder.step, failure, None);
             turn.run.pending.checks.extend(live_token(holder));
-            answers::after(turn.run, reply, declined);
+            Answered::Durable(Ok(Answer::Done))
         }
-        WorkerAsk::Escalate { question, reply } => {
-            let asked = standing.and_then(|()| escalate::escalate(turn, holder, question));
-            turn.run.pending.checks.extend(live_token(holder));
-            answers::after(turn.run, reply, asked);
+        WorkerAsk::Escalate { question } => {
+            let asked = escalate::escalate(turn, holder, question);
+            rests_on_token(turn.run, holder, &asked);
+            asked.map(|()| Answer::Done).into()
         }
-        WorkerAsk::GetState { scope, key, reply } => {
-            let answer = standing.and_then(|()| {
-                let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key)?;
-                worker_state::read_for_worker(turn, &place, key)
-            });
-            drop(reply.send(answer));
+        WorkerAsk::GetState { scope, key } => {
+            let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key);
+            let value = place.and_then(|place| worker_state::read_for_worker(turn, &place, key));
+            Answered::Now(value.map(Answer::Value))
         }
-        WorkerAsk::PutState { scope, key, value, reply } => {
-            let written = standing.and_then(|()| {
-                let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key)?;
-                worker_state::put_for_worker(turn, place, key, &value)
-            });
+        WorkerAsk::PutState { scope, key, value } => {
+            let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key);
+            let written =
+                place.and_then(|place| worker_state::put_for_worker(turn, place, key, &value));
             rests_on_token(turn.run, holder, &written);
-            answers::after(turn.run, reply, written);
+            written.map(|()| Answer::Done).into()
         }
     }
+}
+
+fn ticket(turn: &Turn<'_>, holder: &Holder) -> Ticket {
+    Ticket { run: turn.run.num, step: holder.step, attempt: holder.attempt }
+}
+
+/// The attempt has reached its worker.
+fn has_it(turn: &mut Turn<'_>, holder: &Holder) {
+    let delivery = Delivery { worker: worker_name(holder) };
+    leases::delivered(turn, holder.step, holder.attempt, delivery);
 }
 
 /// Whether a bearer is the one of the open attempt.
@@ -260,12 +242,8 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)
 }
 
-fn take_report(
-    turn: &mut Turn<'_>,
-    holder: &Holder,
-    report: Report,
-    reply: crate::engine::run::reply::ReplyTo<bool>,
-) {
+/// Takes the report of the open attempt.
+fn take_report(turn: &mut Turn<'_>, holder: &Holder, report: Report) -> Answered {
     fault::point("engine.result");
     let step = holder.step;
     if fault::is_broken(Break::ApplyEffectsAtDispatch)
@@ -273,61 +251,85 @@ fn take_report(
     {
         drop(effects::apply_effects(turn, step, &effects));
     }
-    let Some(task) = turn.run.task(step) else { return };
     match &report.verdict {
         Verdict::Failed { message, retryable, data } => {
             let mut failure = Failure::new(kind::WORKER, message.clone());
             failure.retryable = *retryable;
             failure.data = data.clone();
-            remember(turn, holder, &report);
-            detach_worker(turn.run, step);
-            attempts::attempt_failed(turn, step, failure, report.usage);
-            answers::after(turn.run, reply, Ok(true));
+            let usage = report.usage.clone();
+            take_failure(turn, holder, &report, (failure, usage))
         }
-        Verdict::Done(output) => {
-            let schema = task.agent.output().clone();
-            let declared = decode_effects(&report.effects, turn.shared.settings.custom_effects);
-            let followed = matches!(&declared, Ok(effects)
-                if follow::is_followed(turn.run, step, effects));
-            // What is left to others is held to the schema at its end.
-            let accepted = if followed { Ok(output.clone()) } else { accept(&schema, output) };
-            let effects = accepted.and_then(|output| Ok((output, declared?)));
-            let effects = match effects {
-                Ok((output, effects)) => {
-                    let usage = report.usage.clone();
-                    let done = TaskDone { output, usage, effects };
-                    match settle::settle_attempt(turn, step, Ok(done)) {
-                        Ok(done) => Ok((done.output, done.effects)),
-                        Err(short) => {
-                            // A layer does not take it: the worker did its part.
-                            remember(turn, holder, &report);
-                            detach_worker(turn.run, step);
-                            attempts::attempt_failed(turn, step, short.failure, short.usage);
-                            answers::after(turn.run, reply, Ok(true));
-                            return;
-                        }
-                    }
-                }
-                Err(error) => Err(error),
-            };
-            if let (true, Ok((output, effects))) = (followed, &effects) {
-                report_followed(turn, holder, &report, (output, effects), reply);
-                return;
-            }
-            match effects.and_then(|(output, effects)| {
-                let kept = effects::apply_effects(turn, step, &effects).map_err(bad_effect)?;
-                Ok((output, kept))
-            }) {
-                Ok((output, effects)) => {
-                    publish(turn, holder, &report);
-                    let outcome = Outcome::Completed(output);
-                    steps::finish_step(turn, step, outcome, effects, report.usage);
-                    answers::after(turn.run, reply, Ok(true));
-                }
-                Err(error) => refuse_result(turn, holder, &report, error, reply),
-            }
-        }
+        Verdict::Done(output) => match judge(turn, step, &report, output) {
+            Ok(done) => take_result(turn, holder, report, done),
+            Err(error) => refuse_result(turn, holder, &report, error),
+        },
     }
+}
+
+/// A result as it was declared: checked against the schema, unless its step leaves it to others.
+fn judge(
+    turn: &Turn<'_>,
+    step: u32,
+    report: &Report,
+    output: &Json,
+) -> Result<(bool, TaskDone), EngineError> {
+    let declared = decode_effects(&report.effects, turn.shared.settings.custom_effects);
+    let followed = matches!(&declared, Ok(effects) if follow::is_followed(turn.run, step, effects));
+    // What is left to others is held to the schema at its end.
+    let output = match turn.run.task(step) {
+        Some(task) if !followed => accept(task.agent.output(), output)?,
+        _ => output.clone(),
+    };
+    Ok((followed, TaskDone { output, usage: report.usage.clone(), effects: declared? }))
+}
+
+/// Takes a result that fits its schema: through the layers, with its effects, to the end of its
+/// step.
+fn take_result(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: Report,
+    (followed, done): (bool, TaskDone),
+) -> Answered {
+    let step = holder.step;
+    let TaskDone { output, effects, .. } = match settle::settle_attempt(turn, step, Ok(done)) {
+        Ok(done) => done,
+        // A layer does not take it: the worker did its part.
+        Err(short) => {
+            return take_failure(turn, holder, &report, (short.failure, short.usage));
+        }
+    };
+    if followed {
+        let usage = report.usage.clone();
+        return match follow::follow_result(turn, step, output, &effects, usage) {
+            Ok(()) => {
+                publish(turn, holder, &report);
+                Answered::Durable(Ok(Answer::Accepted(true)))
+            }
+            Err(failure) => refuse_result(turn, holder, &report, bad_effect(failure)),
+        };
+    }
+    match effects::apply_effects(turn, step, &effects) {
+        Ok(kept) => {
+            publish(turn, holder, &report);
+            steps::finish_step(turn, step, Outcome::Completed(output), kept, report.usage);
+            Answered::Durable(Ok(Answer::Accepted(true)))
+        }
+        Err(failure) => refuse_result(turn, holder, &report, bad_effect(failure)),
+    }
+}
+
+/// Ends an attempt whose worker, or a layer after it, says that it failed.
+fn take_failure(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: &Report,
+    (failure, usage): (Failure, Option<Usage>),
+) -> Answered {
+    remember(turn, holder, report);
+    detach_worker(turn.run, holder.step);
+    attempts::attempt_failed(turn, holder.step, failure, usage);
+    Answered::Durable(Ok(Answer::Accepted(true)))
 }
 
 /// Remembers an accepted result and publishes what came with it.
@@ -358,29 +360,22 @@ fn refuse_result(
     holder: &Holder,
     report: &Report,
     error: EngineError,
-    reply: crate::engine::run::reply::ReplyTo<bool>,
-) {
+) -> Answered {
     keep_evidence(turn, holder, report, error.code());
-    let Some(task) = turn.run.task_mut(holder.step) else { return };
-    task.invalid += 1;
-    let is_last = task.invalid >= INVALID_RESULTS;
-    if is_last {
-        let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
-        let failure = Failure::new(kind::INVALID_RESULT, message);
-        attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
-    }
-    let error = match error {
-        EngineError::Invalid { violations, .. } if is_last => {
-            EngineError::Invalid { what: LAST_RESULT, violations }
+    let mut error = error;
+    if let Some(task) = turn.run.task_mut(holder.step) {
+        task.invalid += 1;
+        if task.invalid >= INVALID_RESULTS {
+            let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
+            let failure = Failure::new(kind::INVALID_RESULT, message);
+            attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
+            if let EngineError::Invalid { violations, .. } = error {
+                error = EngineError::Invalid { what: LAST_RESULT, violations };
+            }
         }
-        error => error,
-    };
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(match result {
-            Ok(_) => Err(error),
-            Err(lost) => Err(lost),
-        }));
-    }));
+    }
+    // The refused body is stored before the refusal is sent.
+    Answered::Durable(Err(error))
 }
 
 /// Has it read which result of an attempt was accepted, for a report that comes after it is over.
@@ -391,7 +386,7 @@ fn look_up(turn: &Turn<'_>, mut repeated: Repeated) {
         match shared.store.idempotent(&principal, RESULT_ROUTE, "") {
             Ok(before) => {
                 repeated.before = before;
-                shared.tell(run, RunMsg::Repeated(Box::new(repeated)));
+                shared.tell(run, Internal::Repeated(Box::new(repeated)));
             }
             // Who reports may be gone.
             Err(error) => drop(repeated.reply.send(Err(error.into()))),
@@ -402,15 +397,13 @@ fn look_up(turn: &Turn<'_>, mut repeated: Repeated) {
 /// Answers a report on an attempt that is over, once it is known what was accepted of that.
 pub(crate) fn repeated(turn: &mut Turn<'_>, repeated: Repeated) {
     let Repeated { holder, report, refusal, before, reply } = repeated;
-    let answer = report_again(turn, &holder, &report, refusal, before);
-    if turn.run.has_pending() {
-        // The refused body is kept before its sender hears of the refusal.
-        turn.run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.and(answer)));
-        }));
-    } else {
-        drop(reply.send(answer));
-    }
+    let answer = report_again(turn, &holder, &report, refusal, before).map(Answer::Accepted);
+    let answered = match turn.run.has_pending() {
+        // The refused body is stored before the refusal is sent.
+        true => Answered::Durable(answer),
+        false => Answered::Now(answer),
+    };
+    answers::give(turn.run, reply, answered);
 }
 
 /// A report on an attempt that is over: the same body as the accepted one is accepted again.

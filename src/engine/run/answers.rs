@@ -1,12 +1,7 @@
 //! Replies of a run about itself.
 
 use crate::{
-    engine::{
-        EngineError,
-        run::{reply::ReplyTo, resident::Run},
-        turn::seats,
-        view,
-    },
+    engine::{EngineError, run::resident::Run, turn::seats, view},
     journal::{Outcome, RunState},
     protocol::RunId,
     store::{Errand, OutboxRow, RunStatus, Write},
@@ -36,14 +31,6 @@ pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
         view.output = Some(output.clone());
     }
     view
-}
-
-pub(crate) fn reply_view(run: &mut Run, reply: Option<ReplyTo<crate::engine::RunView>>) {
-    if let Some(reply) = reply {
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(view_of)));
-        }));
-    }
 }
 
 /// Returns the write that keeps a cancel of a child run until it is delivered: nobody else would

@@ -163,6 +163,7 @@ impl After {
         self.files.splice(0..0, before.files);
         self.published.splice(0..0, before.published);
         self.events.splice(0..0, before.events);
+        self.lines.splice(0..0, before.lines);
     }
 }
 

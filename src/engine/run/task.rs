@@ -10,7 +10,7 @@ use crate::{
         feed::Feed,
         follows::Follows,
         question::Question,
-        reply::{Lease, ReplyTo},
+        reply::{Answer, ReplyTo},
     },
     flow::{Backoff, TaskRequest},
     middleware::About,
@@ -26,6 +26,9 @@ pub(crate) struct OpenTask {
     pub(crate) residence: Residence,
     /// Whether an undelivered attempt is dispatched again after a restart.
     pub(crate) redelivers: bool,
+    /// Whether its operator asks people, or has sessions.
+    pub(crate) asks_people: bool,
+    pub(crate) holds_session: bool,
     pub(crate) retry: Backoff,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) park_ms: Option<u64>,
@@ -56,7 +59,7 @@ pub(crate) struct OpenTask {
     /// reports.
     pub(crate) graces: u32,
     /// The pull worker that gets it once every layer has passed it.
-    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
+    pub(crate) leasing: Option<(String, ReplyTo<Answer>)>,
     /// The unanswered question of this attempt to a senior.
     pub(crate) question: Option<Question>,
     /// The people that it asks, and their answers so far.

@@ -8,13 +8,13 @@ use crate::{
         EngineError,
         run::{
             perform::Perform,
-            reply::ReplyTo,
+            reply::{Answer, Asked, ReplyTo},
             resident::{After, Failed, Run, Submitted},
             task::{AgentKey, Live},
         },
         settings::STORAGE_RETRY_MS,
         shard::{owner::Shard, perform},
-        shared::message::{Msg, RunMsg},
+        shared::message::{ControlAsk, Internal, Msg, RunMsg},
         turn::{
             batch, places,
             waiting::{self, Quarantine},
@@ -99,7 +99,7 @@ impl Shard {
             let (shared, child) = (Arc::clone(&self.shared), run.id);
             self.shared.tasks.spawn_blocking(move || {
                 if let Ok(None) = shared.store.header(child.num()) {
-                    shared.tell(parent, RunMsg::ChildLost { step, child });
+                    shared.tell(parent, Internal::ChildLost { step, child });
                 }
             });
         }
@@ -109,7 +109,8 @@ impl Shard {
                 // Whoever asks for the run finds the reason in its header.
                 let (reply, _) = tokio::sync::oneshot::channel();
                 let reason = format!("it cannot go on: failed to {damage}");
-                self.tell(run.num, RunMsg::Quarantine { reason, reply });
+                let ask = ControlAsk::Quarantine { reason };
+                self.tell(run.num, RunMsg::Control(Asked { ask, reply }));
             }
             None => self.carry_later(run.num, if refusal { 0 } else { STORAGE_RETRY_MS }),
         }
@@ -137,7 +138,7 @@ impl Shard {
 
     /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
     /// says so, with `resume` or `cancel`.
-    pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+    pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<Answer>) {
         drop(self.held.remove(&num));
         self.loading.remove(&num);
         if let Some(mut run) = self.runs.remove(&num) {
@@ -147,7 +148,7 @@ impl Shard {
             self.let_go(&mut run, Vec::new());
         }
         self.pause_header(num, Quarantine::Deadly, reason, move |result| {
-            drop(reply.send(result.map_err(EngineError::Store)));
+            drop(reply.send(result.map(|()| Answer::Done).map_err(EngineError::Store)));
         });
     }
 

@@ -31,7 +31,7 @@ use crate::{
             owner::Shard,
             read::{Reason, read},
         },
-        shared::message::{Msg, RunMsg, refuse},
+        shared::message::{Msg, RunMsg},
         turn::{drive, facts::Turn, replay, retell::Stop, signals, take_up, weight},
     },
     fault,
@@ -57,7 +57,7 @@ impl Shard {
         if held.len() < HELD || message.is_told() {
             held.push(message);
         } else {
-            refuse(message, || EngineError::Busy {
+            message.refuse(EngineError::Busy {
                 code: "overloaded",
                 message: format!("{HELD} requests wait for this run to be read"),
                 retry_after_s: 1,
@@ -142,7 +142,7 @@ impl Shard {
                     self.carry_later(num, STORAGE_RETRY_MS);
                 }
                 for message in messages {
-                    refuse(message, || EngineError::Store(error.clone()));
+                    message.refuse(EngineError::Store(error.clone()));
                 }
             }
             Ok(None) => {

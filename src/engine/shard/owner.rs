@@ -9,7 +9,7 @@ use crate::{
     engine::{
         run::{due::Times, loaded::Loading, resident::Run, task::AgentKey},
         shared::{
-            message::{Poll, RunMsg},
+            message::{Internal, Poll, RunMsg},
             shards::Shared,
         },
         turn::facts::Turn,
@@ -54,7 +54,7 @@ pub(crate) struct Shard {
     /// The runs that may have lost what others carried to them.
     pub(crate) unheard: HashSet<u64>,
     /// Who waits for or watches a quarantined run.
-    pub(crate) outside: Vec<(u64, RunMsg)>,
+    pub(crate) outside: Vec<(u64, Internal)>,
 }
 
 impl Shard {

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         run::{log_line::Line, perform::Perform, resident::After},
-        shared::message::RunMsg,
+        shared::message::Internal,
         turn::{children, dispatch, facts::Turn, pieces::publish, places, scoped, watchers},
     },
     fault,
@@ -35,13 +35,13 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
         Perform::CancelChild { step, child, reason } => {
             fault::point("engine.cancel_child");
             let (sender, by) = ((turn.run.num, step), turn.run.id.to_string());
-            turn.shared.tell(child.num(), RunMsg::CancelFrom { sender, by, reason });
+            turn.shared.tell(child.num(), Internal::CancelFrom { sender, by, reason });
         }
         Perform::TellParent => children::tell_parent(turn),
         Perform::SendSignal { step, to, name, payload } => {
             let sender = (turn.run.num, step);
             fault::point("engine.outbox_sent");
-            turn.shared.tell(to, RunMsg::SignalFrom { sender, name, payload });
+            turn.shared.tell(to, Internal::SignalFrom { sender, name, payload });
         }
         Perform::Retire { ticket, reason } => {
             turn.shared.sessions.retire(ticket, reason.as_deref());

@@ -1,7 +1,13 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
 use crate::{
-    engine::{EngineError, shard::owner::Shard, shared::message::RunMsg, turn::waiting},
+    engine::{
+        EngineError,
+        run::reply::Asked,
+        shard::owner::Shard,
+        shared::message::{ControlAsk, Internal, RunMsg},
+        turn::waiting,
+    },
     store::Header,
 };
 
@@ -17,7 +23,10 @@ impl Shard {
             return Some(message);
         }
         match message {
-            RunMsg::Resume { .. } | RunMsg::Cancel { .. } => {
+            RunMsg::Control(Asked {
+                ask: ControlAsk::Resume { .. } | ControlAsk::Cancel { .. },
+                ..
+            }) => {
                 // Whatever was carried to it meanwhile, it has not heard.
                 self.unheard.insert(num);
                 for (num, message) in std::mem::take(&mut self.outside) {
@@ -25,19 +34,19 @@ impl Shard {
                 }
                 Some(message)
             }
-            RunMsg::Wait(waiter) => {
-                self.watch_from_outside(num, RunMsg::Wait(waiter));
+            RunMsg::Internal(message @ Internal::Wait(_)) => {
+                self.watch_from_outside(num, message);
                 None
             }
-            RunMsg::Subscribe(to, reply) => {
+            RunMsg::Internal(Internal::Subscribe(to, reply)) => {
                 // Whoever asked may have given up waiting.
                 let _ = reply.send(header.seq);
                 let (again, _) = tokio::sync::oneshot::channel();
-                self.watch_from_outside(num, RunMsg::Subscribe(to, again));
+                self.watch_from_outside(num, Internal::Subscribe(to, again));
                 None
             }
             message => {
-                crate::engine::shared::message::refuse(message, || EngineError::Conflict {
+                message.refuse(EngineError::Conflict {
                     code: "run_paused",
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),
@@ -47,10 +56,10 @@ impl Shard {
         }
     }
 
-    fn watch_from_outside(&mut self, num: u64, message: RunMsg) {
+    fn watch_from_outside(&mut self, num: u64, message: Internal) {
         self.outside.retain(|(_, message)| match message {
-            RunMsg::Wait(waiter) => !waiter.reply.is_closed(),
-            RunMsg::Subscribe(to, _) => !to.is_closed(),
+            Internal::Wait(waiter) => !waiter.reply.is_closed(),
+            Internal::Subscribe(to, _) => !to.is_closed(),
             _ => false,
         });
         if self.outside.len() < OUTSIDE {

@@ -6,9 +6,13 @@ use crate::{
     engine::{
         run::{
             loaded::{Called, Loaded, Rows},
+            reply::Asked,
             values::child_id,
         },
-        shared::{message::RunMsg, shards::Shared},
+        shared::{
+            message::{ControlAsk, Internal, RunMsg},
+            shards::Shared,
+        },
         turn::waiting,
         view::spent::total,
     },
@@ -31,15 +35,23 @@ impl Reason {
     pub(crate) fn of(message: &RunMsg) -> Self {
         let past_end = !matches!(
             message,
-            RunMsg::Wake
-                | RunMsg::TakeUp(_)
-                | RunMsg::Subscribe(..)
-                | RunMsg::Wait(_)
-                | RunMsg::Progress { .. }
-                | RunMsg::Tell { .. }
-                | RunMsg::Rest { .. }
+            RunMsg::Control(Asked { ask: ControlAsk::TakeUp, .. })
+                | RunMsg::Internal(
+                    Internal::Wake
+                        | Internal::Subscribe(..)
+                        | Internal::Wait(_)
+                        | Internal::Progress { .. }
+                        | Internal::Tell { .. }
+                        | Internal::Rest { .. }
+                )
         );
-        let past_quarantine = matches!(message, RunMsg::Resume { .. } | RunMsg::Cancel { .. });
+        let past_quarantine = matches!(
+            message,
+            RunMsg::Control(Asked {
+                ask: ControlAsk::Resume { .. } | ControlAsk::Cancel { .. },
+                ..
+            })
+        );
         Self { past_end, past_quarantine }
     }
 

@@ -5,7 +5,7 @@ use crate::{
         run::account::Account,
         settings::ROOM_MS,
         shard::owner::Shard,
-        shared::message::{RunMsg, refuse},
+        shared::message::{Internal, RunMsg},
     },
     memory::Level,
 };
@@ -15,10 +15,7 @@ impl Shard {
     /// may: it makes room.
     pub(crate) fn has_room_for(&self, num: u64, message: &RunMsg) -> bool {
         let memory = &self.shared.memory;
-        if memory.level() != Level::Full
-            || message.is_cancel()
-            || matches!(message, RunMsg::Pause { .. } | RunMsg::Quarantine { .. })
-        {
+        if memory.level() != Level::Full || message.is_cancel() || message.is_pause() {
             return true;
         }
         self.shared.make_room();
@@ -29,10 +26,10 @@ impl Shard {
     /// Has a message for a run that cannot be read now come again, or refuses it.
     pub(crate) fn put_off(&mut self, num: u64, message: RunMsg) {
         match message {
-            RunMsg::Wake => self.wake_later(num, ROOM_MS),
+            RunMsg::Internal(Internal::Wake) => self.wake_later(num, ROOM_MS),
             _ => self.carry_later(num, ROOM_MS),
         }
-        refuse(message, || self.shared.no_room("read a run into memory"));
+        message.refuse(self.shared.no_room("read a run into memory"));
     }
 
     /// An account for a run that is to be in memory.

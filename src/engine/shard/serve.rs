@@ -21,12 +21,12 @@ use std::{
 use crate::{
     engine::{
         inbox::{receive, signals},
-        run::{due::Times, loaded::Again, resident::Run},
+        run::{due::Times, loaded::Again, reply::Asked, resident::Run},
         settings::{ROOM_MS, STORAGE_RETRY_MS},
         shard::{commit, owner::Shard},
         shared::{
             mailbox::Mailbox,
-            message::{Msg, Poll, RunMsg},
+            message::{ControlAsk, Internal, Msg, Poll, RunMsg},
             shards::Shared,
         },
         turn::{compose, drive, limits, pieces, places, weight},
@@ -132,7 +132,7 @@ impl Shard {
         let until = self.steady_ms + ROUND_MS;
         while self.shared.clock.steady_ms() < until {
             let Some(run) = self.next_alarm() else { break };
-            self.tell(run, RunMsg::Wake);
+            self.tell(run, Internal::Wake.into());
         }
         let began = self.shared.clock.steady_ms();
         let is_over =
@@ -237,7 +237,7 @@ impl Shard {
         if run.reload && run.submitted.is_empty() {
             drop(self.held.remove(&num));
             let broken = run.broken;
-            self.read_again(run, RunMsg::Wake, broken);
+            self.read_again(run, Internal::Wake.into(), broken);
             return;
         }
         if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
@@ -266,7 +266,9 @@ impl Shard {
         match message {
             Msg::Start(new) => self.begin(*new),
             // It may have come before the start of the run, which was sent earlier.
-            Msg::Run(run, message @ RunMsg::CancelFrom { .. }) if !self.runs.contains_key(&run) => {
+            Msg::Run(run, message @ RunMsg::Internal(Internal::CancelFrom { .. }))
+                if !self.runs.contains_key(&run) =>
+            {
                 self.shared.send(run, Msg::Late(run, message));
             }
             Msg::Run(run, message) | Msg::Late(run, message) => self.tell(run, message),
@@ -330,7 +332,7 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(crate) fn tell(&mut self, num: u64, message: RunMsg) {
-        if let RunMsg::Delta(feed) = message {
+        if let RunMsg::Internal(Internal::Delta(feed)) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
                 pieces::take_pieces(&mut self.on(&mut run), &feed);
@@ -338,7 +340,7 @@ impl Shard {
             }
             return;
         }
-        if let RunMsg::IsAtRest(reply) = message {
+        if let RunMsg::Internal(Internal::IsAtRest(reply)) = message {
             // Whoever asked may have given up waiting.
             let _ = reply.send(
                 !self.loading.contains_key(&num)
@@ -346,7 +348,7 @@ impl Shard {
             );
             return;
         }
-        if let RunMsg::Quarantine { reason, reply } = message {
+        if let RunMsg::Control(Asked { ask: ControlAsk::Quarantine { reason }, reply }) = message {
             self.quarantine(num, reason, reply);
             return;
         }

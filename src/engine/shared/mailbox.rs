@@ -157,15 +157,15 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::engine::shared::message::RunMsg;
+    use crate::engine::shared::message::Internal;
 
     fn wake(run: u64) -> Msg {
-        Msg::Run(run, RunMsg::Wake)
+        Msg::Run(run, Internal::Wake.into())
     }
 
     fn cancel(run: u64) -> Msg {
         let (by, reason) = ("test".to_owned(), String::new());
-        Msg::Run(run, RunMsg::CancelFrom { sender: (0, 0), by, reason })
+        Msg::Run(run, Internal::CancelFrom { sender: (0, 0), by, reason }.into())
     }
 
     fn runs(mailbox: &mut Mailbox) -> Vec<u64> {

@@ -6,12 +6,12 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
+        Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
         run::{
             feed::Feed,
             loaded::Loaded,
             readers::Subscriber,
-            reply::{Lease, ReplyTo, Waiter},
+            reply::{Answer, Asked, ReplyTo, Waiter},
             task::AgentKey,
         },
     },
@@ -20,8 +20,8 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::{Changed, IdempotencyRow, StateChange, StoreError, TaskRow},
+    protocol::{Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    store::{IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
 /// A message to a shard.
@@ -72,7 +72,7 @@ impl Msg {
     pub(crate) fn is_urgent(&self) -> bool {
         match self {
             Self::Stop(_) => true,
-            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Run(_, message) => message.is_cancel() || message.is_pause(),
             Self::Late(..)
             | Self::Start(_)
             | Self::Committed { .. }
@@ -121,45 +121,67 @@ pub(crate) struct NewRun {
 
 /// A message to a run.
 pub(crate) enum RunMsg {
+    /// A request of a caller.
+    Control(Asked<ControlAsk>),
+    /// A request or report of a worker.
+    Worker(Holder, Asked<WorkerAsk>),
+    /// A message of the host itself.
+    Internal(Internal),
+}
+
+/// A request of a caller to a run.
+pub(crate) enum ControlAsk {
+    /// Loads the run; replies when everything that followed from that is durable.
+    TakeUp,
+    /// Pauses the run without loading it: the host died at it.
+    Quarantine { reason: String },
+    /// Cancels the run.
+    Cancel { by: String, jti: Option<String>, reason: String, key: Option<IdempotencyKey> },
+    /// Pauses the run.
+    Pause { by: String, jti: Option<String>, reason: String },
+    /// Resumes the run.
+    Resume { by: String, jti: Option<String> },
+    /// A signal from a caller.
+    Signal { name: String, payload: Json, caller: Caller, key: Option<IdempotencyKey> },
+    /// Calls one of its query functions.
+    Query { name: String, argument: Json },
+    /// Changes of its own state by a caller.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String> },
+    /// Assigns an operator's seat to a session; replies with the epoch of the seat.
+    TakeSeat { operator: String, session: SessionId, by: String, jti: Option<String> },
+    /// A senior's answer to the question of an attempt.
+    Advise { step: u32, answer: Json, caller: Caller, key: Option<IdempotencyKey> },
+    /// Leases the task to a pull worker.
+    Lease { step: u32, attempt: u32, worker: String },
+    /// A person's answer.
+    Answer { step: u32, said: Said },
+    /// Expires a task for people.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
+}
+
+/// An answer to a task for people, with its author.
+pub(crate) struct Said {
+    pub(crate) answer: crate::engine::Answer,
+    /// The revision that was shown; an answer to another one is refused.
+    pub(crate) revision: Option<String>,
+    pub(crate) caller: Caller,
+    pub(crate) key: Option<IdempotencyKey>,
+}
+
+/// A message of the host itself to a run.
+pub(crate) enum Internal {
     /// Checks the timers.
     Wake,
-    /// Loads the run; replies when everything that followed from that is durable.
-    TakeUp(ReplyTo<()>),
     /// Asks whether the run is busy in this process; does not load it.
     IsAtRest(oneshot::Sender<bool>),
-    /// Pauses the run without loading it: the host died at it.
-    Quarantine { reason: String, reply: ReplyTo<()> },
     /// Replies when a condition holds.
     Wait(Waiter),
     /// Sends every event from now on; replies with the number of the last durable event.
     Subscribe(Subscriber, oneshot::Sender<u32>),
-    /// Cancels the run.
-    Cancel {
-        by: String,
-        jti: Option<String>,
-        reason: String,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<RunView>,
-    },
-
-    /// Pauses the run.
-    Pause { by: String, jti: Option<String>, reason: String, reply: ReplyTo<RunView> },
-    /// Resumes the run.
-    Resume { by: String, jti: Option<String>, reply: ReplyTo<RunView> },
-    /// A signal from a caller.
-    Signal {
-        name: String,
-        payload: Json,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
     /// A signal from another run.
     SignalFrom { sender: (u64, u32), name: String, payload: Json },
     /// A cancel from the parent run.
     CancelFrom { sender: (u64, u32), by: String, reason: String },
-    /// Calls one of its query functions.
-    Query { name: String, argument: Json, reply: ReplyTo<Json> },
     /// The outcome of a dispatched attempt.
     Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
     /// An attempt was delivered to its worker.
@@ -184,8 +206,6 @@ pub(crate) enum RunMsg {
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.
     StateDone { step: u32, outcome: Outcome },
-    /// Changes of its own state by a caller.
-    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A child run ended.
     ChildEnded {
         step: u32,
@@ -199,68 +219,76 @@ pub(crate) enum RunMsg {
     Redispatch { step: u32, attempt: u32 },
     /// The session of an attempt is gone.
     Unseat { step: u32, attempt: u32, reason: String },
-    /// Assigns an operator's seat to a session; replies with the epoch of the seat.
-    TakeSeat {
-        operator: String,
-        session: SessionId,
-        by: String,
-        jti: Option<String>,
-        reply: ReplyTo<u32>,
-    },
-    /// A senior's answer to the question of an attempt.
-    Advise {
-        step: u32,
-        answer: Json,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
-    /// Leases the task to a pull worker.
-    Lease { step: u32, attempt: u32, worker: String, reply: ReplyTo<Lease> },
-    /// A person's answer.
-    Answer {
-        step: u32,
-        answer: Answer,
-        /// The revision that was shown; an answer to another one is refused.
-        revision: Option<String>,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
-    /// Expires a task for people.
-    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
-    /// A request or report of a worker.
-    Worker { holder: Holder, ask: WorkerAsk },
+}
+
+impl From<Internal> for RunMsg {
+    fn from(message: Internal) -> Self {
+        Self::Internal(message)
+    }
 }
 
 impl RunMsg {
     /// Returns true if the store may refuse the resulting batch, because of the caller's token or
     /// the idempotency key.
     pub(crate) fn is_checked(&self) -> bool {
-        matches!(
-            self,
-            Self::Cancel { .. }
-                | Self::Pause { .. }
-                | Self::Resume { .. }
-                | Self::Signal { .. }
-                | Self::ChangeState { .. }
-                | Self::TakeSeat { .. }
-                | Self::Advise { .. }
-                | Self::Lease { .. }
-                | Self::Answer { .. }
-                | Self::Expire { .. }
-                | Self::Worker { .. }
-        )
+        match self {
+            Self::Control(asked) => !matches!(
+                asked.ask,
+                ControlAsk::TakeUp | ControlAsk::Quarantine { .. } | ControlAsk::Query { .. }
+            ),
+            Self::Worker(..) => true,
+            Self::Internal(_) => false,
+        }
     }
 
     /// Returns true if it calls one of the run's query functions.
     pub(crate) fn is_query(&self) -> bool {
-        matches!(self, Self::Query { .. })
+        matches!(self, Self::Control(Asked { ask: ControlAsk::Query { .. }, .. }))
     }
 
     /// Returns true if it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
-        matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })
+        matches!(
+            self,
+            Self::Control(Asked { ask: ControlAsk::Cancel { .. }, .. })
+                | Self::Internal(Internal::CancelFrom { .. })
+        )
+    }
+
+    /// Returns true if it pauses the run.
+    pub(crate) fn is_pause(&self) -> bool {
+        matches!(self, Self::Control(Asked { ask: ControlAsk::Pause { .. }, .. }))
+    }
+
+    /// Replies with an error, if a reply is expected.
+    pub(crate) fn refuse(self, error: EngineError) {
+        match self {
+            Self::Control(asked) => asked.refuse(error),
+            Self::Worker(_, asked) => asked.refuse(error),
+            Self::Internal(Internal::Repeated(repeated)) => {
+                // The caller may be gone.
+                let _ = repeated.reply.send(Err(error));
+            }
+            // Dropping the channel is the reply.
+            Self::Internal(message) => drop(message),
+        }
+    }
+
+    /// Returns true if it comes from the engine itself and expects no reply.
+    pub(crate) fn is_told(&self) -> bool {
+        match self {
+            Self::Control(_) | Self::Worker(..) => false,
+            Self::Internal(message) => !matches!(
+                message,
+                Internal::IsAtRest(_)
+                    | Internal::Wait(_)
+                    | Internal::Subscribe(..)
+                    | Internal::Progress { .. }
+                    | Internal::Delta(_)
+                    | Internal::Tell { .. }
+                    | Internal::Repeated(_)
+            ),
+        }
     }
 }
 
@@ -270,22 +298,18 @@ impl WorkerAsk {
         let json = |json: Json| secrets.scrub_json(&json);
         let text = |text: String| secrets.scrub_text(&text);
         match self {
-            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
-            Self::Artifact { name, data, reply } => {
-                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            Self::Report(report) => Self::Report(Box::new(report.scrubbed(secrets))),
+            Self::Artifact { name, data } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data) }
             }
-            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
-            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
-            Self::Escalate { question, reply } => {
-                Self::Escalate { question: json(question), reply }
+            Self::Progress { data } => Self::Progress { data: json(data) },
+            Self::Decline { reason } => Self::Decline { reason: text(reason) },
+            Self::Escalate { question } => Self::Escalate { question: json(question) },
+            Self::GetState { scope, key } => Self::GetState { scope, key: text(key) },
+            Self::PutState { scope, key, value } => {
+                Self::PutState { scope, key: text(key), value: json(value) }
             }
-            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
-            Self::PutState { scope, key, value, reply } => {
-                Self::PutState { scope, key: text(key), value: json(value), reply }
-            }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Nonce(_) | Self::Accept(_)) => {
-                same
-            }
+            same @ (Self::Prompt | Self::Heartbeat | Self::Nonce | Self::Accept) => same,
         }
     }
 }
@@ -293,27 +317,27 @@ impl WorkerAsk {
 /// A request or report of a worker.
 pub(crate) enum WorkerAsk {
     /// Reads the prompt; the attempt counts as delivered.
-    Prompt(ReplyTo<crate::engine::PromptView>),
+    Prompt,
     /// Reports the result; replies true if it was accepted now, false if it had been before.
-    Report(Box<Report>, ReplyTo<bool>),
+    Report(Box<Report>),
     /// Stores a file.
-    Artifact { name: String, data: Vec<u8>, reply: ReplyTo<(ArtifactId, String, u64)> },
+    Artifact { name: String, data: Vec<u8> },
     /// Progress for watchers.
-    Progress { data: Json, reply: ReplyTo<()> },
+    Progress { data: Json },
     /// A heartbeat; replies with (deadline, cancel).
-    Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    Heartbeat,
     /// Requests a token; replies with the run's nonce.
-    Nonce(ReplyTo<u64>),
+    Nonce,
     /// Its session accepts it; replies with the deadline.
-    Accept(ReplyTo<Option<u64>>),
+    Accept,
     /// Its session declines it.
-    Decline { reason: String, reply: ReplyTo<()> },
+    Decline { reason: String },
     /// Escalates a question to a senior, and waits.
-    Escalate { question: Json, reply: ReplyTo<()> },
+    Escalate { question: Json },
     /// Reads state, of its run or of another scope.
-    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    GetState { scope: Option<String>, key: String },
     /// Writes state, of its run or of another scope.
-    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
+    PutState { scope: Option<String>, key: String, value: Json },
 }
 
 /// A report on a finished attempt.
@@ -324,91 +348,11 @@ pub(crate) struct Repeated {
     pub(crate) refusal: EngineError,
     /// The accepted report of the attempt.
     pub(crate) before: Option<IdempotencyRow>,
-    pub(crate) reply: ReplyTo<bool>,
-}
-
-impl RunMsg {
-    /// Whether it comes from the engine itself and expects no reply.
-    pub(crate) fn is_told(&self) -> bool {
-        matches!(
-            self,
-            Self::Wake
-                | Self::SignalFrom { .. }
-                | Self::CancelFrom { .. }
-                | Self::ChildLost { .. }
-                | Self::Finished { .. }
-                | Self::Delivered { .. }
-                | Self::SecretAccessed { .. }
-                | Self::Capacity { .. }
-                | Self::Redispatch { .. }
-                | Self::Unseat { .. }
-                | Self::Rest { .. }
-                | Self::ChildEnded { .. }
-                | Self::StateLater { .. }
-                | Self::StateDone { .. }
-        )
-    }
-}
-
-/// Replies to a message with an error, if it expects a reply.
-pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
-    fn send<T>(reply: ReplyTo<T>, error: EngineError) {
-        // The caller may be gone.
-        let _ = reply.send(Err(error));
-    }
-    match message {
-        RunMsg::Wake
-        | RunMsg::IsAtRest(_)
-        | RunMsg::SignalFrom { .. }
-        | RunMsg::CancelFrom { .. }
-        | RunMsg::ChildLost { .. }
-        | RunMsg::Finished { .. }
-        | RunMsg::Delivered { .. }
-        | RunMsg::Progress { .. }
-        | RunMsg::Delta(_)
-        | RunMsg::SecretAccessed { .. }
-        | RunMsg::Capacity { .. }
-        | RunMsg::Redispatch { .. }
-        | RunMsg::Unseat { .. }
-        | RunMsg::Tell { .. }
-        | RunMsg::Rest { .. }
-        | RunMsg::ChildEnded { .. }
-        | RunMsg::StateLater { .. }
-        | RunMsg::StateDone { .. }
-        // Dropping the channel is the reply.
-        | RunMsg::Wait(_)
-        | RunMsg::Subscribe(..) => {}
-        RunMsg::Cancel { reply, .. }
-        | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
-        RunMsg::Signal { reply, .. }
-        | RunMsg::Answer { reply, .. }
-        | RunMsg::Expire { reply, .. }
-        | RunMsg::Advise { reply, .. }
-        | RunMsg::TakeUp(reply)
-        | RunMsg::Quarantine { reply, .. } => send(reply, error()),
-        RunMsg::Query { reply, .. } => send(reply, error()),
-        RunMsg::Repeated(repeated) => send(repeated.reply, error()),
-        RunMsg::ChangeState { reply, .. } => send(reply, error()),
-        RunMsg::Lease { reply, .. } => send(reply, error()),
-        RunMsg::TakeSeat { reply, .. } => send(reply, error()),
-        RunMsg::Worker { ask, .. } => match ask {
-            crate::engine::shared::message::WorkerAsk::Prompt(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Report(_, reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Accept(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Progress { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Decline { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Escalate { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Nonce(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
-        },
-    }
+    pub(crate) reply: ReplyTo<Answer>,
 }
 
 /// Replies to a lease of a task that is no longer available.
-pub(crate) fn refuse_lease(reply: ReplyTo<Lease>) {
+pub(crate) fn refuse_lease(reply: ReplyTo<Answer>) {
     // The caller may be gone.
     let _ = reply.send(Err(EngineError::Conflict {
         code: "fenced",

@@ -101,8 +101,8 @@ impl Shared {
     }
 
     /// Sends a message to a run. Has no effect once the engine has stopped.
-    pub(crate) fn tell(&self, run: u64, message: RunMsg) {
-        self.send(run, Msg::Run(run, message));
+    pub(crate) fn tell(&self, run: u64, message: impl Into<RunMsg>) {
+        self.send(run, Msg::Run(run, message.into()));
     }
 
     /// Sends a message to the shard of a run.

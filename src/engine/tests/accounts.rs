@@ -63,7 +63,9 @@ async fn a_run_that_holds_more_than_a_new_limit_goes_on_and_may_not_grow() {
     let limits = RunLimits { held: 100_000, ..RunLimits::default() };
     let bench = Bench::open_with(dir, clock, 2, limits, Recovery::All);
     bench.signal(run, "go", "1").await.unwrap();
-    let shrunk = |view: &RunView| view.waiting_on.iter().any(|it| it.what.contains("grow"));
+    let shrunk = |view: &RunView| {
+        view.waiting_on.iter().any(|it| it.subject.name.as_deref() == Some("grow"))
+    };
     bench.until(run, "the second wait", shrunk).await;
     bench.signal(run, "grow", "1").await.unwrap();
     let view = bench.ended(run).await;

@@ -134,7 +134,7 @@ async fn people_and_work_in_the_host_need_no_budget() {
         end"#;
     let run = bench.start(body, "null").await;
     let view = bench.waiting(run, "task").await;
-    let task = view.waiting_on[0].task.unwrap();
+    let task = view.waiting_on[0].subject.task.unwrap();
     bench
         .engine
         .answer(&bench.admin(), task, (Answer::Output(Json::parse("true").unwrap()), None), None)

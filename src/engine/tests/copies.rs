@@ -140,7 +140,7 @@ async fn a_fork_calls_runs_of_its_own() {
     let run = bench.start(body, "{}").await;
     let child = |view: &RunView| -> RunId {
         let on = view.waiting_on.iter().find(|on| on.kind == "child").unwrap();
-        on.command.as_deref().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+        on.subject.run.unwrap()
     };
     let first = child(&bench.waiting(run, "child").await);
     called(&bench, first).await;
@@ -212,7 +212,7 @@ async fn an_exported_run_goes_on_elsewhere() {
     let view =
         there.engine.import(&there.admin(), bytes.clone(), None).await.unwrap().view().unwrap();
     assert_eq!((view.id, view.status), (run, RunStatus::Paused));
-    assert!(view.waiting_on[0].what.contains(&format!("moonswarm resume {run}")));
+    assert_eq!(view.waiting_on[0].kind, "resume");
     there.engine.resume(&there.admin(), run).await.unwrap();
     there.signal(run, "go", "7").await.unwrap();
     assert_eq!(there.ended(run).await.output.unwrap().as_str(), r#"["hello",7]"#);

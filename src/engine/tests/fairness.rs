@@ -61,7 +61,8 @@ async fn the_latest_steps_of_a_long_history_are_those_that_all_of_it_shows() {
             ctx:wait("end")
         end"#;
     let run = bench.start(body, "null").await;
-    let is_through = |view: &RunView| view.waiting_on.iter().any(|it| it.what.contains("end"));
+    let is_through =
+        |view: &RunView| view.waiting_on.iter().any(|it| it.subject.name.as_deref() == Some("end"));
     bench.until(run, "the second wait", is_through).await;
     // The first wait ends after everything that the last page is made of was scheduled.
     bench.signal(run, "go", "1").await.unwrap();

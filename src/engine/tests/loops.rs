@@ -404,7 +404,9 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
     for (answer, expected) in [(true, r#"["gone","seen"]"#), (false, "human_rejected")] {
         let run =
             loops.begin(&json!([[["rm", { "path": "/" }], ["look"]], "$seen"]), tools, "").await;
-        let asks = |view: &RunView| view.waiting_on.iter().any(|it| it.what == "approve (human)");
+        let asks = |view: &RunView| {
+            view.waiting_on.iter().any(|it| it.subject.name.as_deref() == Some("approve"))
+        };
         loops.until(run, "a question", asks).await;
         let inbox = loops
             .store

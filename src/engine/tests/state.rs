@@ -308,9 +308,7 @@ async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
     bench.engine.report(&holder, Report { effects: vec![asks], ..report("null") }).await.unwrap();
     bench
         .until(run, "a person", |view| {
-            view.waiting_on
-                .iter()
-                .any(|it| it.command.as_ref().is_some_and(|it| it.contains("approve")))
+            view.waiting_on.iter().any(|it| it.subject.operator_kind.as_deref() == Some("human"))
         })
         .await;
     let filter = TaskFilter { limit: 9, ..TaskFilter::default() };

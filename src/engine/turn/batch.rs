@@ -8,13 +8,12 @@ use crate::{
             log_line,
             resident::{After, Pending, Submitted},
         },
-        shard::perform,
         shared::message::Msg,
-        turn::facts::Turn,
+        turn::{facts::Turn, waiting},
     },
     fault::{self, Break},
-    journal::RunState,
-    store::{Batch, Check, JournalRow, RunStatus, RunWrite, Write},
+    journal::{Entry, RunState},
+    store::{Batch, Check, RunStatus, RunWrite, Write, append},
 };
 
 /// Submits what a run has for the disk, as one batch. Without anything to write it gives back
@@ -51,9 +50,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
             pending.entries.iter().map(|e| crate::engine::view::events::view(turn.run.num, e)),
         );
     }
-    if fault::is_broken(Break::AckBeforeCommit) {
-        perform::perform(turn, std::mem::take(&mut pending.after));
-    }
+    let early =
+        fault::is_broken(Break::AckBeforeCommit).then(|| std::mem::take(&mut pending.after));
     turn.run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
     let (num, life) = (turn.run.num, turn.run.life);
     let shared = Arc::clone(turn.shared);
@@ -65,7 +63,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
             shared.send(num, Msg::Committed { run: num, batch, life, result });
         }),
     });
-    None
+    early
 }
 
 /// Charges a run for what it stores, in the commit that stores it.
@@ -81,16 +79,11 @@ fn charge(turn: &Turn<'_>, pending: &mut Pending, write: Option<&RunWrite>) {
     pending.writes.extend(row.map(Write::PutCharge));
 }
 
-fn run_write(turn: &mut Turn<'_>, entries: &[crate::journal::Entry]) -> RunWrite {
-    let expected = turn.run.cursor;
-    let mut rows = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let lsn = turn.shared.store.next_lsn();
-        let row = JournalRow::new(turn.run.num, lsn, turn.run.cursor, entry);
-        turn.run.header.bytes += row.bytes.len() as u64;
-        rows.push(row);
-        turn.run.cursor = Some(lsn);
-    }
+fn run_write(turn: &mut Turn<'_>, entries: &[Entry]) -> RunWrite {
+    let run = &mut *turn.run;
+    let expected = run.cursor;
+    let rows = append(&*turn.shared.store, &mut run.header, expected, entries);
+    run.cursor = rows.last().map(|row| row.lsn).or(expected);
     let whole = refresh_header(turn) || expected.is_none();
     RunWrite { header: turn.run.header.clone(), expected, entries: rows, whole }
 }
@@ -99,31 +92,23 @@ fn run_write(turn: &mut Turn<'_>, entries: &[crate::journal::Entry]) -> RunWrite
 fn refresh_header(turn: &mut Turn<'_>) -> bool {
     let (steps, done) = turn.run.chain.counts();
     let before = turn.run.chain.next_step() - 1 - steps;
-    let status = crate::engine::turn::waiting::status(turn.run);
+    let status = waiting::status(turn.run);
     let ended = status.is_ended();
-    let wake_at_ms = if ended {
-        None
-    } else {
-        crate::engine::turn::waiting::wake_at(turn.run, &turn.shared.clock)
-    };
+    let wake_at_ms = if ended { None } else { waiting::wake_at(turn.run, &turn.shared.clock) };
     let waiting_on = match status {
-        RunStatus::Waiting | RunStatus::Paused => {
-            crate::engine::turn::waiting::describe(turn.run, status, turn.shared)
-        }
+        RunStatus::Waiting | RunStatus::Paused => waiting::describe(turn.run, status, turn.shared),
         RunStatus::Running | RunStatus::Compensating
             if !turn.run.open.is_empty()
                 || turn.run.chain.paused().is_some()
                 || turn.run.account.parked =>
         {
-            crate::engine::turn::waiting::describe(turn.run, status, turn.shared)
+            waiting::describe(turn.run, status, turn.shared)
         }
         _ => None,
     };
     let error = match turn.run.chain.state() {
-        RunState::Ended(outcome) | RunState::Compensating(outcome) => {
-            crate::engine::turn::waiting::error(outcome)
-        }
-        RunState::Active => turn.run.chain.paused().map(crate::engine::turn::waiting::paused),
+        RunState::Ended(outcome) | RunState::Compensating(outcome) => waiting::error(outcome),
+        RunState::Active => turn.run.chain.paused().map(waiting::paused),
     };
     let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
     let header = &mut turn.run.header;

@@ -28,8 +28,7 @@ pub(crate) fn over_budget(turn: &Turn<'_>, task: &OpenTask) -> Option<Failure> {
     if task.residence == Residence::Inline || *turn.run.chain.state() != RunState::Active {
         return None;
     }
-    let backend = turn.shared.registry.get(&task.operator)?;
-    if backend.kind() == "human" {
+    if task.asks_people || turn.shared.registry.get(&task.operator).is_none() {
         return None;
     }
     let name = task.agent.name();

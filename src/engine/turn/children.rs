@@ -10,7 +10,7 @@ use crate::{
             perform::Perform,
             resident::Run,
         },
-        shared::message::{Msg, NewRun, RunMsg},
+        shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
             facts::{self, Turn},
@@ -191,7 +191,7 @@ pub(crate) fn tell_parent(turn: &Turn<'_>) {
     let usage = crate::engine::view::spent::total(turn.run.chain.spent());
     let (child, outcome) = (turn.run.id, outcome.clone());
     let joined = crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run);
-    let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
+    let message = Internal::ChildEnded { step, child, outcome, usage, joined };
     turn.shared.tell(parent, message);
 }
 

@@ -90,7 +90,9 @@ pub(crate) fn close_orphan(turn: &mut Turn<'_>, number: u32, row: Option<&TaskRo
         if let Some(queue) = &row.queue {
             turn.shared.hub.remove(queue, ticket);
         }
-        let reason = (row.kind == "main_ai").then(|| REASON.to_owned());
+        let backend = turn.shared.registry.get(&row.operator);
+        let to_session = backend.is_some_and(|backend| backend.holds_session());
+        let reason = to_session.then(|| REASON.to_owned());
         let performs = &mut turn.run.pending.after.performs;
         performs.extend(reason.map(|it| Perform::Retire { ticket, reason: Some(it) }));
         let backend = turn.shared.registry.get(&row.operator);

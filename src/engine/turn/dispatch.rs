@@ -20,7 +20,7 @@ use crate::{
             task::{Live, OpenTask, Phase},
         },
         shared::{
-            message::{Msg, RunMsg},
+            message::{Internal, Msg},
             shards::Shared,
         },
         turn::{
@@ -123,26 +123,26 @@ struct AttemptReporter {
 impl Reporter for AttemptReporter {
     fn delivered(&self, delivery: Delivery) {
         let (step, attempt) = (self.step, self.attempt);
-        self.shared.tell(self.run, RunMsg::Delivered { step, attempt, delivery });
+        self.shared.tell(self.run, Internal::Delivered { step, attempt, delivery });
     }
 
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
-        let message = RunMsg::Progress { step, attempt, data };
+        let message = Internal::Progress { step, attempt, data };
         // It is lossy: where too much waits, nobody is told.
-        let _ = self.shared.offer(self.run, Msg::Run(self.run, message));
+        let _ = self.shared.offer(self.run, Msg::Run(self.run, message.into()));
     }
 
     fn delta(&self, delta: ModelDelta) {
         if self.feed.push(delta) {
-            self.shared.tell(self.run, RunMsg::Delta(Arc::clone(&self.feed)));
+            self.shared.tell(self.run, Internal::Delta(Arc::clone(&self.feed)));
         }
     }
 
     fn secret_accessed(&self, event: SecretAccessEvent) {
         let (step, attempt) = (self.step, self.attempt);
         let event = Box::new(event);
-        self.shared.tell(self.run, RunMsg::SecretAccessed { step, attempt, event });
+        self.shared.tell(self.run, Internal::SecretAccessed { step, attempt, event });
     }
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn detach(
     let host = Arc::clone(shared);
     shared.tasks.spawn(async move {
         let result = future.await;
-        host.tell(run, RunMsg::Finished { step, attempt, result });
+        host.tell(run, Internal::Finished { step, attempt, result });
     });
 }
 

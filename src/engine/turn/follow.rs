@@ -117,12 +117,13 @@ fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Fail
         Why::Delegate | Why::Handoff => Arc::new(home.stand_in(&operator)),
         Why::Approval => Arc::new(CompiledAgent::approval(None)?),
     };
-    let to_person = backend.kind() == "human";
+    let to_person = backend.asks_people();
     task.timeout_ms = if to_person { None } else { home.agent().timeout_ms };
     task.park_ms = if to_person { None } else { Some(turn.shared.settings.park_ms) };
     task.operator = Arc::from(operator.as_str());
     task.residence = backend.residence();
     task.redelivers = backend.redelivers();
+    (task.asks_people, task.holds_session) = (to_person, backend.holds_session());
     task.request.input = input;
     task.request.opts.asked = asked;
     task.follows = Some(Box::new(follows));

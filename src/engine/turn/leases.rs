@@ -6,7 +6,7 @@ use crate::{
     engine::{
         run::{
             due::Due,
-            reply::{Lease, ReplyTo},
+            reply::{Answer, Lease, ReplyTo},
             task::{OpenTask, Phase},
         },
         shared::{message::refuse_lease, shards::Shared},
@@ -22,12 +22,13 @@ use crate::{
     token::Handle,
 };
 
+/// Leases an attempt to a worker of a queue. The answer may wait for the layers of the middleware.
 pub(crate) fn lease(
     turn: &mut Turn<'_>,
     step: u32,
     attempt: u32,
     worker: String,
-    reply: ReplyTo<Lease>,
+    reply: ReplyTo<Answer>,
 ) {
     let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
     let paused = turn.run.chain.paused().is_some();
@@ -67,7 +68,8 @@ pub(crate) fn lease(
     let handle = Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose();
     let lease_ms = turn.shared.clock.wall_of(lease_ms);
     turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
+        let lease = Lease { handle, scheduled_ms, lease_ms };
+        drop(reply.send(result.map(|_| Answer::Lease(lease))));
     }));
 }
 
@@ -89,9 +91,8 @@ pub(crate) fn passed(turn: &mut Turn<'_>, step: u32, attempt: u32) {
 /// A queue's task may have been refused to a worker while its run rested, or taken for one that
 /// went away: it is put back.
 pub(crate) fn offer_again(shared: &Arc<Shared>, task: &OpenTask, run: u64, step: u32) {
-    if let Some(row) = task.row.as_ref().filter(|row| row.kind == "queue") {
+    if let Some(queue) = task.row.as_ref().and_then(|row| row.queue.as_deref()) {
         let ticket = Ticket { run, step, attempt: task.attempt };
-        let queue = row.queue.as_deref().unwrap_or_default();
         shared.hub.offer(queue, ticket, &task.agent.agent().labels);
     }
 }
@@ -106,7 +107,7 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     }
     fault::point("engine.delivered");
     let mut by = by;
-    if task.row.as_ref().is_some_and(|row| row.kind == "main_ai") {
+    if task.holds_session && task.row.is_some() {
         // Whoever fetched it did so for the session that has it.
         let ticket = Ticket { run: num, step: number, attempt };
         if let Some(session) = turn.shared.sessions.holder(ticket) {

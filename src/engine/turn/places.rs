@@ -40,7 +40,7 @@ pub(crate) fn release(
                 let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
                 turn.shared.hub.remove(queue, ticket);
             }
-            if row.kind == "main_ai" {
+            if task.holds_session {
                 let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
                 let reason = (!task.reported).then(|| reason.to_owned());
                 turn.run.pending.after.performs.push(Perform::Retire { ticket, reason });
@@ -135,7 +135,7 @@ pub(crate) fn pass_on(shared: &Arc<Shared>, agent: &AgentKey, run: u64, step: u3
 pub(crate) fn tell_capacity(shared: &Arc<Shared>, agent: &AgentKey, next: Option<(u64, u32)>) {
     if let Some((run, step)) = next {
         let agent = agent.clone();
-        shared.tell(run, crate::engine::shared::message::RunMsg::Capacity { step, agent });
+        shared.tell(run, crate::engine::shared::message::Internal::Capacity { step, agent });
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     },
     flow::TaskRequest,
     middleware::message_of,
-    operator::{HUMAN, MAIN_AI},
+    operator::MAIN_AI,
     protocol::{Failure, failure::kind},
 };
 
@@ -65,7 +65,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
             format!("the input of agent {} does not match its schema{what}", request.agent),
         )
     })?;
-    if backend.kind() == HUMAN {
+    if backend.asks_people() {
         let asking = request.opts.asking.over(&agent.agent().asking);
         if let Some((key, what)) = asking::complaint(&asking) {
             let message = format!("agent {}: {key}: {what}", request.agent);
@@ -88,15 +88,17 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
             let own = backend.timeout()?;
             Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
         }),
-        park_ms: agent.agent().park_ms.or(match backend.kind() {
-            HUMAN => None,
-            _ => Some(turn.shared.settings.park_ms),
-        }),
+        park_ms: agent
+            .agent()
+            .park_ms
+            .or_else(|| (!backend.asks_people()).then_some(turn.shared.settings.park_ms)),
         request,
         agent,
         operator,
         residence: backend.residence(),
         redelivers: backend.redelivers(),
+        asks_people: backend.asks_people(),
+        holds_session: backend.holds_session(),
         retry,
         attempt: 1,
         counted: 0,

@@ -8,7 +8,7 @@ use crate::{
             settle::config_of,
         },
     },
-    operator::{HUMAN, Inquiry, Prompt},
+    operator::{Inquiry, Prompt},
     protocol::{Failure, Json, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
 };
@@ -18,12 +18,11 @@ pub(crate) fn task_row(turn: &Turn<'_>, number: u32) -> Result<TaskRow, Failure>
     let step = turn.run.chain.step(number).expect("a task's step is in the chain");
     let task = turn.run.task(number).expect("the caller has the task");
     let backend = turn.shared.registry.get(&task.operator);
-    let kind = backend.map_or("", |backend| backend.kind());
     let id = TaskId::new(turn.run.num, number, step.scheduled_ms);
     let mut prompt = prompt(turn.run, task, id)?;
     let opts = &task.request.opts;
     let mut deadline_ms = None;
-    if kind == HUMAN {
+    if task.asks_people {
         let asking = opts.asking.over(&task.agent.agent().asking);
         prompt.inquiry = Some(Inquiry::new(&prompt, &asking, facts::time_of(turn)));
         // Nobody fetches it: the time of a task for people is counted from when it is asked.
@@ -37,7 +36,7 @@ pub(crate) fn task_row(turn: &Turn<'_>, number: u32) -> Result<TaskRow, Failure>
         epoch: turn.run.header.epoch,
         agent: task.agent.name().to_string(),
         operator: task.operator.to_string(),
-        kind: kind.to_owned(),
+        kind: backend.map_or("", |backend| backend.kind()).to_owned(),
         queue: backend
             .and_then(|backend| backend.queue(task.agent.agent(), task.agent.name()))
             .map(str::to_owned),

@@ -15,7 +15,7 @@ use crate::{
             resident::Run,
         },
         settings::STORAGE_RETRY_MS,
-        shared::message::RunMsg,
+        shared::message::Internal,
         turn::{
             authority, boundary,
             facts::Turn,
@@ -123,7 +123,7 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
                 Ok(done) => done,
                 Err(error) => {
                     tracing::warn!(run = num, %error, "a change of state waits for the store");
-                    shared.tell(num, RunMsg::StateLater { step: number });
+                    shared.tell(num, Internal::StateLater { step: number });
                     return;
                 }
             },
@@ -132,7 +132,7 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
             Ok(value) => Outcome::Completed(value),
             Err(failure) => Outcome::Failed(failure),
         };
-        shared.tell(num, RunMsg::StateDone { step: number, outcome });
+        shared.tell(num, Internal::StateDone { step: number, outcome });
     });
 }
 

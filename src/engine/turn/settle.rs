@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
-        shared::{message::RunMsg, shards::Shared},
+        shared::{message::Internal, shards::Shared},
         turn::facts::{self, Turn},
     },
     journal::{Decision, Fact, Outcome, Usage},
@@ -46,7 +46,7 @@ impl Voice for RunVoice {
             return;
         }
         let (step, event) = (self.step, Box::new(event));
-        self.shared.tell(self.run, RunMsg::Tell { step, event });
+        self.shared.tell(self.run, Internal::Tell { step, event });
     }
 
     fn pause(&self, reason: String) {
@@ -54,7 +54,7 @@ impl Voice for RunVoice {
             said.pause = Some(reason);
             return;
         }
-        self.shared.tell(self.run, RunMsg::Rest { by: "middleware".into(), reason });
+        self.shared.tell(self.run, Internal::Rest { by: "middleware".into(), reason });
     }
 }
 

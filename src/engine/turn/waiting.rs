@@ -1,14 +1,14 @@
 //! Where a run stands, what it waits for, and when it must be looked at by itself.
 
-use std::borrow::Cow;
-
 use crate::{
+    blueprint::Labels,
     clock::Clock,
     engine::{
-        WaitingOn, rfc3339,
+        SessionWait, Subject, WaitingOn, rfc3339,
         run::{
             due::{Due, Times},
             open::OpenKind,
+            question::Question,
             resident::Run,
             task::{OpenTask, Phase},
         },
@@ -18,7 +18,7 @@ use crate::{
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
     operator::Ticket,
-    protocol::{Failure, RunId, SessionId, TaskId, failure::kind},
+    protocol::{Failure, SessionId, TaskId, failure::kind},
     session::{Hub, Outlook, Seat},
     store::{Header, RunStatus},
 };
@@ -62,27 +62,22 @@ fn is_unserved(task: &OpenTask, shared: &Shared) -> bool {
 pub(crate) fn waits_for_people(run: &Run, shared: &Shared) -> bool {
     !run.open.is_empty()
         && run.inbox.is_empty()
-        && run.open.numbers().all(|number| match run.open.get(number).map(|open| &open.kind) {
-            None => true,
-            Some(kind) => match kind {
-                OpenKind::Task(task) => {
-                    let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
-                    match (kind, task.phase) {
-                        ("human", Phase::Pending | Phase::Delivered) => true,
-                        ("queue", Phase::Pending) => is_unserved(task, shared),
-                        ("main_ai", Phase::Pending) => {
-                            item(run, number, shared).is_some_and(|on| on.command.is_some())
-                        }
-                        _ => false,
-                    }
-                }
-                // Its members are open beside it.
-                OpenKind::Composite(_) | OpenKind::Loop(_) => true,
-                OpenKind::Timer
-                | OpenKind::Signal
-                | OpenKind::State { .. }
-                | OpenKind::Child { .. } => false,
-            },
+        && run.open.values().all(|open| match &open.kind {
+            OpenKind::Task(task) if matches!(task.phase, Phase::Pending | Phase::Delivered) => {
+                let is_away = || {
+                    let number = task.row.as_ref().map_or(0, |row| row.step);
+                    session_wait(run, number, task, &shared.sessions)
+                        .is_some_and(|session| session.state != "connected")
+                };
+                task.row.is_some() && (task.asks_people || is_unserved(task, shared) || is_away())
+            }
+            OpenKind::Task(_) => false,
+            // Its members are open beside it.
+            OpenKind::Composite(_) | OpenKind::Loop(_) => true,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. } => false,
         })
 }
 
@@ -130,19 +125,11 @@ pub(crate) fn quarantined(
     reason: &str,
     now_ms: u64,
 ) -> Header {
-    let id = RunId::new(header.num, header.created_ms);
     let kind = match sort {
         Quarantine::Damaged => "resume",
         Quarantine::Deadly => "quarantine",
     };
-    let item = WaitingOn {
-        kind: kind.into(),
-        what: reason.to_owned(),
-        task: None,
-        since: rfc3339(now_ms),
-        until: None,
-        command: Some(format!("moonswarm resume {id}")),
-    };
+    let item = rests(kind, reason, now_ms);
     header.status = RunStatus::Paused;
     header.wake_at_ms = None;
     header.updated_ms = now_ms;
@@ -155,23 +142,14 @@ pub(crate) fn quarantined(
 pub(crate) fn describe(run: &Run, status: RunStatus, shared: &Shared) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
-        items.push(WaitingOn {
-            kind: "resume".into(),
-            what: reason.to_owned(),
-            task: None,
-            since: rfc3339(run.chain.last_ms()),
-            until: None,
-            command: Some(format!("moonswarm resume {}", run.id)),
-        });
+        items.push(rests("resume", reason, run.chain.last_ms()));
     }
     if run.account.parked {
         items.push(WaitingOn {
             kind: "memory".into(),
-            what: "room: the host holds as much for its runs as it may".into(),
-            task: None,
+            subject: Subject::default(),
             since: rfc3339(run.chain.last_ms()),
             until: None,
-            command: None,
         });
     }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
@@ -189,87 +167,56 @@ fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
         let at = run.timers.of(number, which)?;
         Some(rfc3339(if which.is_measured() { clock.wall_of(at) } else { at }))
     };
-    let name = &step.scheduled.name;
-    let since = rfc3339(step.opened_ms);
-    let plain = |kind: &str, what: String, until, command| {
-        Some(WaitingOn {
-            kind: kind.into(),
-            what,
-            task: None,
-            since: since.clone(),
-            until,
-            command,
-        })
-    };
-    match &open.kind {
+    let named = Subject { name: Some(step.scheduled.name.clone()), ..Subject::default() };
+    let (kind, subject, until) = match &open.kind {
         // What it waits for are its members.
-        OpenKind::Composite(_) | OpenKind::Loop(_) => None,
-        OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),
-        OpenKind::Signal => plain(
-            "signal",
-            format!("signal {name:?}"),
-            due(Due::SignalDeadline),
-            Some(format!("moonswarm signal {} {} '<json>'", run.id, word(name))),
-        ),
-        OpenKind::State { scope, .. } => plain("state", format!("{name} in {scope}"), None, None),
-        OpenKind::Child { run: child, .. } => plain(
-            "child",
-            format!("run {child} ({name})"),
-            None,
-            Some(format!("moonswarm show {child}")),
-        ),
+        OpenKind::Composite(_) | OpenKind::Loop(_) => return None,
+        OpenKind::Timer => ("timer", Subject::default(), due(Due::Timer)),
+        OpenKind::Signal => ("signal", named, due(Due::SignalDeadline)),
+        OpenKind::State { scope, .. } => {
+            ("state", Subject { scope: Some(scope.clone()), ..named }, None)
+        }
+        OpenKind::Child { run: child, .. } => {
+            ("child", Subject { run: Some(*child), ..named }, None)
+        }
         OpenKind::Task(task) => {
-            let id = TaskId::new(run.num, number, step.scheduled_ms);
-            let mut on = task_item(task, name, since, id, &due);
-            if is_unserved(task, shared) {
-                on.what.push_str(WaitingOn::NO_WORKER);
-            }
-            let on = wait(run, number, task, &shared.sessions, on);
-            Some(WaitingOn { task: Some(id), ..on })
-        }
-    }
-}
-
-/// A name as one word of a shell: a flow may call its signals as it likes.
-fn word(name: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@');
-    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) {
-        return Cow::Borrowed(name);
-    }
-    Cow::Owned(format!("'{}'", name.replace('\'', r"'\''")))
-}
-
-fn task_item(
-    task: &OpenTask,
-    name: &str,
-    since: String,
-    id: TaskId,
-    due: &dyn Fn(Due) -> Option<String>,
-) -> WaitingOn {
-    let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
-    let what = match &task.question {
-        Some(question) => format!("a senior's answer to {name}: {}", question.text()),
-        None => format!("{name} ({})", task.operator),
-    };
-    let (word, until, command) = match task.phase {
-        Phase::Capacity => ("capacity", None, None),
-        Phase::Retry => ("retry", due(Due::Retry), None),
-        Phase::Pending | Phase::Delivered => {
-            let until = due(Due::Attempt).or_else(|| due(Due::Lease)).or_else(|| due(Due::Park));
-            let command = match (kind, task.phase) {
-                _ if task.question.is_some() => Some(format!("moonswarm advise {id} '<json>'")),
-                ("human", _) => Some(format!("moonswarm approve {id}")),
-                ("queue", Phase::Pending) => {
-                    let queue = task.row.as_ref().and_then(|row| row.queue.as_deref());
-                    let (queue, labels) = (queue.unwrap_or(name), &task.agent.agent().labels);
-                    Some(format!("moonswarm worker --queue {queue}{labels} -- <command>"))
+            let (kind, until) = match task.phase {
+                Phase::Capacity => ("capacity", None),
+                Phase::Retry => ("retry", due(Due::Retry)),
+                Phase::Pending | Phase::Delivered => {
+                    let ends = due(Due::Attempt).or_else(|| due(Due::Lease));
+                    ("task", ends.or_else(|| due(Due::Park)))
                 }
-                _ => None,
             };
-            ("task", until, command)
+            let id = TaskId::new(run.num, number, step.scheduled_ms);
+            let subject = Subject { task: Some(id), ..named };
+            (kind, of_task(run, number, task, shared, subject), until)
         }
     };
-    WaitingOn { kind: word.into(), what, task: None, since, until, command }
+    Some(WaitingOn { kind: kind.into(), subject, since: rfc3339(step.opened_ms), until })
+}
+
+/// Adds to a task who has it, or should.
+fn of_task(run: &Run, number: u32, task: &OpenTask, shared: &Shared, subject: Subject) -> Subject {
+    let row = task.row.as_ref();
+    let waits_in = row.and_then(|row| row.queue.clone()).filter(|_| task.phase == Phase::Pending);
+    let labels = &task.agent.agent().labels;
+    Subject {
+        operator: Some(task.operator.to_string()),
+        operator_kind: row.map(|row| row.kind.clone()),
+        labels: waits_in.as_ref().filter(|_| *labels != Labels::default()).map(|_| labels.clone()),
+        queue: waits_in,
+        served: is_unserved(task, shared).then_some(false),
+        question: task.question.as_ref().map(Question::text),
+        session: session_wait(run, number, task, &shared.sessions),
+        ..subject
+    }
+}
+
+/// That a run rests, and why.
+pub(crate) fn rests(kind: &str, reason: &str, since_ms: u64) -> WaitingOn {
+    let subject = Subject { reason: Some(reason.to_owned()), ..Subject::default() };
+    WaitingOn { kind: kind.into(), subject, since: rfc3339(since_ms), until: None }
 }
 
 /// The failure that a header shows for an outcome.
@@ -307,30 +254,19 @@ pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
     }
 }
 
-/// Says of a task that waits for a session which one that is, and what would help.
-pub(crate) fn wait(
-    run: &Run,
-    number: u32,
-    task: &OpenTask,
-    sessions: &Hub,
-    on: WaitingOn,
-) -> WaitingOn {
-    let of_session = task.row.as_ref().is_some_and(|row| row.kind == "main_ai");
-    if !of_session || task.phase != Phase::Pending {
-        return on;
+/// The session that a task waits for, where it waits for one.
+fn session_wait(run: &Run, number: u32, task: &OpenTask, sessions: &Hub) -> Option<SessionWait> {
+    if !task.holds_session || task.row.is_none() || task.phase != Phase::Pending {
+        return None;
     }
     let operator = &task.operator;
     let ticket = Ticket { run: run.num, step: number, attempt: task.attempt };
-    let open = format!("moonswarm sessions open {operator}");
-    let take = format!("moonswarm seat {} {operator} <session>", run.id);
-    let (what, command) = match sessions.outlook(ticket, operator, &seat(run, operator)) {
-        Outlook::To { session, connected: true } => (format!("session {session}"), None),
-        Outlook::To { session, connected: false } => {
-            (format!("session {session}, which is not connected"), Some(take))
-        }
-        Outlook::Vacant(session) => (format!("session {session}, which is closed"), Some(take)),
-        Outlook::NoSession => ("a session to open".to_owned(), Some(open)),
-        Outlook::Several(many) => (format!("a seat: {many} sessions are open"), Some(take)),
+    let (state, id, open) = match sessions.outlook(ticket, operator, &seat(run, operator)) {
+        Outlook::To { session, connected: true } => ("connected", Some(session), None),
+        Outlook::To { session, connected: false } => ("away", Some(session), None),
+        Outlook::Vacant(session) => ("closed", Some(session), None),
+        Outlook::NoSession => ("none", None, None),
+        Outlook::Several(many) => ("several", None, Some(many)),
     };
-    WaitingOn { what: format!("{} for {what}", on.what), command, ..on }
+    Some(SessionWait { state: state.into(), id: id.map(|id| id.0), open })
 }

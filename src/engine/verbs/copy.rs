@@ -6,14 +6,14 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, WaitingOn, rfc3339, run::values::child_id,
-        shared::message::RunMsg, turn::waiting,
+        Caller, Engine, EngineError, IdempotencyKey, run::values::child_id,
+        shared::message::ControlAsk, turn::waiting,
     },
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
-        Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
-        StateChange, Write, fresh_nonce,
+        Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
+        Write, append, fresh_nonce,
     },
 };
 
@@ -56,19 +56,14 @@ impl Engine {
         let now_ms = shared.clock.now_ms();
         self.call_anew(&mut entries, &chain, now_ms);
         let mut header = header_of(id, &chain);
-        let mut rows = Vec::with_capacity(entries.len());
-        let mut prev = None;
+        let mut before = None;
         for entry in &mut entries {
             if let Fact::RunStarted(started) = &mut entry.fact {
-                started.continues = prev.map(|_| u64::from(entry.seq) - 1);
+                started.continues = before;
             }
-            let lsn = shared.store.next_lsn();
-            let row = JournalRow::new(id.num(), lsn, prev, entry);
-            header.bytes += row.bytes.len() as u64;
-            rows.push(row);
-            prev = Some(lsn);
-            header.cursor = lsn;
+            before = Some(u64::from(entry.seq));
         }
+        let rows = append(&*shared.store, &mut header, None, &entries);
         header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
@@ -92,7 +87,7 @@ impl Engine {
             shared.accounts.ended(id.num());
         }
         if goes_on {
-            self.ask(id.num(), RunMsg::TakeUp).await?;
+            self.ask::<()>(id.num(), ControlAsk::TakeUp).await?;
         }
         Ok(())
     }
@@ -204,14 +199,7 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         (RunState::Active, None) => (RunStatus::Running, None),
     };
     let waiting_on = chain.paused().map(|reason| {
-        let resume = WaitingOn {
-            kind: "resume".into(),
-            what: reason.to_owned(),
-            task: None,
-            since: rfc3339(chain.last_ms()),
-            until: None,
-            command: Some(format!("moonswarm resume {id}")),
-        };
+        let resume = waiting::rests("resume", reason, chain.last_ms());
         Json::encode(&[resume]).expect("plain data").as_str().to_owned()
     });
     let (steps, done) = chain.counts();

@@ -8,7 +8,7 @@ use crate::{
     engine::{
         EngineError, EventView,
         run::readers::{Held, Live, Room, Subscriber},
-        shared::{message::RunMsg, shards::Shared},
+        shared::{message::Internal, shards::Shared},
         view::events::{SYNC, view},
     },
     memory::Level,
@@ -137,7 +137,7 @@ impl Events {
     async fn subscribe(&mut self) {
         let (subscriber, live) = Subscriber::new(self.room.clone());
         let (reply, subscribed) = oneshot::channel();
-        self.shared.tell(self.run.num(), RunMsg::Subscribe(subscriber, reply));
+        self.shared.tell(self.run.num(), Internal::Subscribe(subscriber, reply));
         // A run without subscriptions has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
             // Or it cannot be loaded at the moment.

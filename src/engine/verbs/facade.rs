@@ -14,14 +14,17 @@ use crate::{
     clock::Clock,
     engine::{
         Caller, EngineError, KeyFiles, Settings,
-        run::{readers::Readers, reply::ReplyTo},
+        run::{
+            readers::Readers,
+            reply::{Answer, Asked, Reply, ReplyTo},
+        },
         shard::owner::Shard,
         shared::{
             accounts::Accounts,
             capacity::Capacity,
             ledger::Ledger,
             mailbox::Mailbox,
-            message::{Msg, RunMsg},
+            message::{ControlAsk, Msg, RunMsg},
             programs::Programs,
             shards::Shared,
             stacks::{Middleware, StackBook},
@@ -311,15 +314,21 @@ impl Engine {
         &self.inner.shared
     }
 
-    /// Sends a message to a run and waits for the reply.
-    pub(crate) async fn ask<T>(
+    /// Sends a request to a run and waits for the reply.
+    pub(crate) async fn ask<T: Reply>(&self, run: u64, ask: ControlAsk) -> Result<T, EngineError> {
+        self.answer_to(run, |reply| RunMsg::Control(Asked { ask, reply })).await
+    }
+
+    /// Sends a message with a reply channel to a run and waits for the reply.
+    pub(crate) async fn answer_to<T: Reply>(
         &self,
         run: u64,
-        message: impl FnOnce(ReplyTo<T>) -> RunMsg,
+        message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.shared().offer(run, Msg::Run(run, message(reply)))?;
-        answer.await.map_err(|_| EngineError::Stopping)?
+        let answer = answer.await.map_err(|_| EngineError::Stopping)??;
+        Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }
 
     /// Reads from the store on a blocking thread.
@@ -403,7 +412,7 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
                 let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
                 shared.hub.offer(queue, ticket, &crate::engine::view::labels(row));
             }
-            if row.kind == "main_ai" {
+            if shared.registry.get(&row.operator).is_some_and(|it| it.holds_session()) {
                 crate::engine::verbs::queued::take_up(shared, row);
             }
         }

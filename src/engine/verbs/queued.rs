@@ -1,7 +1,7 @@
 //! Takes up the open tasks of queues and sessions when the host starts.
 
 use crate::{
-    engine::shared::{message::RunMsg, shards::Shared},
+    engine::shared::{message::Internal, shards::Shared},
     operator::Ticket,
     protocol::{SessionId, TaskId},
     store::{StoreError, TaskPhase, TaskRow},
@@ -18,7 +18,7 @@ pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
                 // The session ended, and the host died before the run was notified.
                 let reason = format!("session {session} ended");
                 let Ticket { run, step, attempt } = ticket;
-                shared.tell(run, RunMsg::Unseat { step, attempt, reason });
+                shared.tell(run, Internal::Unseat { step, attempt, reason });
             }
         }
         (TaskPhase::Pending, _) if !shared.sessions.knows(ticket) => shared.sessions.expect_more(),

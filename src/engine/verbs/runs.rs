@@ -9,7 +9,7 @@ use crate::{
         Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
         SeatView, StepView, WaitFor,
         run::reply::Waiter,
-        shared::message::{Msg, RunMsg},
+        shared::message::{ControlAsk, Internal, Msg},
         verbs::step_page::chain_of_page,
         view,
     },
@@ -164,8 +164,8 @@ impl Engine {
                 return self.run_view(run).await;
             }
             let (reply, answer) = oneshot::channel();
-            let wait = RunMsg::Wait(Waiter { until, reply });
-            self.shared().offer(run.num(), Msg::Run(run.num(), wait))?;
+            let wait = Internal::Wait(Waiter { until, reply });
+            self.shared().offer(run.num(), Msg::Run(run.num(), wait.into()))?;
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(view)) => return Ok(view),
                 Err(_) => return self.run_view(run).await,
@@ -285,13 +285,13 @@ impl Engine {
             return self.run_view(run).await;
         }
         let (by, jti, kept) = (caller.subject.clone(), Some(caller.jti.clone()), key.clone());
-        let cancel = |reply| RunMsg::Cancel { by, jti, reason, key, reply };
-        match (self.ask(run.num(), cancel).await, kept) {
+        let cancel = ControlAsk::Cancel { by, jti, reason, key };
+        match (self.ask::<Box<RunView>>(run.num(), cancel).await, kept) {
             (Err(EngineError::Store(StoreError::KeyUsed { .. })), Some(key)) => {
                 self.repeated(caller, &key).await?;
                 self.run_view(run).await
             }
-            (answer, _) => answer,
+            (answer, _) => answer.map(|view| *view),
         }
     }
 
@@ -308,7 +308,8 @@ impl Engine {
         caller.may(Verb::RunPause, run)?;
         self.header(run).await?;
         let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
-        self.ask(run.num(), |reply| RunMsg::Pause { by, jti, reason, reply }).await
+        let ask = ControlAsk::Pause { by, jti, reason };
+        self.ask(run.num(), ask).await.map(|view: Box<RunView>| *view)
     }
 
     /// Resumes a paused run.
@@ -319,7 +320,8 @@ impl Engine {
         caller.may(Verb::RunResume, run)?;
         self.header(run).await?;
         let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
-        self.ask(run.num(), |reply| RunMsg::Resume { by, jti, reply }).await
+        let ask = ControlAsk::Resume { by, jti };
+        self.ask(run.num(), ask).await.map(|view: Box<RunView>| *view)
     }
 
     /// Sends a run a signal; it is durable when this returns.
@@ -342,24 +344,18 @@ impl Engine {
         if payload.len() > limit {
             return Err(EngineError::TooLarge { what: "the payload", size: payload.len(), limit });
         }
-        let caller = caller.clone();
-        self.once(&caller.clone(), run, key, |key, reply| RunMsg::Signal {
-            name,
-            payload,
-            caller,
-            key,
-            reply,
-        })
-        .await
+        let by = caller.clone();
+        self.once(caller, run, key, |key| ControlAsk::Signal { name, payload, caller: by, key })
+            .await
     }
 
-    /// Sends a message that takes effect once per idempotency key.
+    /// Sends a request that takes effect once per idempotency key.
     pub(crate) async fn once(
         &self,
         caller: &Caller,
         run: RunId,
         key: Option<IdempotencyKey>,
-        message: impl FnOnce(Option<IdempotencyKey>, crate::engine::run::reply::ReplyTo<()>) -> RunMsg,
+        ask: impl FnOnce(Option<IdempotencyKey>) -> ControlAsk,
     ) -> Result<(), EngineError> {
         if let Some(key) = &key
             && self.repeated(caller, key).await?.is_some()
@@ -367,7 +363,7 @@ impl Engine {
             return Ok(());
         }
         let kept = key.clone();
-        match self.ask(run.num(), |reply| message(key, reply)).await {
+        match self.ask(run.num(), ask(key)).await {
             Err(EngineError::Store(StoreError::KeyUsed { .. })) => match kept {
                 Some(key) => self.repeated(caller, &key).await.map(|_| ()),
                 None => Ok(()),
@@ -391,7 +387,7 @@ impl Engine {
         caller.may(Verb::RunQuery, run)?;
         self.header(run).await?;
         check_name("a query", &name)?;
-        self.ask(run.num(), |reply| RunMsg::Query { name, argument, reply }).await
+        self.ask(run.num(), ControlAsk::Query { name, argument }).await
     }
 
     /// Deletes an ended run with everything that belongs to it.

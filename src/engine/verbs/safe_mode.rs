@@ -22,8 +22,9 @@ use tokio::sync::oneshot;
 use crate::{
     engine::{
         Engine, EngineError,
+        run::reply::{Answer, Asked},
         settings::STORAGE_RETRY_MS,
-        shared::message::{Msg, RunMsg},
+        shared::message::{ControlAsk, Internal, Msg, RunMsg},
     },
     store::{StoreError, Write},
 };
@@ -216,7 +217,7 @@ impl Engine {
             loop {
                 match answer.await {
                     // It was taken up, or it ended in the meantime.
-                    Ok(Ok(()) | Err(EngineError::NotFound { .. })) | Err(_) => break,
+                    Ok(Ok(_) | Err(EngineError::NotFound { .. })) | Err(_) => break,
                     Ok(Err(EngineError::Store(error))) if waits(&error) => {
                         self.rest(Duration::from_millis(STORAGE_RETRY_MS)).await?;
                         answer = self.told_to_take_up(run);
@@ -233,9 +234,10 @@ impl Engine {
         Ok(())
     }
 
-    fn told_to_take_up(&self, run: u64) -> oneshot::Receiver<Result<(), EngineError>> {
+    fn told_to_take_up(&self, run: u64) -> oneshot::Receiver<Result<Answer, EngineError>> {
         let (reply, done) = oneshot::channel();
-        self.shared().tell(run, RunMsg::TakeUp(reply));
+        let ask = ControlAsk::TakeUp;
+        self.shared().tell(run, RunMsg::Control(Asked { ask, reply }));
         done
     }
 
@@ -248,7 +250,7 @@ impl Engine {
             let mut still = Vec::new();
             for run in busy {
                 let (reply, rests) = oneshot::channel();
-                self.shared().tell(run, RunMsg::IsAtRest(reply));
+                self.shared().tell(run, Internal::IsAtRest(reply));
                 // A shard that is gone is not busy.
                 if !rests.await.unwrap_or(true) {
                     still.push(run);
@@ -273,7 +275,7 @@ impl Engine {
     async fn quarantine(&self, run: u64) -> Result<(), EngineError> {
         loop {
             let reason = format!("the host died {DEATHS} times while it took this run up");
-            match self.ask(run, |reply| RunMsg::Quarantine { reason, reply }).await {
+            match self.ask(run, ControlAsk::Quarantine { reason }).await {
                 Ok(()) | Err(EngineError::NotFound { .. }) => return Ok(()),
                 Err(EngineError::Store(error)) if waits(&error) => {}
                 Err(error) => return Err(error),

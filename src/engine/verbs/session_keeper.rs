@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     engine::{
         Engine, EngineError,
-        shared::message::RunMsg,
+        shared::message::Internal,
         verbs::queued::{SHOWN_MS, ticket_of},
     },
     operator::Ticket,
@@ -59,7 +59,7 @@ impl Engine {
             for row in rows.iter().filter(|row| row.phase == TaskPhase::Pending) {
                 let Ticket { run, step, attempt } = ticket_of(row);
                 if !self.shared().sessions.knows(ticket_of(row)) {
-                    self.shared().tell(run, RunMsg::Redispatch { step, attempt });
+                    self.shared().tell(run, Internal::Redispatch { step, attempt });
                     told += 1;
                 }
             }

@@ -7,7 +7,7 @@ use crate::engine::{
     Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
     inbox::seats::wrong_seat,
     rfc3339,
-    shared::message::{RunMsg, WorkerAsk},
+    shared::message::{ControlAsk, WorkerAsk},
     view,
 };
 use crate::{
@@ -68,7 +68,7 @@ impl Engine {
         let arrived = self.shared().sessions.arrived(session, seq)?;
         let asked = arrived.into_iter().map(|(ticket, epoch)| {
             let holder = holder(caller, session, ticket, epoch);
-            async move { self.work(&holder, Verb::WorkerPrompt, WorkerAsk::Accept).await }
+            async move { self.deadline_of(&holder).await }
         });
         for accepted in futures::future::join_all(asked).await {
             match accepted {
@@ -110,8 +110,11 @@ impl Engine {
     /// # Errors
     /// Fails when the attempt is over.
     pub async fn accept(&self, holder: &Holder) -> Result<Option<String>, EngineError> {
-        let deadline = self.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await?;
-        Ok(deadline.map(rfc3339))
+        Ok(self.deadline_of(holder).await?.map(rfc3339))
+    }
+
+    async fn deadline_of(&self, holder: &Holder) -> Result<Option<u64>, EngineError> {
+        self.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await
     }
 
     /// Declines a task: the attempt ends, and another may follow.
@@ -124,7 +127,7 @@ impl Engine {
             return Err(EngineError::TooLarge { what: "the reason", size, limit });
         }
         let reason = format!("the session declined: {reason}");
-        self.work(holder, Verb::WorkerResult, |reply| WorkerAsk::Decline { reason, reply }).await
+        self.work(holder, Verb::WorkerResult, WorkerAsk::Decline { reason }).await
     }
 
     /// Escalates a question of an attempt to a senior; the step waits.
@@ -132,7 +135,7 @@ impl Engine {
     /// # Errors
     /// Fails when the attempt is over, or already waits for an answer.
     pub async fn escalate(&self, holder: &Holder, question: Json) -> Result<(), EngineError> {
-        let ask = |reply| WorkerAsk::Escalate { question, reply };
+        let ask = WorkerAsk::Escalate { question };
         self.work(holder, Verb::TaskEscalate, ask).await
     }
 
@@ -150,14 +153,8 @@ impl Engine {
         caller.grant.check(Verb::TaskAdvise, &[Need::Task(task)])?;
         let run = self.task_view(task).await?.run;
         let (step, by) = (task.step(), caller.clone());
-        self.once(caller, run, key, |key, reply| RunMsg::Advise {
-            step,
-            answer,
-            caller: by,
-            key,
-            reply,
-        })
-        .await?;
+        self.once(caller, run, key, |key| ControlAsk::Advise { step, answer, caller: by, key })
+            .await?;
         self.task_view(task).await
     }
 

@@ -8,7 +8,10 @@ use crate::{
         Caller, Engine, EngineError, IdempotencyKey, StartRun,
         inbox::seats::wrong_seat,
         rfc3339,
-        shared::{message::RunMsg, verified::denied},
+        shared::{
+            message::{ControlAsk, Internal},
+            verified::denied,
+        },
         turn::lineage,
         verbs::auth::{mint_claims, token_row, with_more},
     },
@@ -112,7 +115,7 @@ impl Engine {
         let Some(operator) = shared.registry.get(&open.operator) else {
             return Err(EngineError::NotFound { what: "operator", id: open.operator });
         };
-        if operator.kind() != "main_ai" {
+        if !operator.holds_session() {
             let message = format!(
                 "open a session: the operator {} is of kind {}, and only main_ai has sessions",
                 open.operator,
@@ -305,7 +308,7 @@ impl Engine {
             for ticket in engine.shared().sessions.close(&session, why) {
                 let Ticket { run, step, attempt } = ticket;
                 let reason = format!("session {session} ended: {reason}");
-                engine.shared().tell(run, RunMsg::Unseat { step, attempt, reason });
+                engine.shared().tell(run, Internal::Unseat { step, attempt, reason });
             }
             Ok(())
         });
@@ -329,8 +332,7 @@ impl Engine {
         self.check_seat(&operator, &session)?;
         self.header(run).await?;
         let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
-        let take = |reply| RunMsg::TakeSeat { operator, session, by, jti, reply };
-        self.ask(run.num(), take).await
+        self.ask(run.num(), ControlAsk::TakeSeat { operator, session, by, jti }).await
     }
 
     /// Checks that the seats and the delegate of a start are available.

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::{
     engine::{
         Caller, Engine, EngineError, rfc3339,
-        shared::message::RunMsg,
+        shared::message::ControlAsk,
         turn::passage::{Given, Passage, Read},
         view::shown::StateItem,
     },
@@ -243,7 +243,7 @@ impl Engine {
                 .await?
                 .is_some_and(|header| header.created_ms == run.created_ms())
         {
-            return self.ask(run.num(), |reply| RunMsg::ChangeState { changes, jti, reply }).await;
+            return self.ask(run.num(), ControlAsk::ChangeState { changes, jti }).await;
         }
         let checks = jti.map(Check::TokenLive).into_iter().collect();
         Ok(self.shared().state.change(checks, changes, None).await?)

@@ -15,7 +15,7 @@ use crate::{
         },
     },
     flow::StateOp,
-    journal::{Decision, Entry, Fact, RunState},
+    journal::{Chain, Decision, Entry, Fact, RunState},
     protocol::{Failure, Json, MemoryLink, RunId},
     store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
     token::Verb,
@@ -90,14 +90,7 @@ impl Engine {
         }
         self.check_room()?;
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
-        let limits = Limits {
-            value: self.shared().settings.limits.value,
-            now_ms: self.shared().clock.now_ms(),
-        };
-        let read = move || Document::read(document.as_ref(), limits);
-        let read = self.shared().tasks.spawn_blocking(read);
-        let refused = |what: String| EngineError::BadRequest(format!("import a run: {what}"));
-        let document = read.await.map_err(|_| EngineError::Stopping)?.map_err(refused)?;
+        let document = self.read_document(document).await?;
         let origin: RunId = document
             .head
             .run
@@ -120,27 +113,7 @@ impl Engine {
         for entry in &mut entries {
             settle(entry, caller);
         }
-        let copied = Fact::Decided(Decision::Copied {
-            by: caller.subject.clone(),
-            from: origin.to_string(),
-            step: None,
-        });
-        match chain.state() {
-            RunState::Ended(_) => {
-                // Nothing may follow an end, so the note is inserted just before it.
-                let at_ms = chain.last_ms();
-                entries.insert(entries.len() - 1, Entry::new(0, at_ms, copied));
-            }
-            RunState::Active | RunState::Compensating(_) => {
-                let at_ms = chain.last_ms().max(now_ms);
-                entries.push(Entry::new(0, at_ms, copied));
-                if chain.paused().is_none() {
-                    let reason = format!("imported from {origin}; `moonswarm resume {id}` goes on");
-                    let pause = Decision::Pause { by: caller.subject.clone(), reason };
-                    entries.push(Entry::new(0, at_ms, Fact::Decided(pause)));
-                }
-            }
-        }
+        note_copy(&mut entries, &chain, &caller.subject, (origin, now_ms));
         let mut writes = vec![Write::PutBlueprint(BlueprintRow {
             hash,
             name,
@@ -149,21 +122,7 @@ impl Engine {
             publisher: None,
         })];
         let scope = format!("run:{id}");
-        let passage = self.passage(&caller.subject);
-        // These values already have their keys: the layers may still refuse them and change them.
-        for Value { key, value, expires_ms, hints } in document.state {
-            let set = StateOp::Set { key: key.clone(), value, opts: None };
-            let passed = passage.pass(&scope, &set).map_err(EngineError::Guarded)?;
-            let StateOp::Set { value, .. } = passed else { continue };
-            let (scope, value) = (scope.clone(), value.as_str().to_owned());
-            let at_ms = now_ms;
-            writes.push(Write::PutState { scope, key, value, hints, expires_ms, at_ms });
-        }
-        for MemoryLink { from_key, to_key, relation, .. } in &document.links {
-            let (key, to, relation) = (from_key.clone(), to_key.clone(), relation.clone());
-            let link = StateOp::Link { key, to, relation, metadata: None };
-            passage.pass(&scope, &link).map_err(EngineError::Guarded)?;
-        }
+        writes.extend(self.own_state(&caller.subject, &scope, document.state, &document.links)?);
         writes.extend(linked(&scope, document.links, now_ms)?);
         for file in document.files {
             let (row, data) = file.open(num).map_err(refused)?;
@@ -182,6 +141,71 @@ impl Engine {
         }
         self.put_copy(caller, Copy { id, entries, writes, key }).await?;
         self.seen(caller, id).await
+    }
+
+    async fn read_document(
+        &self,
+        document: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Document, EngineError> {
+        let limits = Limits {
+            value: self.shared().settings.limits.value,
+            now_ms: self.shared().clock.now_ms(),
+        };
+        let read = move || Document::read(document.as_ref(), limits);
+        let read = self.shared().tasks.spawn_blocking(read).await;
+        read.map_err(|_| EngineError::Stopping)?.map_err(refused)
+    }
+
+    /// What is written of the state that came along. What was stored has its key already: the
+    /// layers may refuse it and change its value.
+    fn own_state(
+        &self,
+        by: &str,
+        scope: &str,
+        values: Vec<Value>,
+        links: &[MemoryLink],
+    ) -> Result<Vec<Write>, EngineError> {
+        let at_ms = self.shared().clock.now_ms();
+        let passage = self.passage(by);
+        let mut writes = Vec::new();
+        for Value { key, value, expires_ms, hints } in values {
+            let set = StateOp::Set { key: key.clone(), value, opts: None };
+            let passed = passage.pass(scope, &set).map_err(EngineError::Guarded)?;
+            let StateOp::Set { value, .. } = passed else { continue };
+            let (scope, value) = (scope.to_owned(), value.as_str().to_owned());
+            writes.push(Write::PutState { scope, key, value, hints, expires_ms, at_ms });
+        }
+        for MemoryLink { from_key, to_key, relation, .. } in links {
+            let (key, to, relation) = (from_key.clone(), to_key.clone(), relation.clone());
+            let link = StateOp::Link { key, to, relation, metadata: None };
+            passage.pass(scope, &link).map_err(EngineError::Guarded)?;
+        }
+        Ok(writes)
+    }
+}
+
+fn refused(what: String) -> EngineError {
+    EngineError::BadRequest(format!("import a run: {what}"))
+}
+
+/// Adds to a history that it is a copy; one that has not ended rests.
+fn note_copy(entries: &mut Vec<Entry>, chain: &Chain, by: &str, (origin, now_ms): (RunId, u64)) {
+    let copied = Decision::Copied { by: by.to_owned(), from: origin.to_string(), step: None };
+    match chain.state() {
+        RunState::Ended(_) => {
+            // Nothing follows an end: it is noted just before.
+            let at_ms = chain.last_ms();
+            entries.insert(entries.len() - 1, Entry::new(0, at_ms, Fact::Decided(copied)));
+        }
+        RunState::Active | RunState::Compensating(_) => {
+            let at_ms = chain.last_ms().max(now_ms);
+            entries.push(Entry::new(0, at_ms, Fact::Decided(copied)));
+            if chain.paused().is_none() {
+                let reason = format!("imported from {origin}");
+                let pause = Decision::Pause { by: by.to_owned(), reason };
+                entries.push(Entry::new(0, at_ms, Fact::Decided(pause)));
+            }
+        }
     }
 }
 

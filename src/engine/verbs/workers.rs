@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::engine::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
     Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
-    shared::message::{RunMsg, WorkerAsk},
+    run::reply::{Asked, Lease, Reply},
+    shared::message::{ControlAsk, RunMsg, Said, WorkerAsk},
     view,
 };
 use crate::{
@@ -133,15 +134,9 @@ impl Engine {
         let found = self.task_view(task).await?;
         let step = task.step();
         let by = caller.clone();
-        self.once(caller, found.run, key, |key, reply| RunMsg::Answer {
-            step,
-            answer,
-            revision,
-            caller: by,
-            key,
-            reply,
-        })
-        .await?;
+        let said = |key| Said { answer, revision, caller: by, key };
+        self.once(caller, found.run, key, |key| ControlAsk::Answer { step, said: said(key) })
+            .await?;
         self.task_view(task).await
     }
 
@@ -159,13 +154,8 @@ impl Engine {
         caller.grant.check(Verb::TaskExpire, &[Need::Task(task)])?;
         let found = self.task_view(task).await?;
         let (step, by) = (task.step(), caller.clone());
-        self.once(caller, found.run, key, |key, reply| RunMsg::Expire {
-            step,
-            caller: by,
-            key,
-            reply,
-        })
-        .await?;
+        self.once(caller, found.run, key, |key| ControlAsk::Expire { step, caller: by, key })
+            .await?;
         self.task_view(task).await
     }
 
@@ -220,8 +210,8 @@ impl Engine {
 
     async fn take_lease(&self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
         let (step, attempt, worker) = (ticket.step, ticket.attempt, worker.to_owned());
-        let lease =
-            self.ask(ticket.run, |reply| RunMsg::Lease { step, attempt, worker, reply }).await?;
+        let ask = ControlAsk::Lease { step, attempt, worker };
+        let lease: Lease = self.ask(ticket.run, ask).await?;
         Ok(Leased {
             task: TaskId::new(ticket.run, step, lease.scheduled_ms),
             handle: lease.handle,
@@ -234,7 +224,9 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt.
     pub async fn prompt(&self, holder: &Holder) -> Result<PromptView, EngineError> {
-        self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await
+        let prompt: Box<PromptView> =
+            self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await?;
+        Ok(*prompt)
     }
 
     /// Handles a worker's report; returns true if it is accepted now, false if the same one was
@@ -244,7 +236,7 @@ impl Engine {
     /// Fails when the bearer is not the one of the open attempt, or the result is not acceptable.
     pub async fn report(&self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
         let report = Box::new(report);
-        self.work(holder, Verb::WorkerResult, |reply| WorkerAsk::Report(report, reply)).await
+        self.work(holder, Verb::WorkerResult, WorkerAsk::Report(report)).await
     }
 
     /// Stores a file of a worker; it is published with the accepted result.
@@ -260,7 +252,11 @@ impl Engine {
     ) -> Result<ArtifactView, EngineError> {
         let shown = name.clone();
         let (id, hash, size) = self
-            .work(holder, Verb::WorkerArtifact, |reply| WorkerAsk::Artifact { name, data, reply })
+            .work::<(ArtifactId, String, u64)>(
+                holder,
+                Verb::WorkerArtifact,
+                WorkerAsk::Artifact { name, data },
+            )
             .await?;
         let num = holder.run;
         let header = self.read(move |store| store.header(num)).await?;
@@ -281,7 +277,7 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt.
     pub async fn progress(&self, holder: &Holder, data: Json) -> Result<(), EngineError> {
-        self.work(holder, Verb::WorkerProgress, |reply| WorkerAsk::Progress { data, reply }).await
+        self.work(holder, Verb::WorkerProgress, WorkerAsk::Progress { data }).await
     }
 
     /// Handles the heartbeat of a worker: extends its lease.
@@ -289,7 +285,7 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not valid.
     pub async fn heartbeat(&self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
-        let (deadline, cancel) =
+        let (deadline, cancel): (Option<u64>, bool) =
             self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
         let token = if cancel { None } else { self.renew(holder) };
         Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
@@ -306,7 +302,7 @@ impl Engine {
         verbs: Option<&[String]>,
         ttl_ms: u64,
     ) -> Result<Minted, EngineError> {
-        let nonce = self.work(holder, Verb::WorkerToken, WorkerAsk::Nonce).await?;
+        let nonce: u64 = self.work(holder, Verb::WorkerToken, WorkerAsk::Nonce).await?;
         self.attempt_token(holder, nonce, Self::attempt_jti(holder)?, verbs, ttl_ms)
     }
 
@@ -320,7 +316,7 @@ impl Engine {
         scope: Option<String>,
         key: String,
     ) -> Result<Option<Json>, EngineError> {
-        let ask = |reply| WorkerAsk::GetState { scope, key, reply };
+        let ask = WorkerAsk::GetState { scope, key };
         self.work(holder, Verb::WorkerState, ask).await
     }
 
@@ -336,21 +332,21 @@ impl Engine {
         key: String,
         value: Json,
     ) -> Result<(), EngineError> {
-        let ask = |reply| WorkerAsk::PutState { scope, key, value, reply };
+        let ask = WorkerAsk::PutState { scope, key, value };
         self.work(holder, Verb::WorkerState, ask).await
     }
 
-    pub(crate) async fn work<T>(
+    pub(crate) async fn work<T: Reply>(
         &self,
         holder: &Holder,
         verb: Verb,
-        ask: impl FnOnce(crate::engine::run::reply::ReplyTo<T>) -> WorkerAsk,
+        ask: WorkerAsk,
     ) -> Result<T, EngineError> {
         if let Some(grant) = &holder.grant {
             grant.check(verb, &[])?;
         }
         let holder = holder.clone();
-        self.ask(holder.run, |reply| RunMsg::Worker { holder, ask: ask(reply) }).await
+        self.answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply })).await
     }
 
     /// Returns the published files of a run.

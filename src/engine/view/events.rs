@@ -1,8 +1,13 @@
 //! Converts journal entries to events.
 
+use serde_json::json;
+
 use crate::{
-    engine::{EventView, rfc3339},
-    journal::{Decision, Entry, Fact, Note, Outcome},
+    engine::{
+        EventView, rfc3339,
+        view::shown::{is_task, outcome_word},
+    },
+    journal::{Decision, Entry, Fact, Note, Outcome, Scheduled},
     protocol::{Json, StepKind, TaskId},
 };
 
@@ -25,8 +30,8 @@ pub(crate) fn view(run: u64, entry: &Entry) -> EventView {
     }
 }
 
+/// The name and the data of an entry's event.
 pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
-    use serde_json::json;
     match &entry.fact {
         Fact::RunStarted(started) => (
             if started.generation == 0 { "run.started" } else { "run.continued" },
@@ -38,39 +43,12 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
                 "by": started.principal,
             }),
         ),
-        Fact::StepScheduled(it) | Fact::StepRecorded(it, _) => {
-            let mut data = json!({
-                "step": it.step,
-                "scope": it.key.scope.to_string(),
-                "index": it.key.index,
-                "kind": it.kind.as_str(),
-                "name": it.name,
-                "summary": it.summary,
-            });
-            if let Some((composite, operator)) = it.member() {
-                data["composite"] = composite.into();
-                data["operator"] = operator.into();
-            }
-            if let Some(parent) = it.whole() {
-                data["parent"] = parent.into();
-            }
-            if it.kind == StepKind::ToolCall {
-                data["call_id"] = it.call_id.clone().into();
-            }
-            if it.kind == StepKind::ModelCall && it.request.to_value()["compact"] == true {
-                data["compact"] = true.into();
-            }
-            if crate::engine::view::shown::is_task(it.kind) {
-                data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
-            }
-            match &entry.fact {
-                Fact::StepRecorded(_, outcome) => {
-                    let (kind, more) = ended(outcome);
-                    merge(&mut data, more);
-                    (kind, data)
-                }
-                _ => ("step.scheduled", data),
-            }
+        Fact::StepScheduled(it) => ("step.scheduled", scheduled(run, it, entry.at_ms)),
+        Fact::StepRecorded(it, outcome) => {
+            let mut data = scheduled(run, it, entry.at_ms);
+            let (kind, more) = ended(outcome);
+            merge(&mut data, more);
+            (kind, data)
         }
         Fact::AttemptDelivered { step, attempt, worker, deadline_ms } => (
             "step.started",
@@ -103,75 +81,104 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
             ("signal", json!({ "name": signal.name, "payload": signal.payload }))
         }
         Fact::Noted { note, .. } => noted(note),
-        Fact::Decided(decision) => match decision {
-            Decision::Cancel { by, reason } => {
-                ("run.cancel_requested", json!({ "by": by, "reason": reason }))
-            }
-            Decision::Pause { by, reason } => ("run.paused", json!({ "by": by, "reason": reason })),
-            Decision::Resume { by } => ("run.resumed", json!({ "by": by })),
-            Decision::Copied { by, from, step } => {
-                ("run.copied", json!({ "by": by, "from": from, "step": step }))
-            }
-            Decision::Compensate { ending } => (
-                "run.compensating",
-                json!({ "ending": crate::engine::view::shown::outcome_word(ending) }),
-            ),
-            Decision::Seat { by, operator, session, epoch } => (
-                "seat.taken",
-                json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
-            ),
-            Decision::Spent(spent) => ("run.spent", json!(spent)),
-            Decision::Joined { session, party } => {
-                ("session.joined", json!({ "session": session, "party": party }))
-            }
-            Decision::Escalate { step, attempt, question } => (
-                "step.escalated",
-                json!({ "step": step, "attempt": attempt, "question": question }),
-            ),
-            Decision::Follow(followed) => (
-                "step.followed",
-                json!({
-                    "step": followed.step,
-                    "attempt": followed.attempt,
-                    "output": followed.output,
-                    "effects": followed.effects,
-                    "why": followed.why,
-                    "operator": followed.operator,
-                }),
-            ),
-            Decision::Advise { by, step, attempt, answer } => (
-                "step.advised",
-                json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
-            ),
-            Decision::Answered { by, step, attempt, output, missing } => (
-                "task_answered",
-                json!({ "by": by, "step": step, "attempt": attempt, "output": output,
-                    "missing": missing }),
-            ),
-            Decision::Remind { step, attempt, count } => {
-                ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
-            }
-            Decision::Expire { by, step, attempt } => {
-                ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
-            }
-            Decision::Told { step, kind, data } => {
-                (told(kind), json!({ "step": step, "event": data }))
-            }
-        },
+        Fact::Decided(decision) => decided(decision),
         Fact::SecretAccessed { step, attempt, event } => {
             ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
         }
         Fact::RunEnded(outcome) => {
-            let mut data = json!({ "status": crate::engine::view::shown::outcome_word(outcome) });
+            let mut data = json!({ "status": outcome_word(outcome) });
             merge(&mut data, ended(outcome).1);
             ("run.ended", data)
         }
     }
 }
 
-/// Returns the event of a flow's note.
+/// What is said of a step that was asked for.
+fn scheduled(run: u64, it: &Scheduled, at_ms: u64) -> serde_json::Value {
+    let mut data = json!({
+        "step": it.step,
+        "scope": it.key.scope.to_string(),
+        "index": it.key.index,
+        "kind": it.kind.as_str(),
+        "name": it.name,
+        "summary": it.summary,
+    });
+    if let Some((composite, operator)) = it.member() {
+        data["composite"] = composite.into();
+        data["operator"] = operator.into();
+    }
+    if let Some(parent) = it.whole() {
+        data["parent"] = parent.into();
+    }
+    if it.kind == StepKind::ToolCall {
+        data["call_id"] = it.call_id.clone().into();
+    }
+    if it.kind == StepKind::ModelCall && it.request.to_value()["compact"] == true {
+        data["compact"] = true.into();
+    }
+    if is_task(it.kind) {
+        data["task"] = json!(TaskId::new(run, it.step, at_ms));
+    }
+    data
+}
+
+/// What somebody decided, as an event.
+fn decided(decision: &Decision) -> (&'static str, serde_json::Value) {
+    match decision {
+        Decision::Cancel { by, reason } => {
+            ("run.cancel_requested", json!({ "by": by, "reason": reason }))
+        }
+        Decision::Pause { by, reason } => ("run.paused", json!({ "by": by, "reason": reason })),
+        Decision::Resume { by } => ("run.resumed", json!({ "by": by })),
+        Decision::Copied { by, from, step } => {
+            ("run.copied", json!({ "by": by, "from": from, "step": step }))
+        }
+        Decision::Compensate { ending } => {
+            ("run.compensating", json!({ "ending": outcome_word(ending) }))
+        }
+        Decision::Seat { by, operator, session, epoch } => (
+            "seat.taken",
+            json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
+        ),
+        Decision::Spent(spent) => ("run.spent", json!(spent)),
+        Decision::Joined { session, party } => {
+            ("session.joined", json!({ "session": session, "party": party }))
+        }
+        Decision::Escalate { step, attempt, question } => {
+            ("step.escalated", json!({ "step": step, "attempt": attempt, "question": question }))
+        }
+        Decision::Follow(followed) => (
+            "step.followed",
+            json!({
+                "step": followed.step,
+                "attempt": followed.attempt,
+                "output": followed.output,
+                "effects": followed.effects,
+                "why": followed.why,
+                "operator": followed.operator,
+            }),
+        ),
+        Decision::Advise { by, step, attempt, answer } => (
+            "step.advised",
+            json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
+        ),
+        Decision::Answered { by, step, attempt, output, missing } => (
+            "task_answered",
+            json!({ "by": by, "step": step, "attempt": attempt, "output": output,
+                "missing": missing }),
+        ),
+        Decision::Remind { step, attempt, count } => {
+            ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
+        }
+        Decision::Expire { by, step, attempt } => {
+            ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
+        }
+        Decision::Told { step, kind, data } => (told(kind), json!({ "step": step, "event": data })),
+    }
+}
+
+/// What a flow said, as an event.
 pub(crate) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
-    use serde_json::json;
     match note {
         Note::Status { text, progress } => {
             ("status", json!({ "text": text, "progress": progress }))
@@ -194,9 +201,9 @@ pub(crate) fn told(kind: &str) -> &'static str {
 
 pub(crate) fn ended(outcome: &Outcome) -> (&'static str, serde_json::Value) {
     match outcome {
-        Outcome::Completed(output) => ("step.completed", serde_json::json!({ "output": output })),
-        Outcome::Failed(failure) => ("step.failed", serde_json::json!({ "error": failure })),
-        Outcome::Canceled(reason) => ("step.canceled", serde_json::json!({ "reason": reason })),
+        Outcome::Completed(output) => ("step.completed", json!({ "output": output })),
+        Outcome::Failed(failure) => ("step.failed", json!({ "error": failure })),
+        Outcome::Canceled(reason) => ("step.canceled", json!({ "reason": reason })),
     }
 }
 

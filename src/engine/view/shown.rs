@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
-    engine::{Breach, view::spent::SpentView},
+    engine::{
+        Breach,
+        view::{spent::SpentView, waits::WaitingOn},
+    },
     journal::{Held, Outcome, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     session::EVERY,
@@ -120,29 +123,6 @@ pub struct SpawnView {
     pub worker: Option<WorkerBinding>,
     /// The system prompt.
     pub system: Option<String>,
-}
-
-/// What a run waits for, and how to move it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WaitingOn {
-    /// `task`, `signal`, `timer`, `child`, `capacity`, `retry`, `resume`.
-    pub kind: String,
-    /// For a person: `ship (human)`, `signal "go"`.
-    pub what: String,
-    /// The task, where it is one.
-    #[schema(value_type = Option<String>)]
-    pub task: Option<TaskId>,
-    /// RFC 3339, UTC.
-    pub since: String,
-    /// RFC 3339, UTC: when it ends by itself.
-    pub until: Option<String>,
-    /// The command that would move it.
-    pub command: Option<String>,
-}
-
-impl WaitingOn {
-    /// The end of `what` for a task in a queue that no worker serves.
-    pub(crate) const NO_WORKER: &str = ": no worker is there";
 }
 
 /// A failure.

@@ -20,7 +20,7 @@ use crate::{
         ChainStep, Failure, Json, NextAction, RecordedStep, RunId, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
-    store::{self, Batch, Header, JournalRow, RunStatus, RunWrite, Store},
+    store::{self, Batch, Header, RunStatus, RunWrite, Store, append},
     tasks::Tasks,
 };
 
@@ -184,8 +184,7 @@ impl Chains {
         facts: Vec<Fact>,
     ) -> Result<(), Lost> {
         let now_ms = self.clock.now_ms();
-        let mut rows = Vec::with_capacity(facts.len());
-        let mut prev = expected;
+        let mut entries = Vec::with_capacity(facts.len());
         for fact in facts {
             let seq = chain.seq() + 1;
             let entry = Entry::new(seq, now_ms.max(chain.last_ms()), fact);
@@ -193,15 +192,10 @@ impl Chains {
                 Lost::Broken(StoreError::StorageError(error.to_string()))
             };
             chain.apply(&entry).map_err(unread)?;
-            let lsn = self.store.next_lsn();
-            let row = JournalRow::new(header.num, lsn, prev, &entry);
-            header.bytes += row.bytes.len() as u64;
-            rows.push(row);
-            prev = Some(lsn);
+            entries.push(entry);
         }
+        let rows = append(&*self.store, &mut header, expected, &entries);
         let (steps, done) = chain.counts();
-        header.cursor = prev.unwrap_or(0);
-        header.seq = chain.seq();
         (header.steps, header.steps_done) = (steps, done);
         header.updated_ms = chain.last_ms();
         if let RunState::Ended(outcome) = chain.state() {

@@ -207,7 +207,10 @@ fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
     let engine = stage.live().engine.clone();
     let num = started.run.num();
     let wake = || {
-        crate::engine::shared::message::Msg::Run(num, crate::engine::shared::message::RunMsg::Wake)
+        crate::engine::shared::message::Msg::Run(
+            num,
+            crate::engine::shared::message::Internal::Wake.into(),
+        )
     };
     while engine.shared().offer(num, wake()).is_ok() {}
     let owner = owner();

@@ -1,0 +1,118 @@
+//! What the host itself has for a run: timers, ends of attempts, news of other runs, watchers.
+
+use crate::{
+    engine::{
+        inbox::{control, seats, signals, worker},
+        run::{due::Due, readers::Subscriber, task::Phase},
+        settings::STORAGE_RETRY_MS,
+        shared::message::Internal,
+        turn::{
+            attempts,
+            children::{self, is_child},
+            dispatch,
+            facts::{self, Turn},
+            leases, lineage, opening, pieces, places, scoped, settle, timers, watchers,
+        },
+        view::events,
+    },
+    journal::{Decision, Fact},
+};
+
+/// Handles one message of the host itself.
+pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
+    match message {
+        Internal::Wake => timers::wake(turn),
+        // It is answered before it gets here.
+        Internal::IsAtRest(_) => {}
+        Internal::Wait(waiter) => {
+            turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
+            turn.run.waiters.push(waiter);
+            watchers::answer_waiters(turn.run, turn.shared);
+        }
+        Internal::Subscribe(subscriber, reply) => {
+            subscribe(turn, subscriber);
+            // Who asked may be gone.
+            let _ = reply.send(turn.run.chain.seq());
+        }
+        Internal::SignalFrom { sender, name, payload } => {
+            signals::signal_from(turn, sender, name, payload);
+        }
+        Internal::CancelFrom { sender, by, reason } => {
+            control::cancel_from(turn, sender, by, reason);
+        }
+        Internal::Finished { step, attempt, result } => {
+            if let Some(task) = turn.run.task_mut(step)
+                && task.attempt == attempt
+            {
+                task.live = None;
+            }
+            attempts::finished(turn, step, attempt, result);
+        }
+        Internal::Delivered { step, attempt, delivery } => {
+            leases::delivered(turn, step, attempt, delivery);
+        }
+        Internal::Progress { step, attempt, data } => {
+            watchers::progress(turn, step, attempt, &data);
+        }
+        Internal::Delta(feed) => pieces::take_pieces(turn, &feed),
+        Internal::SecretAccessed { step, attempt, event } => {
+            watchers::secret_accessed(turn, step, attempt, *event);
+        }
+        Internal::Tell { step, event } => settle::told(turn, Some(step), &event),
+        Internal::Rest { by, reason } => {
+            if turn.run.chain.paused().is_none() && !turn.run.is_ended() {
+                facts::append(turn, Fact::Decided(Decision::Pause { by, reason }));
+            }
+        }
+        Internal::Capacity { step, agent } => {
+            if turn.run.task(step).is_some_and(|task| task.phase == Phase::Capacity)
+                && turn.run.chain.paused().is_none()
+            {
+                opening::open_attempt(turn, step);
+            } else {
+                // It has no use for the room: whoever comes next may.
+                places::pass_on(turn.shared, &agent, turn.run.num, step);
+            }
+        }
+        Internal::ChildLost { step, child } => {
+            if is_child(turn.run, step, child) {
+                let due = turn.steady_ms + STORAGE_RETRY_MS;
+                turn.run.timers.insert((due, step, Due::Child));
+            }
+        }
+        Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
+        Internal::StateLater { step } => scoped::state_later(turn, step),
+        Internal::StateDone { step, outcome } => scoped::state_done(turn, step, outcome),
+        Internal::ChildEnded { step, child, outcome, usage, joined } => {
+            if is_child(turn.run, step, child) {
+                lineage::join_all(turn, joined);
+                children::child_ended(turn, step, outcome, usage);
+            }
+        }
+        Internal::Redispatch { step, attempt } => {
+            if turn.run.task(step).is_some_and(|task| task.row.is_some()) {
+                dispatch::dispatch(turn, step, attempt);
+            }
+        }
+        Internal::Unseat { step, attempt, reason } => {
+            if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
+                seats::reassign(turn, step, &reason);
+            }
+        }
+    }
+}
+
+/// Sends somebody every event from now on.
+fn subscribe(turn: &mut Turn<'_>, subscriber: Subscriber) {
+    // What is on its way to the disk was not made an event: nobody watched. The new subscriber is
+    // told to read it once it is there.
+    if let Some(last) = turn.run.submitted.back_mut() {
+        last.after.events.push(events::sync(turn.now_ms));
+    }
+    turn.run.subscribers.retain(|subscriber| !subscriber.is_closed());
+    if !turn.run.is_ended() || !turn.run.submitted.is_empty() || turn.run.has_pending() {
+        turn.run.audience.set(true);
+        pieces::show_past(turn, &subscriber);
+        turn.run.subscribers.push(subscriber);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run waits for, as data: whoever shows it makes words and commands of it.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    blueprint::Labels,
+    protocol::{RunId, TaskId},
+};
+
+/// One thing that a run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(from = "Stored")]
+pub struct WaitingOn {
+    /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `resume`,
+    /// `quarantine`.
+    pub kind: String,
+    /// What exactly.
+    pub subject: Subject,
+    /// RFC 3339, UTC.
+    pub since: String,
+    /// RFC 3339, UTC: when it ends by itself.
+    pub until: Option<String>,
+}
+
+/// What exactly a run waits for: only what its kind has.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Subject {
+    /// The task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskId>,
+    /// The name of an agent, a signal, a called blueprint or an operation on state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The operator of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    /// The kind of that operator: `human`, `queue`, `process`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator_kind: Option<String>,
+    /// The queue in which the task waits for a worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// False where no worker of that queue is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<bool>,
+    /// What a worker of that queue has to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub labels: Option<Labels>,
+    /// What the attempt asks a senior.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// The session that the task waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionWait>,
+    /// The called run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub run: Option<RunId>,
+    /// The scope of an operation on state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// Why the run rests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The session that a task waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionWait {
+    /// `connected`, `away`, `closed`, `none` (nobody has a session open), `several` (no seat says
+    /// which).
+    pub state: String,
+    /// The session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// How many are open, where several are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<usize>,
+}
+
+/// What rows have: those of releases before this one have a text instead of a subject.
+#[derive(Deserialize)]
+struct Stored {
+    kind: String,
+    subject: Option<Subject>,
+    since: String,
+    until: Option<String>,
+    what: Option<String>,
+    task: Option<TaskId>,
+}
+
+impl From<Stored> for WaitingOn {
+    fn from(stored: Stored) -> Self {
+        let Stored { kind, subject, since, until, what, task } = stored;
+        let subject = subject.unwrap_or_else(|| {
+            let by_people = what.as_ref().is_some_and(|what| what.ends_with("(human)"));
+            let operator_kind = by_people.then(|| "human".to_owned());
+            Subject { task, operator_kind, reason: what, ..Subject::default() }
+        });
+        Self { kind, subject, since, until }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_an_earlier_release_is_read() {
+        let row = r#"[{"kind":"task","what":"ship (human)","task":null,
+            "since":"2026-01-01T00:00:00.000Z","until":null,"command":"moonswarm approve x"}]"#;
+        let [on]: [WaitingOn; 1] = serde_json::from_str(row).unwrap();
+        assert_eq!(on.subject.reason.as_deref(), Some("ship (human)"));
+        assert_eq!(on.subject.operator_kind.as_deref(), Some("human"));
+        let again: WaitingOn = serde_json::from_str(&serde_json::to_string(&on).unwrap()).unwrap();
+        assert_eq!(again, on);
+    }
+}
