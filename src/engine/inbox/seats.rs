@@ -19,7 +19,6 @@ use crate::{
             attempts,
             facts::{self, Turn},
             lineage, opening, places, seats, settle,
-            waiting::seat,
         },
     },
     journal::{AttemptClosed, Decision, Fact},
@@ -63,7 +62,7 @@ pub(crate) fn take_seat(
 /// Moves the open tasks of an operator to whoever holds its seat now; of a delegated run, all that
 /// its delegate has.
 fn move_tasks(turn: &mut Turn<'_>, operator: &str, reason: String) {
-    let Seat { delegate, holder, .. } = seat(turn.run, operator);
+    let Seat { delegate, holder, .. } = seats::seat(turn.run, operator);
     let holder = delegate.or(holder);
     let mut open: Vec<u32> = turn.run.open.numbers().collect();
     open.sort_unstable();

@@ -125,3 +125,11 @@ pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
     let seats = run.chain.seats();
     seats.get(EVERY).or_else(|| seats.get(operator)).map_or(0, |held| held.epoch)
 }
+
+/// Returns the session that takes every task of a run.
+pub(crate) fn delegate(run: &Run) -> Option<&str> {
+    let (started, _) = run.chain.started()?;
+    let first = started.delegate.as_deref()?;
+    let moved = run.chain.seats().get(EVERY);
+    Some(moved.map_or(first, |held| held.session.as_str()))
+}

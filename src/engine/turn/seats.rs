@@ -1,22 +1,26 @@
 //! Which session stands behind an operator of a run.
 
-use std::sync::Arc;
-
 use crate::{
-    engine::{run::resident::Run, turn::waiting::seat},
+    engine::{
+        run::{branches, resident::Run},
+        turn::lineage::session_in,
+    },
     protocol::SessionId,
-    session::{EVERY, Seat},
+    session::Seat,
 };
 
 /// The session that takes every task of a run.
 pub(crate) fn delegate_of(run: &Run) -> Option<SessionId> {
-    let (started, _) = run.chain.started()?;
-    let first = started.delegate.as_deref()?;
-    let moved = run.chain.seats().get(EVERY).map(|held| held.session.as_str());
-    Some(SessionId::from(moved.unwrap_or(first)))
+    branches::delegate(run).map(SessionId::from)
 }
 
-/// Who should have a task of an operator.
-pub(crate) fn seat_of(run: &Run, operator: &Arc<str>) -> Seat {
-    seat(run, operator)
+/// Who should have the tasks of an operator in a run.
+pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
+    let holder = run.chain.seats().get(operator);
+    let starter = run.chain.started().and_then(|(started, _)| session_in(&started.principal));
+    Seat {
+        delegate: delegate_of(run),
+        holder: holder.map(|held| SessionId::from(held.session.as_str())),
+        starter: starter.map(SessionId::from),
+    }
 }

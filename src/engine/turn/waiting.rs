@@ -13,13 +13,13 @@ use crate::{
             task::{OpenTask, Phase},
         },
         shared::shards::Shared,
-        turn::{lineage::session_in, seats},
+        turn::seats::seat,
     },
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
     operator::Ticket,
-    protocol::{Failure, SessionId, TaskId, failure::kind},
-    session::{Hub, Outlook, Seat},
+    protocol::{Failure, TaskId, failure::kind},
+    session::{Hub, Outlook},
     store::{Header, RunStatus},
 };
 
@@ -241,17 +241,6 @@ fn encode(failure: &Failure) -> Option<String> {
 pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
     let opts = crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() };
     StepOp::Task(Box::new(TaskRequest::new(step.name.clone(), step.request.clone(), opts)))
-}
-
-/// Who should have the tasks of an operator in a run.
-pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
-    let holder = run.chain.seats().get(operator);
-    let starter = run.chain.started().and_then(|(started, _)| session_in(&started.principal));
-    Seat {
-        delegate: seats::delegate_of(run),
-        holder: holder.map(|held| SessionId::from(held.session.as_str())),
-        starter: starter.map(SessionId::from),
-    }
 }
 
 /// The session that a task waits for, where it waits for one.
