@@ -47,7 +47,7 @@ impl StoreLayer for ProtocolStore {
         if call.op == StoreOp::Clear {
             return next.run(call);
         }
-        let scope: Scope = call.scope.parse().map_err(|error| {
+        let scope = call.scope.parse::<Scope>().map_err(|error| {
             Failure::new(kind::REFUSED, format!("{}: read a scope: {error}", self.name))
         })?;
         let rest = Rest { call: call.clone(), hand: Mutex::new(Hand::Idle) };
