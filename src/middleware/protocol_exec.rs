@@ -200,7 +200,7 @@ mod tests {
         match stack.run(call, &Program).await {
             Ok(Dispatched::Done(done)) => Ok(done.output.as_str().to_owned()),
             Ok(other) => panic!("{other:?}"),
-            Err(failure) => Err((failure.kind.to_string(), failure.message)),
+            Err(failure) => Err((failure.kind, failure.message)),
         }
     }
 
