@@ -284,7 +284,7 @@ impl Daemon {
     /// Waits until a run has ended.
     pub async fn ended(&self, run: &str) -> Value {
         let (status, view) = send(self.get(&format!("/v1/runs/{run}?wait=60s"))).await;
-        assert_eq!(status, 200, "{view}");
+        assert_eq!(status, 200, "{view}\n{}", self.log());
         assert!(!view["ended_at"].is_null(), "it did not end in time: {view}\n{}", self.log());
         view
     }
