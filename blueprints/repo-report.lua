@@ -17,7 +17,7 @@ local LANGUAGES = {
 }
 
 local function language(path)
-  local name = string.match(path, "([^/]*)$")
+  local name = string.match(path, "([^/]*)$") or path
   if name == "Makefile" or name == "makefile" then return "Makefile" end
   if string.find(name, "^Dockerfile") then return "Dockerfile" end
   local ext = string.match(name, "^.+%.([%w_]+)$")

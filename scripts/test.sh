@@ -189,6 +189,12 @@ description() {
   kill "$daemon" && wait "$daemon"
   return "$status"
 }
+# A language server as a program, for what editors say about the stubs: tests/cli/authoring.rs.
+tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
+language_server() {
+  test -x "$tools/bin/emmylua_check" ||
+    cargo install --locked --debug --quiet --version 0.25.1 --root "$tools" emmylua_check
+}
 compile_typescript() {
   cp tests/responses/clients/client.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js &&
     npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts
@@ -209,6 +215,7 @@ if (typescript_client); then
 else
   skip "the official TypeScript client" "node and npm, or the registry, are not there"
 fi
+language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "a crate that depends on this one" outside

@@ -33,14 +33,14 @@ return swarm.blueprint {
       rounds = rounds + 1
       local matches, next_round = {}, swarm.array {}
       for i = 1, #left - 1, 2 do table.insert(matches, { left[i], left[i + 1] }) end
-      local bye = if #left % 2 == 1 then left[#left] else nil
+      local bye = #left % 2 == 1 and left[#left] or nil
       local winners = ctx:map(matches, function(match)
         -- Which of them comes first is drawn, so that the place decides nothing.
         local swap = ctx:random(2) == 2
         local a, b = match[1], match[2]
         if swap then a, b = b, a end
         local got = ctx:run("judge", { task = input.task, first = a.text, second = b.text })
-        return if got.better == "first" then a else b
+        return got.better == "first" and a or b
       end)
       for _, winner in ipairs(winners) do table.insert(next_round, winner) end
       if bye then table.insert(next_round, bye) end

@@ -2,13 +2,13 @@ local t = require("swarm.test")
 
 local function judged(run)
   run:mock("judge", function(input)
-    return { better = if #input.first >= #input.second then "first" else "second", why = "longer" }
+    return { better = #input.first >= #input.second and "first" or "second", why = "longer" }
   end)
 end
 
 t.test("the best of five wins, wherever it stands", function()
   local run = t.start("tournament.lua", { task = "a poem", candidates = 5 })
-  run:mock("author", function(input) return { text = string.rep("la", if input.style == 3 then 9 else input.style) } end)
+  run:mock("author", function(input) return { text = string.rep("la", input.style == 3 and 9 or input.style) } end)
   judged(run)
   t.equal(run:finish(), { text = string.rep("la", 9), author = 3, rounds = 3 })
   t.equal(run:count("judge"), 4)

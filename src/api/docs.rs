@@ -2,8 +2,8 @@
 
 use axum::{
     extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Redirect, Response},
 };
 
 use super::app::Api;
@@ -12,6 +12,35 @@ use super::app::Api;
 /// is also the body of the 401: it contains nothing about this host, asks for a token, keeps it in
 /// the tab and fetches `/openapi.json` with it.
 const PAGE: &str = include_str!("docs.html");
+
+/// The answer to a program that asks for nothing in particular.
+const ROOT: &str = "\
+moonswarm: a host for durable swarms from Lua blueprints
+
+  /docs          the API, for a browser
+  /openapi.json  the API, for programs
+  /healthz       whether the server runs
+
+Every route but / and /healthz needs a header `Authorization: Bearer <token>`.
+The first token is in admin.token of the data directory.
+";
+
+/// Says where to begin. A browser is sent to `/docs`.
+#[utoipa::path(
+    get, path = "/", operation_id = "root", tag = "host",
+    responses(
+        (status = 200, description = "A few lines of text.", body = String, content_type = "text/plain"),
+        (status = 303, description = "To `/docs`, for a client that accepts HTML.", headers(("location" = String, description = "`/docs`"))),
+    ),
+)]
+pub(super) async fn root(headers: HeaderMap) -> Response {
+    let accepts = headers.get_all(header::ACCEPT).iter();
+    let mut accepts = accepts.filter_map(|it| it.to_str().ok());
+    match accepts.any(|it| it.contains("text/html")) {
+        true => Redirect::to("/docs").into_response(),
+        false => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], ROOT).into_response(),
+    }
+}
 
 /// This document.
 #[utoipa::path(

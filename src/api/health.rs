@@ -14,7 +14,7 @@ pub(super) struct HealthView {
     status: &'static str,
 }
 
-/// Says that the server answers at all; the only route that takes no token.
+/// Says that the server answers at all; needs no token.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "host",
     responses((status = 200, description = "It does.", body = HealthView)),

@@ -24,7 +24,7 @@ use crate::{
 #[openapi(
     info(
         title = "moonswarm",
-        description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results and for clients of model APIs.",
+        description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/` and `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results and for clients of model APIs.",
     ),
     components(schemas(ProblemBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
     tags(

@@ -91,6 +91,7 @@ pub(super) fn table() -> impl ExactSizeIterator<Item = Row> {
 
 #[rustfmt::skip]
 const ROWS: &[fn() -> Row] = &[
+    || row(Who::Anybody,               routes!(docs::root)),
     || row(Who::Anybody,               routes!(health::healthz)),
     || caller(Verb::HostRead,          routes!(health::readyz)),
     || caller(Verb::HostRead,          routes!(docs::openapi)),
@@ -237,11 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_question_whether_the_server_lives_is_open() {
+    fn only_the_first_page_and_the_question_whether_the_server_runs_are_open() {
         let who = |is: fn(Who) -> bool| -> Vec<String> {
             table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
         };
-        assert_eq!(who(|who| who == Who::Anybody), ["/healthz"]);
+        assert_eq!(who(|who| who == Who::Anybody), ["/", "/healthz"]);
         // Whoever has a bearer may ask whose it is.
         assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami"]);
     }

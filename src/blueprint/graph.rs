@@ -35,6 +35,8 @@ pub enum Shape {
     Choice,
     /// They are done again and again.
     Loop,
+    /// They are registered, and done only if the flow fails.
+    Aside,
     /// It ends the flow.
     End,
 }

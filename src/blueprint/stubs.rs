@@ -94,19 +94,45 @@ fn cats(is: &str) -> String {
     if let Some(is) = is.strip_suffix('?') {
         return format!("{}?", cats(is));
     }
+    let choices = choices(is);
+    if choices.len() > 1 {
+        return choices.into_iter().map(cats).collect::<Vec<_>>().join("|");
+    }
     match is {
         "any" | "string" | "number" | "boolean" => is.to_owned(),
         "...any" => "any ...".to_owned(),
         is if is.contains("->") => "function".to_owned(),
         is if is.contains(" | ") => {
-            let inside = is.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(is);
-            inside.split(" | ").map(cats).collect::<Vec<_>>().join("|")
+            cats(is.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or("any"))
         }
         is => match is.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
             Some(inside) if !inside.contains(':') => format!("{}[]", cats(inside.trim())),
             _ => "table".to_owned(),
         },
     }
+}
+
+/// The alternatives of a type, as far as they stand outside of brackets.
+fn choices(is: &str) -> Vec<&str> {
+    let (mut found, mut depth, mut from) = (Vec::new(), 0_usize, 0);
+    for (at, c) in is.char_indices() {
+        match c {
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth = depth.saturating_sub(1),
+            '|' if depth == 0 => {
+                found.push(is[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(is[from..].trim());
+    found
+}
+
+/// The stubs of what Luau has beside Lua.
+pub fn luacats_luau() -> &'static str {
+    include_str!("../../lua/luau_stubs.lua")
 }
 
 /// The definition file for Luau's language server.
@@ -150,10 +176,12 @@ fn luau_name(name: &str) -> &str {
 pub fn luarc() -> String {
     let settings = serde_json::json!({
         "$schema": "https://raw.githubusercontent.com/LuaLS/vscode-lua/master/setting/schema.json",
-        "runtime.version": "LuaJIT",
+        "runtime.version": "Lua 5.4",
+        "runtime.nonstandardSymbol": ["continue", "+=", "-=", "*=", "/=", "//=", "%=", "^="],
         "runtime.path": ["?.lua", "?.luau", ".luals/?.lua", ".luals/?/init.lua"],
         "workspace.library": [".luals"],
-        "diagnostics.disable": ["lowercase-global"],
+        // A place in a list is no mistake that an editor could see.
+        "diagnostics.disable": ["lowercase-global", "need-check-nil"],
     });
     format!("{settings:#}\n")
 }
@@ -195,6 +223,7 @@ mod tests {
                 assert!(luau.contains(&format!(" {key}: ")), "{key}");
             }
         }
+        assert!(cats.contains("---@param turns any[]|function\n"), "{cats}");
         assert!(cats.contains("---@field by? string|string[]\n"), "{cats}");
         assert!(cats.contains("---@field on? moonswarm.Trigger[]\n"), "{cats}");
     }

@@ -25,6 +25,8 @@ use crate::{
 };
 
 const EXIT_CODES: &str = "\
+First steps: moonswarm init, then moonswarm run hello.lua who=moon.
+
 Exit codes: 0 ok, 1 run failed, 2 usage, 3 blueprint invalid, 4 not found, 5 denied, 6 conflict,
 7 timed out, 8 canceled, 9 waiting for a person or a signal, 10 budget or limit,
 69 server unavailable, 130 interrupted.";
@@ -45,31 +47,31 @@ struct App {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 struct Global {
-    /// Speak to this daemon
+    /// Connect to this daemon
     #[arg(long, global = true, value_name = "URL", env = "MOONSWARM_URL")]
     server: Option<String>,
-    /// The token for it
+    /// The token to use with it
     #[arg(long, global = true, env = "MOONSWARM_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// The data directory [default: .moonswarm]
     #[arg(long, global = true, value_name = "DIR", env = "MOONSWARM_DATA")]
     data: Option<PathBuf>,
-    /// The configuration file [default: the nearest moonswarm.toml beside the blueprint, and the one here]
+    /// The configuration file [default: the nearest moonswarm.toml to the blueprint, and the one here]
     #[arg(long, global = true, value_name = "FILE", env = "MOONSWARM_CONFIG")]
     config: Option<PathBuf>,
-    /// Data as JSON
+    /// Print output as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Which log lines to show: `info`, `moonswarm=debug,warn`
+    /// Filter for log lines: `info`, `moonswarm=debug,warn`
     #[arg(long, global = true, value_name = "FILTER", env = "MOONSWARM_LOG")]
     log: Option<String>,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, global = true, value_enum, env = "MOONSWARM_LOG_FORMAT")]
     log_format: Option<LogFormat>,
-    /// How many shards; 0 is one a core
+    /// Number of shards; 0 means one per core
     #[arg(long, global = true, hide_short_help = true, env = "MOONSWARM_SHARDS")]
     shards: Option<usize>,
-    /// Whether a daemon that died at its start again and again takes its runs up one at a time
+    /// After repeated crashes at startup, recover runs one at a time
     #[arg(
         long,
         global = true,

@@ -131,7 +131,7 @@ impl Client {
             // The machine's certificates are of no use then, and take time to read.
             "http" => http = http.tls_certs_only([]),
             _ => {
-                let message = format!("{base}: only http:// and https:// are spoken");
+                let message = format!("{base}: only http:// and https:// are supported");
                 return Err(Stop::usage(message).into());
             }
         }

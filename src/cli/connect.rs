@@ -162,7 +162,7 @@ impl Connection {
                 return Ok(());
             }
             if !told {
-                let line = format!("{others} other run(s) are going on here; Ctrl-C stops them");
+                let line = format!("{others} other run(s) are in progress here; Ctrl-C stops them");
                 terminal.say(&line);
                 told = true;
             }
@@ -253,12 +253,10 @@ pub fn told_of(it: &Migrated) -> String {
 pub fn disk_failed(error: &StoreError) -> Stop {
     let next = match error {
         StoreError::Gone { .. } => {
-            "put the directory back where it was, or bring it back from a backup: `moonswarm restore`"
+            "put the directory back, or restore it from a backup: `moonswarm restore`"
         }
-        StoreError::Damaged { .. } => {
-            "start it again: the start checks the database, and says whether it is whole"
-        }
-        _ => "look at the disk; what was acknowledged is there at the next start",
+        StoreError::Damaged { .. } => "start it again: it checks the database at startup",
+        _ => "check the disk; acknowledged writes are there at the next start",
     };
     Stop::new(Exit::Unavailable, format!("failed to {error}")).next(next)
 }

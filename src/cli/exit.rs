@@ -236,7 +236,7 @@ impl fmt::Display for PlaceInFile {
 
 fn next_step(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
-        "not_found" if message.starts_with("there is no blueprint") => {
+        "not_found" if kind_of(message) == "blueprint" => {
             "`moonswarm blueprints` lists the names; a file runs with `moonswarm run ./FILE.lua`"
         }
         "not_found" => return Some(where_listed(message)),
@@ -249,30 +249,35 @@ fn next_step(code: &str, message: &str) -> Option<&'static str> {
         "forbidden_verb" | "forbidden_scope" | "forbidden" => {
             "use a token that allows it: `moonswarm token mint`"
         }
-        "stale_task" => "look at it again, then answer: `moonswarm show TASK`",
+        "stale_task" => "it has changed: look at it again with `moonswarm show TASK`, then answer",
         "already_answered" => "somebody else must answer: `moonswarm show TASK` says how many",
         "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
         "run_closed" => "the run has ended: `moonswarm show RUN`",
-        "storage_full" => "free disk space; the daemon goes on by itself",
+        "storage_full" => "free disk space; the daemon then continues by itself",
         "storage_locked" => "end the program that has the database open for writing",
-        "damaged" => "bring the row back from a backup, then `moonswarm resume RUN`",
+        "damaged" => "restore the row from a backup, then `moonswarm resume RUN`",
         "stopping" => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,
     })
 }
 
-/// Where the thing that was not found is listed; the message begins with what it is.
-fn where_listed(message: &str) -> &'static str {
+/// The kind of the thing that was not found: a message begins with it, or with "there is no".
+fn kind_of(message: &str) -> &str {
     let message = message.strip_prefix("there is no ").unwrap_or(message);
-    match message.split([' ', ':']).next().unwrap_or_default() {
+    message.split([' ', ':']).next().unwrap_or_default()
+}
+
+/// Where the thing that was not found is listed.
+fn where_listed(message: &str) -> &'static str {
+    match kind_of(message) {
         "token" => "`moonswarm token ls` lists the tokens",
-        "state" => "`moonswarm state ls SCOPE` lists the keys of a scope",
+        "state" => "`moonswarm state -s SCOPE ls` lists the keys of a scope",
         "session" => "`moonswarm sessions` lists the open sessions",
         "operator" => "`moonswarm operators` lists them",
         "task" => "`moonswarm inbox --all` lists the open tasks",
         "artifact" => "`moonswarm artifacts RUN` lists the files of a run",
         "step" => "`moonswarm show RUN --all` shows every step with its number",
-        "blueprint" | "trigger" => "`moonswarm blueprints` lists the names and what starts them",
+        "trigger" => "`moonswarm blueprints` lists the names and what starts them",
         _ => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
     }
 }
@@ -355,10 +360,12 @@ mod tests {
             let body = json!({"code": "not_found", "detail": detail}).to_string();
             Stop::from_response(404, &body).next.unwrap()
         };
-        assert!(next("there is no token nope").contains("token ls"));
-        assert!(next("there is no state nothing").contains("state ls"));
-        assert!(next("there is no trigger trig/nope").contains("moonswarm blueprints"));
-        assert!(next("there is no run run_x").contains("moonswarm ps"));
+        assert!(next("token nope not found").contains("token ls"));
+        assert!(next("state global/nothing not found").contains("-s SCOPE ls"));
+        assert!(next("trigger trig/nope not found").contains("moonswarm blueprints"));
+        assert!(next("run run_x not found").contains("moonswarm ps"));
+        assert!(next("blueprint nope not found").contains("moonswarm run ./FILE.lua"));
+        assert!(next("there is no blueprint nope").contains("moonswarm run ./FILE.lua"));
     }
 
     #[test]

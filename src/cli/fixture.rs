@@ -71,6 +71,8 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         started_at: None,
         ended_at: (state == "completed").then(|| AT.into()),
         duration_ms: (state == "completed").then_some(800),
+        queued_ms: None,
+        ran_ms: None,
         usage: None,
         error: None,
         request: None,

@@ -39,7 +39,7 @@ pub fn document(argument: &str) -> Result<Value> {
     let (text, origin) = match argument.strip_prefix('@') {
         Some(file) => {
             let opened = std::fs::File::open(file)
-                .map_err(|error| Stop::usage(format!("read the file {file}: {error}")))?;
+                .map_err(|error| Stop::usage(format!("cannot read {file}: {error}")))?;
             (text(opened).with_context(|| format!("read {file}"))?, file)
         }
         None if argument == "-" => (text(std::io::stdin()).context("read stdin")?, "stdin"),

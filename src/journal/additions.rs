@@ -32,6 +32,13 @@ impl Additions {
         self.0.insert(name.into(), value);
     }
 
+    /// Returns how long a step waited in all, and how long the work of its last attempt took, in
+    /// milliseconds.
+    pub fn times(&self) -> Option<(u64, u64)> {
+        let number = |name: &str| self.get(name)?.as_str().parse().ok();
+        Some((number("queued_ms")?, number("ran_ms")?))
+    }
+
     /// Iterates over all additions, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))

@@ -111,6 +111,8 @@ pub struct Step {
     pub retry_at_ms: Option<u64>,
     /// When the step ended, in Unix milliseconds.
     pub ended_ms: Option<u64>,
+    /// How long it waited in all, and how long the work of its last attempt took, in milliseconds.
+    pub times: Option<(u64, u64)>,
     /// The output; kept only in a full chain.
     pub output: Option<Json>,
     /// The failure of the step, or of its last closed attempt.
@@ -251,6 +253,10 @@ impl Chain {
             }
             Fact::StepEnded { step, outcome, usage, effects, .. } => {
                 self.end(seq, *step, outcome, usage.as_ref(), at)?;
+                let place = step.checked_sub(self.first_step).map(|place| place as usize);
+                if let Some(step) = place.and_then(|place| self.steps.get_mut(place)) {
+                    step.times = entry.additions.times();
+                }
                 self.keep_effects(*step, effects.as_ref());
             }
             Fact::SignalReceived(signal) => {
@@ -350,6 +356,7 @@ impl Chain {
             deadline_ms: None,
             retry_at_ms: None,
             ended_ms: None,
+            times: None,
             output: None,
             error: None,
             usage: None,

@@ -73,7 +73,10 @@ pub(crate) fn output(error: &EncodeError) -> NextAction {
             let message = format!("the flow's output: {error}");
             NextAction::Fail(Failure::new(kind::SCRIPT, message))
         }
-        EncodeError::TooLarge { .. } => NextAction::Limit(limit(error.to_string())),
+        EncodeError::TooLarge { .. } => {
+            let message = format!("the flow's output: {error}; keep it with ctx:artifact");
+            NextAction::Limit(limit(message))
+        }
     }
 }
 

@@ -105,7 +105,7 @@ fn finding(error: &LuaError, bundle: &Bundle) -> Finding {
         let finding = Finding::syntax(&error.file, line, error.column, &error.message);
         let text = bundle.file(&error.file).map_or("", |text| text);
         let wrong = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
-        match foreign(wrong) {
+        match foreign(wrong, error.column.unwrap_or(1)) {
             Some(hint) => finding.hint(hint),
             None => finding,
         }
@@ -114,29 +114,30 @@ fn finding(error: &LuaError, bundle: &Bundle) -> Finding {
     }
 }
 
-/// What a line probably took from another Lua, or from another language.
-fn foreign(line: &str) -> Option<&'static str> {
+/// What a line probably took from another Lua, or from another language, next to a column.
+fn foreign(line: &str, column: u32) -> Option<&'static str> {
+    const GOTO: &str =
+        "this is Luau, which has no `goto`: leave a round with `continue`, a loop with `break`";
+    const ATTRIBUTE: &str = "this is Luau, whose locals have no attributes: write `local name = …`";
+    const BITS: &str =
+        "this is Luau, which has no operators for bits: `bit32.band(a, b)`, `bit32.lshift(a, n)`";
+    let hints = [
+        ("goto ", GOTO),
+        ("<const>", ATTRIBUTE),
+        ("<close>", ATTRIBUTE),
+        ("!=", "`~=` is not equal"),
+        ("&&", "write `and`, `or`, `not`"),
+        ("||", "write `and`, `or`, `not`"),
+        ("++", "write `count += 1`"),
+        (" & ", BITS),
+        (" | ", BITS),
+        (" ~ ", BITS),
+        ("<<", BITS),
+        (">>", BITS),
+    ];
     let code = line.split("--").next().unwrap_or(line);
-    let word = |word: &str| {
-        code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
-    };
-    if word("goto") {
-        Some(
-            "this is Luau, which has no `goto`: leave a round with `continue`, a loop with `break`",
-        )
-    } else if code.contains("<const>") || code.contains("<close>") {
-        Some("this is Luau, whose locals have no attributes: write `local name = …`")
-    } else if code.contains("!=") {
-        Some("`~=` is not equal")
-    } else if code.contains("&&") || code.contains("||") {
-        Some("write `and`, `or`, `not`")
-    } else if code.contains("++") {
-        Some("write `count += 1`")
-    } else if [" & ", " | ", " ~ ", "<<", ">>"].iter().any(|it| code.contains(it)) {
-        Some(
-            "this is Luau, which has no operators for bits: `bit32.band(a, b)`, `bit32.lshift(a, n)`",
-        )
-    } else {
-        None
-    }
+    let column = column.saturating_sub(1) as usize;
+    let at = |text: &'static str| code.match_indices(text).map(|(at, _)| at.abs_diff(column)).min();
+    let found = hints.iter().filter_map(|(text, hint)| Some((at(text)?, *hint)));
+    found.min_by_key(|(distance, _)| *distance).map(|(_, hint)| hint)
 }

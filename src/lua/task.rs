@@ -106,7 +106,7 @@ fn call(
             EncodeError::Value { .. } => {
                 Failure::new(kind::SCRIPT, format!("the agent's result: {error}"))
             }
-            EncodeError::TooLarge { .. } => failure::limit(error.to_string()),
+            EncodeError::TooLarge { .. } => failure::limit(format!("the agent's result: {error}")),
         }),
         Halt::Raised => Err(failure::raised(&co)),
         Halt::Called => Err(Failure::new(kind::SCRIPT, "an agent's function cannot use ctx")),

@@ -136,6 +136,8 @@ impl Reporter for Heard {
         self.said.notify_one();
     }
 
+    fn begins(&self) {}
+
     fn progress(&self, _data: Json) {}
 
     fn delta(&self, delta: ModelDelta) {

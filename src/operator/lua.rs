@@ -94,6 +94,7 @@ pub fn lua_calls(tasks: Tasks) -> LuaCall {
         let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));
         Box::pin(async move {
             let _place = at_once.acquire().await;
+            task.reporter.begins();
             let cancel = Arc::new(AtomicBool::new(false));
             let _stop = StopOnDrop(Arc::clone(&cancel));
             let call = tasks.spawn_blocking(move || {

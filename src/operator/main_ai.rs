@@ -14,6 +14,13 @@ use crate::{
 
 /// The built-in operator of this kind.
 pub const MAIN_AI: &str = "main-ai";
+/// The kind; it is read as the name as well, and the name as the kind.
+pub(super) const KIND: &str = "main_ai";
+
+/// Returns the kind that is meant: `main-ai`, the name, is read as `main_ai`.
+pub fn kind_of(written: &str) -> &str {
+    if written == MAIN_AI { KIND } else { written }
+}
 
 /// The maximum size of prompts in a frame, in bytes; larger ones are fetched.
 const FRAME_BYTES: usize = 256 << 10;
@@ -46,7 +53,7 @@ impl MainAi {
 #[async_trait]
 impl Backend for MainAi {
     fn kind(&self) -> &'static str {
-        "main_ai"
+        KIND
     }
 
     fn residence(&self) -> Residence {
@@ -125,7 +132,7 @@ fn yes() -> bool {
 #[async_trait]
 impl Settings for MainAiSettings {
     fn kind(&self) -> &'static str {
-        "main_ai"
+        KIND
     }
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {

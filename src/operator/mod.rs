@@ -36,7 +36,7 @@ pub use human::{HUMAN, Human, says_no};
 pub use inquiry::{Given, Inquiry};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, lua_calls};
-pub use main_ai::{MAIN_AI, MainAi, Road};
+pub use main_ai::{MAIN_AI, MainAi, Road, kind_of};
 pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;

@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Backend, Composite, GraphError, composite};
+use super::{
+    Backend, Composite, GraphError, composite,
+    main_ai::{KIND, MAIN_AI},
+};
 use crate::{
     blueprint::Operators,
     environment::{Environments, Scrubber},
@@ -108,7 +111,16 @@ impl Registry {
 
     /// Returns the operator with a name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Backend>> {
-        self.operators.get(name)
+        self.operators.get(self.name_of(name))
+    }
+
+    /// Returns the name under which an operator is known: `main_ai`, its kind, means `main-ai`,
+    /// unless an operator is declared under that name.
+    pub fn name_of<'n>(&self, written: &'n str) -> &'n str {
+        match written {
+            KIND if !self.operators.contains_key(KIND) => MAIN_AI,
+            name => name,
+        }
     }
 
     /// Verifies that the members of every composite exist and that none contains itself.

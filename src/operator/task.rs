@@ -161,6 +161,9 @@ pub trait Reporter: Send + Sync {
     /// The work has begun: the attempt's timeout runs from now. May be called twice.
     fn delivered(&self, delivery: Delivery);
 
+    /// The work begins now, after a wait within the host. It is not recorded, and may be called twice.
+    fn begins(&self);
+
     /// Progress for watchers; lossy.
     fn progress(&self, data: Json);
 

@@ -215,10 +215,18 @@ fn wrong_kind(found: &str) -> TokenError {
     TokenError::WrongKind { found: found.chars().take(64).collect() }
 }
 
+const NOT_ONE: &str = "moonswarm did not make it; `moonswarm token mint` makes tokens, and the \
+    admin's is in admin.token of the data directory";
+
 fn refusal(error: &jsonwebtoken::errors::Error) -> TokenError {
     match error.kind() {
         ErrorKind::InvalidSignature => TokenError::Signature,
         ErrorKind::InvalidAudience => wrong_kind("foreign"),
+        ErrorKind::InvalidToken
+        | ErrorKind::Base64(_)
+        | ErrorKind::Json(_)
+        | ErrorKind::Utf8(_)
+        | ErrorKind::InvalidAlgorithmName => TokenError::Malformed(NOT_ONE.into()),
         _ => TokenError::Malformed(error.to_string()),
     }
 }

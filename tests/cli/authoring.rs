@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    path::PathBuf,
     process::Stdio,
     time::Instant,
 };
@@ -10,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, repository, send, skip, when};
 
 const SORTER: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
@@ -239,7 +240,7 @@ fn a_line_at_a_time_is_a_run_each_with_the_agents_of_a_blueprint() {
     line("x * 2", "40");
     drop(input);
     let done: crate::support::Done = repl.wait_with_output().unwrap().into();
-    done.ok().says(&["a line of Lua", "Expected", "`f`"]);
+    done.ok().says(&["each line of Lua", "Expected", "`f`"]);
 }
 
 #[test]
@@ -394,4 +395,45 @@ fn check_denies_warnings_if_asked_and_a_comment_with_a_reason_allows_one() {
     assert!(denied.stdout.contains("an allowance has a reason"), "{denied:?}");
     shell.write("w.lua", source("  -- allow MS-B081: the next version runs it"));
     shell.run(&["check", "w.lua", "--deny", "notes"]).ok().says(&["no findings"]);
+}
+
+/// The command of a language server, which `scripts/test.sh` installs below `target/tools/`.
+fn language_server() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository("target"), PathBuf::from);
+    target.join("tools/bin/emmylua_check")
+}
+
+#[test]
+fn an_editor_has_nothing_to_say_about_any_blueprint_of_the_repository() {
+    let server = language_server();
+    if !server.exists() {
+        skip("the stubs in a language server", &format!("{} is not there", server.display()));
+        return;
+    }
+    let shell = Shell::new();
+    shell.run(&["init", "--stubs"]).ok();
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([repository("blueprints"), shell.path("blueprints")])
+        .status();
+    assert!(copied.unwrap().success());
+    let looked = |severity: &str| {
+        let done = std::process::Command::new(&server)
+            .args([".", "--severity", severity, "--warnings-as-errors"])
+            .current_dir(shell.path(""))
+            .output()
+            .unwrap();
+        (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let (is_clean, text) = looked("warn");
+    assert!(is_clean, "{text}");
+    // It does look: a mistake is found.
+    shell.write(
+        "wrong.lua",
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = 1, flow = nil }\n\
+         , swarm.schema.objekt {}\n",
+    );
+    let (is_clean, text) = looked("warn");
+    assert!(!is_clean && text.contains("objekt"), "{text}");
 }

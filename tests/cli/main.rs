@@ -7,6 +7,7 @@ mod agents;
 mod authoring;
 mod data_dir;
 mod endings;
+mod first_hour;
 mod import_mse;
 mod inbox;
 mod live;

@@ -212,7 +212,7 @@ fn with_json_failures_are_json_as_well() {
     assert_eq!(error(&["run", "x.lua", "-i", "@none.json", "--json"], 2)["code"], "usage");
     shell.run(&["run", "x.lua", "-i", "@none.json"]).exits(2).says(&["none.json"]);
     shell.run(&["token", "revoke", "nope"]).exits(4).says(&["token ls"]);
-    shell.run(&["state", "get", "nothing"]).exits(4).says(&["state ls"]);
+    shell.run(&["state", "get", "nothing"]).exits(4).says(&["moonswarm state -s SCOPE ls"]);
 }
 
 const FAILS: &str = r#"local swarm = require("swarm")

@@ -216,3 +216,42 @@ fn doctor_lists_each_operator_and_whether_it_can_be_used() {
         assert!(done.stdout.contains(part), "{part:?} is not in: {}", done.stdout);
     }
 }
+
+#[test]
+fn a_step_says_how_long_it_waited_and_how_long_it_ran() {
+    let shell = Shell::new();
+    shell.write(
+        "slow.lua",
+        r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "slow",
+  edition = 2,
+  agents = {
+    nap = { operator = "process", command = { "sleep", "0.3" }, max_concurrency = 1 },
+    sum = { operator = "lua", fn = function(input) return input.a + 1 end },
+  },
+  flow = function(ctx)
+    ctx:map({ 1, 2, 3 }, function() return ctx:run("nap") end)
+    return ctx:run("sum", { a = 1 })
+  end,
+}
+"#,
+    );
+    let run = shell.run(&["run", "slow.lua", "--json"]).ok().json();
+    let id = run["id"].as_str().unwrap();
+    let shown = shell.run(&["show", id, "--json"]).ok().json();
+    let steps = shown["steps"].as_array().unwrap();
+    let number = |step: &serde_json::Value, key: &str| step[key].as_u64().unwrap_or_default();
+    let naps: Vec<_> = steps.iter().filter(|step| step["name"] == "nap").collect();
+    assert_eq!(naps.len(), 3);
+    for nap in &naps {
+        assert!(number(nap, "ran_ms") >= 290, "{nap}");
+        let parts = number(nap, "queued_ms") + number(nap, "ran_ms");
+        assert_eq!(parts, number(nap, "duration_ms"), "{nap}");
+    }
+    assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 600), "{naps:#?}");
+    let sum = steps.iter().find(|step| step["name"] == "sum").unwrap();
+    assert!(!sum["ran_ms"].is_null(), "{sum}");
+    let text = shell.run(&["show", id]).ok().stdout;
+    assert!(text.contains("waiting)"), "{text}");
+}

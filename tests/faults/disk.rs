@@ -83,6 +83,12 @@ async fn fill(shim: &Shim, daemon: &Daemon, at: u64) -> bool {
     if hit {
         until("readyz says so", daemon, || async { ready(daemon).await.0 == 503 }).await;
         assert!(ready(daemon).await.1["detail"].as_str().unwrap().contains("full"));
+        if let Some(run) = &accepted {
+            // A client that waits for the run's end goes on waiting.
+            let path = format!("/v1/runs/{}?wait=200ms", run.as_str().unwrap());
+            let (status, view) = send(daemon.get(&path)).await;
+            assert_eq!((status, &view["ended_at"]), (200, &Value::Null), "{view}");
+        }
     }
     shim.heal();
     until("it goes on by itself", daemon, || async { ready(daemon).await.0 == 200 }).await;

@@ -44,6 +44,21 @@ async fn a_body_that_cannot_be_read_is_refused_and_begins_nothing() {
 }
 
 #[tokio::test]
+async fn a_bearer_that_is_no_token_of_this_program_says_so() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for bearer in ["sk-wrong", "a.b.c", "eyJhbGciOiJub25lIn0.e30."] {
+        let (status, problem) = send(daemon.with(bearer, Method::GET, "/v1/runs")).await;
+        assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")), "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(
+            detail.contains("admin.token") && !detail.contains("Invalid"),
+            "{bearer}: {detail}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_request_for_what_is_not_there_says_which_part() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

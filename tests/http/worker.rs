@@ -128,7 +128,10 @@ async fn a_report_to_a_closed_run_is_refused_and_three_bad_ones_end_the_attempt(
         Worker { daemon: &daemon, handle: leased[0]["handle"].as_str().unwrap().to_owned() };
     for bad in 1..=3 {
         let report = worker.post("result", &json!({"output": {"ok": bad}}));
-        assert_eq!(refusal(report).await, (422, "invalid_result".to_owned()), "{bad}");
+        let (status, problem) = send(report).await;
+        assert_eq!((status, &problem["code"]), (422, &json!("invalid_result")), "{bad}");
+        let is_last = problem["detail"].as_str().unwrap().contains("the last result");
+        assert_eq!(is_last, bad == 3, "{problem}");
     }
     let ended = daemon.ended(&run).await;
     assert_eq!(

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::{
-    client::{blueprint, open, open_with},
+    client::{Opened, blueprint, open, open_with},
     support::{Daemon, Shell, send},
 };
 
@@ -179,4 +179,34 @@ async fn what_a_session_has_no_room_for_waits_and_comes_as_others_end() {
         socket.ask("task/result", json!({"task": spawn["params"]["task"], "output": 1})).await;
     }
     assert_eq!(daemon.ended(&run).await["output"], 300);
+}
+
+#[tokio::test]
+async fn the_kind_of_an_operator_is_read_as_its_name_wherever_one_is_written() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (status, opened) = send(daemon.post("/v1/operators/main_ai/sessions", &json!({}))).await;
+    assert_eq!(status, 201, "{opened}");
+    let text = |name: &str| opened[name].as_str().unwrap().to_owned();
+    let session = Opened { id: text("session"), token: text("token") };
+    let mut socket = session.connect(&daemon).await;
+    let source =
+        blueprint(r#"return ctx:run("writer", { what = "it" }, { operator = "main_ai" })"#);
+    let source = source.replace("\"main-ai\"", "\"main_ai\"");
+    let start = json!({"files": {"main.lua": source}, "seats": {"main_ai": session.id}});
+    let (status, run) = send(daemon.post("/v1/runs", &start)).await;
+    assert_eq!(status, 201, "{run}");
+    let spawn = socket.until("task/spawn").await["params"].clone();
+    for query in ["operator=main_ai", "operator=main-ai", "kind=main-ai", "kind=main_ai"] {
+        let (_, tasks) = send(daemon.get(&format!("/v1/tasks?{query}"))).await;
+        assert_eq!(tasks["items"][0]["id"], spawn["task"], "{query}: {tasks}");
+    }
+    let result = json!({"task": spawn["task"], "output": "done"});
+    socket.ask("task/result", result).await;
+    assert_eq!(daemon.ended(run["id"].as_str().unwrap()).await["output"], "done");
+    let mint = json!({"role": "operator", "scopes": ["operator:main_ai"], "ttl": "1h"});
+    let (_, minted) = send(daemon.post("/v1/tokens", &mint)).await;
+    let (_, who) =
+        send(daemon.with(minted["token"].as_str().unwrap(), Method::GET, "/v1/whoami")).await;
+    assert_eq!(who["scopes"], json!(["operator:main-ai"]), "{who}");
 }

@@ -91,6 +91,15 @@ impl Chart {
                 }
                 exits
             }
+            Shape::Aside => {
+                let node = self.node(&part.label, Look::Box);
+                self.join(exits, node);
+                let mut inside = vec![(node, "on failure".to_owned())];
+                for (_, below) in &part.parts {
+                    inside = self.part(below, inside);
+                }
+                vec![(node, String::new())]
+            }
             Shape::Fork | Shape::Choice => {
                 let look = if part.shape == Shape::Choice { Look::Diamond } else { Look::Box };
                 let node = self.node(&part.label, look);

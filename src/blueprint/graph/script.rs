@@ -1,4 +1,8 @@
 //! The graph of a flow that is a function: its `ctx` calls, and what stands around them.
+//!
+//! A local function is drawn where its name is called or passed, not where it is defined.
+
+use std::collections::{HashMap, HashSet};
 
 use super::{Part, Shape};
 use crate::blueprint::{
@@ -8,6 +12,12 @@ use crate::blueprint::{
 
 /// Parts that are drawn at most.
 const MOST: usize = 2_000;
+/// Tokens that are read at most: functions are read again wherever they are used.
+const MOST_TOKENS: usize = 200_000;
+/// Functions within functions that are followed at most.
+const MOST_DEEP: usize = 16;
+/// Characters of an argument that is no literal.
+const ARGUMENT: usize = 40;
 
 /// Something in the source that is not closed yet.
 struct Frame {
@@ -42,60 +52,197 @@ impl Frame {
 /// The parts of the function that begins at `start`, or of the whole source.
 pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, Part)> {
     let tokens = tokens(source);
+    let functions = functions(&tokens);
     let from = start.and_then(|at| tokens.iter().position(|token| token.at == at));
-    let from = from.filter(|index| tokens[*index].is_name("function"));
-    let mut reader = Reader { tokens: &tokens, frames: Vec::new(), made: 0 };
-    reader.read(from.unwrap_or(0), from.is_some())
+    let body = from.and_then(|from| match &tokens[from].kind {
+        Kind::Name("function") => Some((from, end(&tokens, from))),
+        Kind::Name(name) => functions.get(name).copied(),
+        _ => None,
+    });
+    let (from, to) = body.map_or((0, tokens.len()), |(from, to)| (from + 1, to));
+    let mut reader = Reader {
+        tokens: &tokens,
+        functions,
+        frames: vec![Frame::new(Closes::End, Shape::Seq, "")],
+        inside: Vec::new(),
+        made: 0,
+        read: 0,
+    };
+    reader.range(from, to);
+    while reader.frames.len() > 1 {
+        reader.pop();
+    }
+    let frame = reader.frames.pop().expect("the first frame is never popped");
+    let parts = frame.cases.into_iter().flat_map(|(_, parts)| parts);
+    parts.map(|part| (String::new(), part)).collect()
+}
+
+/// The functions that have a name and are used by it: where each begins, and where its `end` is.
+fn functions<'s>(tokens: &[Token<'s>]) -> HashMap<&'s str, (usize, usize)> {
+    let mut found = HashMap::new();
+    let mut twice = HashSet::new();
+    for (index, token) in tokens.iter().enumerate() {
+        if !token.is_name("function") {
+            continue;
+        }
+        let at = |index: Option<usize>| index.and_then(|index| tokens.get(index));
+        let name = match (at(Some(index + 1)), at(index.checked_sub(1)), index.checked_sub(2)) {
+            // `function one(`
+            (Some(name), ..) if at(Some(index + 2)).is_some_and(|it| it.is_symbol("(")) => {
+                Some((name, index + 1))
+            }
+            // `one = function`
+            (_, Some(equals), Some(at)) if equals.is_symbol("=") => Some((&tokens[at], at)),
+            _ => None,
+        };
+        let Some((Token { kind: Kind::Name(name), .. }, at)) = name else { continue };
+        let is_field = at > 0 && (tokens[at - 1].is_symbol(".") || tokens[at - 1].is_symbol(":"));
+        if is_field {
+            continue;
+        }
+        if found.insert(*name, (index, end(tokens, index))).is_some() {
+            twice.insert(*name);
+        }
+    }
+    let mut uses: HashMap<&str, usize> = HashMap::new();
+    for (index, token) in tokens.iter().enumerate() {
+        if let Kind::Name(name) = &token.kind
+            && is_use(tokens, index)
+        {
+            *uses.entry(name).or_default() += 1;
+        }
+    }
+    // Two functions of one name cannot be told apart here: each is drawn where it stands.
+    found.retain(|name, _| uses.contains_key(name) && !twice.contains(name));
+    found
+}
+
+/// Whether the name at `index` is a variable that is called or passed, and no field, key or definition.
+fn is_use(tokens: &[Token<'_>], index: usize) -> bool {
+    let before = index.checked_sub(1).and_then(|index| tokens.get(index));
+    let defines = |token: &Token<'_>| {
+        [".", ":"].iter().any(|it| token.is_symbol(it))
+            || ["function", "local"].iter().any(|it| token.is_name(it))
+    };
+    !before.is_some_and(defines) && !tokens.get(index + 1).is_some_and(|it| it.is_symbol("="))
+}
+
+/// The `end` of the function that begins at `from`, or the end of the source.
+fn end(tokens: &[Token<'_>], from: usize) -> usize {
+    let mut open = 0_usize;
+    let mut heads = 0_usize;
+    for index in from..tokens.len() {
+        match &tokens[index].kind {
+            Kind::Name("function" | "repeat") => open += 1,
+            // The `do` of a loop belongs to it.
+            Kind::Name("for" | "while") => {
+                open += 1;
+                heads += 1;
+            }
+            Kind::Name("do") if heads > 0 => heads -= 1,
+            Kind::Name("do") => open += 1,
+            Kind::Name("if") if is_statement(tokens, index) => open += 1,
+            Kind::Name("end" | "until") => {
+                open = open.saturating_sub(1);
+                if open == 0 {
+                    return index;
+                }
+            }
+            _ => {}
+        }
+    }
+    tokens.len()
 }
 
 struct Reader<'t, 's> {
     tokens: &'t [Token<'s>],
+    functions: HashMap<&'s str, (usize, usize)>,
     frames: Vec<Frame>,
+    /// The functions that are being followed.
+    inside: Vec<&'s str>,
     made: usize,
+    read: usize,
 }
 
-impl Reader<'_, '_> {
-    fn read(&mut self, from: usize, one: bool) -> Vec<(String, Part)> {
-        self.frames.push(Frame::new(Closes::End, Shape::Seq, ""));
-        let mut index = from + usize::from(one);
-        while let Some(token) = self.tokens.get(index) {
-            match &token.kind {
-                Kind::Name("function") => self.open(Closes::End, Shape::Seq, ""),
-                Kind::Name("for" | "while") => {
-                    let label = self.words(index, "do");
-                    self.open(Closes::End, Shape::Loop, label);
-                    // The `do` belongs to it.
-                    while self.tokens.get(index).is_some_and(|token| !token.is_name("do")) {
-                        index += 1;
-                    }
-                }
-                Kind::Name("do") => self.open(Closes::End, Shape::Seq, ""),
-                Kind::Name("repeat") => self.open(Closes::Until, Shape::Loop, "repeat"),
-                Kind::Name("if") if self.is_statement(index) => {
-                    let label = self.words(index, "then");
-                    self.open(Closes::End, Shape::Choice, label);
-                    self.case("then");
-                }
-                Kind::Name(word @ ("elseif" | "else")) if self.in_choice() => self.case(word),
-                Kind::Name("end") => {
-                    if self.frames.len() == 1 && one {
-                        break;
-                    }
-                    self.close(Closes::End);
-                }
-                Kind::Name("until") => self.close(Closes::Until),
-                Kind::Name("ctx") => self.call(index),
-                Kind::Symbol(bracket @ ("(" | "{" | ")" | "}")) => self.bracket(bracket),
-                _ => {}
+impl<'s> Reader<'_, 's> {
+    fn range(&mut self, from: usize, to: usize) {
+        let mut index = from;
+        while index < to && self.read < MOST_TOKENS {
+            self.read += 1;
+            index = self.token(index);
+        }
+    }
+
+    /// Reads the token at `index`, and returns the next one to read.
+    fn token(&mut self, index: usize) -> usize {
+        let tokens = self.tokens;
+        let mut next = index + 1;
+        match &tokens[index].kind {
+            Kind::Name("function") => match self.defined(index) {
+                Some(end) => next = end + 1,
+                None => self.open(Closes::End, Shape::Seq, ""),
+            },
+            Kind::Name("for" | "while") => {
+                let label = self.words(index, "do");
+                self.open(Closes::End, Shape::Loop, label);
+                // The `do` belongs to it.
+                let head = tokens[index..].iter().take_while(|token| !token.is_name("do"));
+                next = index + head.count() + 1;
             }
-            index += 1;
+            Kind::Name("do") => self.open(Closes::End, Shape::Seq, ""),
+            Kind::Name("repeat") => self.open(Closes::Until, Shape::Loop, "repeat"),
+            Kind::Name("if") if is_statement(tokens, index) => {
+                let label = self.words(index, "then");
+                self.open(Closes::End, Shape::Choice, label);
+                self.case("then");
+            }
+            Kind::Name(word @ ("elseif" | "else")) if self.in_choice() => self.case(word),
+            Kind::Name("end") => self.close(Closes::End),
+            Kind::Name("until") => self.close(Closes::Until),
+            Kind::Name("ctx") => self.call(index),
+            Kind::Name(name) if self.functions.contains_key(name) && is_use(tokens, index) => {
+                next = self.follow(name, index);
+            }
+            Kind::Symbol(bracket @ ("(" | "{" | ")" | "}")) => self.bracket(bracket),
+            _ => {}
         }
-        while self.frames.len() > 1 {
-            self.pop();
+        next
+    }
+
+    /// The end of the function that begins at `index`, if it is drawn where it is used.
+    fn defined(&self, index: usize) -> Option<usize> {
+        let mut found = self.functions.values();
+        found.find_map(|(from, to)| (*from == index).then_some(*to))
+    }
+
+    /// Draws a local function where it is called or passed. The arguments of a call come before it.
+    fn follow(&mut self, name: &'s str, index: usize) -> usize {
+        let mut next = index + 1;
+        if self.tokens.get(next).is_some_and(|token| token.is_symbol("(")) {
+            let mut depth = 0_usize;
+            let closes = self.tokens[next..].iter().position(|token| {
+                depth += usize::from(token.is_symbol("("));
+                depth -= usize::from(token.is_symbol(")"));
+                depth == 0
+            });
+            let after = closes.map_or(self.tokens.len(), |closes| next + closes + 1);
+            self.range(next, after);
+            next = after;
         }
-        let frame = self.frames.pop().expect("the first frame is never popped");
-        let parts = frame.cases.into_iter().flat_map(|(_, parts)| parts);
-        parts.map(|part| (String::new(), part)).collect()
+        let Some(&(from, to)) = self.functions.get(name) else { return next };
+        if self.inside.contains(&name) || self.inside.len() >= MOST_DEEP {
+            if let Some(frame) = self.frames.last_mut()
+                && self.made < MOST
+            {
+                self.made += 1;
+                frame.push(Part::leaf(format!("{name} again")));
+            }
+            return next;
+        }
+        self.inside.push(name);
+        self.range(from + 1, to);
+        self.inside.pop();
+        next
     }
 
     fn open(&mut self, closes: Closes, shape: Shape, label: impl Into<String>) {
@@ -180,16 +327,19 @@ impl Reader<'_, '_> {
             other => other.and_then(Token::text),
         };
         let label = match (*method, argument) {
-            ("run" | "try", argument) => format!("run {}", argument.as_deref().unwrap_or("…")),
+            ("run" | "try", Some(agent)) => format!("run {agent}"),
+            ("run" | "try", None) => format!("run {}", self.argument(index + 4)),
             ("map", _) => "map".to_owned(),
+            ("defer", _) => "defer, if the flow fails".to_owned(),
             (method, Some(argument)) => format!("{} {argument}", method.replace('_', " ")),
             (method, None) => method.replace('_', " "),
         };
         let shape = match *method {
             "all" | "race" | "spawn" => Shape::Fork,
             "map" => Shape::Loop,
+            "defer" => Shape::Aside,
             "run" | "try" | "wait" | "sleep" | "sleep_until" | "call" | "approve" | "signal"
-            | "continue_as" | "defer" | "timeout" | "artifact" | "read_artifact" => Shape::Seq,
+            | "continue_as" | "timeout" | "artifact" | "read_artifact" => Shape::Seq,
             // What only speaks or asks for the time is nothing to draw.
             _ => return,
         };
@@ -204,18 +354,32 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether the `if` at `index` begins a statement: an expression has no `end`.
-    fn is_statement(&self, index: usize) -> bool {
-        let Some(before) = index.checked_sub(1).and_then(|index| self.tokens.get(index)) else {
-            return true;
-        };
-        match &before.kind {
-            Kind::Name(word) => {
-                !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
+    /// The first argument of a call, where it is no literal: `<step.agent>`.
+    fn argument(&self, index: usize) -> String {
+        let mut open = 0_usize;
+        let mut out = String::new();
+        for token in &self.tokens[index.min(self.tokens.len())..] {
+            match &token.kind {
+                Kind::Symbol("," | ")") if open == 0 => break,
+                Kind::Symbol("(" | "{" | "[") => open += 1,
+                Kind::Symbol(")" | "}" | "]") => open -= 1,
+                _ => {}
             }
-            Kind::Symbol(symbol) => matches!(*symbol, ")" | "]" | "}" | ";"),
-            Kind::Interpolation { opens, .. } => !opens,
-            Kind::Text { .. } | Kind::Number(_) => true,
+            match &token.kind {
+                Kind::Name(word @ ("and" | "or" | "not" | "if" | "then" | "else")) => {
+                    out.push_str(&format!(" {word} "));
+                }
+                Kind::Name(text) | Kind::Symbol(text) | Kind::Number(text) => out.push_str(text),
+                Kind::Text { raw, .. } => out.push_str(&format!("{raw:?}")),
+                Kind::Interpolation { .. } => out.push('`'),
+            }
+            if out.chars().count() > ARGUMENT {
+                return format!("<{}…>", out.chars().take(ARGUMENT).collect::<String>());
+            }
+        }
+        match out.trim() {
+            "" => "…".to_owned(),
+            argument => format!("<{argument}>"),
         }
     }
 
@@ -238,5 +402,20 @@ impl Reader<'_, '_> {
             out.push_str(&text);
         }
         out
+    }
+}
+
+/// Whether the `if` at `index` begins a statement: an expression has no `end`.
+fn is_statement(tokens: &[Token<'_>], index: usize) -> bool {
+    let Some(before) = index.checked_sub(1).and_then(|index| tokens.get(index)) else {
+        return true;
+    };
+    match &before.kind {
+        Kind::Name(word) => {
+            !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
+        }
+        Kind::Symbol(symbol) => matches!(*symbol, ")" | "]" | "}" | ";"),
+        Kind::Interpolation { opens, .. } => !opens,
+        Kind::Text { .. } | Kind::Number(_) => true,
     }
 }

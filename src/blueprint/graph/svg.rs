@@ -80,7 +80,7 @@ fn size(part: &Part) -> (usize, usize) {
             let width = (width + PAD).max(label_width(&part.label));
             (width, LINE + word_height(part) + height + PAD)
         }
-        Shape::Loop => {
+        Shape::Loop | Shape::Aside => {
             let rows: Vec<_> = sizes.collect();
             let width = rows.iter().map(|(w, _)| w + 2 * PAD).max().unwrap_or(0);
             let height: usize = rows.iter().map(|(_, h)| h + GAP).sum();
@@ -133,11 +133,16 @@ fn draw(part: &Part, x: usize, y: usize, width: usize, out: &mut String) {
                 left += column + PAD;
             }
         }
-        Shape::Loop => {
+        Shape::Loop | Shape::Aside => {
             let (own, height) = size(part);
             let left = x + (width - own.min(width)) / 2;
-            frame((left, y, own, height), 4, "#eef8ee", out);
-            text(&format!("↻ {}", cut(&part.label)), left + PAD, y + LINE - 10, "start", out);
+            let (fill, mark) = match part.shape {
+                Shape::Loop => ("#eef8ee", "↻"),
+                _ => ("#fbeeee", "↩"),
+            };
+            frame((left, y, own, height), 4, fill, out);
+            let label = format!("{mark} {}", cut(&part.label));
+            text(&label, left + PAD, y + LINE - 10, "start", out);
             let mut at = y + LINE;
             for (word, below) in &part.parts {
                 if !word.is_empty() {

@@ -92,11 +92,82 @@ return swarm.blueprint {
     ├─ for round = 1, 3
     │  └─ if y == 1
     │     ├─ then → sleep 5m
-    │     └─ elseif → run …
+    │     └─ elseif → run <name>
     └─ all
        ├─ run x
        └─ wait go
     ");
+}
+
+fn drawn(source: &str) -> Part {
+    let start = Outline::of(source).spot("/flow").map(|spot| spot.value);
+    Part::new(Shape::Seq, "t", script::parts(source, start))
+}
+
+#[test]
+fn a_local_function_is_drawn_where_it_is_called_or_passed() {
+    let part = drawn(
+        r#"
+local function review(ctx, change)
+  if change.big then ctx:approve("Merge?") end
+  return ctx:run("reviewer", change)
+end
+local unused = function(ctx) ctx:run("unused") end
+local function main(ctx, input)
+  local function one(order) return ctx:run("packer", order) end
+  local undo = function() ctx:run("refund") end
+  ctx:defer(undo)
+  ctx:map(input.orders, one)
+  ctx:all { a = one, b = function() return one(ctx:run("pick")) end }
+  local who = input.who
+  ctx:try(who, {})
+  ctx:run(input.steps[1].agent or "x")
+  while true do review(ctx, { review = 1 }) end
+end
+return swarm.blueprint { name = "t", agents = {}, flow = main }"#,
+    );
+    insta::assert_snapshot!(part.tree(), @r#"
+    t
+    ├─ defer, if the flow fails
+    │  └─ run refund
+    ├─ map
+    │  └─ run packer
+    ├─ all
+    │  ├─ run packer
+    │  ├─ run pick
+    │  └─ run packer
+    ├─ run <who>
+    ├─ run <input.steps[1].agent or "x">
+    └─ while true
+       ├─ if change.big
+       │  └─ then → approve Merge?
+       └─ run reviewer
+    "#);
+    let chart = part.mermaid();
+    assert!(chart.contains("-->|\"on failure\"| n2") && chart.contains("n1 --> n3"), "{chart}");
+}
+
+#[test]
+fn functions_that_call_themselves_or_each_other_end() {
+    let part = drawn(
+        r#"
+local function odd(ctx, n) return even(ctx, ctx:run("half", n)) end
+function even(ctx, n) if n > 0 then odd(ctx, n) end return ctx:run("last") end
+return swarm.blueprint { flow = function(ctx) return even(ctx, 3) end }"#,
+    );
+    insta::assert_snapshot!(part.tree(), @r"
+    t
+    ├─ if n > 0
+    │  └─ then → seq
+    │     ├─ run half
+    │     └─ even again
+    └─ run last
+    ");
+    let many: String = (0..40)
+        .map(|n| format!("local function f{n}(ctx) f{}(ctx) f{}(ctx) end\n", n + 1, n + 1))
+        .collect();
+    let source = format!("{many}return swarm.blueprint {{ flow = function(ctx) f0(ctx) end }}");
+    assert!(drawn(&source).tree().lines().count() <= 2_002);
 }
 
 #[test]

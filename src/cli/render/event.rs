@@ -98,9 +98,11 @@ impl Story {
                 format!("{} took the seat of {}", or("session", "?"), or("operator", "?"))
             }
             "session.joined" => format!("session {} joined", or("session", "?")),
-            "task_answered" => format!("{step} answered{}: {}", by(), value(&data["output"])),
-            "task_reminder" => format!("{step} reminder {}", data["count"]),
-            "task_expired" => format!("{step} expired{}", by()),
+            "task.answered" | "task_answered" => {
+                format!("{step} answered{}: {}", by(), value(&data["output"]))
+            }
+            "task.reminded" | "task_reminder" => format!("{step} reminder {}", data["count"]),
+            "task.expired" | "task_expired" => format!("{step} expired{}", by()),
             "secret.accessed" => format!("{step} used a secret"),
             _ if data.is_null() => kind.to_owned(),
             _ => format!("{kind} {}", value(data)),

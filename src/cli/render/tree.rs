@@ -23,6 +23,8 @@ const MOST_FAILED: usize = 20;
 const MOST_OPEN: usize = 3;
 /// Columns of an error that a narrow terminal leaves room for.
 const ERROR: usize = 40;
+/// Waiting that is shorter than this is not shown.
+const SHORT_MS: u64 = 100;
 
 /// Draws steps; `now_ms` is what running ones are measured against.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +73,11 @@ impl Tree<'_> {
         let mut rows = Vec::new();
         self.draw(&placed, 0, &mut Margin::new(2), &mut rows);
         rows
+    }
+
+    /// The line of one step, without its place in the flow.
+    pub fn step_line(&self, step: &StepView) -> String {
+        self.step(&Placed::new(step), "").text
     }
 
     /// The header: what it is, where it stands, how far it is.
@@ -170,7 +177,7 @@ impl Tree<'_> {
         };
         let head = format!("{margin}{number} {} {name}", self.paint(state, mark(state)));
         let mut tail = String::new();
-        let took = match step.duration_ms {
+        let took = match step.ran_ms.or(step.duration_ms) {
             Some(ms) => Some(ms),
             None if state == "processing" || step.kind == "timer" => {
                 let from = step.started_at.as_ref().unwrap_or(&step.scheduled_at);
@@ -180,6 +187,9 @@ impl Tree<'_> {
         };
         if let Some(ms) = took {
             tail.push_str(&format!("  {}", elapsed(ms)));
+        }
+        if let Some(queued) = step.queued_ms.filter(|queued| *queued >= SHORT_MS) {
+            tail.push_str(&format!(" (+{} waiting)", elapsed(queued)));
         }
         if let Some(usage) = &step.usage {
             tail.push_str(&format!("  {}", used(usage)));
@@ -409,6 +419,19 @@ mod tests {
         assert!(lines[0].ends_with("ooo…  0.8s"), "{lines:?}");
         assert!(lines[1].contains("ppp…  process: exit code 1"), "{lines:?}");
         assert!(lines.iter().all(|line| measure_text_width(line) <= 79), "{lines:?}");
+    }
+
+    #[test]
+    fn work_and_waiting_are_told_apart() {
+        let mut waited = step(1, "", 0, "completed");
+        (waited.ran_ms, waited.queued_ms, waited.duration_ms) =
+            (Some(20), Some(1_400), Some(1_420));
+        let mut at_once = step(2, "", 1, "completed");
+        (at_once.ran_ms, at_once.queued_ms) = (Some(800), Some(3));
+        insta::assert_snapshot!(TREE.lines(&[waited, at_once]).join("\n"), @r"
+        #1 ✓ agent1  0.0s (+1.4s waiting)
+        #2 ✓ agent2  0.8s
+        ");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve, values};
 
-/// Answer what a working attempt asked a senior
+/// Answer a question that a worker asked a senior
 #[derive(Debug, Args)]
 pub struct Advise {
     /// The task's id

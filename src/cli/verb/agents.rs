@@ -27,7 +27,7 @@ const DEEPEST: usize = 4;
 /// Files that are looked at.
 const MOST_FILES: usize = 1_000;
 
-/// Take in agents that are Markdown files, or write some
+/// Import agents from Markdown files, or export them
 #[derive(Debug, Args)]
 pub struct Agents {
     #[command(subcommand)]
@@ -36,13 +36,13 @@ pub struct Agents {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Take in the agents of a directory, such as .claude/agents
+    /// Import the agents of a directory, such as .claude/agents
     Import(Import),
     /// Write the agents of a blueprint as Markdown files
     Export {
         /// The blueprint
         file: PathBuf,
-        /// Where to write them
+        /// Directory to write them to
         #[arg(long, default_value = "agents")]
         into: PathBuf,
     },
@@ -52,19 +52,19 @@ enum What {
 struct Import {
     /// A directory of .md files, or one file
     from: PathBuf,
-    /// Where to put them; NAME.lua beside it lists them for `require("./NAME")`
+    /// Directory to write them to; NAME.lua beside it lists them for `require("./NAME")`
     #[arg(long, default_value = "agents")]
     into: PathBuf,
-    /// The operator of all of them
+    /// Operator of all imported agents
     #[arg(long, default_value = "main-ai")]
     operator: String,
-    /// Put the name of its directory before a name that several agents have
+    /// Prefix names that several agents share with the name of their directory
     #[arg(long)]
     prefix: bool,
-    /// Say what becomes of each key
+    /// Report how each key is used
     #[arg(short, long)]
     verbose: bool,
-    /// Write nothing, and say what would become of each key
+    /// Write nothing; report how each key would be used
     #[arg(long)]
     dry_run: bool,
 }

@@ -17,14 +17,14 @@ use crate::{
     engine::TaskView,
 };
 
-/// Answer a task, with a value or by its form
+/// Answer a task with a value, or field by field
 #[derive(Debug, Args)]
 pub struct Answer {
     /// The task's id
     task: String,
-    /// The output: JSON, @FILE, or - for stdin; asked for field by field if it is left out
+    /// The output: JSON, @FILE, or - for stdin; without it, each field is asked for
     output: Option<String>,
-    /// Only if the task still has this revision [default: the one that is shown now]
+    /// Only if the task still has this revision [default: the current one]
     #[arg(long)]
     revision: Option<String>,
 }

@@ -9,14 +9,14 @@ use crate::{
     protocol::Json,
 };
 
-/// Say yes to a task that asks for approval
+/// Approve a task
 #[derive(Debug, Args)]
 pub struct Approve {
     /// The task's id
     task: String,
-    /// A note for the flow, where the task takes one
+    /// A note for the flow, if the task accepts one
     note: Option<String>,
-    /// Only if the task still has this revision [default: the one that it has now]
+    /// Only if the task still has this revision [default: the current one]
     #[arg(long)]
     revision: Option<String>,
 }

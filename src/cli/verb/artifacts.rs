@@ -27,7 +27,7 @@ enum What {
     /// List the files of a run
     #[command(visible_alias = "ls")]
     List {
-        /// The run: an id, a unique beginning of one, or `last`
+        /// The run: an id, a unique prefix of one, or `last`
         run: String,
     },
     /// Print a file, or write it with -o

@@ -15,7 +15,7 @@ use crate::{
     middleware::{Chained, GENESIS},
 };
 
-/// List the audit log, or verify that nothing of it was changed
+/// List the audit log, or verify its integrity
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ pub struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Look at the hash of every line
+    /// Verify the hash of every line
     Verify {
         /// The hash that was noted as the last one, some time ago: it has to be there still
         #[arg(long)]

@@ -8,13 +8,13 @@ use serde_json::json;
 
 use crate::cli::{connect::Start, context::Context, download::Download, exit::Exit};
 
-/// Copy the database into a file, while it is in use
+/// Back up the database to a file, while it is in use
 #[derive(Debug, Args)]
 pub struct Backup {
     /// The file to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Replace the file if it is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

@@ -9,7 +9,7 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 /// How much of a hash is shown.
 const SHORT: usize = 12;
 
-/// List the blueprints, when each starts by itself, and files that have errors
+/// List blueprints with their triggers, and files that have errors
 #[derive(Debug, Args)]
 pub struct Blueprints {}
 

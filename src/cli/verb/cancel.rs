@@ -7,12 +7,12 @@ use serde_json::json;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// Cancel a run; its compensations still run
+/// Cancel a run; its compensations still execute
 #[derive(Debug, Args)]
 pub struct Cancel {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
-    /// Why
+    /// The reason
     #[arg(long, default_value = "canceled from the command line")]
     reason: String,
 }

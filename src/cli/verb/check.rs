@@ -27,13 +27,13 @@ use crate::{
 /// Check blueprints without running anything
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Lua files, flows as JSON, or directories: with main.lua, or with blueprints
+    /// Lua files, flows as JSON, or directories (with main.lua, or with blueprints)
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Exit with 3 also for findings that are no errors
     #[arg(long, value_enum, value_name = "WHAT")]
     deny: Option<Deny>,
-    /// How findings look
+    /// Format of the findings
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }

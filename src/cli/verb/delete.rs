@@ -9,7 +9,7 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 /// Delete ended runs with their histories and files
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// The runs: ids, or unique beginnings of ids
+    /// The runs: ids, or unique prefixes of ids
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<String>,
 }

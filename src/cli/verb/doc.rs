@@ -13,10 +13,10 @@ use crate::{
     },
 };
 
-/// Show what a function of the Lua library does, with an example
+/// Show the manual of a function of the Lua library
 #[derive(Debug, Args)]
 pub struct Doc {
-    /// The function: ctx:run, swarm.fail, run; all of them if it is not given
+    /// The function, such as ctx:run or swarm.fail; without it, all are listed
     name: Option<String>,
 }
 

@@ -36,11 +36,11 @@ const FULL_DISK: u64 = 64 << 20;
 /// Check this machine and the data directory
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Read everything that is stored once, and list what is damaged
+    /// Read all stored data once, and list what is damaged
     #[arg(long)]
     deep: bool,
-    /// Only say what this other moonswarm would change here, what room it needs, and which open runs
-    /// would go another way; nothing is changed
+    /// Report what an upgrade to this program would change, the disk space it needs, and which open
+    /// runs would diverge; changes nothing
     #[arg(long, value_name = "BINARY", conflicts_with = "deep")]
     upgrade: Option<PathBuf>,
 }
@@ -178,7 +178,7 @@ async fn daemon(cx: &Context) -> Line {
         };
     }
     if named.is_none() && !data.is_dir() {
-        return Line::new(Verdict::Ok, WHAT, "none; verbs run without one");
+        return Line::new(Verdict::Ok, WHAT, "none; commands run without one");
     }
     let target = Target { server: named, token: cx.target.token.clone() };
     match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {

@@ -6,7 +6,7 @@ use clap::Args;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// End the wait for an answer to a task, as if its time had run out
+/// Expire a task, as if its time had run out
 #[derive(Debug, Args)]
 pub struct Expire {
     /// The task's id

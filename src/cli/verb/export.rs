@@ -8,15 +8,15 @@ use futures::StreamExt as _;
 
 use crate::cli::{connect::Start, context::Context, download::Download, exit::Exit, resolve};
 
-/// Write a run as a document that `import` takes in elsewhere
+/// Export a run as a document for `import`
 #[derive(Debug, Args)]
 pub struct Export {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it is there
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     force: bool,
 }

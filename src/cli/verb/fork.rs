@@ -22,18 +22,18 @@ use crate::{
     store::RunStatus,
 };
 
-/// Begin a new run with the first steps of another one
+/// Start a new run with the first steps of another one
 #[derive(Debug, Args)]
 pub struct Fork {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
-    /// The first step that is done anew; those before it keep their results
+    /// The first step to execute again; earlier ones keep their results
     #[arg(long, value_name = "STEP")]
     from: u32,
-    /// Change the input
+    /// Change a part of the input (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Pair>,
-    /// Go on with this blueprint: a file, or the name of a stored one
+    /// Continue with this blueprint: a file, or the name of a stored one
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ impl Fork {
         if fork.status == RunStatus::Paused {
             cx.terminal.say(&failure(fork));
             cx.terminal.say(
-                "  its source asks for other steps than the history has; fork from an earlier one",
+                "  its source requests other steps than the history has; fork from an earlier one",
             );
         }
         Ok(())

@@ -11,10 +11,10 @@ use crate::{
 /// Runs that are named; the rest is counted.
 const NAMED: usize = 100;
 
-/// Let old runs go and give free room back
+/// Delete runs beyond their retention, and free disk space
 #[derive(Debug, Args)]
 pub struct Gc {
-    /// Only say what would go
+    /// Only report what would be deleted
     #[arg(long)]
     dry_run: bool,
 }

@@ -16,20 +16,20 @@ use crate::cli::{
 pub struct Graph {
     /// A Lua file, or a flow as JSON
     file: PathBuf,
-    /// How it is drawn
+    /// Format of the drawing
     #[arg(long, value_enum, default_value_t = Format::Tree)]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Lines of text
+    /// A tree of text lines
     Tree,
-    /// For Markdown pages that draw Mermaid
+    /// Mermaid, for Markdown pages
     Mermaid,
-    /// For Graphviz
+    /// DOT, for Graphviz
     Dot,
-    /// A picture, for browsers and pages
+    /// An SVG picture, for browsers
     Svg,
 }
 

@@ -14,7 +14,7 @@ use crate::cli::{connect::Start, context::Context, exit::Exit};
 /// What the host takes; more of a file or a pipe is not read.
 const MOST: u64 = 128 << 20;
 
-/// Take a run in from a document that `export` wrote
+/// Import a run from a document that `export` wrote
 #[derive(Debug, Args)]
 pub struct Import {
     /// The document

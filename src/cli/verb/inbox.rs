@@ -20,7 +20,7 @@ use crate::{
 pub struct Inbox {
     /// Show this task with its prompt, input and form
     task: Option<String>,
-    /// Open tasks of every operator, not only of people
+    /// List open tasks of every operator, not only of people
     #[arg(long)]
     all: bool,
 }

@@ -20,18 +20,18 @@ const TEMPLATE: &str = include_str!("init.lua");
 const TEST: &str = include_str!("init_test.lua");
 const PLACEHOLDER: &str = "@NAME@";
 
-/// Make a blueprint that runs without any key, its test, and stubs for the editor
+/// Create a blueprint that runs without any key, its test, and stubs for editors
 #[derive(Debug, Args)]
 pub struct Init {
-    /// Its name; the files are NAME.lua and NAME_test.lua
+    /// Name of the blueprint; the files are NAME.lua and NAME_test.lua
     name: Option<String>,
-    /// Begin with one of the gallery
+    /// Start from an example of the gallery
     #[arg(long, value_name = "EXAMPLE")]
     from: Option<String>,
-    /// List the gallery
+    /// List the examples of the gallery
     #[arg(long, conflicts_with_all = ["name", "from"])]
     list: bool,
-    /// Only write the stubs for the editor
+    /// Write only the stubs for editors
     #[arg(long, conflicts_with_all = ["name", "from", "list"])]
     stubs: bool,
 }
@@ -138,6 +138,7 @@ fn write_stubs(dir: &Path) -> Result<Vec<String>> {
     let files = [
         (".luals/swarm.lua", stubs::luacats()),
         (".luals/swarm/test.lua", stubs::luacats_test()),
+        (".luals/luau.lua", stubs::luacats_luau().to_owned()),
         (".luals/moonswarm.d.luau", stubs::luau()),
         (".luarc.json", stubs::luarc()),
     ];
@@ -201,9 +202,9 @@ mod tests {
     #[test]
     fn stubs_are_written_and_settings_stay() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(write_stubs(dir.path()).unwrap().len(), 4);
+        assert_eq!(write_stubs(dir.path()).unwrap().len(), 5);
         fs::write(dir.path().join(".luarc.json"), "{}").unwrap();
-        assert_eq!(write_stubs(dir.path()).unwrap().len(), 3);
+        assert_eq!(write_stubs(dir.path()).unwrap().len(), 4);
         assert_eq!(fs::read_to_string(dir.path().join(".luarc.json")).unwrap(), "{}");
     }
 }

@@ -10,7 +10,7 @@ use crate::cli::{
     exit::Exit,
 };
 
-/// Change the keys that tokens and workers' handles are made with
+/// Rotate the keys of tokens and worker handles
 #[derive(Debug, Args)]
 pub struct Key {
     #[command(subcommand)]
@@ -19,19 +19,19 @@ pub struct Key {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make new keys; what the keys before made stays good for the grace
+    /// Create new keys; the previous ones stay valid for the grace period
     Rotate(Rotate),
 }
 
 #[derive(Debug, Args)]
 struct Rotate {
-    /// signing or handles (may be given more than once) [default: both]
+    /// Key to rotate: signing or handles (repeatable) [default: both]
     #[arg(long = "key", value_name = "KEY")]
     keys: Vec<String>,
-    /// How long the keys before verify what they made [default: 7d]
+    /// Time for which the previous keys stay valid [default: 7d]
     #[arg(long, conflicts_with = "now")]
     grace: Option<String>,
-    /// Refuse what the keys before made at once: one of them leaked
+    /// Invalidate the previous keys at once, because one of them leaked
     #[arg(long)]
     now: bool,
 }
@@ -55,12 +55,14 @@ impl Rotate {
             return Ok(Exit::Ok);
         }
         let said = |key: &str| rotated[key].as_str().unwrap_or_default().to_owned();
-        cx.terminal.say(&format!("the key that signs is {}", said("kid")));
+        cx.terminal.say(&format!("the signing key is {}", said("kid")));
         match self.now {
-            true => cx.terminal.say("what the keys before made is refused; mint the tokens anew"),
+            true => cx
+                .terminal
+                .say("everything made with the previous keys is refused; mint new tokens"),
             false => cx
                 .terminal
-                .say(&format!("what the keys before made is good until {}", said("old_until"))),
+                .say(&format!("the previous keys stay valid until {}", said("old_until"))),
         }
         Ok(Exit::Ok)
     }

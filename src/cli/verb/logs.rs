@@ -17,9 +17,9 @@ use crate::{
 /// Show the events of a run
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
-    /// Stay until the run ends
+    /// Follow the run until it ends
     #[arg(short, long)]
     follow: bool,
     /// Only events after this number

@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 
-/// List the operators, and how many sessions are open as each
+/// List operators, and the number of open sessions of each
 #[derive(Debug, Args)]
 pub struct Operators {}
 

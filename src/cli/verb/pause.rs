@@ -6,12 +6,12 @@ use serde_json::json;
 
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// Let a run rest; open tasks go on, nothing new is started
+/// Pause a run; open tasks continue, new ones do not start
 #[derive(Debug, Args)]
 pub struct Pause {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
-    /// Why
+    /// The reason
     #[arg(long, default_value = "paused from the command line")]
     reason: String,
 }

@@ -20,16 +20,16 @@ const SHORTEST: usize = 14;
 /// List runs, newest first
 #[derive(Debug, Args)]
 pub struct Ps {
-    /// Only runs in this status (may be given more than once)
+    /// Only runs with this status (repeatable)
     #[arg(long)]
     status: Vec<String>,
     /// Only runs of this blueprint
     #[arg(long)]
     blueprint: Option<String>,
-    /// Only runs started since this time (RFC 3339)
+    /// Only runs started at or after this time (RFC 3339)
     #[arg(long)]
     since: Option<String>,
-    /// At most this many
+    /// Maximum number of results
     #[arg(short = 'n', long, default_value_t = 20)]
     limit: usize,
 }

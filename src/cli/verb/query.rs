@@ -5,10 +5,10 @@ use clap::Args;
 
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// Ask a run what its flow answers to a query
+/// Call a query of a run's flow
 #[derive(Debug, Args)]
 pub struct Query {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
     /// The query's name
     name: String,

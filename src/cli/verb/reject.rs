@@ -6,15 +6,15 @@ use clap::Args;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, form, resolve};
 
-/// Say no to a task; the flow gets the error human_rejected
+/// Reject a task; the flow gets the error human_rejected
 #[derive(Debug, Args)]
 pub struct Reject {
     /// The task's id
     task: String,
-    /// Why
+    /// The reason
     #[arg(default_value = "rejected from the command line")]
     reason: String,
-    /// Only if the task still has this revision [default: the one that it has now]
+    /// Only if the task still has this revision [default: the current one]
     #[arg(long)]
     revision: Option<String>,
 }

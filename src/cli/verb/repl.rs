@@ -19,6 +19,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         follow::{End, Follow},
+        render::printable,
         terminal::Questions,
     },
     store::RunStatus,
@@ -26,10 +27,10 @@ use crate::{
 
 const ENTRY: &str = "repl.lua";
 
-/// Try things: each line is a run, with `ctx` and the agents of a blueprint
+/// Run Lua line by line: each line is a run, with `ctx` and the agents of a blueprint
 #[derive(Debug, Args)]
 pub struct Repl {
-    /// The blueprint whose agents there are
+    /// The blueprint whose agents the lines can run; without one there is the agent `echo`
     file: Option<PathBuf>,
 }
 
@@ -45,9 +46,10 @@ impl Repl {
     /// A blueprint that cannot be read, a daemon that goes away.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let base = self.file.as_deref().map(compile::load).transpose()?;
-        cx.terminal.say("a line of Lua with `ctx`: ctx:run(\"agent\", { … }); x = … keeps a value; _ is the last one");
+        let first = Session { base, values: Map::new() };
+        cx.terminal.say(&first.greeting(cx)?);
         cx.with(Start::Fresh, async |at| {
-            let mut session = Session { base, values: Map::new() };
+            let mut session = first;
             let mut questions = Questions::new();
             let mut interrupt = signal(SignalKind::interrupt())?;
             loop {
@@ -74,6 +76,22 @@ struct Session {
 }
 
 impl Session {
+    /// What can be typed, and which agents there are.
+    fn greeting(&self, cx: &Context) -> Result<String> {
+        let found = compile::agents(&self.bundle("return nil")?, &cx.config).unwrap_or_default();
+        let names: Vec<_> = found.iter().map(|(name, _)| printable(name)).collect();
+        let agents = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let more = match self.base {
+            Some(_) => "",
+            None => "; `moonswarm repl FILE` has those of a blueprint",
+        };
+        Ok(format!(
+            "each line of Lua is a run: ctx:run(\"echo\", {{ a = 1 }})\n\
+             x = … keeps a value, _ is the last one, Ctrl-D ends\n\
+             agents: {agents}{more}"
+        ))
+    }
+
     async fn line(
         &mut self,
         cx: &Context,
@@ -144,7 +162,7 @@ impl Session {
     fn bundle(&self, code: &str) -> Result<Bundle> {
         let mut files: BTreeMap<String, Arc<str>> = BTreeMap::new();
         let agents = match &self.base {
-            None => "{}".to_owned(),
+            None => "{ echo = { operator = \"echo\" } }".to_owned(),
             Some(base) => {
                 files.extend(
                     base.files().iter().map(|(path, text)| (path.clone(), Arc::clone(text))),

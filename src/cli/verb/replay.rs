@@ -14,10 +14,10 @@ use crate::{
     protocol::RunId,
 };
 
-/// Replay a run's history without effects, and show where it differs
+/// Replay a run's history without effects, and show where it diverges
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     #[arg(required_unless_present = "open")]
     run: Option<String>,
     /// Replay against this blueprint: a file, or the name of a stored one

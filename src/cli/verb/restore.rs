@@ -15,7 +15,7 @@ use crate::{
     store::StoreError,
 };
 
-/// Make a data directory of a backup; --data names it
+/// Create a data directory from a backup; --data names it
 #[derive(Debug, Args)]
 pub struct Restore {
     /// The file that `backup` wrote
@@ -54,9 +54,8 @@ impl Restore {
                 data.display(),
                 restored.reopened
             ));
-            cx.terminal.say("  tokens and handles of the original are not good in it");
-            cx.terminal
-                .say("  `moonswarm serve` goes on with the open runs; stop the original first");
+            cx.terminal.say("  tokens and handles of the original are not valid in it");
+            cx.terminal.say("  `moonswarm serve` continues the open runs; stop the original first");
         }
         Ok(Exit::Ok)
     }

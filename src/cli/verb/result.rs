@@ -12,7 +12,7 @@ use crate::{
 /// Print the output of a run
 #[derive(Debug, Args)]
 pub struct Output {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
 }
 

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::settle;
 use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 
-/// Go on with a paused run
+/// Resume a paused run
 #[derive(Debug, Args)]
 pub struct Resume {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
 }
 
@@ -27,7 +27,7 @@ impl Resume {
             if cx.terminal.json {
                 cx.terminal.print_json(&run)?;
             } else {
-                cx.terminal.say(&format!("run {id} goes on"));
+                cx.terminal.say(&format!("run {id} continues"));
             }
             Ok(Exit::Ok)
         })

@@ -30,7 +30,7 @@ use crate::{
 /// How many runs that were left open are named.
 const NAMED: usize = 5;
 
-/// Start a run, watch it, print its output
+/// Start a run, follow it, and print its output
 #[derive(Debug, Args)]
 pub struct Run {
     /// A Lua file, a directory with main.lua, or the name of a stored blueprint (name or name@hash)
@@ -41,25 +41,25 @@ pub struct Run {
     /// The input: JSON, @FILE, or - for stdin
     #[arg(short, long, value_name = "JSON")]
     input: Option<String>,
-    /// Start it and leave; prints the run's id (needs a daemon)
+    /// Print the run's id and exit at once (needs a daemon)
     #[arg(long, conflicts_with_all = ["wait", "no_wait"])]
     detach: bool,
-    /// Exit with 9 once only people are left to wait for (the default without a terminal)
+    /// Exit with 9 once the run waits only for people (the default without a terminal)
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Wait at most this long, for people as well; then exit with 7
+    /// Wait at most this long, also for people; then exit with 7
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     wait: Option<Duration>,
-    /// Where child processes run [default: the current directory, if the token may choose one]
+    /// Directory in which child processes run [default: the current one, if the token may choose]
     #[arg(long, value_name = "DIR")]
     workdir: Option<std::path::PathBuf>,
-    /// Which session holds an operator's seat (may be given more than once)
+    /// Session that holds an operator's seat (repeatable)
     #[arg(long = "seat", value_name = "OPERATOR=SESSION")]
     seats: Vec<String>,
-    /// The session that takes every task, whatever operators the agents name
+    /// Session that gets every task, whatever operators the agents name
     #[arg(long, value_name = "SESSION")]
     delegate: Option<String>,
-    /// Run it again whenever one of its files changes; a run that has not ended is canceled
+    /// Run again whenever a file of the blueprint changes; a run in progress is canceled
     #[arg(long, conflicts_with = "detach")]
     watch: bool,
 }
@@ -262,7 +262,7 @@ impl Run {
                 cx.terminal.say(&format!("run {} waits for {wanted}", run.id));
                 if at.is_embedded() {
                     cx.terminal
-                        .say("  it goes on once it has that, here or in a `moonswarm serve`");
+                        .say("  it continues once it has that, here or under `moonswarm serve`");
                 }
                 Ok(Exit::Waiting)
             }
@@ -305,10 +305,10 @@ fn finish(cx: &Context, run: &RunView) -> Result<Exit> {
 fn come_back(cx: &Context, at: &Connection, run: &RunView) {
     let id = run.id;
     match at.is_embedded() {
-        true => cx.terminal.say("  `moonswarm serve` goes on with it"),
+        true => cx.terminal.say("  `moonswarm serve` continues it"),
         false => cx
             .terminal
-            .say(&format!("  it goes on: moonswarm show {id} · logs {id} -f · cancel {id}")),
+            .say(&format!("  it continues: moonswarm show {id} · logs {id} -f · cancel {id}")),
     }
 }
 
@@ -374,7 +374,7 @@ async fn leave(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         for id in open.iter().take(NAMED) {
             cx.terminal.say(&format!("  {id}"));
         }
-        cx.terminal.say("  `moonswarm serve` goes on with them");
+        cx.terminal.say("  `moonswarm serve` continues them");
     }
     at.serve_others(run, cx.terminal).await
 }

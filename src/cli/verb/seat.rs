@@ -9,7 +9,7 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
 /// Give an operator's seat in a run to a session
 #[derive(Debug, Args)]
 pub struct Seat {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique prefix of one, or `last`
     run: String,
     /// The operator
     operator: String,

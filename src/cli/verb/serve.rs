@@ -26,25 +26,25 @@ use crate::{
 /// Run the daemon
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Where to listen [default: 127.0.0.1:7700]
+    /// Address to listen on [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", env = "MOONSWARM_LISTEN")]
     pub listen: Option<SocketAddr>,
-    /// A directory of blueprints to watch [default: the current one, if there are any in it]
+    /// Directory of blueprints to watch [default: the current one, if it has any]
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
     /// How long a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
-    /// What all runs together may make the host hold in memory [default: half of the machine's]
+    /// Memory limit for all runs together [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", env = "MOONSWARM_MEMORY", value_parser = crate::cli::values::size)]
     pub memory: Option<u64>,
-    /// How many connections the API has at a time, sockets of sessions among them [default: 8192]
+    /// Maximum number of connections, including WebSockets of sessions [default: 8192]
     #[arg(long, value_name = "N", env = "MOONSWARM_CONNECTIONS")]
     pub connections: Option<usize>,
-    /// Open a data directory whose log is missing, without the commits that were in it
+    /// Open a data directory whose write-ahead log is missing; its commits are lost
     #[arg(long)]
     accept_loss: bool,
-    /// How long work that is under way may take at the end
+    /// Time for work in progress to finish at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
     grace: Duration,
 }

@@ -11,7 +11,7 @@ use crate::cli::{
     render::{age, fitted, printable},
 };
 
-/// List, open and close the sessions of operators
+/// List, open or close sessions of operators
 #[derive(Debug, Args)]
 pub struct Sessions {
     #[command(subcommand)]
@@ -23,9 +23,9 @@ enum What {
     /// List the open sessions (the default)
     #[command(visible_alias = "list")]
     Ls,
-    /// Open one; its token is printed once
+    /// Open a session; its token is printed once
     Open(Open),
-    /// Close one: what it had is given to others, or waits
+    /// Close a session; its tasks go to others, or wait
     Close {
         /// The session's id
         session: String,
@@ -34,19 +34,19 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Open {
-    /// The operator that it is
+    /// Operator that the session acts as
     #[arg(default_value = "main-ai")]
     operator: String,
-    /// How long its token is good; a connected session renews it
+    /// Lifetime of its token; a connected session renews it
     #[arg(long, default_value = "24h")]
     ttl: String,
-    /// A scope (may be given more than once) [default: your own]
+    /// A scope (repeatable) [default: your own]
     #[arg(long = "scope")]
     scopes: Vec<String>,
-    /// A verb that an operator has only by name, `run.source` (may be given more than once)
+    /// A verb that is granted only by name, such as `run.source` (repeatable)
     #[arg(long = "extra-verb", value_name = "VERB")]
     extra_verbs: Vec<String>,
-    /// Send the prompts in the frames
+    /// Send prompts inside the frames
     #[arg(long)]
     direct: bool,
 }

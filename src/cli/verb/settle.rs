@@ -32,7 +32,7 @@ pub fn failure(run: &RunView) -> String {
 }
 
 /// The calls that were in progress where a script failed.
-fn frames(data: Option<&Json>) -> Vec<String> {
+pub(super) fn frames(data: Option<&Json>) -> Vec<String> {
     let data = data.map(Json::to_value).unwrap_or_default();
     let frames = data.get("traceback").and_then(|it| it.as_array()).cloned().unwrap_or_default();
     let shown = frames.iter().filter_map(|frame| {
@@ -70,7 +70,7 @@ pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         }
         End::People(_) => {}
         End::TimedOut(_) | End::Interrupted(_) => {
-            cx.terminal.say("the run goes on with `moonswarm serve`");
+            cx.terminal.say("the run continues with `moonswarm serve`");
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::failure;
+use super::{failure, settle::frames};
 use crate::cli::{
     connect::{Connection, Start},
     context::Context,
@@ -14,25 +14,27 @@ use crate::cli::{
 };
 use crate::{
     cli::form,
-    engine::SpentView,
-    protocol::plain,
-    protocol::{Json, TaskId},
+    engine::{SpentView, StepView},
+    protocol::{
+        Json, TaskId,
+        plain::{self, indented},
+    },
     store::RunStatus,
 };
 
-/// Show a run: where it stands, its steps, what it waits for, its files; or a task and its form
+/// Show a run with its status, steps, files and what it waits for; or a task
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The run: an id, a unique beginning of one, or `last`; or a task's id
+    /// The run: an id, a unique prefix of one, or `last`; or the id of a task
     #[arg(required_unless_present = "stack")]
     run: Option<String>,
-    /// Show the layers of middleware that the run goes through; without a run the host's own
+    /// Show the layers of middleware around the run; without a run, those of the host
     #[arg(long, conflicts_with_all = ["step", "all"])]
     stack: bool,
-    /// Show this step with request and response
+    /// Show one step, with its request and its response
     #[arg(long)]
     step: Option<u32>,
-    /// Show every branch of wide joins
+    /// Show every branch of wide fan-outs
     #[arg(long)]
     all: bool,
 }
@@ -60,7 +62,13 @@ impl Show {
                 return stack(cx, at, Some(&version)).await;
             }
             if let Some(step) = self.step {
-                cx.terminal.print_json(&at.client.step(id, step).await?)?;
+                let step = at.client.step(id, step).await?;
+                if cx.terminal.json {
+                    cx.terminal.print_json(&step)?;
+                } else {
+                    let lines = step_lines(&step, &tree(cx, self.all));
+                    cx.terminal.print_painted(&lines.join("\n"))?;
+                }
                 return Ok(Exit::Ok);
             }
             let run = at.client.run(id).await?;
@@ -75,13 +83,7 @@ impl Show {
                 cx.terminal.print_json(&all)?;
                 return Ok(Exit::Ok);
             }
-            let tree = Tree {
-                now_ms: cx.clock.now_ms(),
-                colors: console::colors_enabled(),
-                said: None,
-                all: self.all,
-                width: cx.terminal.width(),
-            };
+            let tree = tree(cx, self.all);
             let mut lines = vec![format!("{id}  {}", tree.header(&run))];
             if let Some(width) = tree.width {
                 // The id is wide: the rest of the header has a line of its own.
@@ -111,6 +113,56 @@ impl Show {
             Ok(Exit::Ok)
         })
         .await
+    }
+}
+
+fn tree(cx: &Context, all: bool) -> Tree<'static> {
+    Tree {
+        now_ms: cx.clock.now_ms(),
+        colors: console::colors_enabled(),
+        said: None,
+        all,
+        width: cx.terminal.width(),
+    }
+}
+
+/// One step, whole: where it is, when it was, its request and its response.
+fn step_lines(step: &StepView, tree: &Tree<'_>) -> Vec<String> {
+    let mut lines = vec![tree.step_line(step)];
+    let mut fact = |name: &str, value: String| lines.push(format!("  {name:<10}{value}"));
+    fact("kind", printable(&step.kind));
+    if let Some(task) = step.task {
+        fact("task", task.to_string());
+    }
+    if !step.scope.is_empty() {
+        fact("branch", printable(&step.scope));
+    }
+    fact("scheduled", printable(&step.scheduled_at));
+    for (name, at) in [("started", &step.started_at), ("ended", &step.ended_at)] {
+        if let Some(at) = at {
+            fact(name, printable(at));
+        }
+    }
+    if !step.effects.is_empty() {
+        fact("effects", step.effects.iter().map(effect).collect::<Vec<_>>().join(", "));
+    }
+    for (name, value) in [("request", &step.request), ("response", &step.response)] {
+        if let Some(value) = value {
+            lines.push(format!("{name}:\n  {}", indented(&text(value), "  ")));
+        }
+    }
+    if let Some(error) = &step.error {
+        lines.push(format!("error:\n  {}", indented(&error.message, "  ")));
+        lines.extend(frames(error.data.as_ref()).iter().map(|frame| format!("    at {frame}")));
+    }
+    lines
+}
+
+/// A value as it is read best: a text as it is, all else as indented JSON.
+fn text(value: &Json) -> String {
+    match value.to_value() {
+        serde_json::Value::String(text) => text,
+        other => serde_json::to_string_pretty(&other).unwrap_or_else(|_| value.to_string()),
     }
 }
 

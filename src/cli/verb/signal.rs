@@ -10,13 +10,13 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, resolve, values};
 /// Send a signal to a run
 #[derive(Debug, Args)]
 pub struct Signal {
-    /// The run: an id, a unique beginning of one, or `last`; with --blueprint a blueprint's name
+    /// The run: an id, a unique prefix of one, or `last`; with --blueprint, a blueprint's name
     run: String,
     /// The signal's name
     name: String,
     /// The payload: JSON, @FILE, or - for stdin [default: true]
     payload: Option<String>,
-    /// Send it to a blueprint: a run of it starts
+    /// Send it to a blueprint, which starts a run
     #[arg(long)]
     blueprint: bool,
 }

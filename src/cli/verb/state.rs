@@ -12,7 +12,7 @@ use crate::cli::{
     values,
 };
 
-/// Read and change state
+/// Read or change state
 #[derive(Debug, Args)]
 pub struct State {
     /// The scope: global, run:<id>, session:<id>, operator:<run>:<operator>, custom:<name>
@@ -29,42 +29,42 @@ enum What {
         /// The key
         key: String,
     },
-    /// Write a value; prints its revision, or the value that a reducer left
+    /// Write a value; prints its revision, or the result of a reducer
     Set(Set),
     /// Delete a value
     Delete {
         /// The key
         key: String,
-        /// Only if it has this revision
+        /// Only if the key has this revision
         #[arg(long, value_name = "N")]
         if_revision: Option<u64>,
     },
     /// List keys
     Ls {
-        /// Only keys that begin like this
+        /// Only keys with this prefix
         prefix: Option<String>,
     },
-    /// Find the values that have every word
+    /// Search for values that contain every word
     Search {
-        /// The words; one that ends in * stands for all that begin like it
+        /// Words to search for; a * at the end matches any ending
         #[arg(required = true)]
         words: Vec<String>,
-        /// At most this many
+        /// Maximum number of results
         #[arg(long, default_value_t = 20)]
         limit: usize,
     },
-    /// Link a key to another
+    /// Link a key to another one
     Link(Ends),
     /// Remove a link
     Unlink(Ends),
-    /// List the keys that links lead to
+    /// List the keys reachable over links
     Links {
-        /// The key to begin at
+        /// The key to start from
         key: String,
-        /// Only along this relation
+        /// Follow only links of this relation
         #[arg(long)]
         relation: Option<String>,
-        /// How many links in a row
+        /// Maximum number of links in a row
         #[arg(long, default_value_t = 1)]
         depth: u32,
     },
@@ -76,16 +76,16 @@ struct Set {
     key: String,
     /// The value: JSON, @FILE, or - for stdin
     value: String,
-    /// What becomes of the value that is there
+    /// How to combine it with the present value
     #[arg(long, value_enum, default_value = "overwrite")]
     reduce: Reduce,
-    /// Only if it has this revision; 0 for none
+    /// Only if the key has this revision; 0 if it must not exist
     #[arg(long, value_name = "N")]
     if_revision: Option<u64>,
-    /// After how long it expires
+    /// Time until the value expires
     #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
-    /// How long it lives
+    /// Lifetime of the value
     #[arg(long, value_enum)]
     lifetime: Option<Lifetime>,
 }
@@ -107,11 +107,11 @@ enum Lifetime {
 
 #[derive(Debug, Args)]
 struct Ends {
-    /// The key that it starts from
+    /// The key that the link starts at
     from: String,
-    /// The key that it leads to
+    /// The key that the link points to
     to: String,
-    /// What the one is to the other
+    /// Name of the relation
     relation: String,
 }
 
@@ -133,7 +133,7 @@ impl State {
                 What::Set(set) => self.set(cx, at, set).await?,
                 What::Delete { key, if_revision } => {
                     at.client.delete_state(&self.scope, key, *if_revision).await?;
-                    cx.terminal.say(&format!("{key} is not in {} any more", self.scope));
+                    cx.terminal.say(&format!("deleted {key} from {}", self.scope));
                 }
                 What::Ls { prefix } => {
                     self.list(cx, at, &[("prefix", prefix.clone().unwrap_or_default())]).await?;

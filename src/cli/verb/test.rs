@@ -22,25 +22,25 @@ pub struct Test {
     /// Files or directories
     #[arg(default_value = ".")]
     paths: Vec<PathBuf>,
-    /// Only tests whose name has this in it
+    /// Run only tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Run each test again with a crash after every write to a journal
+    /// Repeat each test with a crash after every write to the journal
     #[arg(long)]
     crash: bool,
-    /// Write snapshots as they are now
+    /// Update the snapshots
     #[arg(long)]
     update: bool,
     /// Also write the results as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Say which lines of the blueprints ran, and which nodes of flows that are tables
+    /// Report which lines of the blueprints, and which nodes of table flows, ran
     #[arg(long)]
     coverage: bool,
-    /// Write which lines ran as an lcov trace file
+    /// Write the coverage as an lcov trace file
     #[arg(long, value_name = "FILE")]
     lcov: Option<PathBuf>,
-    /// Run them again whenever a file changes
+    /// Run the tests again whenever a file changes
     #[arg(long)]
     watch: bool,
 }

@@ -15,7 +15,7 @@ use crate::{
     token::Quotas,
 };
 
-/// Make, look into, list and revoke tokens
+/// Create, inspect, list or revoke tokens
 #[derive(Debug, Args)]
 pub struct Token {
     #[command(subcommand)]
@@ -24,46 +24,45 @@ pub struct Token {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a token that is narrower than yours; it is printed once
+    /// Create a token with at most your own permissions; it is printed once
     Mint(Mint),
-    /// Show what a token says of itself; its signature is not checked
+    /// Decode a token without checking its signature
     Inspect {
         /// The token [default: the one that other commands use]
         token: Option<String>,
     },
-    /// Make a token worthless, and all that were made from it
+    /// Revoke a token and all tokens created from it
     Revoke {
         /// The token's id (jti)
         jti: String,
     },
-    /// List the tokens that were made
+    /// List tokens
     #[command(visible_alias = "list")]
     Ls,
 }
 
 #[derive(Debug, Args)]
 struct Mint {
-    /// admin, operator, worker, queue, approver, senior or observer
+    /// The role: admin, operator, worker, queue, approver, senior or observer
     #[arg(long)]
     role: String,
-    /// Only this verb of the role (may be given more than once)
+    /// Only this verb of the role (repeatable)
     #[arg(long = "verb")]
     verbs: Vec<String>,
-    /// A verb that the role has only by name, `run.source` (may be given more than once)
+    /// A verb that is granted only by name, such as `run.source` (repeatable)
     #[arg(long = "extra-verb", value_name = "VERB")]
     extra_verbs: Vec<String>,
-    /// A scope, `queue:builds` or `run:*` (may be given more than once) [default: your own]
+    /// A scope such as `queue:builds` or `run:*` (repeatable) [default: your own]
     #[arg(long = "scope")]
     scopes: Vec<String>,
-    /// How long it lives
+    /// Lifetime of the token
     #[arg(long, default_value = "24h")]
     ttl: String,
-    /// Whose it is: people with a name each are told apart where several must answer
+    /// Name of its owner; needed where several people must answer
     #[arg(long)]
     name: Option<String>,
-    /// How much may be done and kept under it and what is made from it: `open_runs=20`,
-    /// `starts_per_minute=60`, `stored_bytes=1000000000`, `tokens=5000000`, `usd=20.00` (may be
-    /// given more than once)
+    /// A quota, shared with all tokens created from it: `open_runs=20`, `starts_per_minute=60`,
+    /// `stored_bytes=1000000000`, `tokens=5000000`, `usd=20.00` (repeatable)
     #[arg(long = "quota", value_name = "NAME=VALUE")]
     quotas: Vec<String>,
 }

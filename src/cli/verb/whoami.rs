@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::cli::{connect::Start, context::Context, exit::Exit, render::printable};
 
-/// Show whose token is used, and what it may do
+/// Show the owner and the permissions of the current token
 #[derive(Debug, Args)]
 pub struct Whoami {}
 

@@ -29,16 +29,16 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// The bounds of the time between two heartbeats.
 const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
-/// Take tasks from a queue and run a command for each
+/// Work on tasks of a queue by running a command for each
 #[derive(Debug, Args)]
 pub struct Worker {
     /// The queue
     #[arg(long)]
     queue: String,
-    /// What this worker has; tasks that ask for more go to others (may be given several times)
+    /// A label of this worker; tasks that require other labels go to other workers (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// How many tasks at a time
+    /// Maximum number of tasks at a time
     #[arg(
         long,
         alias = "max",
@@ -47,10 +47,10 @@ pub struct Worker {
         value_parser = clap::value_parser!(u16).range(1..=100)
     )]
     max_in_flight: u16,
-    /// The worker's name, as lists show it
+    /// Name of this worker in lists
     #[arg(long)]
     name: Option<String>,
-    /// The command; it gets the input as JSON on stdin, and what it prints is the result
+    /// The command; it reads the input as JSON from stdin and prints the result
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -40,11 +40,12 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         Internal::CancelFrom { sender, by, reason } => {
             control::cancel_from(turn, sender, by, reason);
         }
-        Internal::Finished { step, attempt, result } => {
+        Internal::Finished { step, attempt, result, ran_ms } => {
             if let Some(task) = turn.run.task_mut(step)
                 && task.attempt == attempt
             {
                 task.live = None;
+                task.ran_ms = ran_ms;
             }
             attempts::finished(turn, step, attempt, result);
         }

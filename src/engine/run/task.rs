@@ -1,6 +1,9 @@
 //! An open task, with the progress of its attempt.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +42,8 @@ pub(crate) struct OpenTask {
     pub(crate) row: Option<Box<TaskRow>>,
     /// The worker in the host, if there is one.
     pub(crate) live: Option<Live>,
+    /// How long the work of the last attempt took in this process, where that was seen.
+    pub(crate) ran_ms: Option<u64>,
     /// Whether it holds a place of its agent.
     pub(crate) place: bool,
     /// The number of results of this attempt that violated the schema.
@@ -86,6 +91,25 @@ pub(crate) struct Live {
     pub(crate) reported: CancellationToken,
     /// The deltas of its answer.
     pub(crate) feed: Arc<Feed>,
+    /// When its work began in this process.
+    pub(crate) began: Arc<Began>,
+}
+
+/// When the work of an attempt began in this process, on the steady clock; 0 before.
+#[derive(Debug, Default)]
+pub(crate) struct Began(AtomicU64);
+
+impl Began {
+    /// Notes that it begins, or begins once more.
+    pub(crate) fn set(&self, steady_ms: u64) {
+        self.0.store(steady_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns how long it has lasted.
+    pub(crate) fn elapsed(&self, steady_ms: u64) -> Option<u64> {
+        let began = self.0.load(Ordering::Relaxed);
+        (began > 0).then(|| steady_ms.saturating_sub(began))
+    }
 }
 
 /// The blueprint name and the agent.

@@ -183,7 +183,13 @@ pub(crate) enum Internal {
     /// A cancel from the parent run.
     CancelFrom { sender: (u64, u32), by: String, reason: String },
     /// The outcome of a dispatched attempt.
-    Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
+    Finished {
+        step: u32,
+        attempt: u32,
+        result: Result<Dispatched, Failure>,
+        /// How long its work took in this process, in milliseconds, where that was measured.
+        ran_ms: Option<u64>,
+    },
     /// An attempt was delivered to its worker.
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// Progress of an attempt; lossy.

@@ -214,4 +214,9 @@ async fn a_query_is_answered_live_and_after_the_end() {
     bench.signal(run, "go", "2").await.unwrap();
     bench.ended(run).await;
     assert_eq!(ask().await.unwrap().as_str(), r#"{"arg":7,"n":2}"#);
+    // Also after somebody has read all of its events.
+    let mut events = bench.engine.events(&bench.admin(), run, 0).await.unwrap();
+    while events.next().await.unwrap().unwrap().kind != "run.ended" {}
+    drop(events);
+    assert_eq!(ask().await.unwrap().as_str(), r#"{"arg":7,"n":2}"#);
 }

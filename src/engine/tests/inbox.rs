@@ -432,7 +432,7 @@ async fn an_open_task_is_recalled_as_often_as_it_says_also_after_a_restart() {
     assert_eq!(bench.inbox().await[0].reminders, Some(1));
     let mut events = bench.engine.events(&bench.admin(), run, 0).await.unwrap();
     let mut last = events.next().await.unwrap().unwrap();
-    while last.kind != "task_reminder" {
+    while last.kind != "task.reminded" {
         last = events.next().await.unwrap().unwrap();
     }
     assert_eq!(last.data.to_value()["count"], 1, "{last:?}");

@@ -17,7 +17,7 @@ use crate::{
         gate::Payload,
         run::{
             feed::Feed,
-            task::{Live, OpenTask, Phase},
+            task::{Began, Live, OpenTask, Phase},
         },
         shared::{
             message::{Internal, Msg},
@@ -118,9 +118,14 @@ struct AttemptReporter {
     step: u32,
     attempt: u32,
     feed: Arc<Feed>,
+    began: Arc<Began>,
 }
 
 impl Reporter for AttemptReporter {
+    fn begins(&self) {
+        self.began.set(self.shared.clock.steady_ms());
+    }
+
     fn delivered(&self, delivery: Delivery) {
         let (step, attempt) = (self.step, self.attempt);
         self.shared.tell(self.run, Internal::Delivered { step, attempt, delivery });
@@ -157,27 +162,29 @@ pub(crate) fn dispatch(turn: &mut Turn<'_>, number: u32, attempt: u32) {
     }
     fault::point("engine.dispatch");
     let Under { live, about, voice, future } = dispatch_future(turn, number, task, turn.now_ms);
+    let began = Arc::clone(&live.began);
     // Nothing was said before it is polled; from now on it goes by message.
     drop(voice.hand_over());
     if let Some(task) = turn.run.task_mut(number) {
         task.live = Some(live);
         task.about = Some(about);
     }
-    detach(turn.shared, turn.run.num, number, attempt, future);
+    detach(turn.shared, turn.run.num, (number, attempt), &began, future);
 }
 
 /// Lets a dispatch go on beside the shard; its end comes back as a message.
 pub(crate) fn detach(
     shared: &Arc<Shared>,
     run: u64,
-    step: u32,
-    attempt: u32,
+    (step, attempt): (u32, u32),
+    began: &Arc<Began>,
     future: DispatchFuture,
 ) {
-    let host = Arc::clone(shared);
+    let (host, began) = (Arc::clone(shared), Arc::clone(began));
     shared.tasks.spawn(async move {
         let result = future.await;
-        host.tell(run, Internal::Finished { step, attempt, result });
+        let ran_ms = began.elapsed(host.clock.steady_ms());
+        host.tell(run, Internal::Finished { step, attempt, result, ran_ms });
     });
 }
 
@@ -190,6 +197,7 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
         cancel: CancellationToken::new(),
         reported: CancellationToken::new(),
         feed: Feed::new(audience, name, (number, task.attempt)),
+        began: Arc::default(),
     };
     let (started, _) = turn.run.chain.started().expect("a run with a task has started");
     let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
@@ -241,6 +249,7 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
             step: number,
             attempt: task.attempt,
             feed: Arc::clone(&live.feed),
+            began: Arc::clone(&live.began),
         }),
         state: Arc::new(AttemptState {
             shared: Arc::clone(turn.shared),

@@ -147,7 +147,7 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             if turn.shared.registry.get(operator.as_str()).is_none() {
                 return Err(no(format!("{name}: there is no operator {operator}")));
             }
-            let need = Need::Operator(operator.as_str());
+            let need = Need::Operator(turn.shared.registry.name_of(operator.as_str()));
             turn.run
                 .grant
                 .check(Verb::Dispatch, &[need])

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     engine::{run::resident::Run, shared::shards::Shared},
-    journal::{Entry, Fact},
+    journal::{Additions, Entry, Fact},
     lua::Vms,
 };
 
@@ -25,8 +25,13 @@ pub(crate) struct Turn<'a> {
 
 /// Adds a fact to a run's history.
 pub(crate) fn append(turn: &mut Turn<'_>, fact: Fact) {
-    let entry =
-        Entry::new(turn.run.chain.seq() + 1, turn.now_ms.max(turn.run.chain.last_ms()), fact);
+    append_with(turn, fact, Additions::default());
+}
+
+/// The same, with what is said about the fact besides.
+pub(crate) fn append_with(turn: &mut Turn<'_>, fact: Fact, additions: Additions) {
+    let at_ms = turn.now_ms.max(turn.run.chain.last_ms());
+    let entry = Entry { additions, ..Entry::new(turn.run.chain.seq() + 1, at_ms, fact) };
     match turn.run.chain.apply(&entry) {
         Ok(()) => {
             turn.run.pending.entry_bytes += entry.fact.size_hint();

@@ -106,6 +106,7 @@ pub(crate) fn take_up_follows(turn: &mut Turn<'_>, number: u32) -> Result<(), Fa
 /// Lets the open task be the one that is under way.
 fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Failure> {
     let Follow { why, operator, input, asked } = follows.current.clone();
+    let operator = turn.shared.registry.name_of(&operator).to_owned();
     let Some(backend) = turn.shared.registry.get(&operator) else {
         let message = format!("there is no operator {operator:?}");
         return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));

@@ -44,8 +44,11 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
         (Some(delegate), _) => {
             turn.shared.sessions.operator_of(&delegate).unwrap_or_else(|| MAIN_AI.to_owned()).into()
         }
-        (None, Some(name)) => Arc::from(name.as_str()),
-        (None, None) => Arc::clone(agent.operator()),
+        (None, Some(name)) => Arc::from(turn.shared.registry.name_of(name)),
+        (None, None) => match turn.shared.registry.name_of(agent.operator()) {
+            name if name == &**agent.operator() => Arc::clone(agent.operator()),
+            name => Arc::from(name),
+        },
     };
     let Some(backend) = turn.shared.registry.get(&operator) else {
         return Err(Failure::new(
@@ -105,6 +108,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
         phase: Phase::Pending,
         row: None,
         live: None,
+        ran_ms: None,
         place: false,
         invalid: 0,
         reported: false,

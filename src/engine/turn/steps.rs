@@ -15,7 +15,7 @@ use crate::{
         },
     },
     flow::StepOp,
-    journal::{Fact, Outcome, Scheduled, ScopePath, StepKey, fingerprint},
+    journal::{Additions, Fact, Outcome, Scheduled, ScopePath, StepKey, fingerprint},
     protocol::{Failure, Json, failure::kind},
 };
 
@@ -120,6 +120,16 @@ fn end_step(
 ) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (attempt, epoch) = (step.attempt, turn.run.header.epoch);
+    let mut additions = Additions::default();
+    let now = facts::time_of(turn);
+    // Seen in this process, or since a worker got the last attempt.
+    let seen = turn.run.task(number).and_then(|task| task.ran_ms);
+    let ran = seen.or_else(|| Some(now.saturating_sub(step.delivered_ms?)));
+    if let Some(ran_ms) = ran.filter(|_| !matches!(outcome, Outcome::Canceled(_))) {
+        let queued_ms = now.saturating_sub(step.scheduled_ms).saturating_sub(ran_ms);
+        additions.put("queued_ms", Json::from_trusted(queued_ms.to_string()));
+        additions.put("ran_ms", Json::from_trusted(ran_ms.to_string()));
+    }
     if let Outcome::Canceled(reason) = &outcome {
         // Nobody goes by what the layers say of it; they hear of it.
         let canceled = Failure::new(kind::CANCELED, reason.clone());
@@ -133,7 +143,8 @@ fn end_step(
         };
         places::release(turn, number, open, (true, reason));
     }
-    facts::append(turn, Fact::StepEnded { step: number, attempt, epoch, outcome, effects, usage });
+    let fact = Fact::StepEnded { step: number, attempt, epoch, outcome, effects, usage };
+    facts::append_with(turn, fact, additions);
 }
 
 /// Ends an open step and hands its value or failure to the flow.

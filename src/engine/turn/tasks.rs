@@ -1,6 +1,9 @@
 //! Decides a task: refused, run inline, or opened with its first attempt.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use crate::{
     engine::{
@@ -89,6 +92,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             attempts::finished(turn, number, 1, result);
         }
         Poll::Pending => {
+            let began = Arc::clone(&live.began);
             task.live = Some(live);
             task.about = Some(about);
             task.phase = Phase::Delivered;
@@ -97,7 +101,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             if let Some(timeout) = timeout {
                 turn.run.timers.insert((turn.steady_ms + timeout, number, Due::Attempt));
             }
-            dispatch::detach(turn.shared, turn.run.num, number, 1, future);
+            dispatch::detach(turn.shared, turn.run.num, (number, 1), &began, future);
         }
     }
 }

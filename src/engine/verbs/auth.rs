@@ -154,11 +154,7 @@ impl Engine {
         let expires_ms = (now_ms + mint.ttl_ms).min(caller.expires_ms);
         let scopes = match &mint.scopes {
             None => caller.grant.scopes.clone(),
-            Some(scopes) => {
-                Scopes(scopes.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(
-                    |error: crate::token::ScopeError| EngineError::BadRequest(error.to_string()),
-                )?)
-            }
+            Some(scopes) => self.scopes_of(scopes)?,
         };
         let mut grant = Grant::new(mint.role, scopes);
         if let Some(verbs) = &mint.verbs {
@@ -334,6 +330,22 @@ impl Engine {
         fault::point("engine.token_mint");
         self.write(checks, vec![Write::PutToken(row)]).await?;
         Ok(claims)
+    }
+
+    /// Reads scopes as they are written.
+    ///
+    /// # Errors
+    /// Fails on a text that is not a scope.
+    pub(crate) fn scopes_of(&self, scopes: &[String]) -> Result<Scopes, EngineError> {
+        let scopes = scopes.iter().map(|text| {
+            let name = text.strip_prefix("operator:");
+            match name.map(|name| (name, self.shared().registry.name_of(name))) {
+                Some((name, known)) if name != known => format!("operator:{known}").parse(),
+                _ => text.parse(),
+            }
+        });
+        let scopes = scopes.collect::<Result<_, crate::token::ScopeError>>();
+        scopes.map(Scopes).map_err(|error| EngineError::BadRequest(error.to_string()))
     }
 
     /// Returns true if a token is valid, and will be after the retired keys have expired.

@@ -266,7 +266,9 @@ impl Engine {
             waiter: watch.waiter,
             unstored: watch.lets_go,
             subscriber: watch.subscriber,
-            seats: start.seats.into_iter().collect(),
+            seats: (start.seats.into_iter())
+                .map(|(operator, session)| (shared.registry.name_of(&operator).to_owned(), session))
+                .collect(),
             charged: shared
                 .accounts
                 .admit(&caller.jti, id.num(), shared.clock.now_ms())

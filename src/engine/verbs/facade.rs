@@ -272,12 +272,17 @@ impl Engine {
         let _ = join.await;
     }
 
+    /// Returns true between the end of the boot and the begin of the shutdown.
+    pub(crate) fn is_booted(&self) -> bool {
+        self.inner.booted.load(Ordering::Acquire)
+    }
+
     /// Returns whether the host accepts work.
     ///
     /// # Errors
     /// Returns the reason why not.
     pub fn ready(&self) -> Result<(), String> {
-        if !self.inner.booted.load(Ordering::Acquire) {
+        if !self.is_booted() {
             return Err("the host is stopping".into());
         }
         match self.inner.shared.store.health() {

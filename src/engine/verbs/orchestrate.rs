@@ -136,6 +136,7 @@ impl Engine {
         timeout: Option<DurationMs>,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
+        let operator = self.shared().registry.name_of(operator);
         caller.grant.check(Verb::Dispatch, &[Need::Operator(operator)])?;
         if self.shared().registry.get(operator).is_none() {
             return Err(EngineError::NotFound { what: "operator", id: operator.to_owned() });

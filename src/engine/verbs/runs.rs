@@ -9,6 +9,7 @@ use crate::{
         Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
         SeatView, StepView, WaitFor,
         run::reply::Waiter,
+        settings::ROOM_MS,
         shared::message::{ControlAsk, Internal, Msg},
         verbs::step_page::chain_of_page,
         view,
@@ -18,7 +19,7 @@ use crate::{
     memory::Level,
     protocol::{Json, RunId},
     session::EVERY,
-    store::{Header, RunFilter, RunStatus, StoreError, Write},
+    store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
 
@@ -172,10 +173,15 @@ impl Engine {
                 // The run was reloaded, has ended in the meantime, or cannot be loaded at the
                 // moment.
                 Ok(Err(_)) => {
-                    self.ready().map_err(|_| EngineError::Stopping)?;
-                    if self.shared().memory.level() == Level::Full {
-                        tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS))
-                            .await;
+                    let health = self.shared().store.health();
+                    if !self.is_booted() || matches!(health, Health::Lost(_)) {
+                        return Err(EngineError::Stopping);
+                    }
+                    let full = self.shared().memory.level() == Level::Full;
+                    if full || matches!(health, Health::Waiting(_)) {
+                        let room = Duration::from_millis(ROOM_MS);
+                        let soon = deadline.min(tokio::time::Instant::now() + room);
+                        tokio::time::sleep_until(soon).await;
                     }
                 }
             }

@@ -19,7 +19,7 @@ use crate::{
     protocol::{RunId, SessionId},
     session::{End, Looks, SessionError},
     store::{Check, SessionRow, Write},
-    token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
+    token::{Claims, Grant, Need, Role, TokenKind, Verb},
 };
 
 /// The maximum lifetime of a session's token, in milliseconds; it can be renewed.
@@ -102,9 +102,10 @@ impl Engine {
     pub async fn open_session(
         &self,
         caller: &Caller,
-        open: OpenSession,
+        mut open: OpenSession,
         key: Option<IdempotencyKey>,
     ) -> Result<Opened, EngineError> {
+        open.operator = self.shared().registry.name_of(&open.operator).to_owned();
         caller.grant.check(Verb::SessionOpen, &[Need::Operator(&open.operator)])?;
         if let Some(key) = &key
             && let Some(id) = self.repeated(caller, key).await?
@@ -186,12 +187,7 @@ impl Engine {
     ) -> Result<Claims, EngineError> {
         let scopes = match &open.scopes {
             None => caller.grant.scopes.clone(),
-            Some(scopes) => {
-                let scopes = scopes.iter().map(|text| text.parse()).collect::<Result<_, _>>();
-                Scopes(scopes.map_err(|error: crate::token::ScopeError| {
-                    EngineError::BadRequest(error.to_string())
-                })?)
-            }
+            Some(scopes) => self.scopes_of(scopes)?,
         };
         let mut grant = Grant::new(Role::Operator, scopes);
         grant.verbs.clone_from(&caller.grant.verbs);
@@ -328,6 +324,7 @@ impl Engine {
         session: SessionId,
     ) -> Result<u32, EngineError> {
         caller.may(Verb::SeatAcquire, run)?;
+        let operator = self.shared().registry.name_of(&operator).to_owned();
         caller.grant.check(Verb::SeatAcquire, &[Need::Operator(&operator)])?;
         self.check_seat(&operator, &session)?;
         self.header(run).await?;
@@ -338,6 +335,7 @@ impl Engine {
     /// Checks that the seats and the delegate of a start are available.
     pub(crate) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
         for (operator, session) in &start.seats {
+            let operator = self.shared().registry.name_of(operator);
             caller.grant.check(Verb::SeatAcquire, &[Need::Operator(operator)])?;
             self.check_seat(operator, session)?;
         }

@@ -116,7 +116,7 @@ impl Engine {
     /// Returns a page of a scope, sorted by key.
     ///
     /// # Errors
-    /// Fails when the caller lacks permission.
+    /// Fails when the caller lacks permission, or the scope is that of a run that does not exist.
     pub async fn state_page(
         &self,
         caller: &Caller,
@@ -125,6 +125,7 @@ impl Engine {
         after: Option<String>,
         limit: usize,
     ) -> Result<crate::engine::Page<StateItem>, EngineError> {
+        let asked = scope.clone();
         let scope = may_read(caller, scope, prefix)?;
         let read = Read::Page { after, limit };
         let given = self.passage(&caller.subject).read(read, scope, prefix.to_owned()).await?;
@@ -144,7 +145,22 @@ impl Engine {
             // A layer answered, and the store has no such key.
             None => StateItem { key, ..StateItem::default() },
         });
-        Ok(crate::engine::Page { items: items.collect(), next_cursor })
+        let items: Vec<StateItem> = items.collect();
+        if items.is_empty() {
+            self.has_owner(&asked).await?;
+        }
+        Ok(crate::engine::Page { items, next_cursor })
+    }
+
+    /// Fails when a scope is that of a run that does not exist.
+    async fn has_owner(&self, scope: &Scope) -> Result<(), EngineError> {
+        let (Scope::Workflow(run) | Scope::Operator { workflow: run, .. }) = scope else {
+            return Ok(());
+        };
+        match run.as_str().parse::<RunId>() {
+            Ok(run) => self.header(run).await.map(drop),
+            Err(_) => Err(EngineError::NotFound { what: "run", id: run.to_string() }),
+        }
     }
 
     /// Returns the values of a scope that contain every word of a query, best first.
@@ -159,11 +175,16 @@ impl Engine {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<StateItem>, EngineError> {
+        let asked = scope.clone();
         let scope = may_read(caller, scope, prefix)?;
         let options = SearchOptions::default();
         let read = Read::Found { prefix: prefix.to_owned(), limit, options };
         let given = self.passage(&caller.subject).read(read, scope, query.to_owned()).await?;
-        Ok(given.items())
+        let items = given.items();
+        if items.is_empty() {
+            self.has_owner(&asked).await?;
+        }
+        Ok(items)
     }
 
     /// Returns the keys that are reachable over links from a key, nearest first.

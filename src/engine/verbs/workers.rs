@@ -12,7 +12,7 @@ use crate::engine::{
 use crate::{
     blueprint::Labels,
     journal::Chain,
-    operator::Ticket,
+    operator::{Ticket, kind_of},
     protocol::{ArtifactId, Json, RunId, TaskId},
     store::TaskFilter,
     token::{Need, ScopeKind, Verb},
@@ -44,9 +44,12 @@ impl Engine {
     pub async fn tasks(
         &self,
         caller: &Caller,
-        filter: TaskFilter,
+        mut filter: TaskFilter,
     ) -> Result<Page<TaskView>, EngineError> {
         caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
+        let registry = &self.shared().registry;
+        filter.operator = filter.operator.map(|name| registry.name_of(&name).to_owned());
+        filter.kind = filter.kind.map(|kind| kind_of(&kind).to_owned());
         let limit = filter.limit;
         let rows = self.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);

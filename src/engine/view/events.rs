@@ -163,15 +163,15 @@ fn decided(decision: &Decision) -> (&'static str, serde_json::Value) {
             json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
         ),
         Decision::Answered { by, step, attempt, output, missing } => (
-            "task_answered",
+            "task.answered",
             json!({ "by": by, "step": step, "attempt": attempt, "output": output,
                 "missing": missing }),
         ),
         Decision::Remind { step, attempt, count } => {
-            ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
+            ("task.reminded", json!({ "step": step, "attempt": attempt, "count": count }))
         }
         Decision::Expire { by, step, attempt } => {
-            ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
+            ("task.expired", json!({ "by": by, "step": step, "attempt": attempt }))
         }
         Decision::Told { step, kind, data } => (told(kind), json!({ "step": step, "event": data })),
     }

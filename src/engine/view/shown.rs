@@ -198,6 +198,12 @@ pub struct StepView {
     pub ended_at: Option<String>,
     /// From scheduled to ended, in milliseconds.
     pub duration_ms: Option<u64>,
+    /// How much of that it waited, for a worker, a place or another attempt, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_ms: Option<u64>,
+    /// How much of that the work of its last attempt took, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_ms: Option<u64>,
     /// What it used, as far as it was reported.
     #[schema(value_type = Option<Object>)]
     pub usage: Option<Usage>,
@@ -467,8 +473,7 @@ pub(crate) fn run(header: &Header) -> RunView {
 
 /// Returns the view of a step; with its request and result if `whole`.
 pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
-    let scheduled = &step.scheduled;
-    let number = scheduled.step;
+    let (scheduled, number) = (&step.scheduled, step.scheduled.step);
     StepView {
         id: format!("{run}/{number}"),
         seq: number,
@@ -496,6 +501,8 @@ pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         started_at: step.delivered_ms.map(rfc3339),
         ended_at: step.ended_ms.map(rfc3339),
         duration_ms: step.ended_ms.map(|ended| ended.saturating_sub(step.scheduled_ms)),
+        queued_ms: step.times.map(|(queued, _)| queued),
+        ran_ms: step.times.map(|(_, ran)| ran),
         usage: step.usage.clone(),
         error: step.error.clone().map(FailureView::from),
         request: whole.then(|| scheduled.request.clone()),

@@ -170,3 +170,17 @@ proptest! {
         prop_assert_eq!(back, json!([value]));
     }
 }
+
+#[test]
+fn what_editors_are_told_of_luau_is_there() {
+    let mut bench = Bench::new();
+    let stubs = crate::blueprint::stubs::luacats_luau();
+    let names: Vec<&str> = stubs
+        .lines()
+        .filter_map(|line| line.strip_prefix("function ")?.split('(').next())
+        .collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        assert_eq!(bench.value(&format!("return type({name})")), json!("function"), "{name}");
+    }
+}

@@ -10,7 +10,7 @@ use toml::{
 use super::{Settings, kinds::KINDS};
 use crate::{
     blueprint::did_you_mean,
-    operator::{GraphError, MAIN_AI, composite},
+    operator::{GraphError, MAIN_AI, composite, kind_of},
 };
 
 /// The maximum length of an operator's name, in bytes.
@@ -121,7 +121,7 @@ fn operator(
     let Some(kind) = kind.get_ref().as_str() else {
         return Err(Mistake::new(kind_at, "its `kind` must be a text"));
     };
-    let Some((kind, read)) = KINDS.iter().find(|(word, _)| *word == kind) else {
+    let Some((kind, read)) = KINDS.iter().find(|(word, _)| *word == kind_of(kind)) else {
         let hint = did_you_mean(kind, known()).map(|word| format!("did you mean `{word}`?"));
         return Err(Mistake {
             hint: hint.or_else(|| Some(listed())),
@@ -258,7 +258,7 @@ mod tests {
             kind = "mcp"
             command = ["mcp-files", "."]
             [operators.reviewers]
-            kind = "main_ai"
+            kind = "main-ai"
             direct = true
             require_binding = false
             [operators.sure]

@@ -64,6 +64,8 @@ pub(super) struct Hears<'a>(pub(super) &'a (dyn Fn(ModelDelta) + Send + Sync));
 impl Reporter for Hears<'_> {
     fn delivered(&self, _: Delivery) {}
 
+    fn begins(&self) {}
+
     fn progress(&self, _: Json) {}
 
     fn delta(&self, delta: ModelDelta) {
