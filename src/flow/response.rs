@@ -28,8 +28,11 @@ mod turn;
 
 use serde_json::{Value, json};
 
-pub use conversation::{Conversation, Remembered};
-pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
+use settings::Recalled;
+pub use settings::{
+    Approve, Compaction, Conversation, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner,
+    Remembered,
+};
 pub use turn::{Begin, Call, Judge, Moment, Stop, Sums, Turn, Verdict};
 
 use crate::{
@@ -68,7 +71,7 @@ pub struct ResponseFlow {
     /// The turn for which the rules have been evaluated.
     ruled: Option<u32>,
     warned: Warned,
-    recalled: conversation::Recalled,
+    recalled: Recalled,
     events: Vec<LifecycleEvent>,
 }
 
@@ -138,7 +141,7 @@ impl ResponseFlow {
             looked_at: None,
             ruled: None,
             warned: Warned::default(),
-            recalled: conversation::Recalled::default(),
+            recalled: Recalled::default(),
             events: Vec::new(),
         }
     }

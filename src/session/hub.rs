@@ -494,40 +494,16 @@ impl Inner {
     }
 
     /// Returns the session that a task goes to.
-    ///
-    /// | the run has | the task goes to |
-    /// |---|---|
-    /// | a delegate | the delegate, or no session |
-    /// | a holder of the seat | the holder, or no session |
-    /// | neither, and a session of the operator started it | that session |
-    /// | none of these | the only session of the operator, if there is exactly one |
-    ///
-    /// Where the session that the first two rows name is closed, the order of [`Fallback`] decides.
     fn resolve(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
-        let open = |id: &&SessionId| self.sessions.contains_key(*id);
-        let Some(named) = seat.delegate.as_ref().or(seat.holder.as_ref()) else {
-            return self.starter(operator, seat).or_else(|| self.only(operator));
+        let starter = || {
+            let starter = seat.starter.as_ref()?;
+            (self.sessions.get(starter)?.row.operator == operator).then(|| starter.clone())
         };
-        if open(&named) {
-            return Some(named.clone());
-        }
-        self.fallback.iter().find_map(|fallback| match fallback {
-            Fallback::Seat => seat.holder.as_ref().filter(open).cloned(),
-            Fallback::Starter => self.starter(operator, seat),
-            Fallback::Only => self.only(operator),
-        })
-    }
-
-    /// The session that started a run, if it is open and of the operator.
-    fn starter(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
-        let starter = seat.starter.as_ref()?;
-        (self.sessions.get(starter)?.row.operator == operator).then(|| starter.clone())
-    }
-
-    /// The only open session of an operator.
-    fn only(&self, operator: &str) -> Option<SessionId> {
-        let sessions = self.operators.get(operator)?;
-        sessions.first().filter(|_| sessions.len() == 1).cloned()
+        let only = || {
+            let sessions = self.operators.get(operator)?;
+            sessions.first().filter(|_| sessions.len() == 1).cloned()
+        };
+        seat.choose(&self.fallback, |id| self.sessions.contains_key(id), starter, only)
     }
 
     fn place(&mut self, spawn: Spawn) {

@@ -33,6 +33,38 @@ pub enum Fallback {
     Only,
 }
 
+impl Seat {
+    /// Returns the session that a task goes to.
+    ///
+    /// | the run has | the task goes to |
+    /// |---|---|
+    /// | a delegate | the delegate, or no session |
+    /// | a holder of the seat | the holder, or no session |
+    /// | neither, and a session of the operator started it | that session |
+    /// | none of these | the only session of the operator, if there is exactly one |
+    ///
+    /// Where the session that the first two rows name is closed, the order of [`Fallback`] decides.
+    pub(super) fn choose(
+        &self,
+        fallback: &[Fallback],
+        is_open: impl Fn(&SessionId) -> bool,
+        starter: impl Fn() -> Option<SessionId>,
+        only: impl Fn() -> Option<SessionId>,
+    ) -> Option<SessionId> {
+        let Some(named) = self.delegate.as_ref().or(self.holder.as_ref()) else {
+            return starter().or_else(only);
+        };
+        if is_open(named) {
+            return Some(named.clone());
+        }
+        fallback.iter().find_map(|fallback| match fallback {
+            Fallback::Seat => self.holder.clone().filter(|holder| is_open(holder)),
+            Fallback::Starter => starter(),
+            Fallback::Only => only(),
+        })
+    }
+}
+
 /// An attempt that is to be given to a session.
 #[derive(Debug, Clone)]
 pub struct Spawn {

@@ -381,19 +381,18 @@ fn check_denies_warnings_if_asked_and_a_comment_with_a_reason_allows_one() {
     let source = |comment: &str| {
         format!(
             "local swarm = require(\"swarm\")\n\
-             return swarm.blueprint {{ name = \"w\", edition = 2, agents = {{\n\
-             {comment}\n  spare = {{ operator = \"echo\" }},\n\
-             }}, flow = function(ctx, input) return input end }}\n"
+             return swarm.blueprint {{ name = \"w\", edition = 2, flow = function(ctx, input)\n\
+             {comment}\n  return input, 1\nend }}\n"
         )
     };
     shell.write("w.lua", source(""));
     shell.run(&["check", "w.lua"]).ok();
     let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
-    assert!(denied.stdout.contains("MS-B081"), "{denied:?}");
-    shell.write("w.lua", source("  -- allow MS-B081"));
+    assert!(denied.stdout.contains("MS-B087"), "{denied:?}");
+    shell.write("w.lua", source("  -- allow MS-B087"));
     let denied = shell.run(&["check", "w.lua", "--deny", "warnings"]).exits(3);
     assert!(denied.stdout.contains("an allowance has a reason"), "{denied:?}");
-    shell.write("w.lua", source("  -- allow MS-B081: the next version runs it"));
+    shell.write("w.lua", source("  -- allow MS-B087: the second is for later"));
     shell.run(&["check", "w.lua", "--deny", "notes"]).ok().says(&["no findings"]);
 }
 

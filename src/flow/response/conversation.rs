@@ -4,10 +4,9 @@
 //! The write has the revision that was read as its condition. Where another loop was faster, the
 //! conversation is read again and the model is asked again: each answer follows from all before it.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Begin, Own, ResponseFlow, Stage, Step, Stop, Turn, summary_item};
+use super::{Begin, Own, Remembered, ResponseFlow, Stage, Step, Stop, Turn, summary_item};
 use crate::{
     journal::Outcome,
     protocol::{Failure, Json, ModelEnd, failure::kind},
@@ -15,40 +14,6 @@ use crate::{
 
 /// How often a loop begins anew because another was faster.
 const TRIES: u32 = 8;
-
-/// The place of a loop's conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conversation {
-    /// The state scope.
-    pub scope: String,
-    /// The key.
-    pub key: String,
-}
-
-/// A conversation as it is stored.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Remembered {
-    /// How often it was written, which is the revision of its value.
-    pub revision: u64,
-    /// The items, the oldest first.
-    pub items: Vec<Value>,
-    /// The index in `items` at which each exchange starts.
-    #[serde(default)]
-    pub exchanges: Vec<usize>,
-}
-
-/// What a loop knows of its conversation.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Recalled {
-    /// Whether it has been read.
-    done: bool,
-    revision: u64,
-    /// The number of items that were read, which are the first of the loop's own.
-    items: usize,
-    tries: u32,
-    /// The revision that a failed write found.
-    found: u64,
-}
 
 impl ResponseFlow {
     /// Reads the conversation, if there is one that was not read.

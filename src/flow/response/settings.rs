@@ -1,8 +1,9 @@
 //! The settings of a tool loop.
 
 use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::Conversation;
 use crate::protocol::{FunctionTool, Scope};
 
 /// The settings with which a loop starts.
@@ -130,4 +131,38 @@ pub struct Compaction {
     pub keep: u32,
     /// True if the model summarizes the removed turns. Otherwise they are dropped.
     pub summarize: bool,
+}
+
+/// The place of a loop's conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// The state scope.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+}
+
+/// A conversation as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// How often it was written, which is the revision of its value.
+    pub revision: u64,
+    /// The items, the oldest first.
+    pub items: Vec<Value>,
+    /// The index in `items` at which each exchange starts.
+    #[serde(default)]
+    pub exchanges: Vec<usize>,
+}
+
+/// What a loop knows of its conversation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recalled {
+    /// Whether it has been read.
+    pub(super) done: bool,
+    pub(super) revision: u64,
+    /// The number of items that were read, which are the first of the loop's own.
+    pub(super) items: usize,
+    pub(super) tries: u32,
+    /// The revision that a failed write found.
+    pub(super) found: u64,
 }
