@@ -202,7 +202,7 @@ impl Host {
         fault::point("host.keys");
 
         let hub = Arc::new(QueueHub::default());
-        let sessions = Arc::new(session::Hub::falling_back(&config.fallback));
+        let sessions = Arc::new(session::Hub::default().falling_back(&config.fallback));
         let environments = Arc::new(environments(&config));
         // This must come before anything runs: what exists now belongs to a host that was killed.
         environments.sweep();

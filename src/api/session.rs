@@ -37,8 +37,10 @@ use crate::{
     session::{End, Link},
 };
 
+pub(super) mod calls;
 mod methods;
 mod rpc;
+mod work;
 
 use rpc::{Answer, Call};
 

@@ -29,7 +29,7 @@ const TTL_MS: u64 = 24 * 3_600 * 1_000;
 #[serde(deny_unknown_fields)]
 pub(super) struct OpenBody {
     /// How long its token is good, at most 7 days and no longer than the caller's own; a day by
-    /// default. It can be renewed over the socket.
+    /// default. It can be renewed.
     #[schema(example = "24h")]
     ttl: Option<String>,
     /// Only these scopes; the caller's own by default.
@@ -106,6 +106,24 @@ pub(super) async fn open(
     };
     let location = location.expect("a session's id is ASCII");
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
+}
+
+/// For how long a session is renewed.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RenewBody {
+    /// How long its token is good from now on, at most 7 days; a day by default.
+    #[schema(example = "24h")]
+    pub(super) ttl: Option<String>,
+}
+
+/// A renewed token.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RenewedView {
+    /// The token: the same id, valid for longer.
+    pub(super) token: String,
+    /// RFC 3339, UTC: when it ends.
+    pub(super) expires_at: String,
 }
 
 /// Lists the open sessions of the operators that the token reaches, oldest first.

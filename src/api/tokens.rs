@@ -128,6 +128,9 @@ pub(super) struct WhoView {
     /// RFC 3339, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
+    /// The session, for the token of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
     /// The step of an attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u32>,
@@ -154,6 +157,7 @@ pub(super) async fn whoami(Extension(bearer): Extension<Bearer>) -> JsonBody<Who
             verbs: verbs(&it.grant),
             scopes: Some(it.grant.scopes.0.iter().map(ToString::to_string).collect()),
             expires_at: Some(rfc3339(it.expires_ms)),
+            session: it.session.map(|session| session.0),
             step: None,
             attempt: None,
         },
@@ -165,6 +169,7 @@ pub(super) async fn whoami(Extension(bearer): Extension<Bearer>) -> JsonBody<Who
             verbs: verbs(&it.grant.unwrap_or_else(|| Grant::new(Role::Worker, Scopes(Vec::new())))),
             scopes: None,
             expires_at: None,
+            session: None,
             step: Some(it.step),
             attempt: Some(it.attempt),
         },

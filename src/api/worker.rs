@@ -125,13 +125,20 @@ pub(super) struct AcceptedView {
     repeated: bool,
 }
 
+impl AcceptedView {
+    /// Creates the answer to a report; `first` is false for a repeated one.
+    pub(super) fn new(first: bool) -> Self {
+        Self { accepted: true, repeated: !first }
+    }
+}
+
 async fn accept(
     api: &Api,
     holder: &crate::engine::Holder,
     report: Report,
 ) -> Result<JsonBody<AcceptedView>, Problem> {
     let first = api.engine.report(holder, report).await?;
-    Ok(JsonBody(AcceptedView { accepted: true, repeated: !first }))
+    Ok(JsonBody(AcceptedView::new(first)))
 }
 
 /// Reports how the task went. Accepted exactly once: the same body again is 200, another is 409.

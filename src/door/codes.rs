@@ -60,6 +60,7 @@ codes! {
     NOT_HUMAN = "not_human", CONFLICT, "Not a task for people";
     WRONG_SEAT = "wrong_seat", CONFLICT, "Seat held by another session";
     NO_SESSIONS = "no_sessions", CONFLICT, "Operator has no sessions";
+    REPLACED = "replaced", CONFLICT, "Newer connection took over";
     SEQ_AHEAD = "seq_ahead", CONFLICT, "Sequence number ahead of the session";
     QUESTION_OPEN = "question_open", CONFLICT, "Question already open";
     NO_QUESTION = "no_question", CONFLICT, "No open question";

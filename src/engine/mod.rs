@@ -50,6 +50,7 @@ pub use verbs::replay::ReplayView;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
 pub use verbs::schedules::{Schedules, TriggerView};
+pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::stage::{Job, Stage};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};

@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    End, Fallback, Frame, Held, Link, Method, Note, Outlook, Seat, Spawn,
+    End, Fallback, Frame, Held, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
     place::{Key, Place},
 };
 use crate::{
+    clock::Clock,
     protocol::{SessionId, TaskId, Ticket},
     store::{FrameRow, SessionRow, Write},
 };
@@ -66,9 +67,10 @@ pub struct Looks {
 }
 
 /// The mailboxes of all open sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hub {
     inner: Mutex<Inner>,
+    pub(super) clock: Clock,
     /// Notified when there is something to write.
     dirty: Notify,
     /// Notified when attempts that wait in the store could be placed now.
@@ -76,7 +78,7 @@ pub struct Hub {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+pub(super) struct Inner {
     /// Whom the tasks of a closed session go to, the first that there is.
     fallback: Vec<Fallback>,
     sessions: HashMap<SessionId, Mailbox>,
@@ -89,12 +91,24 @@ struct Inner {
     dirty: BTreeSet<SessionId>,
 }
 
+impl Default for Hub {
+    fn default() -> Self {
+        Self::new(Clock::system())
+    }
+}
+
 impl Hub {
-    /// Returns a hub without sessions that gives the tasks of a closed session to others, in this
-    /// order; in none, they wait.
-    pub fn falling_back(order: &[Fallback]) -> Self {
-        let inner = Inner { fallback: order.to_vec(), ..Inner::default() };
-        Self { inner: Mutex::new(inner), ..Self::default() }
+    /// Creates a hub without sessions.
+    pub fn new(clock: Clock) -> Self {
+        let (inner, dirty, hungry) = Default::default();
+        Self { inner, clock, dirty, hungry }
+    }
+
+    /// The same, giving the tasks of a closed session to others, in this order; in none, they wait.
+    #[must_use]
+    pub fn falling_back(self, order: &[Fallback]) -> Self {
+        self.lock().fallback = order.to_vec();
+        self
     }
 
     /// Restores sessions and frames from the store.
@@ -190,56 +204,6 @@ impl Hub {
         inner.place_line(&Key::Operator(operator));
         self.after(inner);
         held
-    }
-
-    /// Attaches a connection to a session. An earlier connection is ended.
-    ///
-    /// Sending continues after frame `seen`, or after the last acknowledged frame, whichever is
-    /// later.
-    ///
-    /// # Errors
-    /// Fails when the session is not open, or `seen` is greater than its last frame number.
-    pub fn connect(
-        &self,
-        session: &SessionId,
-        seen: Option<u64>,
-    ) -> Result<Arc<Link>, SessionError> {
-        let mut inner = self.lock();
-        let mailbox = inner.mailbox(session)?;
-        let last = mailbox.row.last_seq;
-        if let Some(seq) = seen.filter(|seq| *seq > last) {
-            return Err(SessionError::Ahead { seq, last });
-        }
-        mailbox.links += 1;
-        let sent = seen.unwrap_or(0).max(mailbox.row.acked_seq);
-        let link = Arc::new(Link::new(session.clone(), mailbox.links, sent));
-        link.wake();
-        if let Some(old) = mailbox.link.replace(Arc::clone(&link)) {
-            old.end(End::Replaced);
-        }
-        Ok(link)
-    }
-
-    /// Detaches a connection, unless a newer one has replaced it.
-    pub fn disconnect(&self, link: &Link) {
-        let mut inner = self.lock();
-        if let Ok(mailbox) = inner.mailbox(link.session())
-            && mailbox.link.as_ref().is_some_and(|own| own.number() == link.number())
-        {
-            mailbox.link = None;
-        }
-    }
-
-    /// Returns the next frame for a connection and marks it as sent.
-    pub fn next(&self, link: &Link) -> Option<Frame> {
-        let mut inner = self.lock();
-        let mailbox = inner.mailbox(link.session()).ok()?;
-        if mailbox.link.as_ref().is_none_or(|own| own.number() != link.number()) {
-            return None;
-        }
-        let frame = mailbox.after(link.sent())?.clone();
-        link.mark_sent(frame.seq);
-        Some(frame)
     }
 
     /// Returns the attempts that an acknowledgement of `seq` confirms as arrived. Call
@@ -359,7 +323,8 @@ impl Hub {
     pub fn outlook(&self, ticket: Ticket, operator: &str, seat: &Seat) -> Outlook {
         let inner = self.lock();
         let to = |session: &SessionId| {
-            let connected = inner.sessions.get(session).is_some_and(|it| it.link.is_some());
+            let now_ms = self.clock.steady_ms();
+            let connected = inner.sessions.get(session).is_some_and(|it| it.connected(now_ms));
             Outlook::To { session: session.clone(), connected }
         };
         if let Some(Place::Held(session)) = inner.places.get(&ticket) {
@@ -387,12 +352,15 @@ impl Hub {
 
     /// Returns the summary of an open session.
     pub fn looks(&self, session: &SessionId) -> Option<Looks> {
-        self.lock().sessions.get(session).map(looks)
+        let now_ms = self.clock.steady_ms();
+        self.lock().sessions.get(session).map(|mailbox| looks(mailbox, now_ms))
     }
 
     /// Returns the summaries of all open sessions, the oldest first.
     pub fn all(&self) -> Vec<Looks> {
-        let mut all: Vec<Looks> = self.lock().sessions.values().map(looks).collect();
+        let now_ms = self.clock.steady_ms();
+        let inner = self.lock();
+        let mut all: Vec<Looks> = inner.sessions.values().map(|it| looks(it, now_ms)).collect();
         all.sort_by(|a, b| (a.row.created_ms, &a.row.id).cmp(&(b.row.created_ms, &b.row.id)));
         all
     }
@@ -472,7 +440,7 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -485,7 +453,7 @@ impl Inner {
         self.sessions.insert(session, Mailbox::new(row));
     }
 
-    fn mailbox(&mut self, session: &SessionId) -> Result<&mut Mailbox, SessionError> {
+    pub(super) fn mailbox(&mut self, session: &SessionId) -> Result<&mut Mailbox, SessionError> {
         self.sessions.get_mut(session).ok_or_else(|| SessionError::NotOpen(session.clone()))
     }
 
@@ -566,10 +534,10 @@ impl Inner {
     }
 }
 
-fn looks(mailbox: &Mailbox) -> Looks {
+fn looks(mailbox: &Mailbox, now_ms: u64) -> Looks {
     Looks {
         row: mailbox.row.clone(),
-        connected: mailbox.link.is_some(),
+        connected: mailbox.connected(now_ms),
         open_tasks: mailbox.held.len(),
         unacknowledged: mailbox.unacked.len() + mailbox.outbox.len(),
     }

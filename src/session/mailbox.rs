@@ -48,6 +48,8 @@ pub(super) struct Mailbox {
     pub(super) to_ack: Option<u64>,
     pub(super) link: Option<Arc<Link>>,
     pub(super) links: u64,
+    /// The steady time until which the client of the last poll counts as connected.
+    pub(super) polled_until_ms: u64,
 }
 
 impl Mailbox {
@@ -63,7 +65,13 @@ impl Mailbox {
             to_ack: None,
             link: None,
             links: 0,
+            polled_until_ms: 0,
         }
+    }
+
+    /// Returns true if a client has a connection, or polled a short while ago.
+    pub(super) fn connected(&self, now_ms: u64) -> bool {
+        self.link.is_some() || now_ms < self.polled_until_ms
     }
 
     /// Returns true if the session can take another task.

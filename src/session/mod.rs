@@ -6,6 +6,7 @@
 //! again after a reconnect. Knows nothing of sockets, runs and journals: the API sends the frames,
 //! the engine decides about tasks. The operator `main_ai` dispatches through it.
 
+mod connection;
 mod frame;
 mod hub;
 mod link;

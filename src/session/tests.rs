@@ -145,7 +145,7 @@ fn the_tasks_of_a_closed_session_go_to_others_in_the_order_that_is_configured() 
         (&[Fallback::Seat, Fallback::Starter], &closed, Some("b")),
         (&[Fallback::Only], &seat, None),
     ] {
-        let hub = Hub::falling_back(order);
+        let hub = Hub::default().falling_back(order);
         hub.open(row("a", "main-ai"));
         hub.open(row("b", "main-ai"));
         give(&hub, 1..=1, seat);

@@ -6,6 +6,7 @@ mod support;
 mod client;
 mod ends;
 mod example;
+mod poll;
 mod resume;
 mod seats;
 mod senior;

@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::rpc::{Answer, Call};
+use super::{
+    rpc::{Answer, Call},
+    work::Work,
+};
 use crate::{
     api::{
         app::Api,
@@ -21,14 +24,11 @@ use crate::{
         events::broken,
         params,
         runs::{self, StartBody},
-        sessions::{SeatTaken, ttl},
-        worker::{ProgressBody, ResultBody},
+        sessions::{RenewBody, RenewedView, SeatTaken, ttl},
     },
     door::{Problem, codes},
-    engine::{
-        Caller, EngineError, EventView, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339,
-    },
-    protocol::{Json, RunId, SessionId, TaskId},
+    engine::{Caller, EngineError, EventView, Held, IdempotencyKey, WaitFor, rfc3339},
+    protocol::{Json, RunId, SessionId},
     token::Verb,
 };
 
@@ -129,48 +129,6 @@ struct Ack {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Accept {
-    task: String,
-    attempt: Option<u32>,
-}
-
-/// The part of a result that identifies its task; the rest is the body of the worker API.
-#[derive(Debug, Deserialize)]
-struct Which {
-    task: String,
-    attempt: Option<u32>,
-    idempotency_key: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Decline {
-    task: String,
-    attempt: Option<u32>,
-    reason: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Progress {
-    task: String,
-    attempt: Option<u32>,
-    text: Option<String>,
-    percent: Option<f64>,
-    data: Option<Json>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Escalate {
-    task: String,
-    attempt: Option<u32>,
-    question: String,
-    data: Option<Json>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct GetRun {
     run: String,
     wait: Option<String>,
@@ -209,12 +167,6 @@ struct Acquire {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Renew {
-    ttl: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Nothing {}
 
 impl Asking {
@@ -236,11 +188,26 @@ impl Asking {
     async fn serve(&self, method: &str) -> Result<Json, Problem> {
         match method {
             "ack" => self.ack().await,
-            "task/accept" => self.accept().await,
-            "task/result" => self.result().await,
-            "task/decline" => self.decline().await,
-            "task/progress" => self.progress().await,
-            "task/escalate" => self.escalate().await,
+            "task/accept" => {
+                let deadline = self.work().accept().await?;
+                Ok(json(&serde_json::json!({ "deadline": deadline })))
+            }
+            "task/result" => {
+                let first = self.work().report(None).await?;
+                Ok(json(&serde_json::json!({ "accepted": true, "repeated": !first })))
+            }
+            "task/decline" => {
+                self.work().decline().await?;
+                Ok(json(&serde_json::json!({ "declined": true })))
+            }
+            "task/progress" => {
+                self.work().progress().await?;
+                Ok(Json::from_trusted("{}"))
+            }
+            "task/escalate" => {
+                self.work().escalate().await?;
+                Ok(json(&serde_json::json!({ "waiting": true })))
+            }
             "tasks/list" => self.tasks().await,
             "run/start" => self.start().await,
             "run/get" => self.get().await,
@@ -259,14 +226,6 @@ impl Asking {
         self.caller.session.clone().ok_or_else(|| Problem::new(codes::WRONG_SEAT, detail))
     }
 
-    /// Returns the holder that reports on a task: this session, for its current or former attempt.
-    async fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
-        let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
-        let mut holder = self.api.engine.holder_of(&self.caller, task).await?;
-        holder.attempt = attempt.unwrap_or(holder.attempt);
-        Ok(holder)
-    }
-
     fn key(&self, key: Option<String>, route: &'static str) -> Option<IdempotencyKey> {
         let body = blake3::hash(self.params.as_str().as_bytes()).to_hex().to_string();
         Some(IdempotencyKey { route, key: key?, body })
@@ -278,48 +237,8 @@ impl Asking {
         Ok(json(&serde_json::json!({ "acked": seq })))
     }
 
-    async fn accept(&self) -> Result<Json, Problem> {
-        let Accept { task, attempt } = self.read()?;
-        let deadline = self.api.engine.accept(&self.holder(&task, attempt).await?).await?;
-        Ok(json(&serde_json::json!({ "deadline": deadline })))
-    }
-
-    async fn result(&self) -> Result<Json, Problem> {
-        let Which { task, attempt, idempotency_key } = self.read()?;
-        let (verdict, usage, effects) = self.read::<ResultBody>()?.into_parts()?;
-        let holder = self.holder(&task, attempt).await?;
-        let body = self.params.as_str();
-        let report = Report {
-            verdict,
-            usage,
-            effects,
-            body_hash: blake3::hash(body.as_bytes()).to_hex().to_string(),
-            body: body.to_owned(),
-            key: idempotency_key,
-        };
-        let first = self.api.engine.report(&holder, report).await?;
-        Ok(json(&serde_json::json!({ "accepted": true, "repeated": !first })))
-    }
-
-    async fn decline(&self) -> Result<Json, Problem> {
-        let Decline { task, attempt, reason } = self.read()?;
-        let reason = reason.unwrap_or_else(|| "no reason was given".to_owned());
-        self.api.engine.decline(&self.holder(&task, attempt).await?, reason).await?;
-        Ok(json(&serde_json::json!({ "declined": true })))
-    }
-
-    async fn progress(&self) -> Result<Json, Problem> {
-        let Progress { task, attempt, text, percent, data } = self.read()?;
-        let said = ProgressBody::new(text, percent, data)?;
-        self.api.engine.progress(&self.holder(&task, attempt).await?, json(&said)).await?;
-        Ok(Json::from_trusted("{}"))
-    }
-
-    async fn escalate(&self) -> Result<Json, Problem> {
-        let Escalate { task, attempt, question, data } = self.read()?;
-        let question = json(&serde_json::json!({ "question": question, "data": data }));
-        self.api.engine.escalate(&self.holder(&task, attempt).await?, question).await?;
-        Ok(json(&serde_json::json!({ "waiting": true })))
+    fn work(&self) -> Work<'_> {
+        Work { api: &self.api, caller: self.caller.clone(), params: self.params.as_str() }
     }
 
     async fn tasks(&self) -> Result<Json, Problem> {
@@ -439,10 +358,10 @@ impl Asking {
     }
 
     async fn renew(&self) -> Result<(Json, String), Problem> {
-        let Renew { ttl: asked } = self.read()?;
+        let RenewBody { ttl: asked } = self.read()?;
         let renewed = self.api.engine.renew_session(&self.caller, ttl(asked.as_deref())?).await?;
         let expires_at = rfc3339(renewed.expires_ms);
-        let view = serde_json::json!({ "token": renewed.token, "expires_at": expires_at });
+        let view = RenewedView { token: renewed.token.clone(), expires_at };
         Ok((json(&view), renewed.token))
     }
 }

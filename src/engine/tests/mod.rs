@@ -99,7 +99,7 @@ impl Bench {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
-        let sessions = Arc::new(crate::session::Hub::default());
+        let sessions = Arc::new(crate::session::Hub::new(clock.clone()));
         let bundles = dir.path().join("bundles");
         let registry = Builtin {
             lua: lua_calls(tasks.clone()),

@@ -138,3 +138,31 @@ async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
         "{view:?}"
     );
 }
+
+#[tokio::test]
+async fn a_session_that_polls_counts_as_connected_for_ninety_seconds_after_each_call() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session().await;
+    let connected =
+        async || bench.engine.session(&bench.admin(), &session).await.unwrap().connected;
+    assert!(!connected().await);
+    let run = bench.start(ASKS, "null").await;
+    let poll = bench.engine.poll(&caller, &session, None, 1, std::future::pending());
+    assert_eq!(tokio::time::timeout(PATIENCE, poll).await.unwrap().unwrap().last, 1);
+    bench.clock.advance(Duration::from_secs(89));
+    assert!(connected().await);
+    bench.engine.speaker(&caller, &session).await.unwrap();
+    bench.clock.advance(Duration::from_secs(89));
+    assert!(connected().await);
+    bench.clock.advance(Duration::from_secs(1));
+    assert!(!connected().await, "its client is gone");
+    let view = bench.waiting(run, "task").await;
+    let on = &view.waiting_on[0];
+    assert!(on.what.ends_with(&format!("session {session}, which is not connected")), "{on:?}");
+    let again = bench.engine.poll(&caller, &session, None, 1, std::future::pending());
+    let again = tokio::time::timeout(PATIENCE, again).await.unwrap().unwrap();
+    assert_eq!(again.frames.len(), 1, "the task is still with it");
+    let link = bench.engine.connect(&caller, &session, None).await.unwrap();
+    bench.engine.disconnect(&link);
+    assert!(!connected().await, "the end of a socket counts at once");
+}

@@ -7,19 +7,43 @@ use crate::engine::{
     Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
     inbox::seats::wrong_seat,
     rfc3339,
-    shared::message::{ControlAsk, WorkerAsk},
+    shared::{
+        message::{ControlAsk, WorkerAsk},
+        verified::denied,
+    },
     view,
 };
 use crate::{
     operator::{Prompt, Ticket, joined},
     protocol::{Json, RunId, SessionId, TaskId},
-    session::Link,
+    session::{End, Hub, Link},
     store::{Header, TaskRow},
     token::{AttemptId, Handle, Need, Verb},
 };
 
 /// The maximum length of the reason of a decline, in bytes.
 const REASON_BYTES: usize = 4_096;
+
+/// The frames of one poll.
+#[derive(Debug)]
+pub struct Polled {
+    /// The frames as text, the oldest first.
+    pub frames: Vec<String>,
+    /// The number of the last one: the next poll acknowledges up to it.
+    pub last: u64,
+}
+
+/// The connection of a poll, which ends with it.
+struct Polling {
+    sessions: Arc<Hub>,
+    link: Arc<Link>,
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        self.sessions.end_poll(&self.link);
+    }
+}
 
 impl Engine {
     /// Connects to the session of a caller; an earlier connection is closed. Everything up to
@@ -53,6 +77,87 @@ impl Engine {
         let shared = self.shared();
         let frame = shared.sessions.next(link)?;
         Some(frame.wire(&shared.handles, shared.clock.now_ms()))
+    }
+
+    /// Returns up to `most` of the next frames of the caller's session, and waits for the first one
+    /// until `patience` is over. Everything up to `seen` counts as acknowledged. A newer poll or
+    /// socket ends this one.
+    ///
+    /// # Errors
+    /// Fails when the caller's token is not for the session, `seen` was never sent, or a newer
+    /// connection took over.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: frames stay until they are acknowledged.
+    pub async fn poll(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+        seen: Option<u64>,
+        most: usize,
+        patience: impl Future<Output = ()>,
+    ) -> Result<Polled, EngineError> {
+        let link = self.connect(caller, session, seen).await?;
+        let shared = self.shared();
+        let polling = Polling { sessions: Arc::clone(&shared.sessions), link };
+        let link = &polling.link;
+        shared.sessions.drop_over(session);
+        tokio::pin!(patience);
+        let mut frames = Vec::new();
+        loop {
+            if let Some(end) = link.ended() {
+                return Err(ended(session, end));
+            }
+            while frames.len() < most
+                && let Some(frame) = shared.sessions.next_polled(link)
+            {
+                frames.push(frame.wire(&shared.handles, shared.clock.now_ms()));
+            }
+            if !frames.is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = link.woken() => {}
+                () = &mut patience => break,
+            }
+        }
+        Ok(Polled { frames, last: link.sent() })
+    }
+
+    /// Returns the session as a caller, for a call without a socket: for its own token, and for the
+    /// token that opened it. The session counts as connected for a while.
+    ///
+    /// # Errors
+    /// Fails when the session is not open, or the caller's token is another one.
+    pub async fn speaker(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+    ) -> Result<Caller, EngineError> {
+        let own = caller.session.as_ref() == Some(session);
+        let speaker = if own { caller.clone() } else { self.opened_by(caller, session).await? };
+        self.shared().sessions.touch(session);
+        Ok(speaker)
+    }
+
+    /// Returns a session as a caller, if it was opened with the caller's token.
+    async fn opened_by(&self, caller: &Caller, session: &SessionId) -> Result<Caller, EngineError> {
+        let foreign = || {
+            let help = "use its own token, or the one that opened it";
+            wrong_seat(format!("work for session {session}: {help}"))
+        };
+        let looks = self.shared().sessions.looks(session).ok_or_else(foreign)?;
+        let claims = self.stored_claims(looks.row.jti).await?;
+        let expires_ms = claims.exp.saturating_mul(1_000);
+        if claims.parent.as_ref() != Some(&caller.jti) {
+            return Err(foreign());
+        }
+        if expires_ms <= self.shared().clock.now_ms() {
+            return Err(denied(format!("session {session} has expired; open another")));
+        }
+        let grant = claims.grant();
+        let session = Some(session.clone());
+        Ok(Caller { subject: claims.sub, grant, jti: claims.jti, expires_ms, session })
     }
 
     /// Acknowledges every frame up to a number: the tasks in them are delivered.
@@ -195,6 +300,21 @@ impl Engine {
             handle: Handle::mint(&self.shared().handles, &of).expose(),
             worker,
             system,
+        }
+    }
+}
+
+/// Returns the reason why a poll has no answer.
+fn ended(session: &SessionId, end: &End) -> EngineError {
+    let reason = end.reason();
+    match end {
+        End::Replaced => EngineError::Conflict {
+            code: "replaced",
+            message: format!("poll session {session}: {reason}"),
+        },
+        End::Revoked | End::Expired => denied(reason.to_owned()),
+        End::Closed(_) | End::Slow | End::Silent | End::Broken(..) | End::Stopping => {
+            EngineError::NotFound { what: "open session", id: session.to_string() }
         }
     }
 }

@@ -214,7 +214,7 @@ impl Engine {
         Ok(Opened { session: row.id.into(), token, expires_ms: row.expires_ms })
     }
 
-    async fn stored_claims(&self, jti: String) -> Result<Claims, EngineError> {
+    pub(crate) async fn stored_claims(&self, jti: String) -> Result<Claims, EngineError> {
         let missing = EngineError::NotFound { what: "token", id: jti.clone() };
         let row = self.read(move |store| store.token(&jti)).await?.ok_or(missing)?;
         Ok(serde_json::from_str(&row.claims).expect("stored claims were written by this program"))

@@ -1,0 +1,118 @@
+//! The connections of sessions: sockets, and the polls of clients that have none.
+//!
+//! A session has one connection at a time: a newer one replaces it. A poll is a connection that
+//! lasts for one request, so a session also counts as connected for a while after it.
+
+use std::sync::Arc;
+
+use super::{End, Frame, Hub, Link, Method, SessionError};
+use crate::protocol::SessionId;
+
+/// The time after a poll, or another call without a socket, for which a session counts as
+/// connected.
+const POLL_GRACE_MS: u64 = 90_000;
+
+impl Hub {
+    /// Attaches a connection to a session. An earlier connection is ended.
+    ///
+    /// Sending continues after frame `seen`, or after the last acknowledged frame, whichever is
+    /// later.
+    ///
+    /// # Errors
+    /// Fails when the session is not open, or `seen` is greater than its last frame number.
+    pub fn connect(
+        &self,
+        session: &SessionId,
+        seen: Option<u64>,
+    ) -> Result<Arc<Link>, SessionError> {
+        let mut inner = self.lock();
+        let mailbox = inner.mailbox(session)?;
+        let last = mailbox.row.last_seq;
+        if let Some(seq) = seen.filter(|seq| *seq > last) {
+            return Err(SessionError::Ahead { seq, last });
+        }
+        mailbox.links += 1;
+        mailbox.polled_until_ms = 0;
+        let sent = seen.unwrap_or(0).max(mailbox.row.acked_seq);
+        let link = Arc::new(Link::new(session.clone(), mailbox.links, sent));
+        link.wake();
+        if let Some(old) = mailbox.link.replace(Arc::clone(&link)) {
+            old.end(End::Replaced);
+        }
+        Ok(link)
+    }
+
+    /// Detaches a connection, unless a newer one has replaced it.
+    pub fn disconnect(&self, link: &Link) {
+        self.detach(link, 0);
+    }
+
+    /// Detaches a poll in the same way. The session counts as connected for a while after it.
+    pub fn end_poll(&self, link: &Link) {
+        self.detach(link, self.clock.steady_ms() + POLL_GRACE_MS);
+    }
+
+    fn detach(&self, link: &Link, until_ms: u64) {
+        let mut inner = self.lock();
+        if let Ok(mailbox) = inner.mailbox(link.session())
+            && mailbox.link.as_ref().is_some_and(|own| own.number() == link.number())
+        {
+            mailbox.link = None;
+            mailbox.polled_until_ms = until_ms;
+        }
+    }
+
+    /// Records a call of a client that has no socket: the session counts as connected for a while.
+    pub fn touch(&self, session: &SessionId) {
+        let until_ms = self.clock.steady_ms() + POLL_GRACE_MS;
+        if let Ok(mailbox) = self.lock().mailbox(session)
+            && mailbox.link.is_none()
+        {
+            mailbox.polled_until_ms = until_ms;
+        }
+    }
+
+    /// Returns the next frame for a connection and marks it as sent.
+    pub fn next(&self, link: &Link) -> Option<Frame> {
+        let mut inner = self.lock();
+        let mailbox = inner.mailbox(link.session()).ok()?;
+        if mailbox.link.as_ref().is_none_or(|own| own.number() != link.number()) {
+            return None;
+        }
+        let frame = mailbox.after(link.sent())?.clone();
+        link.mark_sent(frame.seq);
+        Some(frame)
+    }
+
+    /// Returns the next frame for a poll and marks it as sent. Spawns of attempts that are over are
+    /// left out.
+    pub fn next_polled(&self, link: &Link) -> Option<Frame> {
+        loop {
+            let frame = self.next(link)?;
+            if frame.note.method != Method::Spawn || self.is_held(link.session(), &frame) {
+                return Some(frame);
+            }
+        }
+    }
+
+    /// Acknowledges the oldest frames, as far as they are spawns of attempts that are over: a
+    /// client that polls need not do that itself.
+    pub fn drop_over(&self, session: &SessionId) {
+        let seen = {
+            let mut inner = self.lock();
+            let Ok(mailbox) = inner.mailbox(session) else { return };
+            let over = mailbox.unacked.iter().take_while(|frame| {
+                frame.note.method == Method::Spawn && !mailbox.held.contains_key(&frame.note.ticket)
+            });
+            over.last().map(|frame| frame.seq)
+        };
+        if let Some(seq) = seen {
+            self.acknowledge(session, seq);
+        }
+    }
+
+    fn is_held(&self, session: &SessionId, frame: &Frame) -> bool {
+        let mut inner = self.lock();
+        inner.mailbox(session).is_ok_and(|it| it.held.contains_key(&frame.note.ticket))
+    }
+}

@@ -1,0 +1,259 @@
+//! A session without a socket: polls and requests, with the promises of the WebSocket.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Opened, blueprint, open},
+    support::{Daemon, Shell, eventually, refusal, schema::check_frame, send, when},
+};
+
+/// Three tasks at once.
+const THREE: &str = r#"return ctx:map({ 1, 2, 3 }, function(i)
+    return ctx:run("coder", { n = i }) end)"#;
+/// One task.
+const ONE: &str = r#"return ctx:run("coder", {})"#;
+
+impl Opened {
+    fn at(&self, daemon: &Daemon, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http(daemon, method, &format!("/v1/sessions/{}/{path}", self.id))
+    }
+
+    fn call(&self, daemon: &Daemon, name: &str, body: Value) -> reqwest::RequestBuilder {
+        self.at(daemon, Method::POST, name).json(&body)
+    }
+
+    /// The frames of a poll, and what the next one acknowledges.
+    async fn poll(&self, daemon: &Daemon, query: &str) -> (Vec<Value>, u64) {
+        let (status, view) = send(self.at(daemon, Method::POST, &format!("next?{query}"))).await;
+        assert_eq!(status, 200, "{view}");
+        let items = view["items"].as_array().unwrap().clone();
+        for frame in &items {
+            check_frame(frame);
+        }
+        (items, view["after"].as_u64().unwrap())
+    }
+
+    /// The next frame, which comes.
+    async fn frame(&self, daemon: &Daemon, query: &str) -> Value {
+        let (mut frames, after) = self.poll(daemon, &format!("wait=60s&{query}")).await;
+        let frame = frames.pop().expect("a frame comes in time");
+        assert!(frames.is_empty(), "one is the default");
+        assert_eq!(frame["seq"], after);
+        frame
+    }
+
+    async fn report(&self, daemon: &Daemon, frame: &Value, output: Value) -> Value {
+        let body = json!({"task": frame["params"]["task"], "output": output});
+        let (status, view) = send(self.call(daemon, "report", body)).await;
+        assert_eq!(status, 200, "{view}");
+        view
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_done_without_a_socket() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    assert_eq!(session.poll(&daemon, "").await, (vec![], 0), "it does not wait unless asked");
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let spawn = session.frame(&daemon, "").await;
+    assert_eq!((&spawn["method"], &spawn["seq"]), (&json!("task/spawn"), &json!(1)));
+    let task = &spawn["params"]["task"];
+    let (status, view) = send(session.call(&daemon, "accept", json!({"task": task}))).await;
+    assert_eq!((status, &view), (200, &json!({"deadline": null})));
+    let half = json!({"task": task, "text": "half", "percent": 50});
+    assert_eq!(send(session.call(&daemon, "progress", half)).await.0, 204);
+    let tasks = send(session.at(&daemon, Method::GET, "tasks")).await.1;
+    assert_eq!(&tasks["items"][0]["id"], task, "{tasks}");
+    assert_eq!(session.report(&daemon, &spawn, json!(7)).await["repeated"], false);
+    assert_eq!(session.report(&daemon, &spawn, json!(7)).await["repeated"], true);
+    let other = json!({"task": task, "output": 8});
+    assert_eq!(refusal(session.call(&daemon, "report", other)).await.1, "already_accepted");
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+    assert_eq!(session.poll(&daemon, "after=1").await, (vec![], 1));
+}
+
+#[tokio::test]
+async fn what_was_not_acknowledged_comes_again_and_what_is_over_does_not() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(THREE), json!({})).await;
+    let mut all = Vec::new();
+    for after in ["", "after=1", "after=2"] {
+        let frame = session.frame(&daemon, after).await;
+        assert_eq!(session.frame(&daemon, after).await, frame, "it comes again, as it was");
+        all.push(frame);
+    }
+    let unacked = session.poll(&daemon, "max=100").await.0;
+    assert_eq!(unacked, all[2..], "two are acknowledged");
+    for frame in &all {
+        session.report(&daemon, frame, json!(1)).await;
+    }
+    daemon.ended(&run).await;
+    // A client that never acknowledges is not sent what it has done.
+    eventually("the end of the frame", async || {
+        let left = session.poll(&daemon, "").await.0;
+        when(left.is_empty(), format!("{left:?}"))
+    })
+    .await;
+    let (status, view) = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await;
+    assert_eq!((status, &view["unacknowledged"]), (200, &json!(0)), "{view}");
+    let ahead = refusal(session.at(&daemon, Method::POST, "next?after=99")).await;
+    assert_eq!(ahead, (409, "seq_ahead".to_owned()));
+}
+
+#[tokio::test]
+async fn a_newer_poll_or_socket_wins() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let poll = || {
+        let request = session.at(&daemon, Method::POST, "next?wait=60s");
+        tokio::spawn(refusal(request))
+    };
+    let connected = async || {
+        eventually("the poll", async || {
+            let view = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await.1;
+            when(view["connected"] == true, view)
+        })
+        .await;
+    };
+    let first = poll();
+    connected().await;
+    // The second may arrive before the first one; exactly one is refused.
+    let second = session.at(&daemon, Method::POST, "next?wait=60s");
+    let second = tokio::spawn(send(second));
+    let (status, code) = tokio::select! {
+        first = first => first.unwrap(),
+        second = second => {
+            let (status, view) = second.unwrap();
+            (status, view["code"].as_str().unwrap().to_owned())
+        }
+    };
+    assert_eq!((status, code.as_str()), (409, "replaced"));
+    let mut socket = session.connect(&daemon).await;
+    assert_eq!(session.poll(&daemon, "").await.0, [] as [Value; 0]);
+    assert_eq!(socket.end().await.0, 4000, "a poll is a newer connection as well");
+}
+
+#[tokio::test]
+async fn nothing_is_lost_when_the_daemon_is_killed_between_a_poll_and_its_report() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(THREE), json!({})).await;
+    let mut all: Vec<Value> = Vec::new();
+    while all.len() < 3 {
+        all = session.poll(&daemon, "wait=60s&max=3").await.0;
+    }
+    session.report(&daemon, &all[0], json!("one")).await;
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    let mut left = session.poll(&daemon, "max=3").await.0;
+    // What was done is over: a cancel may say so.
+    left.retain(|frame| frame["method"] == "task/spawn" && frame["seq"] != 1);
+    assert_eq!(left, all[1..], "the same numbers and handles");
+    assert_eq!(session.report(&daemon, &all[0], json!("one")).await["repeated"], true);
+    session.report(&daemon, &all[1], json!("two")).await;
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    session.report(&daemon, &all[2], json!("three")).await;
+    assert_eq!(daemon.ended(&run).await["output"], json!(["one", "two", "three"]));
+    assert_eq!(session.poll(&daemon, "after=3").await.0, [] as [Value; 0]);
+}
+
+#[tokio::test]
+async fn a_declined_task_comes_anew_and_a_question_is_answered() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let first = session.frame(&daemon, "").await;
+    let task = first["params"]["task"].clone();
+    let no = json!({"task": task, "reason": "busy"});
+    assert_eq!(send(session.call(&daemon, "decline", no)).await.0, 204);
+    let second = session.frame(&daemon, "after=1").await;
+    assert_eq!((&second["params"]["task"], &second["params"]["attempt"]), (&task, &json!(2)));
+    let asks = json!({"task": task, "question": "Which?"});
+    assert_eq!(send(session.call(&daemon, "escalate", asks.clone())).await.0, 204);
+    assert_eq!(refusal(session.call(&daemon, "escalate", asks)).await.1, "question_open");
+    let advice = format!("/v1/tasks/{}/advice", task.as_str().unwrap());
+    assert_eq!(send(daemon.post(&advice, &json!({"answer": "this"}))).await.0, 200);
+    let answer = session.frame(&daemon, "after=2").await;
+    assert_eq!(answer["method"], "task/answer", "{answer}");
+    assert_eq!(answer["params"]["answer"], "this");
+    session.report(&daemon, &second, json!(2)).await;
+    assert_eq!(daemon.ended(&run).await["output"], 2);
+}
+
+#[tokio::test]
+async fn a_session_that_lost_its_seat_is_fenced_and_sent_the_cancel() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let spawn = session.frame(&daemon, "").await;
+    session.poll(&daemon, "after=1").await;
+    let other = open(&daemon).await;
+    let seat = format!("/v1/runs/{run}/seats/main-ai");
+    assert_eq!(send(daemon.post(&seat, &json!({"session": other.id}))).await.0, 200);
+    let cancel = session.frame(&daemon, "after=1").await;
+    assert_eq!(cancel["method"], "task/cancel", "{cancel}");
+    let late = json!({"task": spawn["params"]["task"], "output": 1});
+    assert_eq!(refusal(session.call(&daemon, "report", late)).await.1, "fenced");
+    let spawn = other.frame(&daemon, "").await;
+    other.report(&daemon, &spawn, json!(2)).await;
+    assert_eq!(daemon.ended(&run).await["output"], 2);
+}
+
+#[tokio::test]
+async fn a_session_is_used_with_its_own_token_and_for_its_own_tasks() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (session, other) = (open(&daemon).await, open(&daemon).await);
+    let body = json!({"source": blueprint(ONE), "seats": {"main-ai": session.id}});
+    assert_eq!(send(daemon.post("/v1/runs", &body)).await.0, 201);
+    let spawn = session.frame(&daemon, "").await;
+    let theirs = json!({"task": spawn["params"]["task"], "output": 1});
+    assert_eq!(refusal(other.call(&daemon, "report", theirs.clone())).await.1, "foreign_task");
+    let minted = send(daemon.post("/v1/tokens", &json!({"role": "operator", "ttl": "1h"}))).await.1;
+    let stranger = minted["token"].as_str().unwrap().to_owned();
+    for (token, path) in [(&other.token, "next"), (&stranger, "next"), (&other.token, "report")] {
+        let path = format!("/v1/sessions/{}/{path}", session.id);
+        let request = daemon.with(token, Method::POST, &path).json(&theirs);
+        assert_eq!(refusal(request).await, (409, "wrong_seat".to_owned()), "{path}");
+    }
+    // The token that opened it speaks for it: it could use the session's own as well.
+    let path = format!("/v1/sessions/{}/next", session.id);
+    let again = send(daemon.post(&path, &json!({}))).await.1;
+    assert_eq!(again["items"][0], spawn);
+    for (query, code) in [("max=0", "bad_query"), ("max=101", "bad_query"), ("wait=x", "bad_query")]
+    {
+        let request = session.at(&daemon, Method::POST, &format!("next?{query}"));
+        assert_eq!(refusal(request).await.1, code, "{query}");
+    }
+    let (status, renewed) = send(session.call(&daemon, "renew", json!({"ttl": "2h"}))).await;
+    assert_eq!(status, 200, "{renewed}");
+    let token = renewed["token"].as_str().unwrap();
+    let path = format!("/v1/sessions/{}/tasks", session.id);
+    let tasks = send(daemon.with(token, Method::GET, &path)).await.1;
+    assert_eq!(tasks["items"].as_array().unwrap().len(), 1, "{tasks}");
+    session.report(&daemon, &spawn, json!(1)).await;
+    let gone = session.at(&daemon, Method::POST, "next?after=1&wait=60s");
+    let gone = tokio::spawn(refusal(gone));
+    eventually("the poll", async || {
+        let view = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await.1;
+        when(view["connected"] == true, view)
+    })
+    .await;
+    let closed = daemon.delete(&format!("/v1/sessions/{}", session.id));
+    assert_eq!(send(closed).await.0, 204);
+    // The poll may have begun only after the session was closed.
+    assert!(matches!(gone.await.unwrap().0, 401 | 404));
+}
