@@ -29,7 +29,7 @@ use crate::{
         view,
     },
     fault::{self, Break},
-    journal::{Outcome, Usage},
+    journal::Outcome,
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Code, Effect, Failure, Json, failure::kind, fold::fold},
