@@ -345,9 +345,7 @@ impl Engine {
         verb: Verb,
         ask: WorkerAsk,
     ) -> Result<T, EngineError> {
-        if let Some(grant) = &holder.grant {
-            grant.check(verb, &[])?;
-        }
+        holder.check(verb)?;
         let holder = holder.clone();
         self.answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply })).await
     }
