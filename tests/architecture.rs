@@ -108,6 +108,9 @@ impl<'a> Source<'a> {
         if rank.is_none() && !matches!(room, "lib" | "main") {
             say(1, format!("the room {room} has no place in the order"));
         }
+        if self.path.ends_with("mod.rs") {
+            say(1, "a module is `x.rs` beside its folder `x/`, not `x/mod.rs`".to_owned());
+        }
         for (line, used) in self.rooms_used() {
             match (rank, ORDER.iter().position(|it| *it == used)) {
                 (Some(own), Some(other)) if other > own => {
@@ -280,10 +283,10 @@ fn the_data_of_a_run_knows_nothing_of_what_changes_it() {
 #[test]
 fn a_circle_of_files_is_found_and_a_name_that_is_passed_on_is_none() {
     let mut room = Room::new("engine");
-    room.add("engine/mod.rs", "mod a;\nmod b;\npub use a::{A, B};\n");
+    room.add("engine.rs", "mod a;\nmod b;\npub use a::{A, B};\n");
     room.add("engine/a.rs", "use super::B;\npub struct A;\n");
     room.add("engine/b.rs", "use crate::{\n    flow,\n    engine::{A, c::C},\n};\n");
-    room.add("engine/c/mod.rs", "pub use d::C;\nmod d;\n");
+    room.add("engine/c.rs", "pub use d::C;\nmod d;\n");
     room.add("engine/c/d.rs", "// use crate::engine::b\npub struct C;\n");
     assert_eq!(room.circles(), [[""; 0]; 0]);
     room.add("engine/c/d.rs", "fn f() { super::super::b::g() }\n");
@@ -326,7 +329,7 @@ fn a_library_outside_its_room_is_found() {
 fn a_pure_room_with_a_runtime_or_a_file_is_found() {
     assert_eq!(complaints("flow/op.rs", "use tokio::sync::mpsc;").len(), 1);
     assert_eq!(complaints("token/keys.rs", "std::fs::read(path)").len(), 1);
-    assert_eq!(complaints("store/mod.rs", "std::fs::read(path)"), [""; 0]);
+    assert_eq!(complaints("store.rs", "std::fs::read(path)"), [""; 0]);
 }
 
 #[test]
@@ -339,4 +342,5 @@ fn what_is_unsafe_unfinished_or_too_long_is_found() {
     assert_eq!(complaints("api/a.rs", &long).len(), 1);
     assert_eq!(complaints("api/a.rs", &format!("#[cfg(test)]\n{long}")), [""; 0]);
     assert_eq!(complaints("attic/a.rs", "").len(), 1);
+    assert_eq!(complaints("api/mod.rs", "").len(), 1);
 }

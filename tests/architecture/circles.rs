@@ -1,7 +1,8 @@
 //! Circles of files within a room, as `use` lines and paths show them.
 //!
-//! A room is a directory of `src/`, with all that lies below it. A name that a `mod.rs` passes on
-//! counts as a use of the file that defines it; what a `mod.rs` only passes on is no use of its own.
+//! A room is a file of `src/`, with all that lies in the directory of its name. A name that a file
+//! passes on from the files below it counts as a use of the file that defines it; what it only
+//! passes on is no use of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +17,6 @@ pub struct Room {
 
 struct File {
     code: String,
-    /// A `mod.rs`, or the room's own root file.
-    is_root: bool,
     /// Where the names that it passes on come from.
     passes_on: BTreeMap<String, Vec<String>>,
 }
@@ -29,12 +28,8 @@ impl Room {
 
     /// Adds a file by its path below `src/`.
     pub fn add(&mut self, path: &str, text: &str) {
-        let mut module: Module =
+        let module: Module =
             path.trim_end_matches(".rs").split('/').skip(1).map(str::to_owned).collect();
-        let is_root = module.last().is_none_or(|last| last == "mod");
-        if module.last().is_some_and(|last| last == "mod") {
-            module.pop();
-        }
         let code = code_of(text);
         let mut passes_on = BTreeMap::new();
         for (_, path) in uses(&code).into_iter().filter(|(is_public, _)| *is_public) {
@@ -42,7 +37,7 @@ impl Room {
                 passes_on.insert(last.clone(), path.clone());
             }
         }
-        self.files.insert(module, File { code, is_root, passes_on });
+        self.files.insert(module, File { code, passes_on });
     }
 
     /// Which file uses which, as `a::b` and `c`.
@@ -87,8 +82,11 @@ impl Room {
 
     fn used_by(&self, module: &Module, file: &File) -> BTreeSet<&Module> {
         let uses = uses(&file.code).into_iter();
-        // What a `mod.rs` passes on is no use of its own.
-        let uses = uses.filter(|(is_public, _)| !(*is_public && file.is_root));
+        let is_parent = self.files.keys().any(|it| it.starts_with(module) && it != module);
+        let is_used = |path: &[String]| path.last().is_some_and(|it| is_used(&file.code, it));
+        // What a parent only passes on is no use of its own; nor is what a room exports.
+        let is_export = |path: &[String]| module.is_empty() || is_parent && !is_used(path);
+        let uses = uses.filter(|(is_public, path)| !(*is_public && is_export(path)));
         let paths = uses.map(|(_, path)| path).chain(inline(&file.code));
         paths
             .filter_map(|path| self.defined_in(module, &path, 0))
@@ -140,6 +138,16 @@ impl Room {
 fn code_of(text: &str) -> String {
     let lines = text.lines().take_while(|line| *line != "#[cfg(test)]");
     lines.map(|line| format!("{}\n", line.split("//").next().unwrap_or_default())).collect()
+}
+
+/// Whether a name stands in the code more often than in the `use` line that passes it on.
+fn is_used(code: &str, name: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    let is_word = |at: usize| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        !before.ends_with(part) && !after.starts_with(part)
+    };
+    name != "*" && code.match_indices(name).filter(|(at, _)| is_word(*at)).count() > 1
 }
 
 /// Every path of the `use` lines, and whether it is passed on.

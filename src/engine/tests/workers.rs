@@ -81,6 +81,68 @@ async fn effects_are_applied_with_the_accepted_result_and_never_with_a_refused_o
 }
 
 #[tokio::test]
+async fn a_result_after_a_refused_one_passes_the_layers_as_well() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.redact { patterns = { "sk-[a-z]+" } } },
+        agents = { q = { operator = "queue", queue = "q", output = s.object { say = s.string } } },
+        flow = function(ctx) return ctx:run("q") end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let secret = r#"{"say":"sk-abc"}"#;
+    let effect = serde_json::json!({
+        "type": "write_memory", "scope": { "workflow": run.to_string() }, "key": "", "value": 5,
+    });
+    let refused = Report { effects: vec![effect], ..report(secret) };
+    assert_eq!(bench.engine.report(&holder, refused).await.unwrap_err().code(), "invalid_result");
+    assert!(bench.report(&leased.handle, secret).await.unwrap());
+    let output = bench.ended(run).await.output.unwrap();
+    assert_eq!(output.as_str(), r#"{"say":"[redacted]"}"#);
+}
+
+/// Lets an attempt call one operator alone.
+struct Narrows;
+
+#[async_trait::async_trait]
+impl crate::middleware::DispatchLayer for Narrows {
+    fn name(&self) -> &str {
+        "narrows"
+    }
+
+    async fn dispatch(
+        &self,
+        mut dispatch: crate::middleware::Dispatch,
+        next: crate::middleware::Next<'_>,
+    ) -> Result<crate::middleware::Dispatched, crate::protocol::Failure> {
+        dispatch.config.allowed_operators = Some(vec!["echo".to_owned()]);
+        next.run(dispatch).await
+    }
+}
+
+#[tokio::test]
+async fn a_reported_result_is_left_only_to_operators_that_the_layers_allow() {
+    let mut middleware = Middleware::default();
+    middleware.code.dispatch = crate::middleware::DispatchStack::builder().guard(Narrows).build();
+    let bench = Bench::open_layered(&Coded::default(), middleware);
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q") end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let to = |operator: &str| {
+        let input = serde_json::json!({ "message": "on", "trigger": "task" });
+        let effect = serde_json::json!({
+            "type": "delegate", "operator": operator, "input": input,
+        });
+        Report { effects: vec![effect], ..report("1") }
+    };
+    let refused = bench.engine.report(&holder, to("human")).await.unwrap_err();
+    assert!(refused.to_string().contains("none of the operators"), "{refused}");
+    assert!(bench.engine.report(&holder, to("echo")).await.unwrap());
+    bench.ended(run).await;
+}
+
+#[tokio::test]
 async fn a_workers_file_is_published_with_its_result() {
     let bench = Bench::new();
     let run = bench.start(ASKS, "null").await;

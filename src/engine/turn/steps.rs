@@ -144,9 +144,9 @@ fn end_step(
         additions.put("allowed", allowed);
     }
     if let Outcome::Canceled(reason) = &outcome {
-        // Nobody goes by what the layers say of it; they hear of it.
+        // Layers are notified, but their answer is ignored.
         let canceled = Failure::new(kind::CANCELED, reason.clone());
-        drop(settle::settle_attempt(turn, number, Err(Box::new(canceled.into()))));
+        drop(settle::settle(turn, number, Err(Box::new(canceled.into()))));
     }
     if let Some(open) = turn.run.open.remove(number) {
         let reason = match &outcome {
@@ -170,7 +170,6 @@ pub(crate) fn finish_step(
 ) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (key, whole) = (step.scheduled.key.clone(), step.scheduled.whole());
-    let outcome = settle::settle_outcome(turn, number, outcome);
     let allowed = narrowed(turn.run, number);
     end_step(turn, number, outcome.clone(), effects, usage);
     if let Some(driver) = whole.and_then(|whole| turn.run.driver_mut(whole)) {

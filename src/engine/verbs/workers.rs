@@ -179,6 +179,7 @@ impl Engine {
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
+            self.shared().hub.note_worker(queue, self.shared().clock.now_ms());
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.shared().tasks.stopping();
@@ -344,9 +345,7 @@ impl Engine {
         verb: Verb,
         ask: WorkerAsk,
     ) -> Result<T, EngineError> {
-        if let Some(grant) = &holder.grant {
-            grant.check(verb, &[])?;
-        }
+        holder.check(verb)?;
         let holder = holder.clone();
         self.answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply })).await
     }
