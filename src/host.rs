@@ -83,6 +83,9 @@ pub struct HostConfig {
     pub store: Options,
     /// Access to the HTTP API, and its limits.
     pub door: DoorConfig,
+    /// The order in which others take over the tasks of a delegate, or of the holder of a seat, whose
+    /// session is closed. If empty, the tasks wait.
+    pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
     /// Secrets, and named environments.
@@ -115,6 +118,7 @@ impl HostConfig {
             effects: CustomEffects::default(),
             store: Options::default(),
             door: DoorConfig::default(),
+            fallback: Vec::new(),
             operators: Declared::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
@@ -198,7 +202,7 @@ impl Host {
         fault::point("host.keys");
 
         let hub = Arc::new(QueueHub::default());
-        let sessions = Arc::new(session::Hub::default());
+        let sessions = Arc::new(session::Hub::default().falling_back(&config.fallback));
         let environments = Arc::new(environments(&config));
         // This must come before anything runs: what exists now belongs to a host that was killed.
         environments.sweep();

@@ -6,7 +6,7 @@ use crate::engine::{RunView, SessionWait, Subject, WaitingOn};
 
 /// Returns the wait for a person: `ship (human)`, `signal "go"`.
 pub fn what(on: &WaitingOn) -> String {
-    let Subject { name, operator, question, session, run, scope, reason, .. } = &on.subject;
+    let Subject { name, operator, served, question, session, run, scope, reason, .. } = &on.subject;
     if let Some(reason) = reason {
         return reason.clone();
     }
@@ -25,6 +25,9 @@ pub fn what(on: &WaitingOn) -> String {
                 Some(question) => format!("a senior's answer to {name}: {question}"),
                 None => format!("{name} ({})", operator.as_deref().unwrap_or_default()),
             };
+            if *served == Some(false) {
+                return format!("{what}, which no worker takes");
+            }
             match session {
                 Some(session) => format!("{what} for {}", holder(session)),
                 None => what,
@@ -130,6 +133,13 @@ mod tests {
                     "operator_kind": "queue", "labels": { "gpu": "true" } }),
                 "build (queue)",
                 Some("moonswarm worker --queue builds --label gpu=true -- <command>"),
+            ),
+            (
+                "task",
+                serde_json::json!({ "name": "build", "operator": "queue", "queue": "builds",
+                    "operator_kind": "queue", "served": false }),
+                "build (queue), which no worker takes",
+                Some("moonswarm worker --queue builds -- <command>"),
             ),
             (
                 "task",

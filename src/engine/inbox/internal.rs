@@ -27,7 +27,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         Internal::Wait(waiter) => {
             turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
             turn.run.waiters.push(waiter);
-            watchers::answer_waiters(turn.run);
+            watchers::answer_waiters(turn.run, turn.shared);
         }
         Internal::Subscribe(subscriber, reply) => {
             subscribe(turn, subscriber);

@@ -234,6 +234,9 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     }
     (row.lease_ms, row.graces) = (Some(lease_ms), 0);
     let row = row.clone();
+    if let Some(queue) = &row.queue {
+        turn.shared.hub.note_worker(queue, turn.now_ms);
+    }
     task.graces = 0;
     turn.run.pending.writes.push(Write::PutTask(row));
     turn.run.timers.remove(step, Due::Lease);

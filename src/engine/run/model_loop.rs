@@ -44,6 +44,12 @@ pub(crate) const APPROVE: &str = "approve";
 /// The name of a step in which a model summarizes.
 pub(crate) const COMPACT: &str = "compact";
 
+/// The name of a step that reads the conversation of a session.
+pub(crate) const RECALL: &str = "recall";
+
+/// The name of a step that writes the conversation of a session.
+pub(crate) const KEEP: &str = "keep";
+
 /// The name of a step that writes a turn to state.
 pub(crate) const FLUSH: &str = "flush";
 
@@ -79,6 +85,10 @@ impl OpenLoop {
             Begin::Flush { turn } => {
                 Work::State { scope: self.flush_scope.clone(), op: self.flush_op(*turn) }
             }
+            begin @ (Begin::Recall | Begin::Keep) => {
+                let (scope, op) = self.conversation_op(begin)?;
+                Work::State { scope: Some(scope), op }
+            }
             Begin::Refuse(_, failure) => Work::Refused(failure.clone()),
             Begin::Call(call) => match self.does(call) {
                 Some(Does::Task { .. }) => Work::Task,
@@ -100,6 +110,8 @@ impl OpenLoop {
             Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
             Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
             Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
+            Some(Begin::Recall) => kind == StepKind::Local && name == RECALL,
+            Some(Begin::Keep) => kind == StepKind::Local && name == KEEP,
             Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
             Some(Begin::List { server }) => kind == StepKind::Local && name == server,
             Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
@@ -160,6 +172,10 @@ impl Driver for OpenLoop {
     }
 
     fn replay(&mut self, events: &[Event]) {
+        if asked_without_recall(events) {
+            // Of an earlier release, whose loops had no conversations.
+            self.flow.forget_conversation();
+        }
         for event in events {
             match event {
                 Event::Began { key, kind, name } => {
@@ -183,4 +199,14 @@ impl Driver for OpenLoop {
     fn farewell(&self, _: bool) -> &'static str {
         "the loop that it belongs to has ended"
     }
+}
+
+/// Returns true if a loop asked its model without having read a conversation.
+fn asked_without_recall(events: &[Event]) -> bool {
+    let began = events.iter().find_map(|event| match event {
+        Event::Began { kind: StepKind::ModelCall, .. } => Some(true),
+        Event::Began { name, .. } if name == RECALL => Some(false),
+        _ => None,
+    });
+    began.unwrap_or_default()
 }

@@ -96,15 +96,13 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
     let ended = status.is_ended();
     let wake_at_ms = if ended { None } else { waiting::wake_at(turn.run, &turn.shared.clock) };
     let waiting_on = match status {
-        RunStatus::Waiting | RunStatus::Paused => {
-            waiting::describe(turn.run, status, &turn.shared.sessions, &turn.shared.clock)
-        }
+        RunStatus::Waiting | RunStatus::Paused => waiting::describe(turn.run, status, turn.shared),
         RunStatus::Running | RunStatus::Compensating
             if !turn.run.open.is_empty()
                 || turn.run.chain.paused().is_some()
                 || turn.run.account.parked =>
         {
-            waiting::describe(turn.run, status, &turn.shared.sessions, &turn.shared.clock)
+            waiting::describe(turn.run, status, turn.shared)
         }
         _ => None,
     };

@@ -89,6 +89,7 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         version: program.blueprint().hash().into(),
         agent: Arc::clone(task.agent.name()),
         operator: Arc::clone(&task.operator),
+        model_call: task.request.is_model_call(),
         tools,
         idempotency_key: task.request.opts.idempotency_key.clone(),
         principal: started.principal.as_str().into(),

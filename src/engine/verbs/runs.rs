@@ -18,6 +18,7 @@ use crate::{
     lua,
     memory::Level,
     protocol::{Code, Json, RunId},
+    session::EVERY,
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
@@ -98,6 +99,9 @@ impl Engine {
                 Fact::RunStarted(started) => {
                     view.input = Some(started.input);
                     view.delegate = started.delegate;
+                }
+                Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
+                    view.delegate = Some(session);
                 }
                 Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
                     view.seats.insert(operator, SeatView { session, epoch });

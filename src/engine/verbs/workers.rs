@@ -179,6 +179,7 @@ impl Engine {
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
+            self.shared().hub.note_worker(queue, self.shared().clock.now_ms());
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.shared().tasks.stopping();

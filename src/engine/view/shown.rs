@@ -15,6 +15,7 @@ use crate::{
     },
     journal::{Outcome, SeatHolder, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    session::EVERY,
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
 };
@@ -531,7 +532,8 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 /// Returns the view of a run's seats.
 pub(crate) fn seats(held: &BTreeMap<String, SeatHolder>) -> BTreeMap<String, SeatView> {
     let view = |it: &SeatHolder| SeatView { session: it.session.clone(), epoch: it.epoch };
-    held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
+    let seated = held.iter().filter(|(operator, _)| *operator != EVERY);
+    seated.map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
 /// Returns the view of one violation of a schema.

@@ -44,6 +44,9 @@ pub struct Subject {
     /// The queue in which the task waits for a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// False where no worker of that queue is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<bool>,
     /// What a worker of that queue has to have.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
