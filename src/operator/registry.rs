@@ -178,6 +178,12 @@ impl Registry {
     pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
     }
+
+    /// Returns the kinds whose tasks go to sessions.
+    pub fn session_kinds(&self) -> BTreeSet<&'static str> {
+        let backends = self.operators.values().filter(|backend| backend.holds_session());
+        backends.map(|backend| backend.kind()).collect()
+    }
 }
 
 impl Operators for Registry {
