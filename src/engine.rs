@@ -58,9 +58,9 @@ pub use verbs::transfer::Export;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::shown::{
-    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
-    rfc3339,
+    AnswerView, ArtifactView, ContextArtifact, ContextStep, ContextView, CopiedView, EventView,
+    FailureView, HeartbeatView, LeaseView, Page, PromptView, QuotaUse, RunView, SeatView,
+    SpawnView, StateItem, StepView, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
 pub use view::waits::{SessionWait, Subject, WaitingOn};

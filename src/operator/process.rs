@@ -12,6 +12,7 @@ mod run;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod within;
 
 pub(in crate::operator) use child::Running;
 pub use run::{BundleDir, Process};

@@ -16,7 +16,7 @@ use crate::{
     environment::{Environments, Scrubber},
     flow::{Rule, ValuePath},
     middleware::Layer,
-    protocol::{Operator, StateReader, Ticket, ToolMetadata},
+    protocol::{Environment, Operator, StateReader, Ticket, ToolMetadata},
 };
 
 /// Operators implemented in code, by name.
@@ -24,6 +24,7 @@ use crate::{
 pub struct Coded {
     operators: BTreeMap<String, Arc<dyn Backend>>,
     tools: BTreeMap<String, ToolMetadata>,
+    environments: BTreeMap<String, Arc<dyn Environment>>,
 }
 
 impl Coded {
@@ -49,6 +50,23 @@ impl Coded {
         make: impl Fn(Arc<dyn StateReader>) -> O + Send + Sync + 'static,
     ) -> Self {
         self.and(name, super::Reading::new(make))
+    }
+
+    /// Adds an environment under a name: an agent of kind `process` that names it as its
+    /// `environment` is executed by it, with its command in the input's metadata.
+    #[must_use]
+    pub fn and_environment(
+        mut self,
+        name: impl Into<String>,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
+        self.environments.insert(name.into(), environment);
+        self
+    }
+
+    /// Returns the environments by name.
+    pub(crate) fn environments(&self) -> BTreeMap<String, Arc<dyn Environment>> {
+        self.environments.clone()
     }
 
     /// Declares the tool that the operator of a name is to models: an agent whose `tools` have

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{
     argv::{self, Templates},
     child::{ChildEnd, Limits, Running},
-    outcome,
+    outcome, within,
 };
 use crate::{
     blueprint::Blueprint,
@@ -15,9 +15,9 @@ use crate::{
         Asked, DeathWatch, Environments, Holds, Input, NotStarted, Provisioned, Scrubber, Secret,
         Text,
     },
-    middleware::{Dispatched, ExecCall, ExecTerminal, TaskDone},
+    middleware::{Dispatched, ExecCall, ExecTerminal, PROGRAMS, TaskDone},
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{EnvError, Failure, Json, failure::kind},
+    protocol::{EnvError, EnvironmentSpec, Failure, Json, failure::kind},
 };
 
 /// Returns the directory with the files of a blueprint, and writes them first if needed. Called for
@@ -62,7 +62,10 @@ impl Process {
         })?;
         let workdir = argv::workdir(task)?;
         let (variables, known) = self.own_variables(task)?;
-        let Some(declared) = &task.agent.environment else {
+        let declared = task.agent.environment.as_ref();
+        // One in code provisions for itself.
+        let own = declared.filter(|it| self.environments.coded(&it.to_value()).is_none());
+        let Some(declared) = own else {
             let mut scrubber = Scrubber::default();
             for (name, secret) in &known {
                 scrubber.add(name, secret);
@@ -80,10 +83,7 @@ impl Process {
                 _holds: holds,
             });
         };
-        let spec = self.environments.spec(&declared.to_value()).map_err(|refused| {
-            let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-            Failure::new(kind::ENVIRONMENT, refused.join("; "))
-        })?;
+        let spec = self.spec(declared)?;
         let name = format!("{}-{}-{}", task.run, task.id.step(), task.attempt);
         let asked = Asked {
             name: &name,
@@ -99,6 +99,13 @@ impl Process {
         let scrubber = Arc::clone(provisioned.scrubber());
         let provisioned = Some(provisioned);
         Ok(Prepared { bundle, workdir, variables, known, scrubber, provisioned, _holds: None })
+    }
+
+    fn spec(&self, declared: &Json) -> Result<EnvironmentSpec, Failure> {
+        self.environments.spec(&declared.to_value()).map_err(|refused| {
+            let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+            Failure::new(kind::ENVIRONMENT, refused.join("; "))
+        })
     }
 
     /// Returns the variables of the operator's configuration, and the secrets among them.
@@ -208,22 +215,22 @@ impl Process {
 type Variables = Vec<(String, OsString)>;
 
 /// The preparation of a child.
-struct Prepared {
-    bundle: PathBuf,
-    workdir: PathBuf,
-    variables: Variables,
-    known: Vec<(String, Secret)>,
-    scrubber: Arc<Scrubber>,
+pub(super) struct Prepared {
+    pub(super) bundle: PathBuf,
+    pub(super) workdir: PathBuf,
+    pub(super) variables: Variables,
+    pub(super) known: Vec<(String, Secret)>,
+    pub(super) scrubber: Arc<Scrubber>,
     provisioned: Option<Provisioned>,
     _holds: Option<Holds>,
 }
 
-fn given_up() -> Failure {
+pub(super) fn given_up() -> Failure {
     Failure::new(kind::CANCELED, "the attempt was given up")
 }
 
 /// Converts an error of an environment to the failure of its task.
-fn failure_of(error: EnvError) -> Failure {
+pub(super) fn failure_of(error: EnvError) -> Failure {
     let message = error.to_string();
     match error {
         EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
@@ -291,6 +298,8 @@ fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Fa
         attempt: task.attempt,
         agent: Arc::clone(&task.agent_name),
         operator: Arc::clone(&task.operator),
+        kind: PROGRAMS,
+        input: input.clone(),
         program,
         args,
         env: task.agent.env.keys().chain(given).chain(known).cloned().collect(),
@@ -309,6 +318,13 @@ struct Child<'a> {
 impl ExecTerminal for Child<'_> {
     async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
         let Self { process, task, input, prepared } = *self;
+        if let Some(declared) = &task.agent.environment
+            && let Some(environment) = process.environments.coded(&declared.to_value())
+        {
+            let spec = process.spec(declared)?;
+            let within = (&**environment, &spec);
+            return within::execute(within, task, input, prepared, &call).await;
+        }
         let command = (call.program.as_str(), call.args);
         let running = process.start(task, input, prepared, command)?;
         task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
