@@ -58,6 +58,12 @@ const ONLY: &[(&str, &[&str])] =
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;
 
+/// The kinds of operators. The engine asks a backend or a row what it can do, and compares none.
+const KINDS: &[&str] = &[
+    "human", "main_ai", "main-ai", "queue", "process", "echo", "lua", "llm", "http", "webhook",
+    "mcp",
+];
+
 /// Marks of work that was left lying.
 const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
@@ -131,6 +137,17 @@ impl<'a> Source<'a> {
                 for what in IMPURE.iter().filter(|what| has_word(code, what)) {
                     say(line, format!("{room} is pure and must not know {what}"));
                 }
+            }
+            let is_kind = |kind: &&&str| code.contains(&format!("\"{kind}\""));
+            if room == "engine"
+                && !self.is_test()
+                && line <= self.length()
+                && let Some(kind) = KINDS.iter().find(is_kind)
+            {
+                say(line, format!("the engine names the kind {kind}: the backend says what it is"));
+            }
+            if room == "engine" && code.contains("kind") && code.contains("= HUMAN") {
+                say(line, "the engine compares a kind: the backend says what it is".to_owned());
             }
             if has_word(code, "unsafe") && !self.path.starts_with("lua/raw") {
                 say(line, "unsafe code is for lua/raw alone".to_owned());
@@ -330,6 +347,14 @@ fn a_pure_room_with_a_runtime_or_a_file_is_found() {
     assert_eq!(complaints("flow/op.rs", "use tokio::sync::mpsc;").len(), 1);
     assert_eq!(complaints("token/keys.rs", "std::fs::read(path)").len(), 1);
     assert_eq!(complaints("store.rs", "std::fs::read(path)"), [""; 0]);
+}
+
+#[test]
+fn a_comparison_of_kinds_in_the_engine_is_found() {
+    assert_eq!(complaints("engine/a.rs", "if row.kind == \"human\" {").len(), 1);
+    assert_eq!(complaints("engine/a.rs", "if row.kind != HUMAN {").len(), 1);
+    assert_eq!(complaints("engine/tests/a.rs", "operator: \"human\""), [""; 0]);
+    assert_eq!(complaints("operator/a.rs", "if row.kind == \"human\" {"), [""; 0]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{
         run::{
             log_line,
             resident::{After, Pending, Submitted},
+            task::OpenTask,
         },
         shared::message::Msg,
         turn::{facts::Turn, waiting},
@@ -41,9 +42,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         charge(turn, &mut pending, write.as_ref());
     }
     let bytes = pending.bytes();
-    let kind = |step| turn.run.task(step).and_then(|task| Some(task.row.as_ref()?.kind.as_str()));
-    let is_outside = |step| matches!(kind(step), Some("human" | "main_ai" | "queue"));
-    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_outside);
+    let is_taken = |step| turn.run.task(step).is_some_and(OpenTask::is_taken);
+    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_taken);
     pending.after.lines = lines;
     if !turn.run.subscribers.is_empty() {
         pending.after.events.extend(

@@ -89,6 +89,7 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         recorded: 0,
         held: BTreeSet::new(),
         broken: None,
+        allowed: None,
         came: 0,
         in_line: None,
         overtakes: false,

@@ -48,8 +48,15 @@ impl Engine {
 
     /// Asks the runs of tasks that wait for a session, and that no mailbox has, to place them.
     async fn refill(&self) -> Result<(), EngineError> {
+        for kind in self.shared().registry.session_kinds() {
+            self.refill_kind(kind).await?;
+        }
+        Ok(())
+    }
+
+    async fn refill_kind(&self, kind: &str) -> Result<(), EngineError> {
         let mut filter =
-            TaskFilter { kind: Some("main_ai".to_owned()), limit: 1_000, ..TaskFilter::default() };
+            TaskFilter { kind: Some(kind.to_owned()), limit: 1_000, ..TaskFilter::default() };
         let mut told = 0;
         loop {
             let page = filter.clone();

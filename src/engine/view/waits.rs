@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     blueprint::Labels,
+    operator::HUMAN,
     protocol::{RunId, TaskId},
 };
 
@@ -98,7 +99,7 @@ impl From<Stored> for WaitingOn {
         let Stored { kind, subject, since, until, what, task } = stored;
         let subject = subject.unwrap_or_else(|| {
             let by_people = what.as_ref().is_some_and(|what| what.ends_with("(human)"));
-            let operator_kind = by_people.then(|| "human".to_owned());
+            let operator_kind = by_people.then(|| HUMAN.to_owned());
             Subject { task, operator_kind, reason: what, ..Subject::default() }
         });
         Self { kind, subject, since, until }
