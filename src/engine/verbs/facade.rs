@@ -189,6 +189,7 @@ impl Engine {
             hub,
             sessions,
             capacity: Capacity::default(),
+            conversations: Arc::default(),
             handles,
             settings,
             shards: senders,

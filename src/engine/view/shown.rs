@@ -334,6 +334,9 @@ pub struct PromptView {
     pub agent: String,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// The conversation that the task belongs to: the `session` of its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The system prompt.
     pub system: Option<String>,
     /// The prompt.

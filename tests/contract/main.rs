@@ -1,6 +1,8 @@
 //! The contract of an operator, through the host: what goes in reaches it whole, what it answers
 //! comes back whole. Code written against the protocol alone is put into a host by `HostConfig`.
 
+mod tools;
+
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
