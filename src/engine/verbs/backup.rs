@@ -4,7 +4,7 @@ use std::{fs::File, path::Path, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use crate::engine::{Caller, Engine, EngineError, verbs::engine::UpkeepVerbs};
+use crate::engine::{Caller, EngineError, verbs::engine::UpkeepVerbs};
 use crate::{
     store::{Checked, Store, StoreError},
     token::Verb,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, TriggerView, rfc3339,
+    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339,
     shared::programs::{Programs, Publisher},
     verbs::engine::BlueprintVerbs,
 };

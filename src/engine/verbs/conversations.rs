@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER,
+        Caller, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER,
         verbs::engine::ResponseVerbs,
     },
     protocol::{Code, RunId, Scope, SessionId, StoreOptions},

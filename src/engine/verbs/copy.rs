@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, run::values::child_id,
-        shared::message::ControlAsk, turn::waiting, verbs::engine::HistoryVerbs,
+        Caller, EngineError, IdempotencyKey, run::values::child_id, shared::message::ControlAsk,
+        turn::waiting, verbs::engine::HistoryVerbs,
     },
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Code, Json, MemoryLink, RunId, StepKind},

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, Program,
+    Caller, EngineError, IdempotencyKey, Made, Program,
     shared::programs::{Programs, accept_input},
     turn::passage::Passage,
     verbs::copy::{Copy, linked},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Caller, Engine, EngineError, verbs::engine::TokenVerbs},
+    engine::{Caller, EngineError, verbs::engine::TokenVerbs},
     fault,
     protocol::SessionId,
     session::LinkEnd,

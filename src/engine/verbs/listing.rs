@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::{Caller, Engine, EngineError, Page, verbs::engine::UpkeepVerbs};
+use crate::engine::{Caller, EngineError, Page, verbs::engine::UpkeepVerbs};
 use crate::{protocol::Json, token::Verb};
 
 /// The maximum number of lines of the audit log in one page.

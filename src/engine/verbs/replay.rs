@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Divergence, Engine, EngineError, Program,
+    Caller, Divergence, EngineError, Program,
     turn::retell::{ReplayStop, Retold, retell},
     verbs::engine::HistoryVerbs,
 };

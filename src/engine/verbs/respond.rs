@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::engine::{
-    Caller, Checked, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun,
-    WaitFor,
+    Caller, Checked, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
     shared::programs,
     verbs::begin::{FOREVER, Watch},
     verbs::engine::ResponseVerbs,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    engine::{Caller, Engine, EngineError, settings::Retention, verbs::engine::UpkeepVerbs},
+    engine::{Caller, EngineError, settings::Retention, verbs::engine::UpkeepVerbs},
     protocol::RunId,
     store::{ChargeRow, Check, Retired, Store, StoreError, Write},
     token::Verb,

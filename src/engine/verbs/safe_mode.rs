@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Engine, EngineError,
+        EngineError,
         run::reply::{Answer, Asked},
         settings::STORAGE_RETRY_MS,
         shared::message::{ControlAsk, Internal, Msg, RunMsg},

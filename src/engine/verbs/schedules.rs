@@ -14,7 +14,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
+    Caller, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
     verbs::begin::Permit, verbs::engine::TriggerVerbs,
 };
 use crate::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     engine::{
-        Engine, EngineError,
+        EngineError,
         shared::message::Internal,
         verbs::engine::SessionVerbs,
         verbs::queued::{SHOWN_MS, ticket_of},

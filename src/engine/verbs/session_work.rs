@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::engine::{
-    Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
+    Caller, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
     inbox::seats::wrong_seat,
     rfc3339,
     shared::{

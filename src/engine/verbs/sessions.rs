@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, StartRun,
+        Caller, EngineError, IdempotencyKey, StartRun,
         inbox::seats::wrong_seat,
         rfc3339,
         shared::{

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, Made, rfc3339,
+        Caller, EngineError, IdempotencyKey, Made, rfc3339,
         turn::passage::Passage,
         verbs::engine::HistoryVerbs,
         verbs::{

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     blueprint::Bundle,
     engine::shared::programs::BlueprintProblem,
-    engine::{Caller, Engine, EngineError, verbs::engine::BlueprintVerbs},
+    engine::{Caller, EngineError, verbs::engine::BlueprintVerbs},
     fault,
     lua::Program,
     store::Write,

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
     engine::{
-        BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
+        BlueprintView, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
         shared::watch_board::{Directories, WatchBoard},
         verbs::engine::TriggerVerbs,
         verbs::schedules::TRIES,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::engine::{
-    Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
-    Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
+    Answer, ArtifactView, Caller, EngineError, HeartbeatView, Holder, IdempotencyKey, Leased,
+    Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     verbs::engine::{TaskVerbs, TokenVerbs},
