@@ -297,6 +297,52 @@ fn the_data_of_a_run_knows_nothing_of_what_changes_it() {
     assert!(beyond.is_empty(), "engine/run/ is data alone: {beyond:?}");
 }
 
+/// The most methods that a type of the engine has, over all of its files.
+const MOST_METHODS: usize = 60;
+
+/// Adds the methods of a file's types, those of traits aside.
+fn count_methods(text: &str, into: &mut BTreeMap<String, usize>) {
+    let mut own = None;
+    for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
+        if let Some(head) = line.strip_prefix("impl").filter(|_| !line.contains(" for ")) {
+            let name = head.rsplit_once("> ").map_or(head, |(_, name)| name);
+            own = Some(word(name.trim_start()));
+        } else if line == "}" {
+            own = None;
+        } else if let Some(name) = &own
+            && line.starts_with("    ")
+            && !line.starts_with("     ")
+            && has_word(line.split('(').next().unwrap_or_default(), "fn")
+        {
+            *into.entry(name.clone()).or_default() += 1;
+        }
+    }
+}
+
+#[test]
+fn no_type_of_the_engine_is_a_hall() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src.join("engine"), &mut files);
+    let mut methods = BTreeMap::new();
+    for file in files {
+        count_methods(&fs::read_to_string(&file).expect("a source file is text"), &mut methods);
+    }
+    assert!(methods["Engine"] > 20, "the methods of Engine were not found: {methods:?}");
+    methods.retain(|_, count| *count > MOST_METHODS);
+    assert!(methods.is_empty(), "too many methods: {methods:?}");
+}
+
+#[test]
+fn methods_are_counted_by_their_type() {
+    let mut methods = BTreeMap::new();
+    let text = "impl A {\n    pub fn a(&self) {}\n    async fn b() {\n        fn c() {}\n    }\n}\n\
+                impl T for A {\n    fn d() {}\n}\nimpl<'e> B<'e> {\n    fn f() {}\n}\n\
+                #[cfg(test)]\nimpl A {\n    fn e() {}\n}\n";
+    count_methods(text, &mut methods);
+    assert_eq!(methods, BTreeMap::from([("A".to_owned(), 2), ("B".to_owned(), 1)]));
+}
+
 #[test]
 fn a_circle_of_files_is_found_and_a_name_that_is_passed_on_is_none() {
     let mut room = Room::new("engine");

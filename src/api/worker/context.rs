@@ -61,11 +61,11 @@ pub(in crate::api) async fn context(
     Reporter(holder): Reporter,
     Params(params): Params<ContextParams>,
 ) -> Result<Response, Problem> {
-    let view = api.engine.worker_context(&holder).await?;
+    let view = api.engine.tasks().worker_context(&holder).await?;
     if params.format == Form::Json {
         return Ok(JsonBody(view).into_response());
     }
-    let files = api.engine.worker_context_files(&view).await?;
+    let files = api.engine.tasks().worker_context_files(&view).await?;
     let mut archive = Archive::default();
     for step in &view.steps {
         let name = format!("steps/{:04}-{}.json", step.step, plain(&step.name));
@@ -105,7 +105,7 @@ pub(in crate::api) async fn step(
     At(step): At<String>,
 ) -> Result<JsonBody<ContextStep>, Problem> {
     let step = params::number(&step)?;
-    Ok(JsonBody(api.engine.worker_context_step(&holder, step).await?))
+    Ok(JsonBody(api.engine.tasks().worker_context_step(&holder, step).await?))
 }
 
 /// Gives one of these files.
@@ -124,7 +124,7 @@ pub(in crate::api) async fn artifact(
     At(artifact): At<String>,
 ) -> Result<Response, Problem> {
     let id = params::id(&artifact)?;
-    let (artifact, data) = api.engine.worker_context_artifact(&holder, id).await?;
+    let (artifact, data) = api.engine.tasks().worker_context_artifact(&holder, id).await?;
     let etag = HeaderValue::try_from(format!("\"{}\"", artifact.hash));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),

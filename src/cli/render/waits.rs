@@ -15,6 +15,9 @@ pub fn what(on: &WaitingOn) -> String {
         "timer" => "a time".to_owned(),
         "memory" => "room: the host holds as much for its runs as it may".to_owned(),
         "signal" => format!("signal {name:?}"),
+        "conversation" => {
+            format!("another {name} in the conversation {}", scope.as_deref().unwrap_or_default())
+        }
         "state" => format!("{name} in {}", scope.as_deref().unwrap_or_default()),
         "child" => match run {
             Some(run) => format!("run {run} ({name})"),

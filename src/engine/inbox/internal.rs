@@ -75,6 +75,12 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 places::pass_on(turn.shared, &agent, turn.run.num, step);
             }
         }
+        Internal::InConversation { step } => {
+            turn.run.timers.remove(step, Due::Conversation);
+            if turn.run.model_loop(step).is_some() {
+                turn.run.composing.insert(step);
+            }
+        }
         Internal::ChildLost { step, child } => {
             if is_child(turn.run, step, child) {
                 let due = turn.steady_ms + STORAGE_RETRY_MS;

@@ -230,6 +230,7 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
         run: prompt.run,
         agent: prompt.agent,
         attempt: prompt.attempt,
+        session: prompt.session,
         system: joined(prompt.system.as_deref(), prompt.addendum.as_deref()),
         prompt: prompt.prompt,
         input: prompt.input,

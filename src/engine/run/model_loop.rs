@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use crate::{
     blueprint::{CompiledAgent, Does, LoopJudge},
     engine::run::{
+        conversations::InLine,
         driver::{Command, Driver, Work, in_key},
         members::Event,
     },
@@ -38,6 +39,10 @@ pub(crate) struct OpenLoop {
     pub(crate) allowed: Option<Vec<String>>,
     /// The size of the results of its parts, in bytes.
     pub(crate) came: usize,
+    /// Its place in the line of its conversation, once it has one.
+    pub(crate) in_line: Option<InLine>,
+    /// True if it no longer waits for the loops before it.
+    pub(crate) overtakes: bool,
 }
 
 /// The agent that asks a person for approval.
@@ -60,6 +65,19 @@ impl OpenLoop {
     pub(crate) fn times(&self) -> Option<(u64, u64)> {
         let max_ms = self.max_duration_ms?;
         Some((self.flow.near_end_ms(max_ms), max_ms))
+    }
+
+    /// Returns the text that names its conversation, if it has one.
+    pub(crate) fn conversation(&self) -> Option<String> {
+        let conversation = self.flow.settings().conversation.as_ref()?;
+        Some(format!("{}/{}", conversation.scope, conversation.key))
+    }
+
+    /// Returns true if it has not begun, because another loop is in its conversation.
+    pub(crate) fn waits_in_line(&self) -> bool {
+        self.recorded == 0
+            && !self.overtakes
+            && self.in_line.as_ref().is_some_and(|line| !line.is_first())
     }
 
     /// Returns the approximate size in bytes: the request, and the results of its parts.

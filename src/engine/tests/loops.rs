@@ -77,7 +77,7 @@ impl Loops {
     }
 
     async fn replays(&self, run: RunId) {
-        let view = self.engine.replay(&self.admin(), run, None).await.unwrap();
+        let view = self.engine.histories().replay(&self.admin(), run, None).await.unwrap();
         assert!(view.divergence.is_none(), "{view:?}");
         self.one_end(run);
     }
@@ -191,22 +191,70 @@ async fn a_session_goes_on_with_its_conversation_also_after_a_restart() {
     }
 }
 
-#[tokio::test]
-async fn of_two_loops_in_one_session_the_slower_one_answers_the_faster_ones_words_too() {
-    let loops = Loops::new();
+/// Runs of one session whose first answers are waited for; they say `one`, and `two` where they are
+/// asked again.
+fn both_wait() -> String {
     // An answer that was waited for counts as the 99th.
     let mut script = vec![json!({ "wait": "one" })];
     script.resize(100, Value::Null);
     script.push(json!("two"));
-    let body = in_session(&json!(script), "conv");
-    let runs = [loops.start(&body, "\"a\"").await, loops.start(&body, "\"b\"").await];
-    loops.until(runs[1], "both are asked", |_| loops.asked().len() == 2).await;
+    in_session(&json!(script), "conv")
+}
+
+#[tokio::test]
+async fn of_two_loops_in_one_session_the_second_waits_for_the_first() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let second = loops.start(&body, "\"b\"").await;
+    loops.waiting(second, "conversation").await;
+    assert_eq!(loops.asked().len(), 1);
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(first).await, "one");
+    assert_eq!(loops.value_of(second).await, "two");
+    let asked = loops.asked();
+    assert_eq!((asked.len(), asked[1].items.len()), (2, 3), "with the answer of the other");
+}
+
+#[tokio::test]
+async fn a_loop_that_waits_for_a_conversation_does_so_after_a_restart_too_and_a_cancel_ends_it() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let runs = [loops.start(&body, "\"b\"").await, loops.start(&body, "\"c\"").await];
+    for run in runs {
+        loops.waiting(run, "conversation").await;
+    }
+    let loops = loops.restart().await;
+    for run in runs {
+        loops.waiting(run, "conversation").await;
+    }
+    loops.engine.cancel(&loops.admin(), runs[0], "no".into(), None).await.unwrap();
+    loops.ended(runs[0]).await;
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(first).await, "one");
+    assert_eq!(loops.value_of(runs[1]).await, "two");
+}
+
+#[tokio::test]
+async fn of_two_loops_in_one_session_the_slower_one_answers_the_faster_ones_words_too() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let second = loops.start(&body, "\"b\"").await;
+    loops.waiting(second, "conversation").await;
+    // The first takes too long: the second goes ahead.
+    loops.clock.advance(Duration::from_secs(600));
+    loops.until(second, "both are asked", |_| loops.asked().len() == 2).await;
     loops.gate.add_permits(2);
-    let mut values = [loops.value_of(runs[0]).await, loops.value_of(runs[1]).await];
+    let mut values = [loops.value_of(first).await, loops.value_of(second).await];
     values.sort_by_key(Value::to_string);
     assert_eq!(values, ["one", "two"]);
     assert_eq!(loops.asked().last().unwrap().items.len(), 3, "with the answer of the other");
-    for run in runs {
+    for run in [first, second] {
         loops.replays(run).await;
     }
 }
@@ -417,7 +465,7 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
         assert!(asked.prompt.contains(r#""path":"/""#), "{}", asked.prompt);
         let task = crate::protocol::TaskId::new(asked.run, asked.step, asked.scheduled_ms);
         let said = Answer::Output(json!({ "approved": answer }).into());
-        loops.engine.answer(&loops.admin(), task, (said, None), None).await.unwrap();
+        loops.engine.tasks().answer(&loops.admin(), task, (said, None), None).await.unwrap();
         let value = loops.value_of(run).await;
         assert!(value.as_str().unwrap().contains(expected), "{value}");
         loops.replays(run).await;

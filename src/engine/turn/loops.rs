@@ -72,7 +72,7 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         Flush { scope, keys, required: flush.required }
     });
     // A caller that brings the items has the conversation.
-    let session = request.opts.session.as_deref().filter(|_| asked.is_none());
+    let session = request.opts.session_of().filter(|_| asked.is_none());
     settings.conversation = session.map(|session| Conversation {
         scope: Scope::Session(SessionId::from(session)).to_string(),
         key: format!("{CONVERSATION}{}", agent.name()),
@@ -91,6 +91,8 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         broken: None,
         allowed: None,
         came: 0,
+        in_line: None,
+        overtakes: false,
     })
 }
 

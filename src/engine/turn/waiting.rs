@@ -73,7 +73,8 @@ pub(crate) fn waits_for_people(run: &Run, shared: &Shared) -> bool {
             }
             Open::Task(_) => false,
             // Its members are open beside it.
-            Open::Composite(_) | Open::Loop(_) => true,
+            Open::Composite(_) => true,
+            Open::Loop(open) => !open.waits_in_line(),
             Open::Timer | Open::Signal | Open::State { .. } | Open::Child { .. } => false,
         })
 }
@@ -167,6 +168,10 @@ fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
     let named = Subject { name: Some(step.scheduled.name.clone()), ..Subject::default() };
     let (kind, subject, until) = match open {
         // What it waits for are its members.
+        Open::Loop(open) if open.waits_in_line() => {
+            let scope = open.flow.settings().conversation.as_ref().map(|it| it.scope.clone());
+            ("conversation", Subject { scope, ..named }, due(Due::Conversation))
+        }
         Open::Composite(_) | Open::Loop(_) => return None,
         Open::Timer => ("timer", Subject::default(), due(Due::Timer)),
         Open::Signal => ("signal", named, due(Due::SignalDeadline)),

@@ -44,7 +44,7 @@ impl Engine {
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
-            Program::Bundle(bundle) => Ok(self.compiled(bundle.clone()).await?.0),
+            Program::Bundle(bundle) => Ok(self.blueprints().compiled(bundle.clone()).await?.0),
         }
     }
 
@@ -421,7 +421,7 @@ impl Engine {
             });
         }
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.delete_runs(vec![live], vec![run]).await
+        self.upkeep().delete_runs(vec![live], vec![run]).await
     }
 
     /// Returns the runs that have not ended, at most `limit`.

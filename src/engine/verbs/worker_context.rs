@@ -4,7 +4,7 @@
 use crate::{
     blueprint::ContextNames,
     engine::{
-        ContextArtifact, ContextStep, ContextView, Engine, EngineError, Holder,
+        ContextArtifact, ContextStep, ContextView, EngineError, Holder, TaskVerbs,
         shared::message::WorkerAsk,
     },
     journal::{Chain, Step},
@@ -23,7 +23,7 @@ const FILES: u64 = 64 << 20;
 /// The names that the open attempt of a holder may open.
 pub(crate) type OpenNames = Box<ContextNames>;
 
-impl Engine {
+impl TaskVerbs<'_> {
     /// Returns the earlier steps with their outputs, and the files, that the context of a holder's
     /// agent names.
     ///
@@ -76,7 +76,7 @@ impl Engine {
         let rows = self.context_artifacts(holder, &names).await?;
         let row = rows.iter().find(|row| artifact_id(row) == id).ok_or_else(missing)?;
         let hash = row.hash.clone();
-        let data = self.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
+        let data = self.engine.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
         Ok((listed(row), data))
     }
 
@@ -96,7 +96,7 @@ impl Engine {
         let mut files = Vec::with_capacity(view.artifacts.len());
         for artifact in &view.artifacts {
             let hash = artifact.hash.clone();
-            let data = self.read(move |store| store.blob(&hash)).await?;
+            let data = self.engine.read(move |store| store.blob(&hash)).await?;
             let id = artifact.id.to_string();
             files.push(data.ok_or(EngineError::NotFound { what: "artifact", id })?);
         }
@@ -117,7 +117,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let (num, own) = (holder.run, holder.step);
-        let entries = self.read(move |store| store.entries(num, 0)).await?;
+        let entries = self.engine.read(move |store| store.entries(num, 0)).await?;
         let mut chain = Chain::full();
         for entry in &entries {
             chain
@@ -141,7 +141,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let (num, own) = (holder.run, holder.step);
-        let rows = self.read(move |store| store.artifacts(num)).await?;
+        let rows = self.engine.read(move |store| store.artifacts(num)).await?;
         let is_open = |row: &ArtifactRow| row.published && names.has_artifact(&row.name);
         Ok(rows.into_iter().filter(|row| is_open(row) && row.step < own).collect())
     }

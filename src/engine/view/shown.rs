@@ -341,6 +341,9 @@ pub struct PromptView {
     /// The id of the attempt's worker.
     #[schema(value_type = String)]
     pub worker_id: WorkerId,
+    /// The conversation that the task belongs to: the `session` of its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The system prompt.
     pub system: Option<String>,
     /// The prompt.

@@ -13,8 +13,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(from = "Stored")]
 pub struct WaitingOn {
-    /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `resume`,
-    /// `quarantine`.
+    /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `conversation`,
+    /// `resume`, `quarantine`.
     pub kind: String,
     /// What exactly.
     pub subject: Subject,
