@@ -8,6 +8,7 @@
 mod argv;
 mod child;
 mod outcome;
+mod prepared;
 mod run;
 mod settings;
 #[cfg(test)]

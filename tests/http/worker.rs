@@ -303,7 +303,7 @@ async fn next_worker<'a>(daemon: &'a Daemon, token: &str) -> Worker<'a> {
 async fn planned<'a>(daemon: &'a Daemon, token: &str) -> (String, Worker<'a>) {
     let run = daemon.run_source(CONTEXT, json!({})).await;
     let first = next_worker(daemon, token).await;
-    for (name, text) in [("../plan.md", "# the plan"), ("key.pem", "hidden")] {
+    for (name, text) in [("plan.md", "# the plan"), ("key.pem", "hidden")] {
         let path = format!("artifact?name={name}");
         let (status, file) = send(first.post(&path, &Value::Null).body(text)).await;
         assert_eq!(status, 200, "{file}");
@@ -331,7 +331,7 @@ async fn a_worker_opens_the_earlier_steps_and_files_that_its_agents_context_name
     let steps = context["steps"].as_array().unwrap();
     assert_eq!((steps.len(), &steps[0]["output"]), (1, &json!({ "steps": ["a", "b"] })));
     let files = context["artifacts"].as_array().unwrap();
-    assert_eq!((files.len(), &files[0]["name"]), (1, &json!("../plan.md")), "{context}");
+    assert_eq!((files.len(), &files[0]["name"]), (1, &json!("plan.md")), "{context}");
     let (_, step) = send(second.get("context/steps/1")).await;
     assert_eq!(step, steps[0]);
     let href = files[0]["href"].as_str().unwrap().trim_start_matches("/v1/worker/").to_owned();

@@ -53,8 +53,8 @@ mod tests {
         archive.add("artifacts/0003-block", &[b'x'; BLOCK]);
         let path = dir.path().join("context.tar");
         std::fs::write(&path, archive.finish()).unwrap();
-        let done = std::process::Command::new("tar").arg("xf").arg(&path).current_dir(dir.path());
-        let done = { done }.output().unwrap();
+        let mut tar = std::process::Command::new("tar");
+        let done = tar.arg("xf").arg(&path).current_dir(dir.path()).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
         assert_eq!(read("steps/0001-plan.json"), b"{\"a\":1}");

@@ -1,23 +1,24 @@
 //! The backend: starts a child for a task, and turns its end into a reply.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 
 use super::{
     argv::{self, Templates},
     child::{ChildEnd, Limits, Running},
-    outcome, within,
+    outcome::{self, failure_of, given_up},
+    prepared::{Prepared, Variables},
+    within,
 };
 use crate::{
     blueprint::Blueprint,
     environment::{
-        Asked, DeathWatch, Environments, Holds, Input, NotStarted, Provisioned, Scrubber, Secret,
-        Text,
+        Asked, DeathWatch, Environments, Input, NotStarted, Provisioned, Scrubber, Secret, Text,
     },
     middleware::{Dispatched, ExecCall, ExecTerminal, PROGRAMS, TaskDone},
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{EnvError, EnvironmentSpec, Failure, Json, failure::kind},
+    protocol::{EnvironmentSpec, Failure, Json, failure::kind},
 };
 
 /// Returns the directory with the files of a blueprint, and writes them first if needed. Called for
@@ -207,39 +208,6 @@ impl Process {
                 Err(Failure::new(kind::PROCESS, format!("failed to wait for `{program}`: {error}"))
                     .retryable())
             }
-        }
-    }
-}
-
-/// Variables; a later one overrides an earlier one.
-type Variables = Vec<(String, OsString)>;
-
-/// The preparation of a child.
-pub(super) struct Prepared {
-    pub(super) bundle: PathBuf,
-    pub(super) workdir: PathBuf,
-    pub(super) variables: Variables,
-    pub(super) known: Vec<(String, Secret)>,
-    pub(super) scrubber: Arc<Scrubber>,
-    provisioned: Option<Provisioned>,
-    _holds: Option<Holds>,
-}
-
-pub(super) fn given_up() -> Failure {
-    Failure::new(kind::CANCELED, "the attempt was given up")
-}
-
-/// Converts an error of an environment to the failure of its task.
-pub(super) fn failure_of(error: EnvError) -> Failure {
-    let message = error.to_string();
-    match error {
-        EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
-        // A vault may answer or a disk have space a moment later; a machine does not change.
-        EnvError::CredentialFailed(_) | EnvError::ProvisionFailed(_) => {
-            Failure::new(kind::ENVIRONMENT, message).retryable()
-        }
-        EnvError::IsolationViolation(_) | EnvError::OperatorError(_) | EnvError::Other(_) => {
-            Failure::new(kind::ENVIRONMENT, message)
         }
     }
 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     argv::{self, Templates},
-    run::{Prepared, failure_of, given_up},
+    outcome::{failure_of, given_up},
+    prepared::Prepared,
 };
 use crate::{
     environment::INHERITED,
