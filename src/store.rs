@@ -30,7 +30,7 @@ pub use change::{
 };
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
-pub use durable_state::{DurableState, StateLimits};
+pub use durable_state::{DurableState, ForeignStores, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};

@@ -57,6 +57,11 @@ fn a_command_goes_through_an_environment_of_ones_own() {
 }
 
 #[test]
+fn a_scope_of_state_is_kept_in_files_of_ones_own() {
+    assert_eq!(printed("file_store"), "[\"round\",[\"moon\"]]\n1\n");
+}
+
+#[test]
 fn code_of_ones_own_is_plugged_into_a_host() {
     let expected = "[\"MOON\",\"pong\",\"(quiet)\",\"a worker for far\"]\n";
     assert_eq!(printed("plug_in"), expected);

@@ -4,7 +4,10 @@
 //! traversal of links. Refuses keys and values that are too large. The engine reads and writes
 //! every scope through it, except a live run's own scope, which its shard has in memory.
 
+mod foreign;
 mod reads;
+
+pub use foreign::ForeignStores;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -53,6 +56,7 @@ pub struct DurableState {
     tasks: Tasks,
     limits: StateLimits,
     transient: Arc<Mutex<Transient>>,
+    foreign: Arc<ForeignStores>,
 }
 
 /// The values that live only as long as the process.
@@ -73,7 +77,8 @@ impl Transient {
 impl DurableState {
     /// Creates the state on top of `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
-        Self { store, clock, tasks, limits, transient: Arc::default() }
+        let (transient, foreign) = (Arc::default(), Arc::default());
+        Self { store, clock, tasks, limits, transient, foreign }
     }
 
     /// Applies a set of changes durably, as a whole or not at all, and returns their answers. With
@@ -90,6 +95,17 @@ impl DurableState {
     ) -> Result<Vec<Changed>, StoreError> {
         for change in &changes {
             self.admit(change)?;
+        }
+        if changes.iter().any(|it| self.is_foreign(&it.scope)) {
+            let [change] = changes.as_slice() else {
+                let key = changes[0].key.chars().take(64).collect();
+                let reason = "a change of a scope that is kept elsewhere goes alone".to_owned();
+                return Err(StoreError::StateRefused { key, reason });
+            };
+            if !checks.is_empty() {
+                self.submit(checks, Vec::new()).await?;
+            }
+            return Ok(vec![self.change_foreign(change).await?]);
         }
         let (passing, durable): (Vec<_>, Vec<_>) = changes.iter().partition(|it| is_transient(it));
         self.make_room(&passing)?;

@@ -60,11 +60,21 @@ pub(crate) fn place_of(
     Ok(place)
 }
 
+/// A shard does not wait for a store of somebody else's.
+fn not_elsewhere(turn: &Turn<'_>, scope: &str) -> Result<(), EngineError> {
+    if !turn.shared.state.is_foreign(scope) {
+        return Ok(());
+    }
+    let message = format!("{scope} is kept elsewhere: its flow reads and writes it");
+    Err(EngineError::BadRequest(message))
+}
+
 pub(crate) fn read_for_worker(
     turn: &mut Turn<'_>,
     scope: &str,
     key: String,
 ) -> Result<Option<Json>, EngineError> {
+    not_elsewhere(turn, scope)?;
     let stacks = settle::stacks_of(turn);
     let call = boundary::call(turn.run, scope.to_owned(), asked(&StateOp::Get { key }));
     let mut is_there = false;
@@ -87,6 +97,7 @@ pub(crate) fn put_for_worker(
     key: String,
     value: &Json,
 ) -> Result<(), EngineError> {
+    not_elsewhere(turn, &scope)?;
     let set = StateOp::Set { key, value: value.clone(), opts: None };
     let passed = boundary::pass_change(turn, &scope, &set).map_err(EngineError::Guarded)?;
     let StateOp::Set { key, value, .. } = passed else { return Ok(()) };

@@ -174,7 +174,8 @@ impl Engine {
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
-            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state)
+                .with_foreign(Arc::clone(registry.stores()));
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
