@@ -11,6 +11,7 @@ mod check;
 mod durable_state;
 mod fair;
 mod find;
+mod foreign;
 mod health;
 mod load;
 mod memory;
@@ -30,8 +31,9 @@ pub use change::{
 };
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
-pub use durable_state::{DurableState, ForeignStores, StateLimits};
+pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
+pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};

@@ -4,10 +4,7 @@
 //! traversal of links. Refuses keys and values that are too large. The engine reads and writes
 //! every scope through it, except a live run's own scope, which its shard has in memory.
 
-mod foreign;
 mod reads;
-
-pub use foreign::ForeignStores;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +15,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
-    StoreError, Write, change::Answers,
+    StoreError, Write,
+    change::Answers,
+    foreign::{Foreign, ForeignStores},
 };
 use crate::{
     clock::Clock,
@@ -75,6 +74,21 @@ impl Transient {
 }
 
 impl DurableState {
+    /// Sets the scopes that others keep.
+    #[must_use]
+    pub fn with_foreign(self, foreign: Arc<ForeignStores>) -> Self {
+        Self { foreign, ..self }
+    }
+
+    /// Returns true if somebody else keeps a scope: its reads may wait.
+    pub fn is_foreign(&self, scope: &str) -> bool {
+        self.foreign.contains_key(scope)
+    }
+
+    pub(super) fn foreign_to(&self, scope: &str) -> Option<(Foreign<'_>, Scope)> {
+        Some((Foreign(&**self.foreign.get(scope)?), scope.parse().ok()?))
+    }
+
     /// Creates the state on top of `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
         let (transient, foreign) = (Arc::default(), Arc::default());
@@ -105,7 +119,10 @@ impl DurableState {
             if !checks.is_empty() {
                 self.submit(checks, Vec::new()).await?;
             }
-            return Ok(vec![self.change_foreign(change).await?]);
+            let Some((foreign, scope)) = self.foreign_to(&change.scope) else {
+                return Ok(Vec::new());
+            };
+            return Ok(vec![foreign.change(&scope, change).await?]);
         }
         let (passing, durable): (Vec<_>, Vec<_>) = changes.iter().partition(|it| is_transient(it));
         self.make_room(&passing)?;

@@ -145,7 +145,8 @@ async fn a_scope_is_kept_in_a_store_of_ones_own() {
     // Callers reach it too.
     let http = moonswarm::environment::http_client().no_proxy().build().unwrap();
     let url = format!("{}/v1/state/custom:shelf/d", host.url());
-    let put = http.put(&url).bearer_auth(host.admin_token()).json(&json!("new")).send();
+    let put =
+        http.put(&url).bearer_auth(host.admin_token()).json(&json!({ "value": "new" })).send();
     assert!(put.await.unwrap().status().is_success());
     assert_eq!(store.values.lock().unwrap()["d"], "new");
     let got = http.get(&url).bearer_auth(host.admin_token()).send().await.unwrap();

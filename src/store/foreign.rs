@@ -8,40 +8,27 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures::executor::block_on;
 use serde_json::Value;
 
-use super::DurableState;
-use crate::{
-    protocol::{MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions},
-    store::{Changed, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError},
-};
+use super::{Changed, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError};
+use crate::protocol::{MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions};
 
 /// Stores by the text of their scope.
 pub type ForeignStores = BTreeMap<String, Arc<dyn StateStore>>;
 
-impl DurableState {
-    /// Sets the scopes that others keep.
-    #[must_use]
-    pub fn with_foreign(self, foreign: Arc<ForeignStores>) -> Self {
-        Self { foreign, ..self }
-    }
+/// A store of somebody else's, for a thread that may wait.
+pub(super) struct Foreign<'a>(pub(super) &'a dyn StateStore);
 
-    /// Returns true if somebody else keeps a scope: its reads may wait.
-    pub fn is_foreign(&self, scope: &str) -> bool {
-        self.foreign.contains_key(scope)
-    }
-
-    pub(super) fn foreign_to(&self, scope: &str) -> Option<(Foreign<'_>, Scope)> {
-        Some((Foreign(&**self.foreign.get(scope)?), scope.parse().ok()?))
-    }
-
+impl Foreign<'_> {
     /// Makes a change in a store of somebody else's.
-    pub(super) async fn change_foreign(&self, change: &StateChange) -> Result<Changed, StoreError> {
+    pub(super) async fn change(
+        &self,
+        scope: &Scope,
+        change: &StateChange,
+    ) -> Result<Changed, StoreError> {
         let refused = |reason: &str| {
             let key = change.key.chars().take(64).collect();
             StoreError::StateRefused { key, reason: reason.to_owned() }
         };
-        let Some((Foreign(store), scope)) = self.foreign_to(&change.scope) else {
-            return Err(refused("nobody keeps its scope"));
-        };
+        let store = self.0;
         if change.if_revision.is_some() {
             return Err(refused("its scope is kept elsewhere, where values have no revisions"));
         }
@@ -49,7 +36,7 @@ impl DurableState {
         let done = match &change.act {
             StateAct::Put { value, reducer: Reducer::Overwrite, hints } => {
                 match serde_json::from_str::<Value>(value) {
-                    Ok(value) => store.write_hinted(&scope, key, value, hints).await,
+                    Ok(value) => store.write_hinted(scope, key, value, hints).await,
                     Err(error) => Err(StateError::Serialization(error.to_string())),
                 }
             }
@@ -59,13 +46,13 @@ impl DurableState {
                      set what comes of it",
                 ));
             }
-            StateAct::Delete => store.delete(&scope, key).await,
+            StateAct::Delete => store.delete(scope, key).await,
             StateAct::Link { to, relation, metadata } => {
                 let mut link = MemoryLink::new(key, to.as_str(), relation.as_str());
                 link.metadata = metadata.as_deref().and_then(|it| serde_json::from_str(it).ok());
-                store.link(&scope, &link).await
+                store.link(scope, &link).await
             }
-            StateAct::Unlink { to, relation } => store.unlink(&scope, key, to, relation).await,
+            StateAct::Unlink { to, relation } => store.unlink(scope, key, to, relation).await,
         };
         match done {
             Ok(()) => Ok(Changed { revision: 0, value: None }),
@@ -77,12 +64,7 @@ impl DurableState {
             Err(error) => Err(refused(&error.to_string())),
         }
     }
-}
 
-/// A store of somebody else's, for a thread that may wait.
-pub(super) struct Foreign<'a>(&'a dyn StateStore);
-
-impl Foreign<'_> {
     pub(super) fn value(&self, scope: &Scope, key: &str) -> Result<Option<StateRow>, StoreError> {
         let value = block_on(self.0.read(scope, key)).map_err(not_read)?;
         Ok(value.map(|value| row(scope, key.to_owned(), value.to_string())))
