@@ -60,6 +60,9 @@ pub mod clock;
 pub mod config;
 #[cfg(feature = "host")]
 #[doc(hidden)]
+pub mod dashboard;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod door;
 #[cfg(feature = "host")]
 pub mod engine;

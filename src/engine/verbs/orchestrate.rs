@@ -223,7 +223,7 @@ impl Engine {
         Orchestration { engine: self.clone(), caller }
     }
 
-    fn owner(&self) -> Caller {
+    pub(crate) fn owner(&self) -> Caller {
         Caller {
             subject: "host".into(),
             grant: Grant::everything(),
