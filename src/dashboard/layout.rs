@@ -88,7 +88,7 @@ fn who(visitor: &Visitor) -> Markup {
     let caller = &visitor.caller;
     html! {
         details.who {
-            summary { (text::short(&caller.subject, 32)) }
+            summary { (text::short(caller.subject.rsplit('/').next().unwrap_or_default(), 32)) }
             div {
                 dl {
                     dt { "Subject" } dd { bdi { (text::short(&caller.subject, 120)) } }

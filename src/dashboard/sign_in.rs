@@ -40,8 +40,9 @@ const CODE: &str = "once_";
 /// The length of a cookie, in characters.
 const COOKIE_CHARS: usize = 64;
 
-/// What a person does with the dashboard. Everything else needs the token itself: minting, posting
-/// source, rotating keys, backups.
+/// What a person does with the dashboard, and what the runs do that a person starts there: a run has
+/// the rights of its starter. Everything else needs the token itself: minting and revoking, posting
+/// source, rotating keys, deleting, backups.
 const VERBS: &[Verb] = &[
     Verb::HostRead,
     Verb::AuditRead,
@@ -63,6 +64,18 @@ const VERBS: &[Verb] = &[
     Verb::StateRead,
     Verb::OperatorRead,
     Verb::TokenList,
+    Verb::Dispatch,
+    Verb::StateWrite,
+    Verb::ArtifactWrite,
+    Verb::TaskEscalate,
+    Verb::WorkerPrompt,
+    Verb::WorkerResult,
+    Verb::WorkerSubmit,
+    Verb::WorkerArtifact,
+    Verb::WorkerProgress,
+    Verb::WorkerHeartbeat,
+    Verb::WorkerToken,
+    Verb::WorkerState,
 ];
 
 /// The roles that a link may have.

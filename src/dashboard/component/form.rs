@@ -26,8 +26,11 @@ pub(in crate::dashboard) struct Wrong {
 
 /// Returns the fields of a form, filled with what was sent or with the defaults.
 pub(in crate::dashboard) fn fields(form: &Form, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {
+    let mut fields: Vec<_> = form.fields.iter().enumerate().collect();
+    // A blueprint's table has no order; what is required comes first.
+    fields.sort_by_key(|(_, field)| !field.required);
     html! {
-        @for (at, field) in form.fields.iter().enumerate() {
+        @for (at, field) in fields {
             (one(at, field, sent, wrong.iter().find(|it| it.field == name(at))))
         }
         @if form.fields.len() > 1 || form.fields.iter().any(|field| field.name.is_some()) {

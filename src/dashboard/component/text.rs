@@ -60,11 +60,12 @@ pub(in crate::dashboard) fn cut(text: &str, most: usize) -> (&str, usize) {
     (&text[..at], text.len() - at)
 }
 
-/// Returns the picture of a control character.
+/// Returns a control character as a terminal shows it (`^[`), or as its number.
 fn symbol(c: char) -> String {
     match u32::from(c) {
-        code @ 0..=0x1f => char::from_u32(0x2400 + code).map(String::from).unwrap_or_default(),
-        0x7f => "␡".to_owned(),
+        code @ (0..=0x1f | 0x7f) => {
+            char::from_u32(code ^ 0x40).map(|c| format!("^{c}")).unwrap_or_default()
+        }
         code => format!("⟨U+{code:04X}⟩"),
     }
 }
@@ -82,9 +83,9 @@ mod tests {
     fn markup_stays_a_text_and_controls_are_seen() {
         let shown = block("<script>\u{1b}[31m\u{202e}x\ny", false).into_string();
         assert!(shown.contains("&lt;script&gt;"), "{shown}");
-        assert!(shown.contains("<span class=\"ctl\">␛</span>[31m"), "{shown}");
+        assert!(shown.contains("<span class=\"ctl\">^[</span>[31m"), "{shown}");
         assert!(shown.contains("⟨U+202E⟩") && shown.contains("x\ny"), "{shown}");
-        assert_eq!(short("a\u{7}b\nc\u{202e}", 9), "a␇b c⟨U+202E⟩");
+        assert_eq!(short("a\u{7}b\nc\u{202e}", 9), "a^Gb c⟨U+202E⟩");
         assert_eq!(short("abcdef", 3), "abc…");
     }
 

@@ -59,7 +59,7 @@ pub(in crate::dashboard) async fn fragments(
         div #overview {
             @if let Err(reason) = &health { div.banner.bad role="alert" { "Not ready: " (text::line(reason, 300)) } }
             @match &open {
-                Some(open) => { (counts(&open.items)) }
+                Some(open) => { (counts(&open.items, day.as_ref().map(|day| day.items.as_slice()).unwrap_or_default())) }
                 None => { (reach(visitor)) }
             }
             @if let Some(recent) = recent.as_ref().filter(|it| it.items.is_empty()) {
@@ -101,7 +101,7 @@ pub(in crate::dashboard) async fn fragments(
     Ok([Fragment { id: "overview", html }])
 }
 
-fn counts(open: &[RunView]) -> Markup {
+fn counts(open: &[RunView], day: &[RunView]) -> Markup {
     let shown = [RunStatus::Running, RunStatus::Waiting, RunStatus::Paused, RunStatus::Queued];
     let most = open.len() >= COUNTED;
     html! {
@@ -112,7 +112,10 @@ fn counts(open: &[RunView]) -> Markup {
                     (status.as_str())
                 }
             }
-            a href="/ui/runs?status=failed" { b { "✕" } "failed" }
+            a href="/ui/runs?status=failed&since=24h" {
+                b { (day.iter().filter(|run| run.status == RunStatus::Failed).count()) }
+                "failed in a day"
+            }
         }
     }
 }

@@ -283,7 +283,7 @@ async fn steps(
     let page = desk.engine.steps(&visitor.caller, view.id, after, STEPS).await?;
     let path = format!("/ui/runs/{}", view.id);
     Ok(html! {
-        div.card.flush {
+        div.card.flush tabindex="0" {
             @if page.items.is_empty() { div.empty { "No step yet." } }
             @else { (timeline::of(view.id, &page.items, visitor.now_ms)) }
             (pager::links(&path, &[("tab", "steps")], after == 0, page.next_cursor.as_deref()))
@@ -355,7 +355,7 @@ async fn events(
     let next = (from > 1).then(|| (from - 1).to_string());
     let path = format!("/ui/runs/{}", view.id);
     Ok(html! {
-        div.card.flush {
+        div.card.flush tabindex="0" {
             table {
                 thead { tr { th.num { "#" } th { "Event" } th { "Data" } th { "When" } } }
                 tbody { @for event in found.iter().rev() {

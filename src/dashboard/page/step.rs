@@ -126,7 +126,7 @@ fn attempts(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
     html! {
         @if !events.is_empty() {
             h2 { "What happened" }
-            div.card.flush {
+            div.card.flush tabindex="0" {
                 table {
                     thead { tr { th.num { "Event" } th { "What" } th { "Attempt" } th { "Details" } th { "When" } } }
                     tbody { @for (event, data) in events.iter().take(200) {

@@ -58,7 +58,7 @@ pub(in crate::dashboard) async fn show(
         }
         @if let Some(audit) = audit.filter(|it| !it.items.is_empty()) {
             h2 { "Audit log" }
-            div.card.flush {
+            div.card.flush tabindex="0" {
                 table {
                     thead { tr { th.num { "#" } th { "When" } th { "What" } } }
                     tbody { @for it in &audit.items {

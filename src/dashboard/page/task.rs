@@ -158,7 +158,7 @@ fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wro
             form method="post" action=(action) {
                 (hidden)
                 (form::fields(&form_of(view), sent, wrong))
-                div.acts.sticky { button.main name="act" value="answer" { "Send the answer" } }
+                div.acts.send { button.main name="act" value="answer" { "Send the answer" } }
             }
             (command::same(&visitor.url, &format!("moonswarm answer {task} '<json>'"), &command::Request {
                 method: "POST",
