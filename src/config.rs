@@ -25,6 +25,7 @@ use crate::{
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
     operator::{Declared, Mistake},
+    session::Fallback,
 };
 
 /// The file that is read by default, if it exists.
@@ -70,6 +71,8 @@ pub struct Layer {
     /// The time for which a pull worker keeps a task without a heartbeat: `30s`.
     #[serde(default, deserialize_with = "duration")]
     pub lease: Option<Duration>,
+    /// The order in which others take over the tasks of a closed session: `["seat", "starter", "only"]`.
+    pub fallback: Option<Vec<Fallback>>,
     /// The maximum number of concurrent connections of the API, sockets of sessions included.
     pub connections: Option<usize>,
     /// Host names, in addition to the loopback ones, under which the API may be reached.
@@ -178,6 +181,7 @@ impl Layer {
             memory: self.memory.or(below.memory),
             run_memory: self.run_memory.or(below.run_memory),
             lease: self.lease.or(below.lease),
+            fallback: self.fallback.or(below.fallback),
             connections: self.connections.or(below.connections),
             hosts: self.hosts.or(below.hosts),
             origins: self.origins.or(below.origins),
@@ -301,6 +305,8 @@ pub struct Config {
     pub run_memory: Option<u64>,
     /// The time for which a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
+    /// The order in which others take over the tasks of a closed session. If empty, they wait.
+    pub fallback: Vec<Fallback>,
     /// The maximum number of concurrent connections of the API; the API's own default if absent.
     pub connections: Option<usize>,
     /// Host names, in addition to the loopback ones, under which the API may be reached.
@@ -336,6 +342,7 @@ impl From<Layer> for Config {
             memory: it.memory.filter(|bytes| *bytes > 0),
             run_memory: it.run_memory.filter(|bytes| *bytes > 0),
             lease: it.lease.unwrap_or(LEASE),
+            fallback: it.fallback.unwrap_or_default(),
             connections: it.connections.filter(|most| *most > 0),
             hosts: it.hosts.unwrap_or_default(),
             origins: it.origins.unwrap_or_default(),
@@ -396,7 +403,8 @@ mod tests {
 
     #[test]
     fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
-        let file = "data = \"/var/m\"\nshards = 3\nlog_format = \"json\"\nlease = \"2s\"";
+        let file = "data = \"/var/m\"\nshards = 3\nlog_format = \"json\"\nlease = \"2s\"\n\
+                    fallback = [\"only\"]";
         let file = parse(file).unwrap();
         let flags = Layer { data: Some("here".into()), ..Layer::default() };
         let config = Config::from(flags.over(file));
@@ -404,6 +412,8 @@ mod tests {
         assert_eq!((config.shards, config.log_format), (3, LogFormat::Json));
         assert_eq!(config.lease, Duration::from_secs(2));
         assert!(parse("lease = \"soon\"").is_err());
+        assert_eq!(config.fallback, [Fallback::Only]);
+        assert!(parse("fallback = [\"anybody\"]").is_err());
         assert_eq!(config.listen.to_string(), "127.0.0.1:7700");
     }
 

@@ -27,12 +27,13 @@ mod registry;
 mod task;
 mod usage;
 
+pub use assemble::rehearsed;
 pub use backend::{Backend, Reply, Residence};
 pub use builtin::{Builtin, LuaCall};
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
-pub use human::{HUMAN, Human, says_no};
+pub use human::{HUMAN, Human, inquiry_of, says_no};
 pub use inquiry::{Given, Inquiry};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, lua_calls};

@@ -21,5 +21,5 @@ pub use frame::{Frame, Method, Note};
 pub use hub::{Hub, Looks, SessionError};
 pub use link::{Link, LinkEnd};
 pub use mailbox::{HeldAttempt, MOST_OPEN};
-pub use place::{Outlook, Seat, Spawn};
+pub use place::{EVERY, Fallback, Outlook, Seat, Spawn};
 pub use scribe::FrameWriter;

@@ -59,6 +59,12 @@ const ONLY: &[(&str, &[&str])] =
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;
 
+/// The kinds of operators. The engine asks a backend or a row what it can do, and compares none.
+const KINDS: &[&str] = &[
+    "human", "main_ai", "main-ai", "queue", "process", "echo", "lua", "llm", "http", "webhook",
+    "mcp",
+];
+
 /// Marks of work that was left lying.
 const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
@@ -132,6 +138,17 @@ impl<'a> Source<'a> {
                 for what in IMPURE.iter().filter(|what| has_word(code, what)) {
                     say(line, format!("{room} is pure and must not know {what}"));
                 }
+            }
+            let is_kind = |kind: &&&str| code.contains(&format!("\"{kind}\""));
+            if room == "engine"
+                && !self.is_test()
+                && line <= self.length()
+                && let Some(kind) = KINDS.iter().find(is_kind)
+            {
+                say(line, format!("the engine names the kind {kind}: the backend says what it is"));
+            }
+            if room == "engine" && code.contains("kind") && code.contains("= HUMAN") {
+                say(line, "the engine compares a kind: the backend says what it is".to_owned());
             }
             if has_word(code, "unsafe") && !self.path.starts_with("lua/raw") {
                 say(line, "unsafe code is for lua/raw alone".to_owned());
@@ -281,6 +298,52 @@ fn the_data_of_a_run_knows_nothing_of_what_changes_it() {
     assert!(beyond.is_empty(), "engine/run/ is data alone: {beyond:?}");
 }
 
+/// The most methods that a type of the engine has, over all of its files.
+const MOST_METHODS: usize = 60;
+
+/// Adds the methods of a file's types, those of traits aside.
+fn count_methods(text: &str, into: &mut BTreeMap<String, usize>) {
+    let mut own = None;
+    for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
+        if let Some(head) = line.strip_prefix("impl").filter(|_| !line.contains(" for ")) {
+            let name = head.rsplit_once("> ").map_or(head, |(_, name)| name);
+            own = Some(word(name.trim_start()));
+        } else if line == "}" {
+            own = None;
+        } else if let Some(name) = &own
+            && line.starts_with("    ")
+            && !line.starts_with("     ")
+            && has_word(line.split('(').next().unwrap_or_default(), "fn")
+        {
+            *into.entry(name.clone()).or_default() += 1;
+        }
+    }
+}
+
+#[test]
+fn no_type_of_the_engine_is_a_hall() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src.join("engine"), &mut files);
+    let mut methods = BTreeMap::new();
+    for file in files {
+        count_methods(&fs::read_to_string(&file).expect("a source file is text"), &mut methods);
+    }
+    assert!(methods["Engine"] > 20, "the methods of Engine were not found: {methods:?}");
+    methods.retain(|_, count| *count > MOST_METHODS);
+    assert!(methods.is_empty(), "too many methods: {methods:?}");
+}
+
+#[test]
+fn methods_are_counted_by_their_type() {
+    let mut methods = BTreeMap::new();
+    let text = "impl A {\n    pub fn a(&self) {}\n    async fn b() {\n        fn c() {}\n    }\n}\n\
+                impl T for A {\n    fn d() {}\n}\nimpl<'e> B<'e> {\n    fn f() {}\n}\n\
+                #[cfg(test)]\nimpl A {\n    fn e() {}\n}\n";
+    count_methods(text, &mut methods);
+    assert_eq!(methods, BTreeMap::from([("A".to_owned(), 2), ("B".to_owned(), 1)]));
+}
+
 #[test]
 fn a_circle_of_files_is_found_and_a_name_that_is_passed_on_is_none() {
     let mut room = Room::new("engine");
@@ -331,6 +394,14 @@ fn a_pure_room_with_a_runtime_or_a_file_is_found() {
     assert_eq!(complaints("flow/op.rs", "use tokio::sync::mpsc;").len(), 1);
     assert_eq!(complaints("token/keys.rs", "std::fs::read(path)").len(), 1);
     assert_eq!(complaints("store.rs", "std::fs::read(path)"), [""; 0]);
+}
+
+#[test]
+fn a_comparison_of_kinds_in_the_engine_is_found() {
+    assert_eq!(complaints("engine/a.rs", "if row.kind == \"human\" {").len(), 1);
+    assert_eq!(complaints("engine/a.rs", "if row.kind != HUMAN {").len(), 1);
+    assert_eq!(complaints("engine/tests/a.rs", "operator: \"human\""), [""; 0]);
+    assert_eq!(complaints("operator/a.rs", "if row.kind == \"human\" {"), [""; 0]);
 }
 
 #[test]

@@ -41,6 +41,11 @@ fn a_program_drives_a_models_loop_by_itself() {
 }
 
 #[test]
+fn a_coded_operator_is_a_tool_of_a_model() {
+    assert_eq!(printed("coded_tool"), "\"It is 42.\"\n");
+}
+
+#[test]
 fn code_of_ones_own_is_plugged_into_a_host() {
     let expected = "[\"MOON\",\"pong\",\"(quiet)\",\"a worker for far\"]\n";
     assert_eq!(printed("plug_in"), expected);

@@ -32,7 +32,7 @@ pub(super) async fn list(
     Asker(caller): Asker,
     At(run): At<String>,
 ) -> Result<JsonBody<All<ArtifactView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.artifacts(&caller, params::id(&run)?).await?)))
+    Ok(JsonBody(All::of(api.engine.tasks().artifacts(&caller, params::id(&run)?).await?)))
 }
 
 /// Downloads a file.
@@ -49,7 +49,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(artifact): At<String>,
 ) -> Result<Response, Problem> {
-    let (artifact, data) = api.engine.artifact(&caller, params::id(&artifact)?).await?;
+    let (artifact, data) = api.engine.tasks().artifact(&caller, params::id(&artifact)?).await?;
     let kind = HeaderValue::from_static(content_type(&artifact.name));
     let disposition = HeaderValue::try_from(disposition(&artifact.name));
     let etag = HeaderValue::try_from(format!("\"{}\"", artifact.hash));

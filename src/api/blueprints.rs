@@ -56,7 +56,8 @@ pub(super) async fn put(
 ) -> Result<JsonBody<StoredView>, Problem> {
     let bundle = check::read_bundle(&raw)?;
     let key = key.of("PUT /v1/blueprints/{name}", &raw.bytes);
-    let (stored, findings) = api.engine.put_blueprint(&caller, name, bundle, key).await?;
+    let (stored, findings) =
+        api.engine.blueprints().put_blueprint(&caller, name, bundle, key).await?;
     Ok(JsonBody(StoredView { name: stored.name, hash: stored.hash, findings }))
 }
 
@@ -80,8 +81,8 @@ pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<JsonBody<BlueprintsView>, Problem> {
-    let items = api.engine.blueprints(&caller).await?;
-    let problems = api.engine.blueprint_problems(&caller)?;
+    let items = api.engine.blueprints().list(&caller).await?;
+    let problems = api.engine.blueprints().blueprint_problems(&caller)?;
     Ok(JsonBody(BlueprintsView { items, next_cursor: None, problems }))
 }
 
@@ -99,7 +100,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(name): At<String>,
 ) -> Result<JsonBody<BlueprintView>, Problem> {
-    Ok(JsonBody(api.engine.blueprint(&caller, &name).await?))
+    Ok(JsonBody(api.engine.blueprints().get(&caller, &name).await?))
 }
 
 /// The files of a version.
@@ -130,5 +131,5 @@ pub(super) async fn source(
     Asker(caller): Asker,
     At((name, hash)): At<(String, String)>,
 ) -> Result<JsonBody<Bundle>, Problem> {
-    Ok(JsonBody(api.engine.blueprint_source(&caller, &name, &hash).await?))
+    Ok(JsonBody(api.engine.blueprints().blueprint_source(&caller, &name, &hash).await?))
 }

@@ -38,6 +38,10 @@ pub struct CompiledTool {
     bare: bool,
     timeout_ms: Option<u64>,
     does: Does,
+    /// The name of its entry in the agent's `tools`.
+    entry: String,
+    /// The operator that executes it; none for state.
+    operator: Option<String>,
 }
 
 /// The target of a call.
@@ -140,19 +144,30 @@ impl CompiledTool {
         tool: &Tool,
         definition: &Definition,
     ) -> Result<Vec<Self>, SchemaError> {
+        let operator = match &tool.target {
+            Target::Agent(of) => definition.agents.get(of).map(|agent| agent.operator.clone()),
+            Target::Operator(operator) | Target::Mcp { server: operator, .. } => {
+                Some(operator.clone())
+            }
+            Target::Function(_) => Some("lua".to_owned()),
+            Target::State { .. } => None,
+        };
         let one = |description: Option<String>, input: Option<Json>, bare, does| {
             let parameters = match &input {
                 Some(input) => object(input),
                 None if bare => text_arguments().to_value(),
                 None => json!({ "type": "object" }),
             };
-            let schema = Schema::compile_value(parameters.clone(), input.is_some() || bare)?;
+            let closed = (input.is_some() && !tool.open) || bare;
+            let schema = Schema::compile_value(parameters.clone(), closed)?;
             Ok(vec![Self {
                 face: face(tool, tool.name.clone(), description, parameters),
                 schema,
                 bare,
                 timeout_ms: tool.timeout_ms,
                 does,
+                entry: tool.name.clone(),
+                operator,
             }])
         };
         match &tool.target {
@@ -207,6 +222,8 @@ impl CompiledTool {
             face: face(tool, name, Some(about), parameters),
             bare: false,
             timeout_ms: None,
+            entry: tool.name.clone(),
+            operator: None,
             does: Does::State { op, scope: scope.cloned(), prefix: prefix.to_owned() },
         })
     }

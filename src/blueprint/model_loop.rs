@@ -58,6 +58,8 @@ pub struct Tool {
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub input: Option<Json>,
+    /// True if arguments that the schema does not declare are accepted.
+    pub open: bool,
     /// True if it may be called.
     pub approve: Approve,
     /// True if it may be executed beside others.

@@ -165,6 +165,7 @@ impl App {
         Layer {
             memory,
             run_memory: None,
+            fallback: None,
             data: self.global.data.clone(),
             listen,
             blueprints,

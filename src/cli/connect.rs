@@ -282,6 +282,7 @@ fn embedded(config: &Config) -> HostConfig {
         environments: config.environments.clone(),
         code: crate::operator::Coded::default(),
         spawners: Default::default(),
+        fallback: config.fallback.clone(),
         middleware: crate::engine::Middleware::of(config.middleware.clone()),
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     exit::Stop,
-    render::{printable, what},
+    render::{command, printable, what},
 };
 use crate::{
     engine::{RunView, WaitingOn},
@@ -15,7 +15,8 @@ use crate::{
 /// The maximum number of waits that a line names.
 const NAMED: usize = 3;
 
-/// Returns true if only people can move the run: it waits for nothing that comes by itself.
+/// Returns true if only people can move the run: it waits for nothing that comes by itself. For a task
+/// that somebody has to act on (an answer, a worker, a session), the line names the command.
 pub fn only_people_left(run: &RunView) -> bool {
     let rests = match run.status {
         RunStatus::Waiting | RunStatus::Paused => true,
@@ -29,16 +30,32 @@ pub fn only_people_left(run: &RunView) -> bool {
     rests
         && !run.waiting_on.is_empty()
         && run.waiting_on.iter().all(|on| match on.kind.as_str() {
-            "task" => on.subject.operator_kind.as_deref() == Some(HUMAN),
+            "task" => is_for_somebody(on),
             "signal" => on.until.is_none(),
             "resume" => true,
             _ => false,
         })
 }
 
+/// Returns true if a task waits for a person's answer.
+fn is_for_a_person(on: &WaitingOn) -> bool {
+    on.subject.operator_kind.as_deref() == Some(HUMAN)
+}
+
+/// Returns true if a task waits for a person, for a worker that is not running, or for a session
+/// that is not connected.
+fn is_for_somebody(on: &WaitingOn) -> bool {
+    let away = on.subject.session.as_ref().is_some_and(|session| session.state != "connected");
+    is_for_a_person(on) || away || on.subject.served == Some(false)
+}
+
 /// Returns the waits of a run, in a few words.
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
+        "task" if !is_for_a_person(on) && is_for_somebody(on) => match command(run, on) {
+            Some(command) => format!("{}; start it with `{command}`", what(on)),
+            None => what(on),
+        },
         "task" => format!("an answer to {}", what(on).trim_end_matches(" (human)")),
         "resume" => "somebody to resume it".to_owned(),
         _ => what(on),
@@ -109,6 +126,7 @@ pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::SessionWait;
     use crate::{cli::fixture, engine::Subject};
 
     /// `ship (human)` is a task of people, `coder (queue)` one of a queue.
@@ -139,6 +157,15 @@ mod tests {
         assert!(!only_people_left(&waiting(&[("task", "coder (queue)", None)])));
         assert!(!only_people_left(&waiting(&[("signal", "go", Some("later"))])));
         assert!(!only_people_left(&waiting(&[])));
+        let mut alone = waiting(&[("task", "coder (queue)", None)]);
+        alone.waiting_on[0].subject.served = Some(false);
+        assert!(only_people_left(&alone));
+        for state in ["away", "closed", "none", "several", "connected"] {
+            let mut away = waiting(&[("task", "coder (main-ai)", None)]);
+            let session = SessionWait { state: state.into(), id: None, open: None };
+            away.waiting_on[0].subject.session = Some(session);
+            assert_eq!(only_people_left(&away), state != "connected", "{state}");
+        }
         let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
         assert!(!only_people_left(&running));
     }

@@ -189,7 +189,7 @@ pub(super) async fn download(
     Path(artifact): Path<String>,
 ) -> Result<Response, Problem> {
     let artifact: ArtifactId = id(&artifact)?;
-    let (artifact, data) = desk.engine.artifact(&visitor.caller, artifact).await?;
+    let (artifact, data) = desk.engine.tasks().artifact(&visitor.caller, artifact).await?;
     let name = gate::escaped(&artifact.name);
     let disposition = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{name}"));
     let headers = [

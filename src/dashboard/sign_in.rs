@@ -179,7 +179,7 @@ impl SignIns {
                 name: None,
                 quotas: Quotas::default(),
             };
-            self.engine.mint(&by, mint, None).await?
+            self.engine.tokens().mint(&by, mint, None).await?
         } else {
             let caller = match self.engine.authenticate(secret)? {
                 Bearer::Caller(caller) if caller.session.is_none() => caller,
@@ -188,7 +188,7 @@ impl SignIns {
                     return Err(Problem::new(Code::ForbiddenVerb, detail));
                 }
             };
-            self.engine.sign_in(&caller, VERBS, LONGEST_MS).await?
+            self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS).await?
         };
         let cookie = random();
         let now_ms = self.clock.now_ms();
@@ -231,7 +231,7 @@ impl SignIns {
         let entry = match known {
             Some(entry) => entry,
             None => {
-                let kept = self.engine.kept_sign_in(key.clone()).await?;
+                let kept = self.engine.tokens().kept_sign_in(key.clone()).await?;
                 let stored = kept.and_then(|text| serde_json::from_str::<Stored>(&text).ok());
                 let Some(entry) = stored.and_then(Entry::of) else { return Ok(None) };
                 let entry = Arc::new(entry);
@@ -242,7 +242,7 @@ impl SignIns {
         let now_ms = self.clock.now_ms();
         if entry.ends_ms() <= now_ms {
             self.known.lock().remove(&key);
-            self.engine.drop_sign_in(key).await?;
+            self.engine.tokens().drop_sign_in(key).await?;
             return Ok(None);
         }
         entry.used_ms.store(now_ms, Ordering::Relaxed);
@@ -263,8 +263,8 @@ impl SignIns {
     /// Fails when it cannot be stored.
     pub(super) async fn end(&self, signed_in: &SignedIn, caller: &Caller) -> Result<(), Problem> {
         self.known.lock().remove(&signed_in.key);
-        self.engine.drop_sign_in(signed_in.key.clone()).await?;
-        Ok(self.engine.sign_out(caller).await?)
+        self.engine.tokens().drop_sign_in(signed_in.key.clone()).await?;
+        Ok(self.engine.tokens().sign_out(caller).await?)
     }
 
     async fn store(&self, key: &str, entry: &Entry) -> Result<(), Problem> {
@@ -274,7 +274,7 @@ impl SignIns {
             used_ms: entry.used_ms.load(Ordering::Relaxed),
         };
         let text = serde_json::to_string(&stored).expect("a sign-in is plain data");
-        Ok(self.engine.keep_sign_in(key.to_owned(), text, entry.ends_ms()).await?)
+        Ok(self.engine.tokens().keep_sign_in(key.to_owned(), text, entry.ends_ms()).await?)
     }
 }
 

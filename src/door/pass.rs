@@ -25,7 +25,7 @@ use super::{
 use crate::{
     clock::Clock,
     engine::{Bearer, Caller, Engine, EngineError},
-    token::{Refusal, Role, Verb, permits},
+    token::{Refusal, Verb},
 };
 
 /// The maximum length of a bearer in bytes. A longer one is refused.
@@ -126,11 +126,7 @@ impl Door {
             (Who::Caller(verb), Bearer::Caller(caller)) => {
                 caller.grant.check(verb, &[]).map_err(refused)
             }
-            (Who::Holder(verb), Bearer::Holder(holder)) => match &holder.grant {
-                Some(grant) => grant.check(verb, &[]).map_err(refused),
-                None if permits(Role::Worker, verb) => Ok(()),
-                None => Err(refused(Refusal::Verb { role: Role::Worker, verb })),
-            },
+            (Who::Holder(verb), Bearer::Holder(holder)) => holder.check(verb).map_err(refused),
             (Who::Caller(Verb::TaskAnswer | Verb::TaskExpire), Bearer::Holder(_)) => {
                 Err(Problem::new(
                     Code::SelfApproval,
@@ -278,7 +274,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::Holder,
-        token::{Grant, Scopes},
+        token::{Grant, Role, Scopes},
     };
 
     fn door() -> Door {

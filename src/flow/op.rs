@@ -159,6 +159,11 @@ impl TaskOpts {
         serde_json::from_str(self.asked.as_deref()?).ok()
     }
 
+    /// Returns the session that the task belongs to.
+    pub fn session_of(&self) -> Option<String> {
+        self.session.clone().or_else(|| Some(self.asked()?.session?.to_string()))
+    }
+
     /// Replaces the message that the caller wrote.
     pub fn ask_instead(&mut self, message: Content) {
         if let Some(mut asked) = self.asked() {

@@ -12,6 +12,8 @@
 //! | calling | a person approved | the call starts; otherwise it fails as `human_rejected` |
 //! | calling | all calls | ask the model again, with every output and every failure |
 //! | flushing | all writes of old turns | compact, unless a required write failed |
+//! | recalling | the read of a session's conversation | ask the model, with it |
+//! | keeping | the write of it | done; if another loop was faster, recall it again |
 //!
 //! Turns, calls, repetitions, failures in a row and cost are checked against their limits before
 //! anything starts. Watchers are warned before a limit is reached. The driver owns time. The same
@@ -20,12 +22,17 @@
 mod budget;
 mod call;
 mod compact;
+mod conversation;
 mod settings;
 mod turn;
 
 use serde_json::{Value, json};
 
-pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
+use settings::Recalled;
+pub use settings::{
+    Approve, Compaction, Conversation, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner,
+    Remembered,
+};
 pub use turn::{Begin, Call, Judge, LoopAction, LoopStop, Moment, RuleVerdict, Sums};
 
 use crate::{
@@ -66,6 +73,7 @@ pub struct ResponseFlow {
     /// The turn for which the rules have been evaluated.
     ruled: Option<u32>,
     warned: Warned,
+    recalled: Recalled,
     events: Vec<LifecycleEvent>,
 }
 
@@ -82,6 +90,8 @@ enum Stage {
     New,
     Listing,
     Ready,
+    Recalling { place: usize },
+    Keeping { place: usize, value: Json, end: ModelEnd },
     Asking { place: usize },
     Flushing { first: usize, cut: usize },
     Compacting { place: usize, cut: usize },
@@ -134,6 +144,7 @@ impl ResponseFlow {
             looked_at: None,
             ruled: None,
             warned: Warned::default(),
+            recalled: Recalled::default(),
             events: Vec::new(),
         }
     }
@@ -159,6 +170,11 @@ impl ResponseFlow {
         true
     }
 
+    /// Returns the settings of the loop.
+    pub fn settings(&self) -> &LoopSettings {
+        &self.settings
+    }
+
     /// Returns the totals of the loop.
     pub fn sums(&self) -> &Sums {
         &self.sums
@@ -176,9 +192,7 @@ impl ResponseFlow {
 
     /// Returns the conversation for the next request to the model.
     pub fn conversation(&self) -> Vec<Value> {
-        let summary = self.summary.as_deref().map(summary_item);
-        let own = self.own[self.from..].iter().map(|own| own.item.clone());
-        self.start.iter().cloned().chain(summary).chain(own).collect()
+        self.seen_until(self.own.len())
     }
 
     /// Records the outcome of a started step. `used` includes the usage of everything below it.
@@ -187,10 +201,16 @@ impl ResponseFlow {
         let Some(open @ None) = self.places.get_mut(place) else { return };
         *open = Some(outcome);
         self.sums.used.add(used);
-        if let Stage::Asking { place: asked } = self.stage
-            && asked == place
-        {
+        let (is_asked, is_summed_up) = match self.stage {
+            Stage::Asking { place: asked } => (asked == place, false),
+            Stage::Compacting { place: asked, .. } => (false, asked == place),
+            _ => (false, false),
+        };
+        if is_asked {
             self.window = used.tokens();
+        }
+        if is_asked || is_summed_up {
+            self.tell_cost(used);
         }
     }
 
@@ -244,8 +264,14 @@ impl ResponseFlow {
             }
             Stage::Listing if self.places.iter().any(Option::is_none) => Ok(Some(LoopAction::Wait)),
             Stage::Listing => self.listed(judge),
-            Stage::Ready => self.ready(judge),
-            Stage::Asking { place } | Stage::Compacting { place, .. }
+            Stage::Ready => match self.recall() {
+                Some(turn) => Ok(Some(turn)),
+                None => self.ready(judge),
+            },
+            Stage::Asking { place }
+            | Stage::Compacting { place, .. }
+            | Stage::Recalling { place }
+            | Stage::Keeping { place, .. }
                 if !matches!(self.places.get(*place), Some(Some(_))) =>
             {
                 Ok(Some(LoopAction::Wait))
@@ -253,6 +279,14 @@ impl ResponseFlow {
             Stage::Asking { place } => {
                 let place = *place;
                 self.replied(place, judge)
+            }
+            Stage::Recalling { place } => {
+                let place = *place;
+                self.recollected(place)
+            }
+            Stage::Keeping { place, value, end } => {
+                let (place, value, end) = (*place, value.clone(), *end);
+                self.kept(place, value, end)
             }
             Stage::Flushing { first, .. } if self.places[*first..].iter().any(Option::is_none) => {
                 Ok(Some(LoopAction::Wait))
@@ -378,10 +412,7 @@ impl ResponseFlow {
             return Ok(Some(self.answer(ModelEnd::Complete)));
         }
         match judge.output(text) {
-            Ok(value) => {
-                self.stage = Stage::Over;
-                Ok(Some(LoopAction::Done { value, end: ModelEnd::Complete }))
-            }
+            Ok(value) => Ok(Some(self.done(value, ModelEnd::Complete))),
             Err(why) if !self.repaired => {
                 self.repaired = true;
                 let ask = format!(

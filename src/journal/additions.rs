@@ -9,7 +9,8 @@ use crate::protocol::Json;
 /// Named metadata of an entry, beside its fact.
 ///
 /// A release keeps the names that it does not know and ignores them, so new metadata needs no new
-/// stored form. Reserved names: `line` (the source line of the flow's request), `queued_ms` and
+/// stored form. Reserved names: `allowed` (the operators and tools that the layers
+/// left to a model), `line` (the source line of the flow's request), `queued_ms` and
 /// `ran_ms` (when the work was queued and when it ran), `tags`, `trace` (ids of a distributed
 /// trace), `output` (the operator's full output) and `traceback`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,11 @@ impl Additions {
     pub fn times(&self) -> Option<(u64, u64)> {
         let number = |name: &str| self.get(name)?.as_str().parse().ok();
         Some((number("queued_ms")?, number("ran_ms")?))
+    }
+
+    /// Returns the operators and tools that the layers left to a model call; any if absent.
+    pub fn allowed(&self) -> Option<Vec<String>> {
+        self.get("allowed")?.decode().ok()
     }
 
     /// Iterates over all additions, sorted by name.

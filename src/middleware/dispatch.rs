@@ -53,6 +53,8 @@ pub struct About {
     pub agent: Arc<str>,
     /// The operator that executes it.
     pub operator: Arc<str>,
+    /// True if it is a call of a model within a loop, whose costs the loop reports.
+    pub model_call: bool,
     /// The tools that the agent may use.
     pub tools: Vec<String>,
     /// The idempotency key of the call.
@@ -87,6 +89,7 @@ impl About {
             version: "".into(),
             agent: agent.into(),
             operator: operator.into(),
+            model_call: false,
             tools: Vec::new(),
             idempotency_key: None,
             principal: "".into(),
@@ -142,6 +145,7 @@ impl About {
             version: Arc::clone(&self.version),
             agent: Arc::clone(&self.agent),
             operator: Arc::clone(&self.operator),
+            model_call: self.model_call,
             tools: self.tools.clone(),
             idempotency_key: self.idempotency_key.clone(),
             principal: Arc::clone(&self.principal),

@@ -36,8 +36,9 @@ pub trait DispatchLayer: Send + Sync {
     }
 
     /// Handles the outcome of an attempt that was parked: its worker reported, it timed out, or it
-    /// was canceled. Called once, on the thread that owns the run, so it must not block; possibly
-    /// on another host than the one that dispatched it.
+    /// was canceled. Called once for each outcome, on the thread that owns the run, so it must not
+    /// block; possibly on another host than the one that dispatched it. If the engine refuses the
+    /// result that came out of it, the attempt stays open and its next outcome is settled as well.
     ///
     /// # Errors
     /// Returns the failure of the attempt, or its own.

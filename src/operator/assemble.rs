@@ -9,11 +9,13 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, PromptTransport, Queue, Registry,
+    Backend, Builtin, Declared, Echo, HUMAN, Human, Lua, MAIN_AI, MainAi, PromptTransport, Queue,
+    Registry, lua_calls,
 };
 use crate::{
     clock::Clock,
     environment::{self, Environments},
+    tasks::Tasks,
 };
 
 impl Declared {
@@ -55,6 +57,17 @@ impl Builtin {
             declared.iter().map(|(name, settings)| (name.to_owned(), settings.build(&self)));
         let all = builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>();
         Registry::new(all).with_environments(self.environments)
+    }
+}
+
+/// Creates the operator of a kind for a test of blueprints, if its tasks are executed there: it
+/// uses nothing outside of the program, or it asks people, and the test answers.
+pub fn rehearsed(kind: &str, tasks: &Tasks) -> Option<Arc<dyn Backend>> {
+    match kind {
+        HUMAN => Some(Arc::new(Human)),
+        "echo" => Some(Arc::new(Echo)),
+        "lua" => Some(Arc::new(Lua::new(lua_calls(tasks.clone())))),
+        _ => None,
     }
 }
 

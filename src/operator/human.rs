@@ -5,8 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::{Backend, Builtin, Reply, Residence, Settings, Task};
-use crate::protocol::{Failure, Json};
+use super::{Backend, Builtin, Inquiry, Prompt, Reply, Residence, Settings, Task};
+use crate::{
+    flow::Asking,
+    protocol::{Failure, Json},
+    store::TaskRow,
+};
 
 /// The kind of operators that are people.
 pub const HUMAN: &str = "human";
@@ -20,6 +24,17 @@ pub struct Human;
 pub fn says_no(output: &Json) -> bool {
     let value = output.to_value();
     value == false || value.get("approved").is_some_and(|approved| *approved == false)
+}
+
+/// Returns the inquiry of an open task, if it is a task for people.
+pub fn inquiry_of(row: &TaskRow) -> Option<Inquiry> {
+    if row.kind != HUMAN {
+        return None;
+    }
+    let prompt: Prompt = serde_json::from_str(&row.prompt).ok()?;
+    let asked = prompt.inquiry.clone();
+    // A row of an older release asks anyone, for one answer.
+    Some(asked.unwrap_or_else(|| Inquiry::new(&prompt, &Asking::default(), row.opened_ms)))
 }
 
 #[async_trait]

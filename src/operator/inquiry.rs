@@ -112,6 +112,7 @@ mod tests {
             idempotency_key: None,
             inquiry: None,
             labels: Default::default(),
+            session: None,
             worker: None,
         }
     }

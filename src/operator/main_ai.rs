@@ -82,7 +82,7 @@ impl Backend for MainAi {
             "effort": task.agent.effort,
             "summary": prompt.summary,
             "idempotency_key": prompt.idempotency_key,
-            "conversation": task.opts.session,
+            "conversation": task.opts.session_of(),
         });
         let thin = params.to_string().into();
         let system = task.system();

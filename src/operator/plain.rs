@@ -113,7 +113,7 @@ fn asked(task: &Task, input: &Json) -> OperatorInput {
         asked.message = message_of(input);
     }
     if asked.session.is_none() {
-        asked.session = task.opts.session.as_deref().map(SessionId::from);
+        asked.session = task.opts.session_of().map(SessionId::from);
     }
     let mut config = task.config.get().cloned().unwrap_or_default();
     config.system_addendum = task.system();

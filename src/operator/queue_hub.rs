@@ -17,6 +17,8 @@ use crate::{blueprint::Labels, protocol::Ticket};
 
 /// The maximum number of pollers that wait on one queue.
 const MAX_POLLERS: usize = 1_024;
+/// The time for which a worker counts as there after it was heard of, in milliseconds.
+const SERVED_MS: u64 = 15_000;
 
 /// The error when too many pollers wait on a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +29,8 @@ pub struct TooManyPollers;
 #[derive(Debug, Default)]
 pub struct QueueHub {
     queues: Mutex<BTreeMap<String, Waiting>>,
+    /// The time at which a worker of each queue was last active, in milliseconds.
+    seen: Mutex<BTreeMap<String, u64>>,
 }
 
 /// One queue: its tickets, and the pollers that wait. A ticket and a poller that match never both
@@ -72,6 +76,27 @@ impl QueueHub {
         let removed = queues.get_mut(queue).is_some_and(|waiting| waiting.remove(ticket));
         forget_if_idle(&mut queues, queue);
         removed
+    }
+
+    /// Records that a worker of a queue asks for work, or is at work.
+    pub fn note_worker(&self, queue: &str, now_ms: u64) {
+        let mut seen = self.seen.lock();
+        if seen.insert(queue.to_owned(), now_ms).is_none() {
+            seen.retain(|_, at| now_ms.saturating_sub(*at) < SERVED_MS);
+        }
+    }
+
+    /// Returns true if a worker of a queue waits for a task with these labels, or was there a short
+    /// time ago.
+    pub fn is_served(&self, queue: &str, labels: &Labels, now_ms: u64) -> bool {
+        let seen = self.seen.lock();
+        if seen.get(queue).is_some_and(|at| now_ms.saturating_sub(*at) < SERVED_MS) {
+            return true;
+        }
+        drop(seen);
+        let queues = self.queues.lock();
+        let mut pollers = queues.get(queue).into_iter().flat_map(|waiting| &waiting.pollers);
+        pollers.any(|poller| labels.fit(&poller.labels) && !poller.sender.is_closed())
     }
 
     /// Returns the number of attempts on a queue.
@@ -292,6 +317,25 @@ mod tests {
         hub.offer("q", ticket(1, 2), &PLAIN);
         assert_eq!(second.await.unwrap(), [ticket(1, 2)]);
         assert_eq!(first.await.unwrap(), [ticket(1, 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_served_while_a_worker_waits_and_a_while_after_it_was_there() {
+        let hub = QueueHub::default();
+        assert!(!hub.is_served("q", &PLAIN, 5));
+        {
+            let mut waits = pin!(hub.take("q", 1, LONG, &PLAIN));
+            assert!(poll!(&mut waits).is_pending());
+            assert!(hub.is_served("q", &PLAIN, 5));
+            assert!(!hub.is_served("q", &gpu(), 5), "it has not the labels");
+        }
+        assert!(!hub.is_served("q", &PLAIN, 5));
+        hub.note_worker("q", 5);
+        assert!(hub.is_served("q", &PLAIN, 5 + SERVED_MS - 1));
+        assert!(!hub.is_served("q", &PLAIN, 5 + SERVED_MS));
+        assert!(!hub.is_served("other", &PLAIN, 5));
+        hub.note_worker("other", 5 + SERVED_MS);
+        assert_eq!(hub.seen.lock().len(), 1, "what is long past is forgotten");
     }
 
     #[tokio::test]

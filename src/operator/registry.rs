@@ -16,18 +16,21 @@ use crate::{
     environment::{Environments, Scrubber},
     flow::{Rule, ValuePath},
     middleware::Layer,
-    protocol::{Operator, StateReader, Ticket},
+    protocol::{Operator, StateReader, Ticket, ToolMetadata},
 };
 
 /// Operators implemented in code, by name.
 #[derive(Clone, Default)]
-pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
+pub struct Coded {
+    operators: BTreeMap<String, Arc<dyn Backend>>,
+    tools: BTreeMap<String, ToolMetadata>,
+}
 
 impl Coded {
     /// Adds an operator under a name.
     #[must_use]
     pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
-        self.0.insert(name.into(), Arc::new(backend));
+        self.operators.insert(name.into(), Arc::new(backend));
         self
     }
 
@@ -47,11 +50,20 @@ impl Coded {
     ) -> Self {
         self.and(name, super::Reading::new(make))
     }
+
+    /// Declares the tool that the operator of a name is to models: an agent whose `tools` have
+    /// `{ operator = name }` gets its name, description and schema from here, where the entry has
+    /// none of its own, and runs it alone unless it is `parallel_safe`.
+    #[must_use]
+    pub fn with_tool(mut self, name: impl Into<String>, tool: ToolMetadata) -> Self {
+        self.tools.insert(name.into(), tool);
+        self
+    }
 }
 
 impl std::fmt::Debug for Coded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.operators.keys()).finish()
     }
 }
 
@@ -61,6 +73,7 @@ pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
     environments: Option<Arc<Environments>>,
     answered: Option<Answered>,
+    tools: Arc<BTreeMap<String, ToolMetadata>>,
 }
 
 /// The agents whose tasks are answered by a stand-in.
@@ -69,7 +82,7 @@ pub type Answered = Arc<parking_lot::Mutex<BTreeSet<String>>>;
 impl Registry {
     /// Creates a registry of operators by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators), environments: None, answered: None }
+        Self { operators: Arc::new(operators), ..Self::default() }
     }
 
     /// Sets the environments of child processes.
@@ -103,8 +116,11 @@ impl Registry {
     #[must_use]
     pub fn with(self, code: &Coded) -> Self {
         let mut operators = (*self.operators).clone();
-        operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
-        Self { operators: Arc::new(operators), ..self }
+        let code_of = |(name, it): (&String, &Arc<dyn Backend>)| (name.clone(), Arc::clone(it));
+        operators.extend(code.operators.iter().map(code_of));
+        let mut tools = (*self.tools).clone();
+        tools.extend(code.tools.clone());
+        Self { operators: Arc::new(operators), tools: Arc::new(tools), ..self }
     }
 
     /// Returns the operator with a name.
@@ -162,6 +178,12 @@ impl Registry {
     pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
     }
+
+    /// Returns the kinds whose tasks go to sessions.
+    pub fn session_kinds(&self) -> BTreeSet<&'static str> {
+        let backends = self.operators.values().filter(|backend| backend.holds_session());
+        backends.map(|backend| backend.kind()).collect()
+    }
 }
 
 impl Operators for Registry {
@@ -176,6 +198,10 @@ impl Operators for Registry {
     fn is_model(&self, name: &str) -> bool {
         let leaves = self.leaves(name);
         !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
+    }
+
+    fn tool(&self, name: &str) -> Option<&ToolMetadata> {
+        self.tools.get(self.name_of(name))
     }
 
     fn requires_tool(&self, name: &str) -> bool {

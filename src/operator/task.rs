@@ -144,6 +144,9 @@ pub struct Prompt {
     /// The labels that a pull worker must have.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
+    /// The conversation that the task belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The sub-agent that a session starts for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerBinding>,

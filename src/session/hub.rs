@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Frame, HeldAttempt, LinkEnd, Method, Note, Outlook, Seat, Spawn,
+    Fallback, Frame, HeldAttempt, LinkEnd, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
     place::{Assignment, Key},
 };
@@ -80,6 +80,8 @@ pub struct Hub {
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
+    /// The order in which others take over the tasks of a closed session.
+    fallback: Vec<Fallback>,
     sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
     places: HashMap<Ticket, Assignment>,
@@ -101,6 +103,14 @@ impl Hub {
     pub fn new(clock: Clock) -> Self {
         let (inner, dirty, hungry) = Default::default();
         Self { inner, clock, dirty, hungry }
+    }
+
+    /// Returns a hub that gives the tasks of a closed session to others, in this order. If it is empty,
+    /// they wait.
+    #[must_use]
+    pub fn falling_back(self, order: &[Fallback]) -> Self {
+        self.inner.lock().fallback = order.to_vec();
+        self
     }
 
     /// Restores sessions and frames from the store.
@@ -454,24 +464,16 @@ impl Inner {
     }
 
     /// Returns the session that a task goes to.
-    ///
-    /// | the run has | the task goes to |
-    /// |---|---|
-    /// | a delegate | the delegate, or no session |
-    /// | a holder of the seat | the holder, or no session |
-    /// | neither, and a session of the operator started it | that session |
-    /// | none of these | the only session of the operator, if there is exactly one |
     fn resolve(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
-        let open = |id: &SessionId| self.sessions.get(id);
-        if let Some(named) = seat.delegate.as_ref().or(seat.holder.as_ref()) {
-            return open(named).map(|_| named.clone());
-        }
-        let starter = seat.starter.as_ref();
-        let own = starter.filter(|id| open(id).is_some_and(|it| it.row.operator == operator));
-        own.cloned().or_else(|| match self.operators.get(operator) {
-            Some(sessions) if sessions.len() == 1 => sessions.first().cloned(),
-            Some(_) | None => None,
-        })
+        let starter = || {
+            let starter = seat.starter.as_ref()?;
+            (self.sessions.get(starter)?.row.operator == operator).then(|| starter.clone())
+        };
+        let only = || {
+            let sessions = self.operators.get(operator)?;
+            sessions.first().filter(|_| sessions.len() == 1).cloned()
+        };
+        seat.choose(&self.fallback, |id| self.sessions.contains_key(id), starter, only)
     }
 
     fn place(&mut self, spawn: Spawn) {

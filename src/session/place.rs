@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::protocol::{SessionId, TaskId, Ticket};
+
+/// The operator under which the history of a run keeps who its delegate is, once that has changed.
+/// No operator has this name.
+pub const EVERY: &str = "*";
 
 /// The candidates that a run names for a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +19,50 @@ pub struct Seat {
     pub holder: Option<SessionId>,
     /// The session that started the run.
     pub starter: Option<SessionId>,
+}
+
+/// Who takes over the tasks of a delegate, or of the holder of a seat, whose session is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// The holder of the operator's seat, for a run whose delegate is gone.
+    Seat,
+    /// The session that started the run, if it is one of the operator.
+    Starter,
+    /// The only open session of the operator.
+    Only,
+}
+
+impl Seat {
+    /// Returns the session that a task goes to.
+    ///
+    /// | the run has | the task goes to |
+    /// |---|---|
+    /// | a delegate | the delegate, or no session |
+    /// | a holder of the seat | the holder, or no session |
+    /// | neither, and a session of the operator started it | that session |
+    /// | none of these | the only session of the operator, if there is exactly one |
+    ///
+    /// Where the session that the first two rows name is closed, the order of [`Fallback`] decides.
+    pub(super) fn choose(
+        &self,
+        fallback: &[Fallback],
+        is_open: impl Fn(&SessionId) -> bool,
+        starter: impl Fn() -> Option<SessionId>,
+        only: impl Fn() -> Option<SessionId>,
+    ) -> Option<SessionId> {
+        let Some(named) = self.delegate.as_ref().or(self.holder.as_ref()) else {
+            return starter().or_else(only);
+        };
+        if is_open(named) {
+            return Some(named.clone());
+        }
+        fallback.iter().find_map(|fallback| match fallback {
+            Fallback::Seat => self.holder.clone().filter(|holder| is_open(holder)),
+            Fallback::Starter => starter(),
+            Fallback::Only => only(),
+        })
+    }
 }
 
 /// An attempt that is to be given to a session.

@@ -135,6 +135,30 @@ fn a_seat_decides_and_without_one_the_starter_or_the_only_session() {
 }
 
 #[test]
+fn the_tasks_of_a_closed_session_go_to_others_in_the_order_that_is_configured() {
+    let seat = Seat { delegate: Some(id("gone")), holder: Some(id("a")), starter: Some(id("b")) };
+    let closed = Seat { holder: Some(id("gone too")), ..seat.clone() };
+    for (order, seat, goes_to) in [
+        (&[][..], &seat, None),
+        (&[Fallback::Seat, Fallback::Starter], &seat, Some("a")),
+        (&[Fallback::Starter, Fallback::Seat], &seat, Some("b")),
+        (&[Fallback::Seat, Fallback::Starter], &closed, Some("b")),
+        (&[Fallback::Only], &seat, None),
+    ] {
+        let hub = Hub::default().falling_back(order);
+        hub.open(row("a", "main-ai"));
+        hub.open(row("b", "main-ai"));
+        give(&hub, 1..=1, seat);
+        assert_eq!(hub.holder(ticket(1)), goes_to.map(id), "{order:?}");
+        hub.close(&id("b"), LinkEnd::Expired);
+        give(&hub, 2..=2, seat);
+        let only = order.contains(&Fallback::Only).then(|| id("a"));
+        let left = order.contains(&Fallback::Seat).then_some(seat.holder.clone()).flatten();
+        assert_eq!(hub.holder(ticket(2)), only.or(left.filter(|it| *it == id("a"))), "{order:?}");
+    }
+}
+
+#[test]
 fn a_full_session_takes_more_as_it_acknowledges_and_finishes() {
     let hub = Hub::default();
     hub.open(row("a", "main-ai"));

@@ -126,6 +126,24 @@ fn a_run_that_only_a_signal_can_move_is_nine_and_says_which() {
 }
 
 #[test]
+fn a_run_that_only_an_absent_worker_or_session_can_move_is_nine_and_says_which() {
+    let shell = Shell::new();
+    let source = |agent: &str| {
+        format!(
+            "return require(\"swarm\").blueprint {{ name = \"away\", agents = {{ a = {agent} }},\n\
+             flow = function(ctx) return ctx:run(\"a\", {{}}) end }}"
+        )
+    };
+    shell.write("queue.lua", source(r#"{ operator = "queue", queue = "builds" }"#));
+    shell
+        .run(&["run", "queue.lua", "--no-wait"])
+        .exits(9)
+        .says(&["which no worker takes", "moonswarm worker --queue builds -- <command>"]);
+    shell.write("ai.lua", source(r#"{ operator = "main-ai", worker = { subagent_type = "x" } }"#));
+    shell.run(&["run", "ai.lua", "--no-wait"]).exits(9).says(&["moonswarm sessions open main-ai"]);
+}
+
+#[test]
 fn a_canceled_run_is_eight_for_who_watches_it() {
     let shell = Shell::new();
     shell.write("wait.lua", flow(r#"return ctx:wait("go")"#));

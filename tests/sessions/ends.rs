@@ -77,6 +77,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         environments: moonswarm::environment::Config::default(),
         code: moonswarm::operator::Coded::default(),
         spawners: Default::default(),
+        fallback: Vec::new(),
         middleware: moonswarm::engine::Middleware::default(),
         memory: None,
         run_memory: None,

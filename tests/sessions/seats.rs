@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Opened, Socket, blueprint, open},
-    support::{Daemon, Shell, refusal, send},
+    support::{Daemon, Shell, eventually, refusal, send, when},
 };
 
 const TWO: &str = r#"ctx:run("coder", { n = 1 })
@@ -167,6 +167,42 @@ async fn a_delegate_gets_every_task_and_nobody_else_any() {
     assert_eq!(second.ask("tasks/list", json!({})).await["items"], json!([]));
     let gone = json!({"source": blueprint("return 1"), "delegate": "ses_gone"});
     assert_eq!(refusal(daemon.post("/v1/runs", &gone)).await, (404, "not_found".to_owned()));
+}
+
+#[tokio::test]
+async fn a_delegation_whose_session_is_gone_says_so_and_a_seat_moves_it() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let [(a, mut first), (b, mut second)] = pair(&daemon).await;
+    let source = blueprint(r#"return { ctx:run("note", { to = "echo" }), ctx:run("coder", {}) }"#);
+    let run = start(&daemon, &json!({"source": source, "delegate": a.id})).await;
+    first.until("task/spawn").await;
+    let (status, _) = send(daemon.delete(&format!("/v1/sessions/{}", a.id))).await;
+    assert_eq!(status, 204);
+    eventually("a wait that names the closed session", async || {
+        let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
+        let session = &view["waiting_on"][0]["subject"]["session"];
+        when(*session == json!({"state": "closed", "id": a.id}), view)
+    })
+    .await;
+    let shown = shell.run(&["show", &run, "--data", "data"]).ok();
+    let command = format!("moonswarm seat {run} main-ai <session>");
+    assert!(shown.stdout.contains(&command) || shown.stderr.contains(&command), "{shown:?}");
+
+    let words: Vec<_> =
+        command.split(' ').skip(1).map(|it| it.replace("<session>", &b.id)).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.extend(["--data", "data"]);
+    shell.run(&words).ok().says(&[&format!("{} takes every task of {run}", b.id)]);
+
+    for n in 0..2 {
+        let spawn = second.until("task/spawn").await;
+        let task = &spawn["params"]["task"];
+        second.ask("task/result", json!({"task": task, "output": n})).await;
+    }
+    let view = daemon.ended(&run).await;
+    assert_eq!((&view["output"], &view["delegate"]), (&json!([0, 1]), &json!(b.id)), "{view}");
+    assert_eq!(view["seats"], Value::Null, "{view}");
 }
 
 #[tokio::test]

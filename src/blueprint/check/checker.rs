@@ -8,6 +8,7 @@ use crate::{
         template::Templates,
     },
     flow::ValuePath,
+    protocol::ToolMetadata,
 };
 
 /// The questions of the checker about operators.
@@ -46,6 +47,11 @@ pub trait Operators {
     /// Returns true if it is a model, so that its agents are loops of calls of it and of tools.
     fn is_model(&self, _name: &str) -> bool {
         false
+    }
+
+    /// Returns the tool that an operator declares itself to be, if it does.
+    fn tool(&self, _name: &str) -> Option<&ToolMetadata> {
+        None
     }
 
     /// Returns the paths that quorums of this operator compare in the results of their members.

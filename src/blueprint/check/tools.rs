@@ -18,7 +18,8 @@ use crate::{
         model_loop::{Flush, ModelLoop, On, Rule, Target, Tool, tool_name},
     },
     flow::response::{Approve, Compaction, Exceeded},
-    protocol::Json,
+    protocol::{Json, ToolMetadata},
+    schema::Schema,
 };
 
 const TARGETS: [&str; 6] = ["agent", "fn", "http", "mcp", "operator", "state"];
@@ -116,6 +117,7 @@ impl Checker<'_> {
                     name: tool_name(name),
                     description: None,
                     input: None,
+                    open: false,
                     approve: Approve::Allow,
                     parallel_safe: true,
                     timeout_ms: None,
@@ -151,6 +153,7 @@ impl Checker<'_> {
             return None;
         };
         let name = self.text(table, "name");
+        let mut declared = None;
         let (target, default) = match target {
             "fn" => {
                 let value = table.get("fn")?;
@@ -177,7 +180,9 @@ impl Checker<'_> {
             }
             _ => {
                 let operator = self.kind_of(table, "operator", None)?;
-                let default = tool_name(&operator);
+                declared = self.declared_tool(table, &operator);
+                let default = declared.as_ref().map_or(&*operator, |tool| &tool.name);
+                let default = tool_name(default);
                 (Target::Operator(operator), default)
             }
         };
@@ -204,15 +209,37 @@ impl Checker<'_> {
                 .hint("a tool's name has at most 64 letters, digits, `_` and `-`");
             self.findings.push(finding);
         }
+        let own = self.schema(table, "input", true);
+        let description = self.text(table, "description");
+        let safe = self.boolean(table, "parallel_safe");
         Some(Tool {
             name,
-            description: self.text(table, "description"),
-            input: self.schema(table, "input", true).map(Into::into),
+            description: description.or_else(|| Some(declared.as_ref()?.description.clone())),
+            open: own.is_none() && declared.is_some(),
+            parallel_safe: safe.unwrap_or(declared.as_ref().is_none_or(|it| it.parallel_safe)),
+            input: own.or(declared.map(|tool| tool.input_schema)).map(Into::into),
             approve: self.approval(table),
-            parallel_safe: self.boolean(table, "parallel_safe").unwrap_or(true),
             timeout_ms: self.positive_duration(table, "timeout"),
             target,
         })
+    }
+
+    /// The tool that an operator declares itself to be; its schema must be one.
+    fn declared_tool(&mut self, table: &Table<'_>, operator: &str) -> Option<ToolMetadata> {
+        let declared = self.operators.tool(operator)?.clone();
+        let fault = match &declared.input_schema {
+            Value::Object(_) => Schema::compile_value(declared.input_schema.clone(), false)
+                .err()
+                .map(|error| format!("at {}: {}", error.path, error.message)),
+            other => Some(format!("it is {}", describe(other))),
+        };
+        if let Some(fault) = fault {
+            let message = format!("the schema that the operator `{operator}` declares: {fault}");
+            let finding = self.at_value(&table.pointer("operator"), code::BAD_SCHEMA, message);
+            self.findings.push(finding.hint("give the tool an `input` of its own"));
+            return None;
+        }
+        Some(declared)
     }
 
     fn approval(&mut self, table: &Table<'_>) -> Approve {

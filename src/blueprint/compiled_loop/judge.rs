@@ -13,7 +13,7 @@ use crate::{
     blueprint::{
         CompiledAgent, Schema,
         expression::{self, Reading, has_slots},
-        model_loop::{On, Rule, Target, name_fits, tool_name},
+        model_loop::{On, Rule, Target, Tool, name_fits, tool_name},
     },
     flow::response::{Face, Judge, Moment, RuleVerdict, Sums},
     protocol::{Failure, FunctionTool, Json, failure::kind, fold::fold},
@@ -42,6 +42,24 @@ impl LoopJudge {
         let found = self.found.lock();
         let (agent, tool) = found.get(name)?.clone();
         Some((Does::Task { agent, tool: Some(tool) }, arguments.clone(), None))
+    }
+
+    /// Returns true if a list of allowed operators permits the calls of a tool: it has the tool's
+    /// name, the name of its entry in the agent's `tools`, or the operator that executes it.
+    pub fn permits(&self, allowed: &[String], name: &str) -> bool {
+        let has = |it: &str| allowed.iter().any(|allowed| allowed == it);
+        if let Some(tool) = self.compiled.tools.iter().find(|tool| tool.face.tool.name == name) {
+            return has(name) || has(&tool.entry) || tool.operator.as_deref().is_some_and(has);
+        }
+        let found = self.found.lock();
+        let Some((server, _)) = found.get(name) else { return has(name) };
+        let entry = |tool: &&Tool| stand_in(self.agent.name(), tool) == *server;
+        let entry = self.compiled.declared.tools.iter().find(entry);
+        let operator = entry.and_then(|tool| match &tool.target {
+            Target::Mcp { server, .. } => Some(server.as_str()),
+            _ => None,
+        });
+        has(name) || entry.is_some_and(|tool| has(&tool.name)) || operator.is_some_and(has)
     }
 
     fn rule_says(

@@ -11,6 +11,7 @@ fn tool(name: &str, target: Target) -> Tool {
         name: name.into(),
         description: None,
         input: None,
+        open: false,
         approve: Approve::Allow,
         parallel_safe: true,
         timeout_ms: None,

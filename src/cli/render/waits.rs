@@ -50,6 +50,13 @@ mod tests {
             ),
             (
                 "task",
+                serde_json::json!({ "name": "build", "operator": "queue", "queue": "builds",
+                    "operator_kind": "queue", "served": false }),
+                "build (queue), which no worker takes",
+                Some("moonswarm worker --queue builds -- <command>"),
+            ),
+            (
+                "task",
                 serde_json::json!({ "name": "code", "operator": "main-ai",
                     "session": { "state": "none" } }),
                 "code (main-ai) for a session to open",

@@ -30,7 +30,11 @@ impl Seat {
                 true => cx.terminal.print_json(&taken)?,
                 false => {
                     let Self { operator, session, .. } = self;
-                    cx.terminal.say(&format!("{session} holds the seat of {operator} in {id}"));
+                    let run = at.client.run(id).await?;
+                    cx.terminal.say(&match run.delegate.as_deref() == Some(session.as_str()) {
+                        true => format!("{session} takes every task of {id}"),
+                        false => format!("{session} holds the seat of {operator} in {id}"),
+                    });
                 }
             }
             settle(cx, at, id).await?;

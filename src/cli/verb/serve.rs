@@ -84,6 +84,7 @@ impl Serve {
             memory: cx.config.memory,
             run_memory: cx.config.run_memory,
             lease: cx.config.lease,
+            fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
             code: crate::operator::Coded::default(),

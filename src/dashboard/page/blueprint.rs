@@ -34,7 +34,7 @@ pub(in crate::dashboard) async fn show(
     visitor: Visitor,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let view = desk.engine.blueprint(&visitor.caller, &name).await?;
+    let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
     shown(&desk, &visitor, &view, None, &[], &html! {}, StatusCode::OK).await
 }
 
@@ -45,7 +45,7 @@ pub(in crate::dashboard) async fn start(
     Path(name): Path<String>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let view = desk.engine.blueprint(&visitor.caller, &name).await?;
+    let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
     let input = match form::read(&form_of(&view), &fields) {
         Ok(input) => input,
         Err(wrong) => {
@@ -99,15 +99,15 @@ async fn shown(
 ) -> Result<Response, Problem> {
     let (engine, caller, now_ms) = (&desk.engine, &visitor.caller, visitor.now_ms);
     let versions =
-        allowed(engine.blueprint_versions(caller, &view.name).await)?.unwrap_or_default();
-    let bundle = match engine.blueprint_source(caller, &view.name, &view.hash).await {
+        allowed(engine.blueprints().versions(caller, &view.name).await)?.unwrap_or_default();
+    let bundle = match engine.blueprints().blueprint_source(caller, &view.name, &view.hash).await {
         // A version that only came with a run has no source for a token of one blueprint.
         Err(EngineError::NotFound { .. }) => None,
         found => allowed(found)?,
     };
     let findings = match &bundle {
         Some(bundle) if visitor.may(Verb::BlueprintCheck) => {
-            allowed(engine.check(caller, bundle.clone()).await)?.unwrap_or_default()
+            allowed(engine.blueprints().check(caller, bundle.clone()).await)?.unwrap_or_default()
         }
         Some(_) | None => Vec::new(),
     };

@@ -24,8 +24,8 @@ pub(in crate::dashboard) async fn show(
     visitor: Visitor,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let all = desk.engine.blueprints(&visitor.caller).await?;
-    let problems = desk.engine.blueprint_problems(&visitor.caller)?;
+    let all = desk.engine.blueprints().list(&visitor.caller).await?;
+    let problems = desk.engine.blueprints().blueprint_problems(&visitor.caller)?;
     let query = fields.text("q").to_lowercase();
     let fits = |name: &str, about: Option<&str>| {
         name.to_lowercase().contains(&query)

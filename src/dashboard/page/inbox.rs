@@ -63,7 +63,7 @@ pub(in crate::dashboard) async fn fragments(
         limit: LIMIT,
         ..TaskFilter::default()
     };
-    let page = desk.engine.tasks(&visitor.caller, filter).await?;
+    let page = desk.engine.tasks().list(&visitor.caller, filter).await?;
     let is_first = fields.given("cursor").is_none();
     let html = html! {
         div #inbox.card.flush {

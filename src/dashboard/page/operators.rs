@@ -28,13 +28,13 @@ pub(in crate::dashboard) async fn show(
     visitor: Visitor,
 ) -> Result<Response, Problem> {
     let (engine, caller, now_ms) = (&desk.engine, &visitor.caller, visitor.now_ms);
-    let sessions = engine.sessions(caller)?;
+    let sessions = engine.sessions().list(caller)?;
     let reaches = |name: &str| caller.grant.scopes.cover(&Need::Operator(name));
     let operators: Vec<_> =
         engine.operators().into_iter().filter(|(name, _)| reaches(name)).collect();
     let filter =
         TaskFilter { kind: Some("queue".to_owned()), limit: COUNTED, ..TaskFilter::default() };
-    let queued = allowed(engine.tasks(caller, filter).await)?;
+    let queued = allowed(engine.tasks().list(caller, filter).await)?;
     let body = html! {
         h1 { "Operators" }
         div.card.flush {

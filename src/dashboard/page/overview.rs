@@ -51,10 +51,10 @@ pub(in crate::dashboard) async fn fragments(
     let day = filter(Vec::new(), Some(now_ms.saturating_sub(24 * HOUR_MS)), BARRED);
     let day = allowed(engine.runs(caller, day).await)?;
     let asked = TaskFilter { kind: Some("human".to_owned()), limit: 10, ..TaskFilter::default() };
-    let tasks = allowed(engine.tasks(caller, asked).await)?;
-    let sessions = allowed(engine.sessions(caller))?;
-    let problems = allowed(engine.blueprint_problems(caller))?;
-    let health = engine.ready().and_then(|()| engine.taking_up().map_or(Ok(()), Err));
+    let tasks = allowed(engine.tasks().list(caller, asked).await)?;
+    let sessions = allowed(engine.sessions().list(caller))?;
+    let problems = allowed(engine.blueprints().blueprint_problems(caller))?;
+    let health = engine.ready().and_then(|()| engine.safe_mode().taking_up().map_or(Ok(()), Err));
     let html = html! {
         div #overview {
             @if let Err(reason) = &health { div.banner.bad role="alert" { "Not ready: " (text::line(reason, 300)) } }

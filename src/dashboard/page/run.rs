@@ -373,7 +373,8 @@ async fn events(
 }
 
 async fn artifacts(desk: &Desk, visitor: &Visitor, view: &RunView) -> Result<Markup, Problem> {
-    let files = allowed(desk.engine.artifacts(&visitor.caller, view.id).await)?.unwrap_or_default();
+    let files =
+        allowed(desk.engine.tasks().artifacts(&visitor.caller, view.id).await)?.unwrap_or_default();
     Ok(html! {
         div.card.flush {
             @if files.is_empty() { div.empty { "No artifacts." } }
@@ -396,16 +397,18 @@ async fn artifacts(desk: &Desk, visitor: &Visitor, view: &RunView) -> Result<Mar
 
 async fn state(desk: &Desk, visitor: &Visitor, view: &RunView) -> Result<Markup, Problem> {
     let scope = Scope::Workflow(WorkflowId::new(view.id.to_string()));
-    let page = desk.engine.state_page(&visitor.caller, &scope, "", None, KEYS).await;
+    let page = desk.engine.stored_state().state_page(&visitor.caller, &scope, "", None, KEYS).await;
     let Some(page) = allowed(page)? else {
         return Ok(html! { div.empty { "This token does not reach the state of this run." } });
     };
     let mut values = Vec::new();
     for item in &page.items {
         values.push(
-            allowed(desk.engine.state_value(&visitor.caller, &scope, &item.key).await)
-                .ok()
-                .flatten(),
+            allowed(
+                desk.engine.stored_state().state_value(&visitor.caller, &scope, &item.key).await,
+            )
+            .ok()
+            .flatten(),
         );
     }
     Ok(html! {

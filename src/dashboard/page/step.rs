@@ -40,9 +40,8 @@ pub(in crate::dashboard) async fn show(
     let step = desk.engine.step(&visitor.caller, run, seq).await?;
     let open = step.ended_at.is_none();
     let prompt = match step.task.filter(|_| open) {
-        Some(task) => {
-            allowed(desk.engine.task(&visitor.caller, task).await)?.and_then(|task| task.prompt)
-        }
+        Some(task) => allowed(desk.engine.tasks().get(&visitor.caller, task).await)?
+            .and_then(|task| task.prompt),
         None => None,
     };
     let searched = view.last_event.min(SEARCHED);

@@ -23,9 +23,9 @@ pub(in crate::dashboard) async fn show(
     visitor: Visitor,
 ) -> Result<Response, Problem> {
     let (engine, caller, now_ms) = (&desk.engine, &visitor.caller, visitor.now_ms);
-    let ready = engine.ready().and_then(|()| engine.taking_up().map_or(Ok(()), Err));
-    let layers = engine.layers(caller, None).await?;
-    let audit = allowed(engine.audit(caller, 0, LINES).await)?;
+    let ready = engine.ready().and_then(|()| engine.safe_mode().taking_up().map_or(Ok(()), Err));
+    let layers = engine.upkeep().layers(caller, None).await?;
+    let audit = allowed(engine.upkeep().audit(caller, 0, LINES).await)?;
     let body = html! {
         h1 { "System" }
         @match &ready {

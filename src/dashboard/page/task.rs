@@ -30,7 +30,7 @@ pub(in crate::dashboard) async fn show(
     Path(task): Path<String>,
 ) -> Result<Response, Problem> {
     let task: TaskId = id(&task)?;
-    let view = desk.engine.task(&visitor.caller, task).await?;
+    let view = desk.engine.tasks().get(&visitor.caller, task).await?;
     Ok(shown(&visitor, &view, None, &[], &html! {}, StatusCode::OK))
 }
 
@@ -42,7 +42,7 @@ pub(in crate::dashboard) async fn answer(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let task: TaskId = id(&task)?;
-    let view = desk.engine.task(&visitor.caller, task).await?;
+    let view = desk.engine.tasks().get(&visitor.caller, task).await?;
     let revision = fields.given("revision").map(str::to_owned);
     let answer = match fields.text("act") {
         "reject" => Answer::Reject { reason: fields.text("reason").to_owned() },
@@ -55,14 +55,14 @@ pub(in crate::dashboard) async fn answer(
             }
         },
     };
-    match desk.engine.answer(&visitor.caller, task, (answer, revision), None).await {
+    match desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await {
         Ok(_) => Ok(Redirect::to("/ui/inbox?done=answer").into_response()),
         Err(error) => {
             let refused = Problem::from(error);
             if !refused.status().is_client_error() {
                 return Err(refused);
             }
-            let fresh = desk.engine.task(&visitor.caller, task).await?;
+            let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
             let why = html! {
                 (problem::banner(refused.body()))
                 @if refused.code() == Code::StaleTask.as_str() { (changed(&fresh, &fields)) }

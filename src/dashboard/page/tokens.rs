@@ -25,7 +25,7 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let all = fields.given("all").is_some();
     let now_ms = visitor.now_ms;
-    let mut tokens = desk.engine.tokens(&visitor.caller).await?;
+    let mut tokens = desk.engine.tokens().list(&visitor.caller).await?;
     let ended = |at: &str| time::unix_ms(at).is_some_and(|at| at <= now_ms);
     tokens.retain(|it| all || (it.revoked_at.is_none() && !ended(&it.expires_at)));
     let body = html! {

@@ -27,7 +27,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         Internal::Wait(waiter) => {
             turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
             turn.run.waiters.push(waiter);
-            watchers::answer_waiters(turn.run);
+            watchers::answer_waiters(turn.run, turn.shared);
         }
         Internal::Subscribe(subscriber, reply) => {
             subscribe(turn, subscriber);
@@ -73,6 +73,12 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             } else {
                 // It has no use for the room: whoever comes next may.
                 places::pass_on(turn.shared, &agent, turn.run.num, step);
+            }
+        }
+        Internal::InConversation { step } => {
+            turn.run.timers.remove(step, Due::Conversation);
+            if turn.run.model_loop(step).is_some() {
+                turn.run.composing.insert(step);
             }
         }
         Internal::ChildLost { step, child } => {

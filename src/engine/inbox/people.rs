@@ -23,7 +23,7 @@ use crate::{
 
 /// Ends a task with what a person said, or goes on with what its step has left to others.
 fn answered(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
-    match outcome {
+    match settle::settle_answer(turn, step, outcome) {
         Outcome::Completed(output) if follow::is_followed(turn.run, step, &[]) => {
             if let Err(failure) = follow::follow_result(turn, step, output, &[], None) {
                 let outcome = Outcome::Failed(settle::located(turn.run, step, failure));

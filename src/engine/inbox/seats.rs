@@ -1,24 +1,30 @@
 //! Seats: which session a run's tasks go to, and what a change of it means for open attempts.
 //!
-//! | happens | an attempt that waits | one that the former session was told of |
+//! | happens | an attempt that waits | one that the former session was notified of |
 //! |---|---|---|
 //! | a seat is taken | goes to the new holder | ends uncounted; the next goes to the new holder |
+//! | a seat of a delegated run is taken | goes to the new delegate | the same; so does all else |
 //! | a session ends | waits on | ends uncounted; the next is placed anew |
 
 use crate::{
     engine::{
         EngineError,
-        run::{answers::closed, perform::Perform, reply::Answer, task::Phase},
+        run::{
+            answers::closed,
+            perform::Perform,
+            reply::Answer,
+            task::{OpenTask, Phase},
+        },
         turn::{
             attempts,
             facts::{self, Turn},
             lineage, opening, places, seats, settle,
-            waiting::seat,
         },
     },
     journal::{AttemptClosed, Decision, Fact},
     operator::Ticket,
     protocol::{Code, Failure, SessionId, failure::kind},
+    session::{EVERY, Seat},
     store::Check,
 };
 
@@ -32,9 +38,15 @@ pub(crate) fn take_seat(
     if turn.run.is_ended() {
         return Err(closed(turn.run));
     }
+    // Of a delegated run, every seat is the delegate's.
+    let delegate = seats::delegate_of(turn.run);
+    let operator = if delegate.is_some() { EVERY.to_owned() } else { operator };
     let held = turn.run.chain.seats().get(&operator);
-    let same = held.is_some_and(|held| held.session == session.as_str());
-    let mut epoch = held.map_or(0, |held| held.epoch);
+    let same = match &delegate {
+        Some(delegate) => delegate == session,
+        None => held.is_some_and(|held| held.session == session.as_str()),
+    };
+    let mut epoch = held.map_or(u32::from(delegate.is_some()), |held| held.epoch);
     turn.run.pending.checks.extend(jti.map(Check::TokenLive));
     if !same {
         epoch += 1;
@@ -47,18 +59,19 @@ pub(crate) fn take_seat(
     Ok(Answer::Epoch(epoch))
 }
 
-/// Moves the open tasks of an operator to whoever holds its seat now.
+/// Moves the open tasks of an operator to whoever holds its seat now; of a delegated run, all that
+/// its delegate has.
 fn move_tasks(turn: &mut Turn<'_>, operator: &str, reason: String) {
-    if seats::delegate_of(turn.run).is_some() {
-        return;
-    }
-    let holder = seat(turn.run, operator).holder;
+    let Seat { delegate, holder, .. } = seats::seat(turn.run, operator);
+    let holder = delegate.or(holder);
     let mut open: Vec<u32> = turn.run.open.numbers().collect();
     open.sort_unstable();
     for number in open {
-        let Some(task) = turn.run.task(number).filter(|task| *task.operator == *operator) else {
-            continue;
+        let is_moved = |task: &&OpenTask| match operator {
+            EVERY => task.holds_session && task.row.is_some(),
+            _ => *task.operator == *operator,
         };
+        let Some(task) = turn.run.task(number).filter(is_moved) else { continue };
         let (attempt, in_flight) = (task.attempt, task.live.is_some());
         let with = turn.shared.sessions.holder(Ticket { run: turn.run.num, step: number, attempt });
         match (task.phase, with) {
@@ -76,7 +89,7 @@ fn move_tasks(turn: &mut Turn<'_>, operator: &str, reason: String) {
     }
 }
 
-/// Ends an attempt that somebody may have been told of, without counting it; the next is
+/// Ends an attempt that somebody may have been notified of, without counting it; the next is
 /// placed anew.
 pub(crate) fn reassign(turn: &mut Turn<'_>, number: u32, reason: &str) {
     let now = facts::time_of(turn);

@@ -29,7 +29,7 @@ use crate::{
         view,
     },
     fault::{self, Break},
-    journal::{Outcome, Usage},
+    journal::Outcome,
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Code, Effect, Failure, Json, failure::kind, fold::fold},
@@ -210,6 +210,7 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
         run: prompt.run,
         agent: prompt.agent,
         attempt: prompt.attempt,
+        session: prompt.session,
         system: joined(prompt.system.as_deref(), prompt.addendum.as_deref()),
         prompt: prompt.prompt,
         input: prompt.input,
@@ -234,6 +235,9 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     }
     (row.lease_ms, row.graces) = (Some(lease_ms), 0);
     let row = row.clone();
+    if let Some(queue) = &row.queue {
+        turn.shared.hub.note_worker(queue, turn.now_ms);
+    }
     task.graces = 0;
     turn.run.pending.writes.push(Write::PutTask(row));
     turn.run.timers.remove(step, Due::Lease);
@@ -256,7 +260,9 @@ fn take_report(turn: &mut Turn<'_>, holder: &Holder, report: Report) -> Answered
             failure.retryable = *retryable;
             failure.data = data.clone();
             let usage = report.usage.clone();
-            take_failure(turn, holder, &report, (failure, usage))
+            take_failure(turn, holder, &report);
+            attempts::attempt_failed(turn, step, failure, usage);
+            Answered::Durable(Ok(Answer::Accepted(true)))
         }
         Verdict::Done(output) => match judge(turn, step, &report, output) {
             Ok(done) => take_result(turn, holder, report, done),
@@ -291,11 +297,13 @@ fn take_result(
     (followed, done): (bool, TaskDone),
 ) -> Answered {
     let step = holder.step;
-    let TaskDone { output, effects, .. } = match settle::settle_attempt(turn, step, Ok(done)) {
+    let TaskDone { output, effects, .. } = match settle::settle(turn, step, Ok(done)) {
         Ok(done) => done,
         // A layer does not take it: the worker did its part.
         Err(short) => {
-            return take_failure(turn, holder, &report, (short.failure, short.usage));
+            take_failure(turn, holder, &report);
+            attempts::attempt_over(turn, step, short.failure, short.usage);
+            return Answered::Durable(Ok(Answer::Accepted(true)));
         }
     };
     if followed {
@@ -318,17 +326,10 @@ fn take_result(
     }
 }
 
-/// Ends an attempt whose worker, or a layer after it, says that it failed.
-fn take_failure(
-    turn: &mut Turn<'_>,
-    holder: &Holder,
-    report: &Report,
-    (failure, usage): (Failure, Option<Usage>),
-) -> Answered {
+/// Remembers a report whose attempt has failed, and lets its worker end.
+fn take_failure(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
     remember(turn, holder, report);
     detach_worker(turn.run, holder.step);
-    attempts::attempt_failed(turn, holder.step, failure, usage);
-    Answered::Durable(Ok(Answer::Accepted(true)))
 }
 
 /// Remembers an accepted result and publishes what came with it.

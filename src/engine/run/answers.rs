@@ -1,7 +1,11 @@
 //! Replies of a run about itself.
 
 use crate::{
-    engine::{EngineError, run::resident::Run, view},
+    engine::{
+        EngineError,
+        run::{branches, resident::Run},
+        view,
+    },
     journal::{Outcome, RunState},
     protocol::{Code, RunId},
     store::{Errand, OutboxRow, RunStatus, Write},
@@ -19,7 +23,7 @@ pub(crate) fn closed(run: &Run) -> EngineError {
 pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     let mut view = view::run(&run.header);
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
-    view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
+    view.delegate = branches::delegate(run).map(str::to_owned);
     view.seats = view::seats(run.chain.seats());
     view.usage = crate::engine::view::spent::view(run.chain.spent());
     if run.ends_on_its_way() {

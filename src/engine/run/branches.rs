@@ -6,6 +6,7 @@ use crate::{
     flow::response::Begin,
     journal::{ScopePath, StepKey, Usage},
     protocol::{Failure, Json, failure::kind},
+    session::EVERY,
 };
 
 /// Returns the open composite or loop that a step belongs to: its key, and its step number.
@@ -110,5 +111,14 @@ pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
 
 /// Returns the epoch of an operator's seat in a run; 0 if nobody has taken it.
 pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
-    run.chain.seats().get(operator).map_or(0, |held| held.epoch)
+    let seats = run.chain.seats();
+    seats.get(EVERY).or_else(|| seats.get(operator)).map_or(0, |held| held.epoch)
+}
+
+/// Returns the session that takes every task of a run.
+pub(crate) fn delegate(run: &Run) -> Option<&str> {
+    let (started, _) = run.chain.started()?;
+    let first = started.delegate.as_deref()?;
+    let moved = run.chain.seats().get(EVERY);
+    Some(moved.map_or(first, |held| held.session.as_str()))
 }

@@ -24,6 +24,8 @@ pub(crate) struct OpenComposite {
     pub(crate) course: Course,
     /// The index of the first member, by the turn at its start.
     pub(crate) first: usize,
+    /// The operators and tools that every member so far has left allowed; any if absent.
+    pub(crate) allowed: Option<Vec<String>>,
 }
 
 impl OpenComposite {
@@ -34,6 +36,7 @@ impl OpenComposite {
             course: Course::new(composite.members().len()),
             first: composite.next(),
             composite,
+            allowed: None,
         }
     }
 
@@ -74,6 +77,14 @@ impl Driver for OpenComposite {
         Some((self.asked(self.composite.members().get(place)?), Work::Task))
     }
 
+    fn narrow(&mut self, _: &StepKey, allowed: Option<Vec<String>>) {
+        let Some(list) = allowed else { return };
+        match &mut self.allowed {
+            Some(allowed) => allowed.retain(|it| list.contains(it)),
+            None => self.allowed = Some(list),
+        }
+    }
+
     fn ended(&mut self, part: &StepKey, outcome: Outcome, _: &Usage) {
         if let Some((_, _, place)) = part.scope.outer() {
             self.course.end(place as usize, outcome);
@@ -96,7 +107,10 @@ impl Driver for OpenComposite {
                         self.course.begin(place as usize);
                     }
                 }
-                Event::Ended { key, outcome, used } => self.ended(key, outcome.clone(), used),
+                Event::Ended { key, outcome, used, allowed } => {
+                    self.narrow(key, allowed.clone());
+                    self.ended(key, outcome.clone(), used);
+                }
             }
         }
     }

@@ -45,6 +45,9 @@ pub(crate) trait Driver {
     /// Marks the part at a place as begun, and returns its request and its work.
     fn begin(&mut self, place: usize) -> Option<(TaskRequest, Work)>;
 
+    /// Takes the operators and tools that a part, which has ended, left allowed; any if absent.
+    fn narrow(&mut self, part: &StepKey, allowed: Option<Vec<String>>);
+
     /// Records the end of a part, with the usage of it and everything below it.
     fn ended(&mut self, part: &StepKey, outcome: Outcome, used: &Usage);
 

@@ -31,6 +31,8 @@ pub(crate) enum Due {
     Loop,
     /// The warning before the time limit of a model's loop.
     LoopNear,
+    /// The end of a loop's wait for those before it in its conversation.
+    Conversation,
 }
 
 impl Due {
@@ -48,7 +50,8 @@ impl Due {
             | Self::Wall
             | Self::Compensation
             | Self::Loop
-            | Self::LoopNear => true,
+            | Self::LoopNear
+            | Self::Conversation => true,
         }
     }
 }

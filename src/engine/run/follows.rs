@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::run::values::task_input,
+    operator::HUMAN,
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
@@ -83,7 +84,7 @@ pub(crate) fn follow_of(effect: &Effect) -> Option<Follow> {
                 "title": format!("Let it call {tool_name}?"),
                 "tool_name": tool_name, "call_id": call_id, "input": input,
             });
-            (Why::Approval, "human".to_owned(), asked.into())
+            (Why::Approval, HUMAN.to_owned(), asked.into())
         }
         _ => return None,
     };

@@ -27,12 +27,13 @@ enum Says {
     Taken { step: u32, attempt: u32, worker: String },
 }
 
-/// The lines of what a batch stores; `is_outside` says whether a step is done outside of the host.
+/// The lines of what a batch stores; `is_taken` says whether a step is done by a
+/// person or a worker outside of the host.
 pub(crate) fn lines(
     run: RunId,
     header: &Header,
     entries: &[Entry],
-    is_outside: impl Fn(u32) -> bool,
+    is_taken: impl Fn(u32) -> bool,
 ) -> Vec<LogLine> {
     let mut all: Vec<Says> = Vec::new();
     let mut attempts = 0;
@@ -46,7 +47,7 @@ pub(crate) fn lines(
                 let (step, attempt, error) = (it.step, it.attempt, it.error.clone());
                 all.push(Says::AttemptFailed { step, attempt, error });
             }
-            Fact::AttemptDelivered { step, attempt, worker, .. } if is_outside(*step) => {
+            Fact::AttemptDelivered { step, attempt, worker, .. } if is_taken(*step) => {
                 let (step, attempt, worker) = (*step, *attempt, worker.clone());
                 all.push(Says::Taken { step, attempt, worker });
             }

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::{
     blueprint::Does,
-    engine::run::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop},
+    engine::run::model_loop::{APPROVE, COMPACT, FLUSH, KEEP, OpenLoop, RECALL},
     flow::{
-        LoopPart, StateOp, TaskOpts, TaskRequest,
+        LoopPart, SetOpts, StateOp, TaskOpts, TaskRequest,
         response::{Begin, Call},
     },
     protocol::{Json, ModelRequest, StepKind},
@@ -64,6 +64,14 @@ impl OpenLoop {
                 let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
                 TaskRequest { part: Some(Box::new(part)), ..request }
             }
+            Begin::Recall | Begin::Keep => {
+                let is_recall = self.flow.part(place) == Some(&Begin::Recall);
+                let name = if is_recall { RECALL } else { KEEP };
+                let key = self.flow.settings().conversation.as_ref().map(|it| it.key.clone());
+                let part = own(StepKind::Local, name, json!({ "key": key }).into());
+                let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
             Begin::List { server } => {
                 let part = own(StepKind::Local, server, Json::null());
                 let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
@@ -79,6 +87,24 @@ impl OpenLoop {
         let items = self.flow.turn_items(turn);
         let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
         StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
+    }
+
+    /// Returns the operation on the conversation of the session, and its scope.
+    pub(crate) fn conversation_op(&self, begin: &Begin) -> Option<(String, StateOp)> {
+        let conversation = self.flow.settings().conversation.as_ref()?;
+        let key = conversation.key.clone();
+        let op = match begin {
+            Begin::Recall => StateOp::Get { key },
+            _ => StateOp::Set {
+                key,
+                value: Json::encode(&self.flow.remembered()).expect("items are plain data"),
+                opts: Some(Box::new(SetOpts {
+                    if_revision: Some(self.flow.recalled_revision()),
+                    ..SetOpts::default()
+                })),
+            },
+        };
+        Some((conversation.scope.clone(), op))
     }
 
     /// Returns the request for a person's approval of a call.

@@ -16,7 +16,7 @@ pub(crate) enum Event {
     /// It has a step.
     Began { key: StepKey, kind: StepKind, name: String },
     /// Its step has ended.
-    Ended { key: StepKey, outcome: Outcome, used: Usage },
+    Ended { key: StepKey, outcome: Outcome, used: Usage, allowed: Option<Vec<String>> },
 }
 
 impl Members {
@@ -33,12 +33,12 @@ impl Members {
                     let (key, kind, name) = (step.key.clone(), step.kind, step.name.clone());
                     members.0.entry(whole).or_default().push(Event::Began { key, kind, name });
                     if let Fact::StepRecorded(_, outcome) = &entry.fact {
-                        members.end(&mut known, step.step, outcome);
+                        members.end(&mut known, step.step, outcome, None);
                     }
                 }
                 Fact::StepEnded { step, outcome, usage, .. } if known.contains_key(step) => {
                     uses(&mut known, *step, usage.as_ref());
-                    members.end(&mut known, *step, outcome);
+                    members.end(&mut known, *step, outcome, entry.additions.allowed());
                 }
                 Fact::AttemptClosed(closed) => {
                     uses(&mut known, closed.step, closed.usage.as_ref());
@@ -52,12 +52,18 @@ impl Members {
         members
     }
 
-    fn end(&mut self, known: &mut HashMap<u32, Known>, step: u32, outcome: &Outcome) {
+    fn end(
+        &mut self,
+        known: &mut HashMap<u32, Known>,
+        step: u32,
+        outcome: &Outcome,
+        allowed: Option<Vec<String>>,
+    ) {
         let Some(part) = known.get(&step) else { return };
         let (whole, key, used) = (part.whole, part.key.clone(), part.used.clone());
         // The usage of a part counts for everything that it is part of.
         uses(known, whole, Some(&used));
-        let ended = Event::Ended { key, outcome: outcome.clone(), used };
+        let ended = Event::Ended { key, outcome: outcome.clone(), used, allowed };
         self.0.entry(whole).or_default().push(ended);
     }
 

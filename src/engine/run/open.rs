@@ -192,8 +192,10 @@ impl Open {
 impl Sums {
     fn of(open: &Open) -> Self {
         let (task, worked_on, at_boot, in_memory) = match open {
-            Open::Timer | Open::Signal | Open::Composite(_) | Open::Loop(_) => {
-                (false, false, false, false)
+            Open::Timer | Open::Signal | Open::Composite(_) => (false, false, false, false),
+            Open::Loop(open) => {
+                let waits = open.waits_in_line();
+                (false, false, waits, waits)
             }
             Open::State { .. } | Open::Child { .. } => (false, true, true, true),
             Open::Task(task) => {

@@ -2,13 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    engine::rfc3339,
-    flow::Asking,
-    operator::{HUMAN, Inquiry, Prompt},
-    protocol::Json,
-    store::TaskRow,
-};
+use crate::{engine::rfc3339, protocol::Json};
 
 /// The number of characters of a question that a list shows.
 pub(crate) const SHOWN: usize = 120;
@@ -48,15 +42,4 @@ pub(crate) fn advice(text: &str) -> Option<Json> {
     view["answer"] = answer.map_or(serde_json::Value::Null, |answer| answer.to_value());
     view["by"] = by.into();
     Some(view.into())
-}
-
-/// Returns the inquiry of an open task, if it is a task for people.
-pub(crate) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
-    if row.kind != HUMAN {
-        return None;
-    }
-    let prompt: Prompt = serde_json::from_str(&row.prompt).ok()?;
-    let asked = prompt.inquiry.clone();
-    // A row of an older release asks anyone, for one answer.
-    Some(asked.unwrap_or_else(|| Inquiry::new(&prompt, &Asking::default(), row.opened_ms)))
 }

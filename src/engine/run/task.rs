@@ -125,6 +125,12 @@ impl OpenTask {
         self.asks_people = backend.asks_people();
         self.holds_session = backend.holds_session();
     }
+
+    /// Returns true if a person, a session or a pull worker does it.
+    pub(crate) fn is_taken(&self) -> bool {
+        let is_queued = self.row.as_ref().is_some_and(|row| row.queue.is_some());
+        self.asks_people || self.holds_session || is_queued
+    }
 }
 
 /// The progress of a task's open attempt.

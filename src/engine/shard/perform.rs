@@ -22,7 +22,7 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
         fault::point("engine.reply");
         reply(Ok(turn.run));
     }
-    watchers::answer_waiters(turn.run);
+    watchers::answer_waiters(turn.run, turn.shared);
 }
 
 fn perform_one(turn: &mut Turn<'_>, perform: Perform) {

@@ -204,6 +204,8 @@ pub(crate) enum Internal {
     Rest { by: String, reason: String },
     /// A place is free for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
+    /// Nobody is before a loop in its conversation any more.
+    InConversation { step: u32 },
     /// A child run could not be stored, and must be started again.
     ChildLost { step: u32, child: RunId },
     /// A report on a finished attempt, with the result that was accepted of it.

@@ -6,7 +6,7 @@ use crate::{
     journal::Usage,
     protocol::{Json, RunId, SessionId, TaskId},
     store::{Check, IdempotencyRow, Write},
-    token::{Grant, Quotas, Role},
+    token::{Grant, Quotas, Refusal, Role, Verb, permits},
 };
 
 /// The caller: the holder of a token.
@@ -43,6 +43,21 @@ pub struct Holder {
     pub grant: Option<Grant>,
     /// The session of the attempt, if it reports itself.
     pub session: Option<SessionId>,
+}
+
+impl Holder {
+    /// Checks that the holder has a verb. A handle has those of a worker; a session has what the
+    /// token that opened it has, and that is checked where its call arrives.
+    ///
+    /// # Errors
+    /// Fails with the refusal.
+    pub(crate) fn check(&self, verb: Verb) -> Result<(), Refusal> {
+        match &self.grant {
+            Some(grant) => grant.check(verb, &[]),
+            None if self.session.is_some() || permits(Role::Worker, verb) => Ok(()),
+            None => Err(Refusal::Verb { role: Role::Worker, verb }),
+        }
+    }
 }
 
 /// An authenticated bearer.

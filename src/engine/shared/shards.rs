@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     engine::{
         EngineError,
-        run::readers::Readers,
+        run::{conversations::Conversations, readers::Readers},
         settings::Settings,
         shared::{
             accounts::Accounts,
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<QueueHub>,
     pub(crate) sessions: Arc<session::Hub>,
     pub(crate) capacity: Capacity,
+    pub(crate) conversations: Arc<Conversations>,
     pub(crate) programs: Programs,
     pub(crate) handles: HandleKey,
     pub(crate) settings: Settings,

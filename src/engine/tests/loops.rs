@@ -77,7 +77,7 @@ impl Loops {
     }
 
     async fn replays(&self, run: RunId) {
-        let view = self.engine.replay(&self.admin(), run, None).await.unwrap();
+        let view = self.engine.histories().replay(&self.admin(), run, None).await.unwrap();
         assert!(view.divergence.is_none(), "{view:?}");
         self.one_end(run);
     }
@@ -149,6 +149,114 @@ async fn a_model_without_tools_is_one_call_and_its_text_the_value() {
     );
     assert_eq!(loops.exit(run), "complete");
     loops.replays(run).await;
+}
+
+fn in_session(script: &Value, session: &str) -> String {
+    format!(
+        r#"agents = {{ it = {{ operator = "model", system = [==[{script}]==], {ADD} }} }},
+        flow = function(ctx, input) return ctx:run("it", input, {{ session = "{session}" }}) end"#
+    )
+}
+
+#[tokio::test]
+async fn a_session_goes_on_with_its_conversation_also_after_a_restart() {
+    let loops = Loops::new();
+    let script = json!(["one", [["add", { "a": 1, "b": 1 }]], "$seen"]);
+    let first = loops.start(&in_session(&script, "conv"), "\"first\"").await;
+    assert_eq!(loops.value_of(first).await, "one");
+    loops.replays(first).await;
+    let loops = loops.restart().await;
+    let second = loops.start(&in_session(&script, "conv"), "\"second\"").await;
+    assert_eq!(loops.value_of(second).await, r#"["2"]"#);
+    are(
+        &loops.steps(second).await,
+        &[
+            ("task", "it", "completed"),
+            ("local", "recall", "completed"),
+            ("model_call", "model", "completed"),
+            ("tool_call", "add", "completed"),
+            ("model_call", "model", "completed"),
+            ("local", "keep", "completed"),
+        ],
+    );
+    let asked = loops.asked();
+    let seen = json!(asked[0].items).to_string();
+    let places: Vec<_> = ["first", "one", "second"].map(|word| seen.find(word)).to_vec();
+    assert!(places[0].is_some() && places.is_sorted(), "{seen}");
+    loops.replays(second).await;
+    for session in ["other", "conv"] {
+        let run = loops.start(&in_session(&json!(["mine", "?", "?", "last"]), session), "1").await;
+        let expected = if session == "other" { "mine" } else { "last" };
+        assert_eq!(loops.value_of(run).await, expected);
+    }
+}
+
+/// Runs of one session whose first answers are waited for; they say `one`, and `two` where they are
+/// asked again.
+fn both_wait() -> String {
+    // An answer that was waited for counts as the 99th.
+    let mut script = vec![json!({ "wait": "one" })];
+    script.resize(100, Value::Null);
+    script.push(json!("two"));
+    in_session(&json!(script), "conv")
+}
+
+#[tokio::test]
+async fn of_two_loops_in_one_session_the_second_waits_for_the_first() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let second = loops.start(&body, "\"b\"").await;
+    loops.waiting(second, "conversation").await;
+    assert_eq!(loops.asked().len(), 1);
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(first).await, "one");
+    assert_eq!(loops.value_of(second).await, "two");
+    let asked = loops.asked();
+    assert_eq!((asked.len(), asked[1].items.len()), (2, 3), "with the answer of the other");
+}
+
+#[tokio::test]
+async fn a_loop_that_waits_for_a_conversation_does_so_after_a_restart_too_and_a_cancel_ends_it() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let runs = [loops.start(&body, "\"b\"").await, loops.start(&body, "\"c\"").await];
+    for run in runs {
+        loops.waiting(run, "conversation").await;
+    }
+    let loops = loops.restart().await;
+    for run in runs {
+        loops.waiting(run, "conversation").await;
+    }
+    loops.engine.cancel(&loops.admin(), runs[0], "no".into(), None).await.unwrap();
+    loops.ended(runs[0]).await;
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(first).await, "one");
+    assert_eq!(loops.value_of(runs[1]).await, "two");
+}
+
+#[tokio::test]
+async fn of_two_loops_in_one_session_the_slower_one_answers_the_faster_ones_words_too() {
+    let loops = Loops::new();
+    let body = both_wait();
+    let first = loops.start(&body, "\"a\"").await;
+    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let second = loops.start(&body, "\"b\"").await;
+    loops.waiting(second, "conversation").await;
+    // The first takes too long: the second goes ahead.
+    loops.clock.advance(Duration::from_secs(600));
+    loops.until(second, "both are asked", |_| loops.asked().len() == 2).await;
+    loops.gate.add_permits(2);
+    let mut values = [loops.value_of(first).await, loops.value_of(second).await];
+    values.sort_by_key(Value::to_string);
+    assert_eq!(values, ["one", "two"]);
+    assert_eq!(loops.asked().last().unwrap().items.len(), 3, "with the answer of the other");
+    for run in [first, second] {
+        loops.replays(run).await;
+    }
 }
 
 #[tokio::test]
@@ -357,7 +465,7 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
         assert!(asked.prompt.contains(r#""path":"/""#), "{}", asked.prompt);
         let task = crate::protocol::TaskId::new(asked.run, asked.step, asked.scheduled_ms);
         let said = Answer::Output(json!({ "approved": answer }).into());
-        loops.engine.answer(&loops.admin(), task, (said, None), None).await.unwrap();
+        loops.engine.tasks().answer(&loops.admin(), task, (said, None), None).await.unwrap();
         let value = loops.value_of(run).await;
         assert!(value.as_str().unwrap().contains(expected), "{value}");
         loops.replays(run).await;
@@ -608,10 +716,12 @@ async fn a_warning_comes_before_the_money_and_the_time_of_a_loop_are_used_up() {
     let run = loops.begin(&json!(forever), &keys, "").await;
     assert_eq!(loops.ended(run).await.error.unwrap().kind, "budget");
     let told = lifecycle(&loops, run, "budget");
-    assert_eq!(words(&told), ["budget_warning", "budget_action"]);
-    let warned = (&told[0]["spent"], &told[0]["limit"], &told[0]["workflow"]);
+    let cost = "cost_incurred";
+    assert_eq!(words(&told), [cost, cost, "budget_warning", cost, cost, "budget_action"]);
+    assert_eq!((&told[1]["cost"], &told[1]["cumulative"]), (&json!("0.01"), &json!("0.02")));
+    let warned = (&told[2]["spent"], &told[2]["limit"], &told[2]["workflow"]);
     assert_eq!(warned, (&json!("0.02"), &json!("0.04"), &json!(run.to_string())));
-    assert_eq!(told[1]["action"], "halt_workflow");
+    assert_eq!(told[5]["action"], "halt_workflow");
 
     let four: Vec<Value> = turns(3).chain([json!("done")]).collect();
     let keys = format!(r#"max_cost = "0.02", on_exceeded = {{ downgrade = "small" }}, {ADD}"#);

@@ -29,7 +29,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{AttemptClosed, Fact, Outcome, Usage},
-    middleware::{Dispatched, Short, TaskDone},
+    middleware::{Dispatched, Settled, Short, TaskDone},
     operator::Residence,
     protocol::{Effect, Failure, Json, failure::kind},
 };
@@ -51,11 +51,16 @@ pub(crate) fn finished(
         return;
     }
     fault::point("engine.finished");
-    if !matches!(result, Ok(Dispatched::Parked)) {
-        // The layers have heard of it on the way back.
+    // The layers left it to a report, and that was refused.
+    let is_open = task.about.as_ref().is_some_and(|about| about.is_over());
+    if !is_open && !matches!(result, Ok(Dispatched::Parked)) {
+        // The layers have settled it on the way back.
         task.allowed = task.about.take().and_then(|about| about.allowed());
     }
     match result {
+        Ok(Dispatched::Done(done)) if is_open => settled(turn, number, Ok(done)),
+        Ok(Dispatched::Short(short)) if is_open => settled(turn, number, Err(short)),
+        Err(failure) if is_open => attempt_failed(turn, number, failure, None),
         Ok(Dispatched::Done(done)) => returned(turn, number, done),
         Ok(Dispatched::Short(short)) => fell_short(turn, number, *short),
         Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {
@@ -69,7 +74,15 @@ pub(crate) fn finished(
             let failure = Failure::new(kind::WORKER, "the worker left without a result");
             attempt_failed(turn, number, failure, None);
         }
-        Err(failure) => attempt_failed(turn, number, failure, None),
+        Err(failure) => attempt_over(turn, number, failure, None),
+    }
+}
+
+/// Settles what an operator returned, in place of its dispatch.
+fn settled(turn: &mut Turn<'_>, number: u32, outcome: Settled) {
+    match settle::settle(turn, number, outcome) {
+        Ok(done) => returned(turn, number, done),
+        Err(short) => fell_short(turn, number, *short),
     }
 }
 
@@ -90,7 +103,7 @@ fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
             };
             steps::finish_step(turn, number, Outcome::Completed(output), effects, done.usage);
         }
-        Outcome::Failed(failure) => attempt_failed(turn, number, failure, done.usage),
+        Outcome::Failed(failure) => attempt_over(turn, number, failure, done.usage),
         Outcome::Canceled(_) => {}
     }
 }
@@ -108,7 +121,7 @@ pub(crate) fn judge(shared: &Arc<Shared>, task: &OpenTask, number: u32, output: 
     }
 }
 
-/// An attempt failed: another follows, or the step fails.
+/// Fails an attempt whose failure has not passed the layers yet. A layer may have an answer instead.
 pub(crate) fn attempt_failed(
     turn: &mut Turn<'_>,
     number: u32,
@@ -116,14 +129,20 @@ pub(crate) fn attempt_failed(
     usage: Option<Usage>,
 ) {
     let short = Box::new(Short { failure, usage, effects: Vec::new() });
-    let (failure, usage) = match settle::settle_attempt(turn, number, Err(short)) {
-        Err(short) => (short.failure, short.usage),
-        // A layer that has an answer instead of a failure.
-        Ok(done) => {
-            returned(turn, number, done);
-            return;
-        }
-    };
+    match settle::settle(turn, number, Err(short)) {
+        Err(short) => attempt_over(turn, number, short.failure, short.usage),
+        Ok(done) => returned(turn, number, done),
+    }
+}
+
+/// Closes an attempt whose failure has passed the layers: another attempt follows, or the step
+/// fails.
+pub(crate) fn attempt_over(
+    turn: &mut Turn<'_>,
+    number: u32,
+    failure: Failure,
+    usage: Option<Usage>,
+) {
     let failure = settle::located(turn.run, number, failure);
     let now = facts::time_of(turn);
     let seed = turn.run.chain.started().map_or(0, |(started, _)| started.seed);
@@ -181,7 +200,7 @@ fn fell_short(turn: &mut Turn<'_>, number: u32, short: Short) {
     }
     let retries = |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
     if effects.is_empty() || turn.run.task(number).is_some_and(retries) {
-        attempt_failed(turn, number, failure, usage);
+        attempt_over(turn, number, failure, usage);
         return;
     }
     let failure = settle::located(turn.run, number, failure);

@@ -7,6 +7,7 @@ use crate::{
         run::{
             log_line,
             resident::{After, Pending, Submitted},
+            task::OpenTask,
         },
         shared::message::Msg,
         turn::{facts::Turn, waiting},
@@ -41,9 +42,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         charge(turn, &mut pending, write.as_ref());
     }
     let bytes = pending.bytes();
-    let kind = |step| turn.run.task(step).and_then(|task| Some(task.row.as_ref()?.kind.as_str()));
-    let is_outside = |step| matches!(kind(step), Some("human" | "main_ai" | "queue"));
-    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_outside);
+    let is_taken = |step| turn.run.task(step).is_some_and(OpenTask::is_taken);
+    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_taken);
     pending.after.lines = lines;
     if !turn.run.subscribers.is_empty() {
         pending.after.events.extend(
@@ -96,15 +96,13 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
     let ended = status.is_ended();
     let wake_at_ms = if ended { None } else { waiting::wake_at(turn.run, &turn.shared.clock) };
     let waiting_on = match status {
-        RunStatus::Waiting | RunStatus::Paused => {
-            waiting::describe(turn.run, status, &turn.shared.sessions, &turn.shared.clock)
-        }
+        RunStatus::Waiting | RunStatus::Paused => waiting::describe(turn.run, status, turn.shared),
         RunStatus::Running | RunStatus::Compensating
             if !turn.run.open.is_empty()
                 || turn.run.chain.paused().is_some()
                 || turn.run.account.parked =>
         {
-            waiting::describe(turn.run, status, &turn.shared.sessions, &turn.shared.clock)
+            waiting::describe(turn.run, status, turn.shared)
         }
         _ => None,
     };

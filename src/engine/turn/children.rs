@@ -8,13 +8,14 @@ use crate::{
         turn::{
             authority, budget,
             facts::{self, Turn},
-            steps,
+            seats, steps,
         },
     },
     fault,
     flow::StepOp,
     journal::{Outcome, RunStarted, RunState, StepKey, Usage},
     protocol::{Failure, Json, RunId, failure::kind},
+    session::EVERY,
     store::{Write, excepted},
     token::Quota,
 };
@@ -147,14 +148,14 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         depth: parent.depth + 1,
         workdir: parent.workdir.clone(),
         principal: parent.principal.clone(),
-        delegate: parent.delegate.clone(),
+        delegate: seats::delegate_of(turn.run).map(|session| session.0),
         grant: parent.grant.clone(),
         generation: 0,
         first_step: 1,
         queued: Vec::new(),
         continues: None,
     };
-    let seats = turn.run.chain.seats().iter();
+    let seated = turn.run.chain.seats().iter().filter(|(operator, _)| *operator != EVERY);
     let new = NewRun {
         id: child,
         program,
@@ -165,7 +166,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         waiter: None,
         unstored: false,
         subscriber: None,
-        seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
+        seats: seated.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
         charged,
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
     };

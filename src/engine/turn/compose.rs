@@ -33,7 +33,9 @@ pub(crate) fn compose(turn: &mut Turn<'_>) {
         let Some(number) = turn.run.composing.pop_first() else { return };
         if !is_held(turn.run, number) {
             release_held(turn, number);
-            go_on(turn, number);
+            if !wholes::waits_in_line(turn, number) {
+                go_on(turn, number);
+            }
         }
     }
 }

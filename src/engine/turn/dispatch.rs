@@ -236,7 +236,7 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
             .as_ref()
             .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
             .map(Arc::new),
-        seat: seats::seat_of(turn.run, &task.operator),
+        seat: seats::seat(turn.run, &task.operator),
         lists_tools: task.request.lists_tools(),
         timeout_ms: task.timeout_ms,
         cancel: live.cancel.clone(),

@@ -22,9 +22,14 @@ use crate::{
         shared::shards::Shared,
         turn::scoped,
     },
-    flow::response::{Approve, Face, Flush, LoopSettings, Owner, ResponseFlow, user_message},
-    protocol::{Failure, ModelAsk, Scope, WorkflowId, failure::kind},
+    flow::response::{
+        Approve, Conversation, Face, Flush, LoopSettings, Owner, ResponseFlow, user_message,
+    },
+    protocol::{Failure, ModelAsk, Scope, SessionId, WorkflowId, failure::kind},
 };
+
+/// The prefix of the keys of conversations, in the scope of their session.
+const CONVERSATION: &str = "conversation/";
 
 /// Returns true if a prepared task is a loop.
 pub(crate) fn is_loop(shared: &Arc<Shared>, task: &OpenTask) -> bool {
@@ -66,6 +71,12 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         let keys = format!("{}{}/{number}/", flush.prefix, agent.name());
         Flush { scope, keys, required: flush.required }
     });
+    // A caller that brings the items has the conversation.
+    let session = request.opts.session_of().filter(|_| asked.is_none());
+    settings.conversation = session.map(|session| Conversation {
+        scope: Scope::Session(SessionId::from(session)).to_string(),
+        key: format!("{CONVERSATION}{}", agent.name()),
+    });
     Ok(OpenLoop {
         flush_scope: declared.and_then(|flush| flush.scope.clone()),
         flow: ResponseFlow::new(settings, start),
@@ -78,7 +89,10 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         recorded: 0,
         held: BTreeSet::new(),
         broken: None,
+        allowed: None,
         came: 0,
+        in_line: None,
+        overtakes: false,
     })
 }
 
@@ -110,6 +124,7 @@ fn settings(
         operator: operator.to_owned(),
         run: String::new(),
         flush: None,
+        conversation: None,
         tools,
         servers: compiled.servers(agent.name()),
         asked: asked.is_some(),

@@ -29,6 +29,7 @@ pub(crate) fn release(
 ) -> Open {
     turn.run.timers.remove_step(number);
     if let Open::Task(task) = &mut open {
+        task.about = None;
         if let Some(live) = task.live.take() {
             turn.run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
         }

@@ -86,6 +86,7 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
         idempotency_key: task.request.opts.idempotency_key.clone(),
         inquiry: None,
         labels: task.agent.agent().labels.clone(),
+        session: task.request.opts.session_of(),
         worker: task.agent.agent().worker.clone(),
     })
 }
@@ -107,6 +108,7 @@ fn unseen(run: &Run, task: &OpenTask, id: TaskId) -> Prompt {
         idempotency_key: task.request.opts.idempotency_key.clone(),
         inquiry: None,
         labels: task.agent.agent().labels.clone(),
+        session: task.request.opts.session_of(),
         worker: None,
     }
 }

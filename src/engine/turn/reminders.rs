@@ -2,17 +2,17 @@
 
 use crate::{
     engine::{
-        run::{due::Due, question::inquiry, resident::Run},
+        run::{due::Due, resident::Run},
         turn::facts::{self, Turn},
     },
     journal::{Decision, Fact},
-    operator::Prompt,
+    operator::{Prompt, inquiry_of},
     store::{TaskRow, Write},
 };
 
 /// Takes up what an open attempt asks of people, and when it is due.
 pub(crate) fn take_up_inquiry(run: &mut Run, number: u32, row: &TaskRow) {
-    let Some(inquiry) = inquiry(row) else { return };
+    let Some(inquiry) = inquiry_of(row) else { return };
     if let Some(at) = inquiry.remind_at_ms {
         run.timers.insert((at, number, Due::Reminder));
     }

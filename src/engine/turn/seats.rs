@@ -1,20 +1,26 @@
 //! Which session stands behind an operator of a run.
 
-use std::sync::Arc;
-
 use crate::{
-    engine::{run::resident::Run, turn::waiting::seat},
+    engine::{
+        run::{branches, resident::Run},
+        turn::lineage::session_in,
+    },
     protocol::SessionId,
     session::Seat,
 };
 
 /// The session that takes every task of a run.
 pub(crate) fn delegate_of(run: &Run) -> Option<SessionId> {
-    let (started, _) = run.chain.started()?;
-    started.delegate.as_deref().map(SessionId::from)
+    branches::delegate(run).map(SessionId::from)
 }
 
-/// The preferred holder of a task of an operator.
-pub(crate) fn seat_of(run: &Run, operator: &Arc<str>) -> Seat {
-    seat(run, operator)
+/// Returns the preferred holder of an operator's tasks in a run.
+pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
+    let holder = run.chain.seats().get(operator);
+    let starter = run.chain.started().and_then(|(started, _)| session_in(&started.principal));
+    Seat {
+        delegate: delegate_of(run),
+        holder: holder.map(|held| SessionId::from(held.session.as_str())),
+        starter: starter.map(SessionId::from),
+    }
 }

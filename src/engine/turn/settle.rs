@@ -89,6 +89,7 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         version: program.blueprint().hash().into(),
         agent: Arc::clone(task.agent.name()),
         operator: Arc::clone(&task.operator),
+        model_call: task.request.is_model_call(),
         tools,
         idempotency_key: task.request.opts.idempotency_key.clone(),
         principal: started.principal.as_str().into(),
@@ -121,12 +122,15 @@ pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: LayerNotes) {
     }
 }
 
-/// Takes what came of an attempt by another way than its dispatch through the layers: its
-/// worker reported, it timed out, it was canceled.
-pub(crate) fn settle_attempt(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Settled {
-    let Some(task) = turn.run.task_mut(number) else { return outcome };
-    let Some(about) = task.about.take() else { return outcome };
-    // Its dispatch may still be under way: what comes of that is nobody's any more.
+/// Passes the outcome of an attempt to the layers if it did not come through them: its worker
+/// reported, it timed out, it was canceled, a person answered.
+///
+/// Every outcome passes once, here or on the way back of its dispatch. A refused report leaves the
+/// attempt open, and the next one passes again.
+pub(crate) fn settle(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Settled {
+    let Some(task) = turn.run.task(number) else { return outcome };
+    let Some(about) = task.about.clone() else { return outcome };
+    // Its dispatch may still be running: the layers no longer settle the outcome of that.
     about.give_up();
     let input = task.request.input.clone();
     let voice = Arc::new(voice(turn, number));
@@ -136,14 +140,11 @@ pub(crate) fn settle_attempt(turn: &mut Turn<'_>, number: u32, outcome: Settled)
     outcome
 }
 
-/// The same for an outcome that ends the step: a person's answer, a refusal.
-pub(crate) fn settle_outcome(turn: &mut Turn<'_>, number: u32, outcome: Outcome) -> Outcome {
-    if turn.run.task(number).is_none_or(|task| task.about.is_none()) {
-        return outcome;
-    }
+/// Passes the answer of a person to the layers.
+pub(crate) fn settle_answer(turn: &mut Turn<'_>, number: u32, outcome: Outcome) -> Outcome {
     let settled = match outcome {
-        Outcome::Completed(output) => settle_attempt(turn, number, Ok(TaskDone::new(output))),
-        Outcome::Failed(failure) => settle_attempt(turn, number, Err(Box::new(failure.into()))),
+        Outcome::Completed(output) => settle(turn, number, Ok(TaskDone::new(output))),
+        Outcome::Failed(failure) => settle(turn, number, Err(Box::new(failure.into()))),
         Outcome::Canceled(_) => return outcome,
     };
     match settled {

@@ -83,6 +83,19 @@ fn decided(run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Sc
     }
 }
 
+/// Returns the operators and tools that the layers left to a model call, where these are not all
+/// that its agent has.
+fn narrowed(run: &Run, number: u32) -> Option<Vec<String>> {
+    match run.open.get(number)? {
+        Open::Task(task) if task.request.is_model_call() => {
+            let allowed = task.allowed.clone()??;
+            (allowed != task.agent.agent().tools).then_some(allowed)
+        }
+        Open::Composite(composite) => composite.allowed.clone(),
+        _ => None,
+    }
+}
+
 /// Hands the end of a step to its requester: its composite, its loop, or the flow.
 fn hand_over(run: &mut Run, key: StepKey, whole: Option<u32>, outcome: Outcome) {
     let Some(whole) = whole else {
@@ -126,10 +139,14 @@ fn end_step(
         additions.put("queued_ms", Json::from_trusted(queued_ms.to_string()));
         additions.put("ran_ms", Json::from_trusted(ran_ms.to_string()));
     }
+    if let Some(allowed) = narrowed(turn.run, number) {
+        let allowed = Json::encode(&allowed).expect("a list of names is plain data");
+        additions.put("allowed", allowed);
+    }
     if let Outcome::Canceled(reason) = &outcome {
-        // Nobody goes by what the layers say of it; they hear of it.
+        // Layers are notified, but their answer is ignored.
         let canceled = Failure::new(kind::CANCELED, reason.clone());
-        drop(settle::settle_attempt(turn, number, Err(Box::new(canceled.into()))));
+        drop(settle::settle(turn, number, Err(Box::new(canceled.into()))));
     }
     if let Some(open) = turn.run.open.remove(number) {
         let reason = match &outcome {
@@ -153,8 +170,11 @@ pub(crate) fn finish_step(
 ) {
     let Some(step) = turn.run.chain.step(number) else { return };
     let (key, whole) = (step.scheduled.key.clone(), step.scheduled.whole());
-    let outcome = settle::settle_outcome(turn, number, outcome);
+    let allowed = narrowed(turn.run, number);
     end_step(turn, number, outcome.clone(), effects, usage);
+    if let Some(driver) = whole.and_then(|whole| turn.run.driver_mut(whole)) {
+        driver.narrow(&key, allowed);
+    }
     hand_over(turn.run, key, whole, outcome);
 }
 

@@ -66,7 +66,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             {
                 let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
                 let Outcome::Failed(failure) = outcome else { return };
-                attempts::attempt_failed(turn, number, failure, None);
+                attempts::attempt_over(turn, number, failure, None);
             } else {
                 steps::record(turn, key, op, outcome);
             }

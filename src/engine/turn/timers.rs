@@ -52,7 +52,8 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
         | Due::Compensation
         | Due::Reminder
         | Due::Loop
-        | Due::LoopNear => None,
+        | Due::LoopNear
+        | Due::Conversation => None,
     };
     let Some(given) = given else { return false };
     let until = resumed + given.min(lease_ms);
@@ -108,6 +109,7 @@ fn fire(turn: &mut Turn<'_>, number: u32, due: Due) {
         }
         Due::Loop => wholes::loop_timed_out(turn, number),
         Due::LoopNear => wholes::loop_near_its_end(turn, number),
+        Due::Conversation => wholes::overtake(turn, number),
         Due::Reminder => reminders::remind(turn, number),
         Due::Retry => opening::next_attempt(turn, number),
         Due::Child => {

@@ -12,13 +12,14 @@ use crate::{
             resident::Run,
             task::{OpenTask, Phase},
         },
-        turn::lineage::session_in,
+        shared::shards::Shared,
+        turn::seats::seat,
     },
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
     operator::Ticket,
-    protocol::{Failure, SessionId, TaskId, failure::kind},
-    session::{Hub, Outlook, Seat},
+    protocol::{Failure, TaskId, failure::kind},
+    session::{Hub, Outlook},
     store::{Header, RunStatus},
 };
 
@@ -45,18 +46,35 @@ pub(crate) fn status(run: &Run) -> RunStatus {
     }
 }
 
-/// Returns true if only people are left to wait for.
-pub(crate) fn waits_for_people(run: &Run) -> bool {
+/// Returns true if a task waits in a queue that no worker serves.
+fn is_unserved(task: &OpenTask, shared: &Shared) -> bool {
+    let queue = task.row.as_ref().filter(|row| row.kind == "queue");
+    let queue = queue.and_then(|row| row.queue.as_deref());
+    task.phase == Phase::Pending
+        && queue.is_some_and(|queue| {
+            let labels = &task.agent.agent().labels;
+            !shared.hub.is_served(queue, labels, shared.clock.now_ms())
+        })
+}
+
+/// Returns true if only people are left to wait for: those that are asked, and those that have to
+/// start a worker, or to connect a session, that is not there.
+pub(crate) fn waits_for_people(run: &Run, shared: &Shared) -> bool {
     !run.open.is_empty()
         && run.inbox.is_empty()
         && run.open.values().all(|open| match open {
-            Open::Task(task) => {
-                task.asks_people
-                    && task.row.is_some()
-                    && matches!(task.phase, Phase::Pending | Phase::Delivered)
+            Open::Task(task) if matches!(task.phase, Phase::Pending | Phase::Delivered) => {
+                let is_away = || {
+                    let number = task.row.as_ref().map_or(0, |row| row.step);
+                    session_wait(run, number, task, &shared.sessions)
+                        .is_some_and(|session| session.state != "connected")
+                };
+                task.row.is_some() && (task.asks_people || is_unserved(task, shared) || is_away())
             }
+            Open::Task(_) => false,
             // Its members are open beside it.
-            Open::Composite(_) | Open::Loop(_) => true,
+            Open::Composite(_) => true,
+            Open::Loop(open) => !open.waits_in_line(),
             Open::Timer | Open::Signal | Open::State { .. } | Open::Child { .. } => false,
         })
 }
@@ -119,12 +137,7 @@ pub(crate) fn quarantined(
 }
 
 /// Returns the things that a run waits for, from its header: a JSON array, or nothing.
-pub(crate) fn describe(
-    run: &Run,
-    status: RunStatus,
-    sessions: &Hub,
-    clock: &Clock,
-) -> Option<String> {
+pub(crate) fn describe(run: &Run, status: RunStatus, shared: &Shared) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(rests("resume", reason, run.chain.last_ms()));
@@ -139,12 +152,13 @@ pub(crate) fn describe(
     }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
     // A composite says nothing itself; its members do.
-    let open = run.chain.open().filter_map(|number| item(run, number, sessions, clock));
+    let open = run.chain.open().filter_map(|number| item(run, number, shared));
     items.extend(open.take(if running { SHOWN_RUNNING } else { SHOWN }));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
 
-fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<WaitingOn> {
+fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
+    let clock = &shared.clock;
     let step = run.chain.step(number)?;
     let open = run.open.get(number)?;
     let due = |which: Due| {
@@ -154,6 +168,10 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
     let named = Subject { name: Some(step.scheduled.name.clone()), ..Subject::default() };
     let (kind, subject, until) = match open {
         // What it waits for are its members.
+        Open::Loop(open) if open.waits_in_line() => {
+            let scope = open.flow.settings().conversation.as_ref().map(|it| it.scope.clone());
+            ("conversation", Subject { scope, ..named }, due(Due::Conversation))
+        }
         Open::Composite(_) | Open::Loop(_) => return None,
         Open::Timer => ("timer", Subject::default(), due(Due::Timer)),
         Open::Signal => ("signal", named, due(Due::SignalDeadline)),
@@ -172,14 +190,14 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
             };
             let id = TaskId::new(run.num, number, step.scheduled_ms);
             let subject = Subject { task: Some(id), ..named };
-            (kind, of_task(run, number, task, sessions, subject), until)
+            (kind, of_task(run, number, task, shared, subject), until)
         }
     };
     Some(WaitingOn { kind: kind.into(), subject, since: rfc3339(step.opened_ms), until })
 }
 
 /// Adds to a task who has it, or should.
-fn of_task(run: &Run, number: u32, task: &OpenTask, sessions: &Hub, subject: Subject) -> Subject {
+fn of_task(run: &Run, number: u32, task: &OpenTask, shared: &Shared, subject: Subject) -> Subject {
     let row = task.row.as_ref();
     let waits_in = row.and_then(|row| row.queue.clone()).filter(|_| task.phase == Phase::Pending);
     let labels = &task.agent.agent().labels;
@@ -188,8 +206,9 @@ fn of_task(run: &Run, number: u32, task: &OpenTask, sessions: &Hub, subject: Sub
         operator_kind: row.map(|row| row.kind.clone()),
         labels: waits_in.as_ref().filter(|_| *labels != Labels::default()).map(|_| labels.clone()),
         queue: waits_in,
+        served: is_unserved(task, shared).then_some(false),
         question: task.question.as_ref().map(Question::text),
-        session: session_wait(run, number, task, sessions),
+        session: session_wait(run, number, task, &shared.sessions),
         ..subject
     }
 }
@@ -222,19 +241,6 @@ fn encode(failure: &Failure) -> Option<String> {
 pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
     let opts = crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() };
     StepOp::Task(Box::new(TaskRequest::new(step.name.clone(), step.request.clone(), opts)))
-}
-
-/// Returns the preferred holder of an operator's tasks in a run.
-pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
-    let holder = run.chain.seats().get(operator);
-    let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {
-        (started.delegate.as_deref(), session_in(&started.principal))
-    });
-    Seat {
-        delegate: delegate.map(SessionId::from),
-        holder: holder.map(|held| SessionId::from(held.session.as_str())),
-        starter: starter.map(SessionId::from),
-    }
 }
 
 /// The session that a task waits for, where it waits for one.

@@ -3,6 +3,7 @@
 use crate::{
     engine::{
         run::{answers::view_of, resident::Run},
+        shared::shards::Shared,
         turn::{
             facts::{self, Turn},
             waiting,
@@ -27,13 +28,14 @@ pub(crate) fn progress(turn: &mut Turn<'_>, step: u32, attempt: u32, data: &Json
 }
 
 /// Answers whoever waits for what is so now.
-pub(crate) fn answer_waiters(run: &mut Run) {
+pub(crate) fn answer_waiters(run: &mut Run, shared: &Shared) {
     // What is not durable is not so yet.
     if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {
         return;
     }
     let ended = run.is_ended();
-    let people = ended || run.header.status == RunStatus::Paused || waiting::waits_for_people(run);
+    let people =
+        ended || run.header.status == RunStatus::Paused || waiting::waits_for_people(run, shared);
     for waiter in std::mem::take(&mut run.waiters) {
         let is_so = match waiter.until {
             crate::engine::WaitFor::Ended => ended,

@@ -12,12 +12,13 @@ use crate::{
             driver::Driver as _,
             due::Due,
             members::Members,
+            model_loop::OpenLoop,
             open::Open,
             perform::Perform,
             resident::Run,
             task::OpenTask,
         },
-        shared::shards::Shared,
+        shared::{message::Internal, shards::Shared},
         turn::{
             facts::{self, Turn},
             loops, settle, steps,
@@ -175,6 +176,43 @@ pub(crate) fn loop_near_its_end(turn: &mut Turn<'_>, number: u32) {
         max_duration: DurationMs::from_millis(max_ms),
     };
     settle::told(turn, Some(number), &LifecycleEvent::Budget(event));
+}
+
+/// The time for which a loop waits for those before it in its conversation, in milliseconds.
+const IN_LINE_MS: u64 = 600_000;
+
+/// Joins the line of a loop's conversation; returns true if the loop has to wait there.
+pub(crate) fn waits_in_line(turn: &mut Turn<'_>, number: u32) -> bool {
+    let (num, until) = (turn.run.num, turn.steady_ms + IN_LINE_MS);
+    let Some(key) = turn.run.model_loop(number).and_then(OpenLoop::conversation) else {
+        return false;
+    };
+    let shared = Arc::downgrade(turn.shared);
+    let conversations = Arc::clone(&turn.shared.conversations);
+    let Some(open) = turn.run.model_loop_mut(number) else { return false };
+    let is_new = open.in_line.is_none();
+    open.in_line.get_or_insert_with(|| {
+        let wake = move |(run, step)| {
+            if let Some(shared) = shared.upgrade() {
+                shared.tell(run, Internal::InConversation { step });
+            }
+        };
+        conversations.join(key, (num, number), Arc::new(wake))
+    });
+    let waits = open.waits_in_line();
+    if waits && is_new {
+        turn.run.timers.insert((until, number, Due::Conversation));
+    }
+    waits
+}
+
+/// Lets a loop begin although others are before it: one of them takes too long. Whichever writes
+/// the conversation last begins anew.
+pub(crate) fn overtake(turn: &mut Turn<'_>, number: u32) {
+    if let Some(open) = turn.run.model_loop_mut(number) {
+        open.overtakes = true;
+        turn.run.composing.insert(number);
+    }
 }
 
 /// Gives up a member that is open while its composite is not: a fork cut between the two, or

@@ -18,6 +18,7 @@ use crate::{
     lua,
     memory::Level,
     protocol::{Code, Json, RunId},
+    session::EVERY,
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
@@ -43,7 +44,7 @@ impl Engine {
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
-            Program::Bundle(bundle) => Ok(self.compiled(bundle.clone()).await?.0),
+            Program::Bundle(bundle) => Ok(self.blueprints().compiled(bundle.clone()).await?.0),
         }
     }
 
@@ -98,6 +99,9 @@ impl Engine {
                 Fact::RunStarted(started) => {
                     view.input = Some(started.input);
                     view.delegate = started.delegate;
+                }
+                Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
+                    view.delegate = Some(session);
                 }
                 Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
                     view.seats.insert(operator, SeatView { session, epoch });
@@ -417,7 +421,7 @@ impl Engine {
             });
         }
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.delete_runs(vec![live], vec![run]).await
+        self.upkeep().delete_runs(vec![live], vec![run]).await
     }
 
     /// Returns the runs that have not ended, at most `limit`.

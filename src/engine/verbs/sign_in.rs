@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, Minted,
+        Caller, EngineError, Minted, TokenVerbs,
         verbs::auth::{mint_claims, token_row},
     },
     fault,
@@ -14,14 +14,14 @@ use crate::{
 /// middleware has a name with a space.
 const KEPT: &str = "dashboard sign-in";
 
-impl Engine {
+impl TokenVerbs<'_> {
     /// Mints the token of a sign-in: for the caller's own subject and scopes, with those of `verbs`
     /// that the caller has. A person who signs in twice stays one person.
     ///
     /// # Errors
     /// Fails when the caller has none of the verbs, or its token was revoked.
     pub async fn sign_in(
-        &self,
+        self,
         caller: &Caller,
         verbs: &[Verb],
         ttl_ms: u64,
@@ -31,15 +31,17 @@ impl Engine {
             caller.grant.check(Verb::RunRead, &[])?;
         }
         let grant = Grant::new(caller.grant.role, caller.grant.scopes.clone()).only(own);
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         let expires_ms = now_ms.saturating_add(ttl_ms).min(caller.expires_ms);
         let claims = mint_claims(&caller.subject, grant, now_ms, expires_ms)
             .child_of(&self.claims_of(caller));
-        let token = self.inner.auth.sign(&claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         let row = token_row(&claims, now_ms, expires_ms);
         fault::point("engine.token_mint");
-        self.shared().accounts.add(&claims, now_ms);
-        self.write(vec![Check::TokenLive(caller.jti.clone())], vec![Write::PutToken(row)]).await?;
+        self.engine.shared().accounts.add(&claims, now_ms);
+        self.engine
+            .write(vec![Check::TokenLive(caller.jti.clone())], vec![Write::PutToken(row)])
+            .await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
 
@@ -47,8 +49,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub async fn sign_out(&self, caller: &Caller) -> Result<(), EngineError> {
-        self.revoke(&self.owner(), &caller.jti).await
+    pub async fn sign_out(self, caller: &Caller) -> Result<(), EngineError> {
+        self.revoke(&self.engine.dispatches().owner(), &caller.jti).await
     }
 
     /// Stores a sign-in until it expires.
@@ -56,21 +58,21 @@ impl Engine {
     /// # Errors
     /// Fails when it cannot be stored.
     pub async fn keep_sign_in(
-        &self,
+        self,
         key: String,
         value: String,
         expires_ms: u64,
     ) -> Result<(), EngineError> {
         let (layer, expires_ms) = (KEPT.to_owned(), Some(expires_ms));
-        self.write(Vec::new(), vec![Write::PutKept { layer, key, value, expires_ms }]).await
+        self.engine.write(Vec::new(), vec![Write::PutKept { layer, key, value, expires_ms }]).await
     }
 
     /// Returns a stored sign-in.
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub async fn kept_sign_in(&self, key: String) -> Result<Option<String>, EngineError> {
-        let kept = self.read(move |store| store.kept(KEPT, &key)).await?;
+    pub async fn kept_sign_in(self, key: String) -> Result<Option<String>, EngineError> {
+        let kept = self.engine.read(move |store| store.kept(KEPT, &key)).await?;
         Ok(kept.map(|(value, _)| value))
     }
 
@@ -78,8 +80,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub async fn drop_sign_in(&self, key: String) -> Result<(), EngineError> {
+    pub async fn drop_sign_in(self, key: String) -> Result<(), EngineError> {
         let layer = KEPT.to_owned();
-        self.write(Vec::new(), vec![Write::RemoveKept { layer, key }]).await
+        self.engine.write(Vec::new(), vec![Write::RemoveKept { layer, key }]).await
     }
 }

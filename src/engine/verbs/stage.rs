@@ -29,8 +29,8 @@ use crate::{
     lua::{Coverage, Limits},
     middleware::TaskDone,
     operator::{
-        Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task,
-        lua_calls,
+        Answered, Backend, Delivery, QueueHub, Registry, Reply, Residence, Task, inquiry_of,
+        rehearsed,
     },
     protocol::{Failure, FunctionTool, Json, failure::kind},
     store::{Memory, Partition, Reader as _, Store, TaskFilter, TaskRow},
@@ -221,13 +221,9 @@ impl Stage {
         let hub = Arc::new(QueueHub::default());
         self.desk = Desk::default();
         let operators = self.known.names().map(|(name, of)| {
-            if of == "human" {
-                return (name.to_owned(), Arc::new(Human) as Arc<dyn Backend>);
-            }
-            let real: Option<Arc<dyn Backend>> = match of {
-                "echo" => Some(Arc::new(Echo)),
-                "lua" => Some(Arc::new(Lua::new(lua_calls(tasks.clone())))),
-                _ => None,
+            let real = match rehearsed(of, &tasks) {
+                Some(people) if people.asks_people() => return (name.to_owned(), people),
+                real => real,
             };
             let known = self.known.get(name);
             let played = Played {
@@ -419,7 +415,7 @@ impl Stage {
     pub fn asked_people(&self) -> Vec<TaskRow> {
         let filter = TaskFilter { limit: 10_000, ..TaskFilter::default() };
         let rows = self.store.tasks(&filter).unwrap_or_default();
-        rows.into_iter().filter(|row| row.kind == "human").collect()
+        rows.into_iter().filter(|row| inquiry_of(row).is_some()).collect()
     }
 
     /// Takes the tasks that wait for an answer.

@@ -15,6 +15,7 @@ use crate::{
     },
     journal::{Outcome, SeatHolder, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    session::EVERY,
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
 };
@@ -333,6 +334,9 @@ pub struct PromptView {
     pub agent: String,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// The conversation that the task belongs to: the `session` of its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The system prompt.
     pub system: Option<String>,
     /// The prompt.
@@ -531,7 +535,8 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 /// Returns the view of a run's seats.
 pub(crate) fn seats(held: &BTreeMap<String, SeatHolder>) -> BTreeMap<String, SeatView> {
     let view = |it: &SeatHolder| SeatView { session: it.session.clone(), epoch: it.epoch };
-    held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
+    let seated = held.iter().filter(|(operator, _)| *operator != EVERY);
+    seated.map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
 /// Returns the view of one violation of a schema.

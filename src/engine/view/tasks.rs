@@ -6,10 +6,10 @@ use crate::{
     blueprint::{Form, Labels},
     clock::Clock,
     engine::{
-        run::question::{Question, inquiry},
+        run::question::Question,
         view::shown::{AnswerView, TaskView, rfc3339},
     },
-    operator::{Given, Prompt},
+    operator::{Given, Prompt, inquiry_of},
     protocol::{Json, RunId, TaskId},
     store::{TaskPhase, TaskRow},
 };
@@ -30,16 +30,15 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
     let question = row.question.as_deref().and_then(Question::open);
-    let command = match row.kind.as_str() {
+    let asked = inquiry_of(row);
+    let command = match &row.queue {
         _ if question.is_some() => Some(format!("moonswarm advise {id} '<json>'")),
-        "human" => Some(format!("moonswarm approve {id}")),
-        "queue" if row.phase == TaskPhase::Pending => {
-            let queue = row.queue.as_deref().unwrap_or(&row.agent);
+        _ if asked.is_some() => Some(format!("moonswarm approve {id}")),
+        Some(queue) if row.phase == TaskPhase::Pending => {
             Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
         }
         _ => None,
     };
-    let asked = inquiry(row);
     let form = (whole && asked.is_some()).then(|| {
         let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
         Form::of(schema.map(Json::to_value).as_ref())

@@ -9,7 +9,7 @@ use crate::engine::view::{
 
 /// Returns the wait for a person: `ship (human)`, `signal "go"`.
 pub fn wait_words(on: &WaitingOn) -> String {
-    let Subject { name, operator, question, session, run, scope, reason, .. } = &on.subject;
+    let Subject { name, operator, served, question, session, run, scope, reason, .. } = &on.subject;
     if let Some(reason) = reason {
         return reason.clone();
     }
@@ -18,6 +18,9 @@ pub fn wait_words(on: &WaitingOn) -> String {
         "timer" => "a time".to_owned(),
         "memory" => "room: the host holds as much for its runs as it may".to_owned(),
         "signal" => format!("signal {name:?}"),
+        "conversation" => {
+            format!("another {name} in the conversation {}", scope.as_deref().unwrap_or_default())
+        }
         "state" => format!("{name} in {}", scope.as_deref().unwrap_or_default()),
         "child" => match run {
             Some(run) => format!("run {run} ({name})"),
@@ -28,6 +31,9 @@ pub fn wait_words(on: &WaitingOn) -> String {
                 Some(question) => format!("a senior's answer to {name}: {question}"),
                 None => format!("{name} ({})", operator.as_deref().unwrap_or_default()),
             };
+            if *served == Some(false) {
+                return format!("{what}, which no worker takes");
+            }
             match session {
                 Some(session) => format!("{what} for {}", holder(session)),
                 None => what,

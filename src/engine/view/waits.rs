@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     blueprint::Labels,
+    operator::HUMAN,
     protocol::{RunId, TaskId},
 };
 
@@ -12,8 +13,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(from = "Stored")]
 pub struct WaitingOn {
-    /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `resume`,
-    /// `quarantine`.
+    /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `conversation`,
+    /// `resume`, `quarantine`.
     pub kind: String,
     /// What exactly.
     pub subject: Subject,
@@ -43,6 +44,9 @@ pub struct Subject {
     /// The queue in which the task waits for a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// False where no worker of that queue is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<bool>,
     /// What a worker of that queue has to have.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -95,7 +99,7 @@ impl From<Stored> for WaitingOn {
         let Stored { kind, subject, since, until, what, task } = stored;
         let subject = subject.unwrap_or_else(|| {
             let by_people = what.as_ref().is_some_and(|what| what.ends_with("(human)"));
-            let operator_kind = by_people.then(|| "human".to_owned());
+            let operator_kind = by_people.then(|| HUMAN.to_owned());
             Subject { task, operator_kind, reason: what, ..Subject::default() }
         });
         Self { kind, subject, since, until }

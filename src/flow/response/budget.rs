@@ -3,8 +3,11 @@
 use rust_decimal::{Decimal, prelude::ToPrimitive as _};
 
 use super::{Exceeded, LoopStop, ResponseFlow};
-use crate::protocol::{
-    BudgetDecision, BudgetEvent, ExitReason, Failure, LifecycleEvent, WorkflowId, failure::kind,
+use crate::{
+    journal::Usage,
+    protocol::{
+        BudgetDecision, BudgetEvent, ExitReason, Failure, LifecycleEvent, WorkflowId, failure::kind,
+    },
 };
 
 impl ResponseFlow {
@@ -52,6 +55,13 @@ impl ResponseFlow {
     /// of one.
     fn is_near(&self, current: u32, max: u32) -> bool {
         max > 1 && f64::from(current) >= f64::from(max) * self.settings.limits.warn_at
+    }
+
+    /// Reports what a call of the model cost, if that is known.
+    pub(super) fn tell_cost(&mut self, used: &Usage) {
+        let (Some(cost), operator) = (used.usd(), self.operator()) else { return };
+        let cumulative = self.sums.used.usd().unwrap_or(cost);
+        self.tell_budget(BudgetEvent::CostIncurred { operator, cost, cumulative });
     }
 
     /// Checks the cost against its limit.

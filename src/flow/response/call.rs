@@ -49,7 +49,9 @@ impl ResponseFlow {
             Begin::List { .. }
             | Begin::Ask { .. }
             | Begin::Compact { .. }
-            | Begin::Flush { .. } => None,
+            | Begin::Flush { .. }
+            | Begin::Recall
+            | Begin::Keep => None,
         });
         self.stage = Stage::Calling { calls: calls.collect() };
         Ok(Some(LoopAction::Begin(begins)))

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Begin, LoopAction, ResponseFlow, Stage, summary_item, user_message};
+use super::{Begin, LoopAction, ResponseFlow, Stage, user_message};
 use crate::{
     journal::Outcome,
     protocol::{CompactionEvent, LifecycleEvent, ModelReply},
@@ -120,10 +120,7 @@ impl ResponseFlow {
             Stage::Compacting { cut, .. } => cut,
             _ => self.own.len(),
         };
-        let summary = self.summary.as_deref().map(summary_item);
-        let own = self.own[self.from..end.max(self.from)].iter().map(|own| own.item.clone());
-        let start = self.start.iter().cloned();
-        start.chain(summary).chain(own).chain([user_message(SUM_UP)]).collect()
+        self.seen_until(end).into_iter().chain([user_message(SUM_UP)]).collect()
     }
 
     /// Handles the summary. If it failed, the conversation stays as it is.

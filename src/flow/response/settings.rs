@@ -1,6 +1,8 @@
 //! The settings of a tool loop.
 
 use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::protocol::{FunctionTool, Scope};
 
@@ -23,6 +25,8 @@ pub struct LoopSettings {
     pub compaction: Option<Compaction>,
     /// The state to which old turns are written before compaction removes them.
     pub flush: Option<Flush>,
+    /// The conversation that the loop continues; none if absent.
+    pub conversation: Option<Conversation>,
 }
 
 /// A tool from the point of view of the loop.
@@ -127,4 +131,38 @@ pub struct Compaction {
     pub keep: u32,
     /// True if the model summarizes the removed turns. Otherwise they are dropped.
     pub summarize: bool,
+}
+
+/// The place of a loop's conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// The state scope.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+}
+
+/// A conversation as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// The number of times it was written, which is the revision of its value.
+    pub revision: u64,
+    /// The items, the oldest first.
+    pub items: Vec<Value>,
+    /// The index in `items` at which each exchange starts.
+    #[serde(default)]
+    pub exchanges: Vec<usize>,
+}
+
+/// The state of a loop's conversation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recalled {
+    /// True if it has been read.
+    pub(super) done: bool,
+    pub(super) revision: u64,
+    /// The number of items that were read, which are the first of the loop's own.
+    pub(super) items: usize,
+    pub(super) tries: u32,
+    /// The revision that a failed write found.
+    pub(super) found: u64,
 }

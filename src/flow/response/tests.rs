@@ -98,6 +98,8 @@ fn begun(turn: LoopAction) -> Vec<String> {
         Begin::Ask { turn } => format!("ask {turn}"),
         Begin::Compact { turn } => format!("compact {turn}"),
         Begin::Flush { turn } => format!("flush {turn}"),
+        Begin::Recall => "recall".to_owned(),
+        Begin::Keep => "keep".to_owned(),
         Begin::Approve(call) => format!("approve {}", call.name),
         Begin::Call(call) => format!("call {} {}", call.name, call.arguments),
         Begin::Refuse(call, failure) => format!("refuse {} {}", call.name, failure.kind),
@@ -258,6 +260,9 @@ fn turns_calls_repeats_failures_and_money_are_held() {
     let used = Usage { cost: Some("0.10".into()), ..Usage::default() };
     money.end(0, calls(&[("a", "{}")]), &used);
     assert_eq!(stop(money.turn(&judge)).exit, ExitReason::BudgetExhausted);
+    let told = money.take_events().iter().map(LifecycleEvent::data).collect::<Vec<_>>();
+    let told: Vec<_> = told.iter().filter_map(|data| data["type"].as_str()).collect();
+    assert_eq!(told, ["cost_incurred", "budget_warning", "budget_action"]);
 }
 
 #[test]
@@ -561,7 +566,19 @@ fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent
             turn = ends(&mut flow, &judge, 2 * n + 1, done(json!(n)));
         }
     }
-    let events = flow.take_events();
+    let is_cost = |event: &LifecycleEvent| {
+        matches!(event, LifecycleEvent::Budget(BudgetEvent::CostIncurred { .. }))
+    };
+    let (costs, events): (Vec<_>, Vec<_>) = flow.take_events().into_iter().partition(is_cost);
+    let one = "0.01".parse().unwrap();
+    for (n, event) in (1..).zip(&costs) {
+        let LifecycleEvent::Budget(BudgetEvent::CostIncurred { cost, cumulative, .. }) = event
+        else {
+            panic!("{event:?}")
+        };
+        assert_eq!((*cost, *cumulative), (one, one * rust_decimal::Decimal::from(n)));
+    }
+    assert_eq!(costs.len(), cents as usize, "one for each call of the model");
     (flow, events, turn)
 }
 
@@ -632,4 +649,91 @@ fn a_long_output_is_cut_for_the_model_and_says_so() {
     ends(&mut flow, &judge, 0, calls(&[("a", "{}")]));
     ends(&mut flow, &judge, 1, done(json!("abcé")));
     assert_eq!(outputs(&flow)[0].1, "abc\n[cut: 3 of 5 bytes]");
+}
+
+fn remembering(change: impl FnOnce(&mut LoopSettings)) -> ResponseFlow {
+    flow(|it| {
+        let (scope, key) = ("session:c".to_owned(), "conversation/it".to_owned());
+        it.conversation = Some(Conversation { scope, key });
+        change(it);
+    })
+}
+
+/// Returns what the model sees, as the texts of messages.
+fn texts(flow: &ResponseFlow) -> Vec<String> {
+    let text = |item: &Value| item["content"][0]["text"].as_str().unwrap_or("?").to_owned();
+    flow.conversation().iter().map(text).collect()
+}
+
+fn mismatch(found: u64) -> Outcome {
+    let mut failure = Failure::new(kind::REFUSED, "it has another revision");
+    failure.data = Some(json!({ "code": "revision_mismatch", "revision": found }).into());
+    Outcome::Failed(failure)
+}
+
+#[test]
+fn a_conversation_is_read_first_and_written_last() {
+    let judge = Plain::default();
+    let mut first = remembering(|_| {});
+    assert_eq!(begun(first.turn(&judge)), ["recall"]);
+    assert_eq!(begun(ends(&mut first, &judge, 0, done(json!(null)))), ["ask 1"]);
+    assert_eq!(begun(ends(&mut first, &judge, 1, says("one"))), ["keep"]);
+    let kept = first.remembered();
+    assert_eq!((first.recalled_revision(), kept.revision, &kept.exchanges[..]), (0, 1, &[0][..]));
+    let LoopAction::Done { value, .. } = ends(&mut first, &judge, 2, done(json!(null))) else {
+        panic!()
+    };
+    assert_eq!(value.as_str(), "\"one\"");
+
+    let mut second = remembering(|_| {});
+    second.turn(&judge);
+    ends(&mut second, &judge, 0, done(serde_json::to_value(&kept).unwrap()));
+    assert_eq!(texts(&second), ["go", "one", "go"], "the question stands after what was said");
+    ends(&mut second, &judge, 1, says("two"));
+    let kept = second.remembered();
+    assert_eq!((kept.revision, kept.items.len(), &kept.exchanges[..]), (2, 4, &[0, 2][..]));
+    assert!(
+        stop(ends(&mut second, &judge, 2, Outcome::Failed(Failure::new("no", "x"))))
+            .failure
+            .is("no")
+    );
+}
+
+#[test]
+fn where_another_loop_was_faster_the_model_is_asked_again_with_what_it_said() {
+    let judge = Plain::default();
+    let mut flow = remembering(|_| {});
+    flow.turn(&judge);
+    ends(&mut flow, &judge, 0, done(json!(null)));
+    ends(&mut flow, &judge, 1, says("too late"));
+    assert_eq!(begun(ends(&mut flow, &judge, 2, mismatch(1))), ["recall"]);
+    let other = Remembered { revision: 1, items: vec![message("other")], exchanges: vec![0] };
+    let read = done(serde_json::to_value(&other).unwrap());
+    assert_eq!(begun(ends(&mut flow, &judge, 3, read)), ["ask 2"]);
+    assert_eq!(texts(&flow), ["other", "go"]);
+    // Written by hand, without counting: what the write found counts.
+    ends(&mut flow, &judge, 4, says("again"));
+    ends(&mut flow, &judge, 5, mismatch(7));
+    ends(&mut flow, &judge, 6, done(serde_json::to_value(&other).unwrap()));
+    assert_eq!(flow.recalled_revision(), 7);
+}
+
+#[test]
+fn exchanges_of_a_conversation_are_compacted_as_turns_and_the_question_stays() {
+    let judge = Plain::default();
+    let mut flow = remembering(|it| {
+        it.compaction = Some(Compaction { at_tokens: 1, keep: 1, summarize: true });
+    });
+    flow.turn(&judge);
+    let items: Vec<Value> = ["q1", "a1", "q2", "a2"].map(message).to_vec();
+    let earlier = Remembered { revision: 4, items, exchanges: vec![0, 2] };
+    let turn = ends(&mut flow, &judge, 0, done(serde_json::to_value(&earlier).unwrap()));
+    assert_eq!(begun(turn), ["compact 0"]);
+    assert_eq!(flow.to_sum_up().len(), 3, "the first exchange, and what is asked of it");
+    assert_eq!(begun(ends(&mut flow, &judge, 1, says("in short"))), ["ask 1"]);
+    let seen = texts(&flow);
+    assert_eq!(&seen[1..], ["q2", "a2", "go"], "{seen:?}");
+    ends(&mut flow, &judge, 2, says("a3"));
+    let kept = flow.remembered();
+    assert_eq!((kept.items.len(), &kept.exchanges[..]), (5, &[1, 3][..]));
 }

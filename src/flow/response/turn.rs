@@ -52,6 +52,10 @@ pub enum Begin {
         /// The number of the turn, from 1.
         turn: u32,
     },
+    /// Reads the conversation of the session. Yields a [`Remembered`](super::Remembered), or null.
+    Recall,
+    /// Writes the conversation of the session.
+    Keep,
     /// Asks a person whether a tool may be called. Yields `{"approved": …}`.
     Approve(Call),
     /// Calls a tool.

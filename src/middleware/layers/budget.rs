@@ -495,7 +495,7 @@ impl DispatchLayer for Budget {
         if let Some(usage) = usage {
             let more = Spent::of(usage);
             let cumulative = self.add(about, more);
-            if usage.cost.is_some() {
+            if usage.cost.is_some() && !about.model_call {
                 about.voice.say(LifecycleEvent::Budget(BudgetEvent::CostIncurred {
                     operator: operator(about),
                     cost: more.usd,

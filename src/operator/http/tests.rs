@@ -83,6 +83,16 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
     )
 }
 
+#[tokio::test]
+async fn the_session_of_a_task_is_posted_with_it() {
+    let mut hook = Hook::answers([answer("200 OK", "", r#"{"output":1}"#)]);
+    let mut task = Attempt::new().task();
+    std::sync::Arc::get_mut(&mut task).unwrap().opts.session = Some("conv".into());
+    hook.webhook("").execute(task, Json::null()).await.unwrap();
+    let (_, body) = hook.asked.recv().await.unwrap();
+    assert_eq!(body["session"], "conv");
+}
+
 async fn execute(webhook: &Webhook) -> Result<Reply, Failure> {
     webhook.execute(Attempt::new().task(), Json::parse(r#"{"n":1}"#).unwrap()).await
 }

@@ -42,6 +42,8 @@ struct Order<'a> {
     run: RunId,
     agent: &'a str,
     attempt: u32,
+    /// The conversation that the task belongs to.
+    session: Option<String>,
     system: Option<String>,
     prompt: &'a str,
     input: &'a Json,
@@ -101,6 +103,7 @@ impl Webhook {
             run: task.run,
             agent: &task.agent_name,
             attempt: task.attempt,
+            session: task.opts.session_of(),
             system: task.system(),
             prompt: prompt.map_or("", |prompt| &prompt.prompt),
             input,

@@ -142,7 +142,12 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
             let asked = json!({ "name": call.name, "arguments": call.arguments });
             StepDescriptor::new(StepKind::ToolCall, asked).with_call_id(&call.call_id)
         }
-        Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } | Begin::Flush { .. } => {
+        Begin::Ask { .. }
+        | Begin::Compact { .. }
+        | Begin::List { .. }
+        | Begin::Flush { .. }
+        | Begin::Recall
+        | Begin::Keep => {
             let asked = ModelRequest { items: flow.conversation(), ..request.clone() };
             let asked = serde_json::to_value(&asked).expect("a request is plain data");
             StepDescriptor::new(StepKind::ModelCall, asked)

@@ -28,7 +28,7 @@ fn stage(missed: &str) -> Stage {
     stage
         .ask(move |engine, _| {
             let bundle = bundle.clone();
-            async move { engine.adopt_blueprint(bundle).await.map(drop) }
+            async move { engine.blueprints().adopt_blueprint(bundle).await.map(drop) }
         })
         .unwrap();
     stage
@@ -36,7 +36,7 @@ fn stage(missed: &str) -> Stage {
 
 fn look(stage: &mut Stage) -> u64 {
     stage
-        .ask(|engine, _| async move { engine.run_schedules(&mut Schedules::default()).await })
+        .ask(|engine, _| async move { engine.triggers().run_schedules(&mut Schedules::default()).await })
         .unwrap()
 }
 
@@ -114,7 +114,7 @@ fn a_signal_to_a_blueprint_starts_a_run_with_its_payload() {
     let signal = |stage: &mut Stage, name: &'static str| {
         stage.ask(move |engine, by| async move {
             let payload = Json::from(&json!({ "kind": "hourly" }));
-            engine.signal_blueprint(&by, "nightly", name, payload, None).await
+            engine.triggers().signal_blueprint(&by, "nightly", name, payload, None).await
         })
     };
     signal(&mut stage, "opened").unwrap();
