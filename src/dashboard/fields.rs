@@ -64,6 +64,11 @@ impl Fields {
         Self::parse(text).expect("a form")
     }
 
+    /// Returns the fields of a form that was filled in as JSON.
+    pub(super) fn whole(json: &str) -> Self {
+        Self(vec![("raw".to_owned(), json.to_owned())])
+    }
+
     /// Returns the first field of a name; empty if there is none.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)

@@ -79,7 +79,7 @@ impl Page<'_> {
             }
             main #main data-live=[self.live] { (self.body) }
         };
-        document(self.title, visitor.theme, &["live.js"], status, &body)
+        document(self.title, visitor.theme, &["live.js", "keys.js"], status, &body)
     }
 }
 

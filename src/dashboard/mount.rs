@@ -59,7 +59,7 @@ impl Row {
 #[rustfmt::skip]
 fn table() -> Vec<Row> {
     use Verb::{
-        ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunPause, RunRead, RunResume, RunSignal,
+        ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunFork, RunPause, RunRead, RunResume, RunSignal,
         RunStart, TaskAnswer, TaskList, TaskRead, TokenList, TokenMint,
     };
     let signed_in = |path, handler| Row { path, who: Who::AnyBearer, body: 0, form: false, handler };
@@ -88,6 +88,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(RunPause), "/ui/runs/{run}/pause", post(acts::pause)),
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),
         form(Who::Caller(RunSignal), "/ui/runs/{run}/signal", post(acts::signal)).large(),
+        form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(acts::fork)).large(),
         form(Who::Caller(TaskAnswer), "/ui/inbox/{task}/answer", post(page::task::answer)).large(),
         form(Who::Caller(RunStart), "/ui/blueprints/{name}/start", post(page::blueprint::start)).large(),
 

@@ -51,6 +51,7 @@ const VERBS: &[Verb] = &[
     Verb::RunCancel,
     Verb::RunPause,
     Verb::RunResume,
+    Verb::RunFork,
     Verb::RunSignal,
     Verb::RunQuery,
     Verb::BlueprintRead,

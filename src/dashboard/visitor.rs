@@ -2,7 +2,7 @@
 
 use axum::{
     extract::FromRequestParts,
-    http::{header, request::Parts},
+    http::{Method, header, request::Parts},
 };
 
 use super::{desk::Desk, sign_in::SignedIn};
@@ -83,7 +83,11 @@ impl FromRequestParts<Desk> for Visitor {
             signed_in: signed_in.clone(),
             theme: theme(parts),
             url: url(parts),
-            at: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+            at: match (&parts.method, parts.uri.path_and_query()) {
+                (&Method::GET, Some(at)) => at.to_string(),
+                // A form is no page to come back to.
+                _ => "/ui".to_owned(),
+            },
             now_ms: desk.door.clock.now_ms(),
         })
     }

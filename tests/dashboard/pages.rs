@@ -7,6 +7,11 @@ use crate::{
     support::{Daemon, send},
 };
 
+/// Ends at once.
+const SHORT: &str = r#"
+return require("swarm").blueprint { name = "short", flow = function() return 1 end }
+"#;
+
 const PAGES: [&str; 8] = [
     "/ui",
     "/ui/runs",
@@ -41,7 +46,7 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 1, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 2, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
 }
@@ -165,6 +170,25 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
         assert!(!page.contains("<script>") && !page.contains("note <b>"), "{page}");
     }
     assert!(desk.get(&format!("{path}/steps/1")).await.page().contains("What happened"));
+
+    // Once more with the same input, and once more from a step.
+    let again = format!("from={run}");
+    assert!(ended.contains(&again), "{ended}");
+    let form = desk.get(&format!("/ui/blueprints/demo?{again}")).await.page();
+    assert!(form.contains("&quot;who&quot;:&quot;moon&quot;"), "{form}");
+    let step = desk.get(&format!("{path}/steps/2")).await;
+    let (once, fork) = (step.hidden("once"), format!("{path}/fork"));
+    let fields = [("once", once.as_str()), ("step", "2"), ("patch", "{\"who\":\"sun\"}")];
+    let forked = desk.post(&fork, &fields).await;
+    assert!(forked.to.ends_with("?done=fork"), "{} {}", forked.status, forked.html);
+    assert_eq!(desk.post(&fork, &fields).await.to, forked.to, "sent twice, it is one run");
+    let copy = desk.get(&forked.to).await.page();
+    assert!(
+        copy.contains(&format!("/ui/runs/{run}\">")) && copy.contains("anew from step 2"),
+        "{copy}"
+    );
+    assert_eq!(desk.post(&fork, &[("step", "x")]).await.status, 400);
+    assert_eq!(boss.post(&fork, &fields).await.status, 403);
 }
 
 #[tokio::test]
@@ -257,7 +281,7 @@ async fn lists_have_pages_and_a_page_of_many_stays_small() {
     let run = daemon.run_source(wide, json!(null)).await;
     daemon.ended(&run).await;
     for n in 0..60 {
-        daemon.run_source("return { flow = function() return 1 end }", json!(n)).await;
+        daemon.run_source(SHORT, json!(n)).await;
     }
     let desk = Person::of_role(&daemon, "operator").await;
     let first = desk.get("/ui/runs").await.page();

@@ -63,7 +63,7 @@ return swarm.blueprint {
   flow = function(ctx, input)
     ctx:status("<img src=x onerror=alert(1)> \u{202e}abc \u{1b}[31mred")
     ctx:log("info", "<script>alert(3)</script>")
-    ctx:artifact("\"><script>alert(4)</script>.svg", "<svg onload='alert(5)'/>")
+    ctx:artifact("\"><img src=x onerror=alert(4)>.svg", "<svg onload='alert(5)'/>")
     ctx:run("echo", { text = input.text, ["<script>key</script>"] = 1 }, { summary = "<script>alert(2)</script>" })
     error("bad <b>thing</b> \u{1b}[0m")
   end,
@@ -169,7 +169,8 @@ impl<'a> Person<'a> {
 
     /// Starts a run of the demo from its form, and gives its id.
     pub async fn starts(&self, who: &str) -> String {
-        let shown = self.post("/ui/blueprints/demo/start", &[("f0", who), ("f1", "2")]).await;
+        let input = json!({ "who": who, "times": 2 }).to_string();
+        let shown = self.post("/ui/blueprints/demo/start", &[("raw", &input)]).await;
         assert_eq!(shown.status, 303, "{}", shown.html);
         let path = shown.to.split('?').next().unwrap();
         path.strip_prefix("/ui/runs/").unwrap().to_owned()

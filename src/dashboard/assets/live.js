@@ -44,7 +44,7 @@ function children(old, fresh) {
     let same = at;
     while (same && keyOf(same) !== key) same = same.nextSibling;
     // An element with a key is looked for among all that follow, any other only where it stands.
-    if (same && same !== at && key.endsWith("#")) same = null;
+    if (same && same !== at && (key.endsWith("#") || !(wanted instanceof Element))) same = null;
     if (!same) {
       old.insertBefore(document.importNode(wanted, true), at);
       continue;

@@ -41,6 +41,7 @@ pub(in crate::dashboard) fn fields(form: &Form, sent: Option<&Fields>, wrong: &[
                     "\n" (sent.map_or("", |sent| sent.text(RAW)))
                 }
                 @for it in wrong.iter().filter(|it| it.field == RAW) { p.wrong { (it.reason) } }
+                button formnovalidate { "Send this JSON" }
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::{
         layout::{self, Nav, Page},
         live::allowed,
         page::problem,
-        visitor::Visitor,
+        visitor::{Visitor, id},
     },
     door::Problem,
     engine::{BlueprintView, EngineError, IdempotencyKey, Program, StartRun},
@@ -33,9 +33,16 @@ pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
     visitor: Visitor,
     Path(name): Path<String>,
+    fields: Fields,
 ) -> Result<Response, Problem> {
     let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
-    shown(&desk, &visitor, &view, None, &[], &html! {}, StatusCode::OK).await
+    // The input of an earlier run, to start another like it.
+    let like = match fields.given("from") {
+        Some(run) => desk.engine.run(&visitor.caller, id(run)?).await?.input,
+        None => None,
+    };
+    let sent = like.map(|input| Fields::whole(input.as_str()));
+    shown(&desk, &visitor, &view, sent.as_ref(), &[], &html! {}, StatusCode::OK).await
 }
 
 /// Starts a run from the form. If that is refused, the page comes again with what was written.

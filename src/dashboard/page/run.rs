@@ -145,6 +145,7 @@ fn done(word: &str) -> Option<&'static str> {
         "resume" => "The run goes on.",
         "signal" => "The signal is recorded.",
         "start" => "The run has started.",
+        "fork" => "This is the new run. The steps before the chosen one were kept.",
         "answer" => "Your answer is recorded.",
         _ => return None,
     })
@@ -211,6 +212,10 @@ fn acts(visitor: &Visitor, view: &RunView) -> Markup {
             }
             @if open && !paused && may(Verb::RunPause) { (with_reason(visitor, &id, "pause", "Pause", false)) }
             @if open && may(Verb::RunSignal) { (signal(visitor, view)) }
+            @if !open && visitor.may(Verb::RunStart) && visitor.may(Verb::BlueprintRead) {
+                @let version = format!("{}@{}", view.blueprint, view.hash.get(..16).unwrap_or(&view.hash));
+                a.button href={ "/ui/blueprints/" (crate::dashboard::gate::escaped(&version)) "?from=" (id) } { "Run again …" }
+            }
             @if open && may(Verb::RunCancel) { (with_reason(visitor, &id, "cancel", "Cancel", true)) }
         }
     }

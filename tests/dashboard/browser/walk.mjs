@@ -181,6 +181,20 @@ try {
     await page.close();
   }
 
+  // The palette and the keys.
+  await desk.goto(`${origin}/ui/runs`);
+  await desk.keyboard.press("j");
+  check(await desk.evaluate(() => document.activeElement.closest("tr") !== null), "j reaches no row");
+  await desk.keyboard.press("Control+k");
+  await desk.getByLabel("Go to", { exact: true }).fill("blueprints");
+  await accessible(desk, "palette");
+  await photo(desk, "palette-light");
+  await desk.keyboard.press("Enter");
+  await desk.waitForURL(`${origin}/ui/blueprints`);
+  await desk.keyboard.press("?");
+  await accessible(desk, "keys");
+  await desk.keyboard.press("Escape");
+
   // The switch of colors, and everything by keyboard to the way out.
   await desk.goto(`${origin}/ui`);
   await desk.keyboard.press("Tab");
