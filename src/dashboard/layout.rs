@@ -86,9 +86,12 @@ impl Page<'_> {
 /// Returns the menu of the person who is signed in.
 fn who(visitor: &Visitor) -> Markup {
     let caller = &visitor.caller;
+    // `admin/operator#1f2e` is an unnamed operator.
+    let name = caller.subject.rsplit('/').next().and_then(|last| last.split('#').next());
+    let name = name.unwrap_or_default();
     html! {
         details.who {
-            summary { (text::short(caller.subject.rsplit('/').next().unwrap_or_default(), 32)) }
+            summary { (text::short(name, 32)) }
             div {
                 dl {
                     dt { "Subject" } dd { bdi { (text::short(&caller.subject, 120)) } }

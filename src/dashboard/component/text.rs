@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::protocol::plain::steers;
 
 /// The maximum length of a text on a page that does not ask for all of it, in bytes.
-pub(in crate::dashboard) const SHOWN: usize = 20_000;
+pub(in crate::dashboard) const SHOWN: usize = 8_000;
 
 /// Returns a text on one line, cut to `most` characters.
 pub(in crate::dashboard) fn short(text: &str, most: usize) -> String {

@@ -12,7 +12,7 @@ const LONGEST_GAP: u64 = 6;
 /// A gap below this is never shortened, in milliseconds.
 const SHORT_MS: u64 = 1_000;
 /// The maximum number of shortened gaps that are marked.
-const MOST_MARKS: usize = 12;
+const MOST_MARKS: usize = 4;
 /// The deepest indentation.
 const DEEPEST: usize = 4;
 
@@ -99,8 +99,10 @@ impl Span {
         let begin = time::unix_ms(&step.scheduled_at)?;
         let ms = |at: &Option<String>| at.as_deref().and_then(time::unix_ms);
         let end = ms(&step.ended_at).unwrap_or(now_ms).max(begin);
-        // What nobody works on, such as a timer, only waits.
-        let idle = if step.state == "completed" && step.task.is_none() { begin } else { end };
+        // Nobody works on these: they only wait.
+        let waits = matches!(step.kind.as_str(), "timer" | "signal" | "child");
+        let idle =
+            if step.state == "completed" && step.task.is_none() && !waits { begin } else { end };
         let started = ms(&step.started_at).unwrap_or(idle).clamp(begin, end);
         Some(Self { begin, started, end })
     }

@@ -176,7 +176,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                 dt { "Usage" } dd {
                     (usage::of(view.usage.as_ref().map(|it| &it.total)))
                     @if let Some(missing) = view.usage.as_ref().map(|it| it.unreported).filter(|it| *it > 0) {
-                        span.dim { " (" (missing) " attempts reported none)" }
+                        span.dim { " (" (missing) @if missing == 1 { " attempt" } @else { " attempts" } " reported none)" }
                     }
                 }
                 dt { "Stored" } dd { (usage::bytes(view.stored_bytes)) ", " (view.last_event) " events" }
