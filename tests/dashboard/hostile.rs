@@ -29,8 +29,8 @@ async fn markup_and_controls_are_shown_as_text_on_every_page() {
         format!("/ui/runs/{run}?tab=data"),
         format!("/ui/runs/{run}?tab=events"),
         format!("/ui/runs/{run}?tab=artifacts"),
-        format!("/ui/runs/{run}/steps/1"),
-        format!("/ui/runs/{run}/steps/1?whole=1"),
+        format!("/ui/runs/{run}/steps/2"),
+        format!("/ui/runs/{run}/steps/2?whole=1"),
     ] {
         let page = desk.get(&path).await.page();
         for evil in
@@ -42,7 +42,7 @@ async fn markup_and_controls_are_shown_as_text_on_every_page() {
             assert!(page.len() < 150_000, "{path}: {} bytes", page.len());
         }
     }
-    let page = desk.get(&format!("/ui/runs/{run}/steps/1")).await.page();
+    let page = desk.get(&format!("/ui/runs/{run}/steps/2")).await.page();
     assert!(page.contains("&lt;script&gt;alert(6)") && page.contains("more bytes"), "it is shown");
     let file = desk.get(&format!("/ui/artifacts/{artifact}")).await;
     assert_eq!(file.headers["content-type"], "application/octet-stream");

@@ -7,6 +7,10 @@ use crate::{engine::StepView, protocol::RunId};
 
 /// The width of the axis.
 const WIDTH: f64 = 1_000.0;
+/// A bar is at least this wide, and begins early enough to be seen.
+const LEAST: f64 = 4.0;
+/// The last place at which a bar begins.
+const LAST: f64 = WIDTH - LEAST;
 /// A gap is drawn no longer than this many times the median of all.
 const LONGEST_GAP: u64 = 6;
 /// A gap below this is never shortened, in milliseconds.
@@ -74,16 +78,16 @@ fn bar(step: &StepView, span: Span, axis: &Axis) -> Markup {
         svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" aria-label=(title) {
             title { (title) }
             @for gap in &axis.gaps { line.gap x1=(gap) x2=(gap) y1="0" y2="16" {} }
-            @if started > begin { rect.wait x=(begin) y="5" width=(width(begin, started)) height="6" {} }
+            @if started > begin { rect.wait x=(begin.min(LAST)) y="5" width=(width(begin, started)) height="6" {} }
             @if end > started || span.begin == span.end {
-                rect class=(work) x=(started) y="2" width=(width(started, end)) height="12" {}
+                rect class=(work) x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
             }
         }
     }
 }
 
 fn width(from: f64, to: f64) -> String {
-    format!("{:.1}", (to - from).max(4.0))
+    format!("{:.1}", (to - from).max(LEAST))
 }
 
 /// The times of a step.

@@ -176,7 +176,7 @@ try {
     await page.goto(origin + (await link.getAttribute("href")));
     await page.getByText("bad <b>thing</b>").first().waitFor();
     await photo(page, "run-hostile");
-    await page.goto(`${page.url()}/steps/1`);
+    await page.goto(`${page.url()}/steps/2`);
     await photo(page, "step-hostile");
     await page.close();
   }
