@@ -22,12 +22,12 @@ use crate::{
     tasks::Tasks,
 };
 
-/// What is shown of a hash.
+/// The length of a hash in messages.
 const SHORT: usize = 12;
 
 /// The names of the main file of a directory that is one blueprint.
 const MAIN: [&str; 2] = ["main.lua", "main.luau"];
-/// How long a directory must be quiet before it is read again.
+/// The time without changes before a directory is read again.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Directories below the watched one that are watched as well, and how deep they may be.
@@ -116,7 +116,7 @@ struct Origin {
 }
 
 impl WatchedNames {
-    /// What was kept of a directory; nothing, if another one was watched before.
+    /// Reads the stored state of a directory; empty if another one was watched before.
     async fn read(engine: &Engine, dir: &Path) -> Self {
         let text = engine.blueprints().meta(WATCHED).await.ok().flatten();
         let kept = text.and_then(|text| serde_json::from_str::<Self>(&text).ok());
@@ -125,7 +125,7 @@ impl WatchedNames {
     }
 }
 
-/// What was last made of a file.
+/// The last outcome of a file.
 struct Seen {
     /// Its bundle's hash, or why there is none.
     mark: Result<String, String>,
@@ -350,7 +350,7 @@ impl Seen {
     }
 }
 
-/// What a file that never compiled is called: by its own name, or by its directory's.
+/// Returns the name of a file that never compiled: its own, or its directory's.
 fn called(path: &Path) -> String {
     let is_main = path.file_name().is_some_and(|name| MAIN.iter().any(|main| *main == name));
     let named = if is_main { path.parent().and_then(Path::file_name) } else { path.file_name() };
@@ -385,11 +385,11 @@ fn directories(dir: &Path) -> HashSet<PathBuf> {
     found
 }
 
-/// What is in a directory of blueprints.
+/// The contents of a directory of blueprints.
 struct Listed {
     /// The main files, sorted.
     files: Vec<PathBuf>,
-    /// What is called like one and is not taken.
+    /// Files that are named like blueprints and are refused.
     refused: Vec<PathBuf>,
 }
 

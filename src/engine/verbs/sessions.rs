@@ -38,7 +38,7 @@ pub struct OpenSession {
     /// Verbs that an operator has only if its token lists them; without them here, the session does
     /// not have them, whatever the caller has.
     pub extra_verbs: Vec<String>,
-    /// Whether its frames contain the prompts.
+    /// True if its frames contain the prompts.
     pub direct: bool,
 }
 

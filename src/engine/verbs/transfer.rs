@@ -157,7 +157,7 @@ impl HistoryVerbs<'_> {
         read.map_err(|_| EngineError::Stopping)?.map_err(refused)
     }
 
-    /// What is written of the state that came along. What was stored has its key already: the
+    /// Returns the writes for the state of a document. Stored values have their key already: the
     /// layers may refuse it and change its value.
     fn own_state(
         self,

@@ -60,7 +60,7 @@ impl BlueprintVerbs<'_> {
             .await
     }
 
-    /// What each name stands for, by name.
+    /// Returns the version of each name, by name.
     ///
     /// # Errors
     /// Fails when the store cannot be read.
@@ -69,7 +69,7 @@ impl BlueprintVerbs<'_> {
         Ok(names.into_iter().map(|(name, hash, _)| (name, hash)).collect())
     }
 
-    /// What the host remembers under a key.
+    /// Returns the value that the host stores under a key.
     ///
     /// # Errors
     /// Fails when the store cannot be read.
