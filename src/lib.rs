@@ -56,7 +56,6 @@
 //! ```
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
-
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod api;
