@@ -66,7 +66,6 @@ pub use view::shown::{
     rfc3339,
 };
 pub use view::spent::SpentView;
-pub use view::wait_words::{move_command, wait_words};
 pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     desk::Desk,
     fields::Fields,
-    gate,
+    headers,
     page::login,
     sign_in::{CODE_MS, LONGEST_MS},
     visitor::{Theme, Visitor, id},
@@ -33,19 +33,19 @@ const MOST_TOKEN: usize = 8 * 1_024;
 
 /// Signs in with a token or a code.
 pub(super) async fn login(State(desk): State<Desk>, request: Request) -> Result<Response, Problem> {
-    gate::own_origin(request.headers())?;
+    headers::own_origin(request.headers())?;
     let (mut parts, body) = request.into_parts();
     let fields = Fields::read(&mut parts, body, &desk).await?;
     let next = login::next(fields.text("next"));
     let secret = fields.text("token").trim();
-    let theme = gate::cookie(&parts.headers, "theme").map(Theme::of).unwrap_or_default();
+    let theme = headers::cookie(&parts.headers, "theme").map(Theme::of).unwrap_or_default();
     if secret.len() > MOST_TOKEN {
         let detail = format!("a token has at most {MOST_TOKEN} bytes");
         return Err(Problem::new(Code::TooLarge, detail));
     }
     match desk.sign_ins.open(secret).await {
         Ok(cookie) => {
-            let secure = gate::is_secure(&parts.headers);
+            let secure = headers::is_secure(&parts.headers);
             let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);
             Ok((set(cookie), Redirect::to(next)).into_response())
         }
@@ -64,14 +64,14 @@ pub(super) async fn logout(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     desk.sign_ins.end(&visitor.signed_in, &visitor.caller).await?;
-    let cookie = cookie_of(desk.site.cookie(), "", 0, gate::is_secure(&headers));
+    let cookie = cookie_of(desk.site.cookie(), "", 0, headers::is_secure(&headers));
     Ok((set(cookie), Redirect::to("/ui/login")).into_response())
 }
 
 /// Keeps the choice of colors.
 pub(super) async fn theme(headers: HeaderMap, fields: Fields) -> Response {
     let theme = Theme::of(fields.text("theme"));
-    let cookie = cookie_of("theme", theme.as_str(), THEME_S, gate::is_secure(&headers));
+    let cookie = cookie_of("theme", theme.as_str(), THEME_S, headers::is_secure(&headers));
     (set(cookie), Redirect::to(login::next(fields.text("next")))).into_response()
 }
 
@@ -217,7 +217,7 @@ pub(super) async fn download(
 ) -> Result<Response, Problem> {
     let artifact: ArtifactId = id(&artifact)?;
     let (artifact, data) = desk.engine.tasks().artifact(&visitor.caller, artifact).await?;
-    let name = gate::escaped(&artifact.name);
+    let name = headers::escaped(&artifact.name);
     let disposition = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{name}"));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),

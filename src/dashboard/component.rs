@@ -10,4 +10,5 @@ pub(super) mod text;
 pub(super) mod time;
 pub(super) mod timeline;
 pub(super) mod usage;
+pub(super) mod wait_words;
 pub(super) mod waiting;

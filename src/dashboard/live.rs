@@ -11,21 +11,17 @@ use axum::{
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures::{StreamExt as _, stream::BoxStream};
-use maud::Markup;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
     desk::Desk,
     fields::Fields,
+    fragment::Fragment,
     page,
     visitor::{Visitor, id},
 };
-use crate::{
-    door::Problem,
-    engine::{EngineError, Events},
-    protocol::RunId,
-};
+use crate::{door::Problem, engine::Events, protocol::RunId};
 
 /// The interval at which lists are rendered.
 const LOOK: Duration = Duration::from_secs(2);
@@ -36,28 +32,8 @@ const PART: u32 = 8;
 /// The longest pause between two renderings of a run that moves.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// An element of a page that may change.
-pub(super) struct Fragment {
-    /// The id of the element.
-    pub id: &'static str,
-    /// The element.
-    pub html: Markup,
-}
-
 type Sent =
     Sse<axum::response::sse::KeepAliveStream<BoxStream<'static, Result<Event, Infallible>>>>;
-
-/// Leaves out what a token may not see: the page then shows less.
-///
-/// # Errors
-/// Fails with every other error.
-pub(super) fn allowed<T>(result: Result<T, EngineError>) -> Result<Option<T>, Problem> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(EngineError::Refused(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
 
 /// Streams the overview.
 pub(super) async fn overview(State(desk): State<Desk>, visitor: Visitor) -> Sent {

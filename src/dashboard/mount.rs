@@ -9,16 +9,19 @@ use axum::{
     routing::{MethodRouter, any, get, post},
 };
 
-use super::{acts, assets, desk::Desk, gate, live, page, sign_in::SignIns, site::Site};
+use super::{
+    acts, assets,
+    desk::Desk,
+    gate, live, page,
+    sign_in::{CODES, SignIns},
+    site::Site,
+};
 use crate::{
     door::{self, Code, Door, Problem, Rule, Who},
     engine::Engine,
     tasks::Tasks,
     token::Verb,
 };
-
-/// The path at which `moonswarm open` asks for a code, with a bearer.
-pub(super) const CODES: &str = "/ui/codes";
 
 /// The maximum size of a small form.
 const SMALL: usize = 64 << 10;

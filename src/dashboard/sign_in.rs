@@ -23,6 +23,8 @@ use crate::{
     token::{Quotas, Role, Verb, permits},
 };
 
+/// The path at which `moonswarm open` asks for a code, with a bearer.
+pub(super) const CODES: &str = "/ui/codes";
 /// After this time without a request a sign-in ends, in milliseconds.
 const IDLE_MS: u64 = 8 * 3_600 * 1_000;
 /// After this time a sign-in ends in any case, in milliseconds.

@@ -95,14 +95,14 @@ impl FromRequestParts<Desk> for Visitor {
 
 /// Returns the choice of colors in the cookie.
 fn theme(parts: &Parts) -> Theme {
-    super::gate::cookie(&parts.headers, "theme").map(Theme::of).unwrap_or_default()
+    super::headers::cookie(&parts.headers, "theme").map(Theme::of).unwrap_or_default()
 }
 
 /// Returns the URL under which the browser reached this host.
 fn url(parts: &Parts) -> String {
     let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| parts.uri.authority().map(axum::http::uri::Authority::as_str));
-    let scheme = if super::gate::is_secure(&parts.headers) { "https" } else { "http" };
+    let scheme = if super::headers::is_secure(&parts.headers) { "https" } else { "http" };
     format!("{scheme}://{}", host.unwrap_or("localhost"))
 }
 

@@ -4,7 +4,6 @@ pub(crate) mod events;
 pub(crate) mod shown;
 pub(crate) mod spent;
 pub(crate) mod tasks;
-pub(crate) mod wait_words;
 pub(crate) mod waits;
 
 pub(crate) use shown::{artifact, breach, run, seats, step};

@@ -1,7 +1,7 @@
-//! The waits of a run, as the engine words them, and as data.
+//! The waits of a run, as the dashboard words them, and as data.
 
+pub use crate::dashboard::{move_command as command, wait_words as what};
 use crate::engine::{RunView, WaitingOn};
-pub use crate::engine::{move_command as command, wait_words as what};
 
 /// Returns the waits of a run for the test of a blueprint: the data, and the words.
 pub fn data(run: &RunView) -> Vec<serde_json::Value> {

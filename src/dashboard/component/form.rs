@@ -203,7 +203,7 @@ mod tests {
     fn sent(pairs: &[(&str, &str)]) -> Fields {
         let pairs = pairs
             .iter()
-            .map(|(name, value)| format!("{name}={}", crate::dashboard::gate::escaped(value)));
+            .map(|(name, value)| format!("{name}={}", crate::dashboard::headers::escaped(value)));
         Fields::of_text(&pairs.collect::<Vec<_>>().join("&"))
     }
 

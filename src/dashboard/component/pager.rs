@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::dashboard::gate::escaped;
+use crate::dashboard::headers::escaped;
 
 /// Returns the links to the first and the next page; `query` are the filters.
 pub(in crate::dashboard) fn links(

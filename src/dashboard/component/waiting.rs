@@ -2,8 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::{text, time};
-use crate::engine::{RunView, WaitingOn, move_command, wait_words};
+use super::{
+    text, time,
+    wait_words::{move_command, wait_words},
+};
+use crate::engine::{RunView, WaitingOn};
 
 /// The maximum number of waits that are listed.
 const MOST: usize = 20;

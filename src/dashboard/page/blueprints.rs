@@ -8,7 +8,7 @@ use crate::{
         component::{command, text, time},
         desk::Desk,
         fields::Fields,
-        gate::escaped,
+        headers::escaped,
         layout::{Nav, Page},
         visitor::Visitor,
     },

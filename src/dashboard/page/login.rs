@@ -8,7 +8,7 @@ use axum::{
 use maud::html;
 
 use crate::{
-    dashboard::{assets, desk::Desk, fields::Fields, gate, layout::document, visitor::Theme},
+    dashboard::{assets, desk::Desk, fields::Fields, headers, layout::document, visitor::Theme},
     door::Problem,
 };
 
@@ -19,13 +19,13 @@ pub(in crate::dashboard) async fn show(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let next = next(fields.text("next"));
-    if let Some(cookie) = gate::cookie(&headers, desk.site.cookie())
+    if let Some(cookie) = headers::cookie(&headers, desk.site.cookie())
         && let Some(signed_in) = desk.sign_ins.find(cookie).await?
         && desk.engine.authenticate(&signed_in.token).is_ok()
     {
         return Ok(Redirect::to(next).into_response());
     }
-    let theme = gate::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
+    let theme = headers::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
     Ok(form(theme, next, None, StatusCode::OK))
 }
 

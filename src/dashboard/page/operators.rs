@@ -9,8 +9,8 @@ use crate::{
     dashboard::{
         component::{command, text, time},
         desk::Desk,
+        fragment::allowed,
         layout::{Nav, Page},
-        live::allowed,
         visitor::Visitor,
     },
     door::Problem,

@@ -7,8 +7,8 @@ use crate::{
     dashboard::{
         component::{run_table, text, time},
         desk::Desk,
+        fragment::{Fragment, allowed},
         layout::{Nav, Page},
-        live::{Fragment, allowed},
         visitor::Visitor,
     },
     door::Problem,

@@ -14,8 +14,8 @@ use crate::{
         },
         desk::Desk,
         fields::Fields,
+        fragment::{Fragment, allowed},
         layout::{self, Nav, Page},
-        live::{Fragment, allowed},
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
@@ -167,7 +167,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
             dl.card {
                 dt { "Id" } dd { code { (id) } " " (text::copy(&id)) }
                 dt { "Version" } dd {
-                    a href={ "/ui/blueprints/" (crate::dashboard::gate::escaped(&version)) } { (text::short(&version, 100)) }
+                    a href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) } { (text::short(&version, 100)) }
                 }
                 dt { "Started" } dd { (time::of(&view.created_at, now_ms)) " by " (text::line(&view.started_by, 120)) }
                 @if let Some(ended) = &view.ended_at { dt { "Ended" } dd { (time::of(ended, now_ms)) } }
@@ -183,7 +183,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                 @if let Some(parent) = view.parent { dt { "Called by" } dd { a href={ "/ui/runs/" (parent) } { (parent) } } }
                 @if let Some(copy) = &view.copied_from {
                     dt { "Copied from" } dd {
-                        a href={ "/ui/runs/" (crate::dashboard::gate::escaped(&copy.run)) } { (text::short(&copy.run, 60)) }
+                        a href={ "/ui/runs/" (crate::dashboard::headers::escaped(&copy.run)) } { (text::short(&copy.run, 60)) }
                         @if let Some(step) = copy.step { ", anew from step " (step) }
                     }
                 }
@@ -214,7 +214,7 @@ fn acts(visitor: &Visitor, view: &RunView) -> Markup {
             @if open && may(Verb::RunSignal) { (signal(visitor, view)) }
             @if !open && visitor.may(Verb::RunStart) && visitor.may(Verb::BlueprintRead) {
                 @let version = format!("{}@{}", view.blueprint, view.hash.get(..16).unwrap_or(&view.hash));
-                a.button href={ "/ui/blueprints/" (crate::dashboard::gate::escaped(&version)) "?from=" (id) } { "Run again …" }
+                a.button href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) "?from=" (id) } { "Run again …" }
             }
             @if open && may(Verb::RunCancel) { (with_reason(visitor, &id, "cancel", "Cancel", true)) }
         }
@@ -254,7 +254,7 @@ fn signal(visitor: &Visitor, view: &RunView) -> Markup {
     );
     let act = format!(
         "signals/{}",
-        crate::dashboard::gate::escaped(if name.is_empty() { "NAME" } else { name })
+        crate::dashboard::headers::escaped(if name.is_empty() { "NAME" } else { name })
     );
     html! {
         details data-key="signal" {

@@ -7,8 +7,8 @@ use crate::{
     dashboard::{
         component::{command, json, text, time},
         desk::Desk,
+        fragment::allowed,
         layout::{Nav, Page},
-        live::allowed,
         visitor::Visitor,
     },
     door::Problem,

@@ -2,10 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::engine::view::{
-    shown::RunView,
-    waits::{SessionWait, Subject, WaitingOn},
-};
+use crate::engine::{RunView, SessionWait, Subject, WaitingOn};
 
 /// Returns the wait for a person: `ship (human)`, `signal "go"`.
 pub fn wait_words(on: &WaitingOn) -> String {
