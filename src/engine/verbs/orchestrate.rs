@@ -225,7 +225,7 @@ impl DispatchVerbs<'_> {
         Ok(last.unwrap_or_default())
     }
 
-    fn owner(self) -> Caller {
+    pub(crate) fn owner(self) -> Caller {
         Caller {
             subject: "host".into(),
             grant: Grant::everything(),
