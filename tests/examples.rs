@@ -52,7 +52,7 @@ fn middleware_of_the_protocol_stands_around_state_and_execution() {
 
 #[test]
 fn a_command_goes_through_an_environment_of_ones_own() {
-    let expected = r#"{"program":"wc","args":["-w"],"memory":"1Gi","stdin":"\"two words\""}"#;
+    let expected = r#"{"args":["-w"],"memory":"1Gi","program":"wc","stdin":"\"two words\""}"#;
     assert_eq!(printed("own_environment").trim_end(), expected);
 }
 
