@@ -37,6 +37,9 @@ pub struct BlueprintView {
     pub on: Vec<TriggerView>,
     /// RFC 3339, UTC: when it was stored, or the name set.
     pub updated_at: String,
+    /// RFC 3339, UTC: when it was archived. Nothing starts under its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived_at: Option<String>,
 }
 
 impl Engine {
@@ -96,6 +99,7 @@ impl Engine {
         more: Vec<Write>,
         now_ms: u64,
     ) -> Result<(), EngineError> {
+        self.refuse_archived(program.blueprint().name())?;
         let hash = program.blueprint().hash().to_owned();
         let before = self.publisher_of(&hash).await?;
         // An earlier grant for the same source stays if it is wider.
@@ -201,18 +205,25 @@ impl Engine {
         let names = self.read(|store| store.blueprint_names()).await?;
         let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
-            match self.program_by(hash.clone()).await {
-                Ok(program) => {
-                    let mut view = view_of(&program, at_ms, self.shared().clock.now_ms());
-                    self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
-                    views.push(view);
-                }
-                // A version of an older release may not compile any more; it is listed
-                // nevertheless.
-                Err(_) => views.push(bare(name, hash, at_ms)),
-            }
+            views.push(self.view_stored(name, hash, at_ms).await);
         }
         Ok(views)
+    }
+
+    /// Returns the view of a stored version. One of an older release that does not compile any more
+    /// is shown nevertheless.
+    pub(crate) async fn view_stored(
+        &self,
+        name: String,
+        hash: String,
+        at_ms: u64,
+    ) -> BlueprintView {
+        let Ok(program) = self.program_by(hash.clone()).await else {
+            return bare(name, hash, at_ms);
+        };
+        let mut view = view_of(&program, at_ms, self.shared().clock.now_ms());
+        self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
+        view
     }
 
     /// Returns the version that `name` or `name@hash-prefix` refers to.
@@ -240,7 +251,9 @@ impl Engine {
         };
         Ok({
             let stored_ms = row.map_or(0, |row| row.created_ms);
-            view_of(&program, stored_ms, self.shared().clock.now_ms())
+            let mark = self.shared().programs.archived(bare);
+            let view = view_of(&program, stored_ms, self.shared().clock.now_ms());
+            BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view }
         })
     }
 
@@ -295,6 +308,7 @@ fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
         agents: agents.collect(),
         on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
         updated_at: rfc3339(at_ms),
+        archived_at: None,
     }
 }
 
@@ -307,5 +321,6 @@ fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
         agents: BTreeMap::new(),
         on: Vec::new(),
         updated_at: rfc3339(at_ms),
+        archived_at: None,
     }
 }

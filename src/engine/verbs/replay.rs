@@ -48,7 +48,7 @@ impl Engine {
         let program = match against {
             None => self.program_by(header.hash).await?,
             Some(Program::Named(name)) => {
-                let program = self.program_of(&Program::Named(name)).await?;
+                let program = self.program_to_read(&Program::Named(name)).await?;
                 self.reach(caller, Verb::RunReplay, &program).await?;
                 program
             }

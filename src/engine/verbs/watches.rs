@@ -363,7 +363,7 @@ impl Engine {
 }
 
 /// Returns the key of the stored data of a blueprint's watches.
-fn key_of(name: &str) -> String {
+pub(crate) fn key_of(name: &str) -> String {
     format!("watches:{name}")
 }
 
