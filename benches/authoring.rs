@@ -105,7 +105,7 @@ fn checking() -> Duration {
 async fn runs(host: &Host, name: &str, source: &str, times: usize) -> Duration {
     let owner = host.owner().expect("the host is ours");
     let bundle = Bundle::from_source("bench.lua", source).expect("it is a bundle");
-    let put = host.engine().put_blueprint(&owner, name.to_owned(), bundle, None).await;
+    let put = host.engine().blueprints().put_blueprint(&owner, name.to_owned(), bundle, None).await;
     put.expect("it is stored");
     let mut all = Vec::with_capacity(times);
     for _ in 0..times {

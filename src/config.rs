@@ -37,7 +37,7 @@ const LARGEST: u64 = 4 << 20;
 /// The default time for which a pull worker keeps a task without a heartbeat.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -60,7 +60,7 @@ pub struct Layer {
     pub blueprints: Option<PathBuf>,
     /// The number of shards; 0 for one per core.
     pub shards: Option<usize>,
-    /// Whether a daemon that died repeatedly at its start takes up its runs one at a time.
+    /// True if a daemon that died repeatedly at its start takes up its runs one at a time.
     pub safe_mode: Option<bool>,
     /// The limit on the memory that is held for all runs together: `2GiB`.
     #[serde(default, deserialize_with = "size")]
@@ -91,7 +91,7 @@ pub struct Layer {
     pub vault: Option<Vault>,
     /// The environments that agents refer to by name.
     pub environments: Option<BTreeMap<String, Declaration>>,
-    /// Whether the data directory is hidden from child processes, where the system supports that.
+    /// True if the data directory is hidden from child processes, where the system supports that.
     pub hide_data: Option<bool>,
     /// Directories, by name, whose files blueprints may watch.
     pub watch: Option<BTreeMap<String, PathBuf>>,
@@ -296,7 +296,7 @@ pub struct Config {
     pub blueprints: Option<PathBuf>,
     /// The number of shards; 0 for one per core.
     pub shards: usize,
-    /// Whether a daemon that died repeatedly at its start takes up its runs one at a time.
+    /// True if a daemon that died repeatedly at its start takes up its runs one at a time.
     pub safe_mode: bool,
     /// The limit on the memory that is held for all runs together, in bytes; derived from the
     /// machine if absent.

@@ -12,7 +12,7 @@
 //! | `turn` | one transition of a run: steps, attempts, composites, loops, state, endings |
 //! | `inbox` | what a run is asked: by workers, by people, by whoever controls it |
 //! | `shard` | who owns runs: load, advance, commit, perform |
-//! | `verbs` | what the API, the command line and embedders call |
+//! | `verbs` | what the API, the command line and embedders call, in families: `engine.tasks()` |
 
 mod error;
 mod gate;
@@ -39,7 +39,10 @@ pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::conversations::StoredConversation;
-pub use verbs::engine::Engine;
+pub use verbs::engine::{
+    BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
+    SessionVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs, UpkeepVerbs,
+};
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;

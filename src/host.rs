@@ -238,12 +238,12 @@ impl Host {
         let left_open =
             if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
         boot::keep_clock_offset(&engine, &tasks);
-        engine.set_taking_up(config.recover && careful);
+        engine.safe_mode().set_taking_up(config.recover && careful);
 
-        let admin = match files.admin_token()?.filter(|token| engine.is_lasting(token)) {
+        let admin = match files.admin_token()?.filter(|token| engine.tokens().is_lasting(token)) {
             Some(token) => token,
             None => {
-                let token = engine.mint_admin().await?.token;
+                let token = engine.tokens().mint_admin().await?.token;
                 fault::point("host.admin_minted");
                 files.put_admin_token(&token)?;
                 token
@@ -358,20 +358,20 @@ fn recover(
     tasks.spawn(async move {
         if let Some(boot) = careful {
             tracing::warn!("the host died again and again: its runs are taken up with care");
-            match engine.take_up_with_care(boot.follows_a_death()).await {
+            match engine.safe_mode().take_up_with_care(boot.follows_a_death()).await {
                 Ok(Some(run)) => tracing::warn!(run, "quarantined; see it with `moonswarm show`"),
                 Ok(None) => {}
                 Err(EngineError::Stopping) => return,
                 Err(error) => tracing::error!(%error, "could not take runs up with care"),
             }
-            if let Err(error) = engine.take_up_the_rest().await {
+            if let Err(error) = engine.safe_mode().take_up_the_rest().await {
                 tracing::error!(%error, "could not take up what was on its way to runs");
             }
-            engine.set_taking_up(false);
+            engine.safe_mode().set_taking_up(false);
         }
         fault::point("host.recovered");
         boot::Boot::watch(&engine, &tasks_of);
-        if let Err(error) = engine.take_up_unstored().await {
+        if let Err(error) = engine.responses().take_up_unstored().await {
             tracing::warn!(%error, "could not look for runs that are not to be stored");
         }
         keep_time(&engine, &tasks_of);
@@ -390,16 +390,16 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
                 () = stopping.cancelled() => return,
                 () = tokio::time::sleep(HOUSEKEEPING) => {}
             }
-            if let Err(error) = engine.expire_answers().await {
+            if let Err(error) = engine.safe_mode().expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }
-            if let Err(error) = engine.expire_kept().await {
+            if let Err(error) = engine.safe_mode().expire_kept().await {
                 tracing::warn!(%error, "could not forget what layers kept");
             }
-            if let Err(error) = engine.let_go_left().await {
+            if let Err(error) = engine.responses().let_go_left().await {
                 tracing::warn!(%error, "could not let go what is not to be stored");
             }
-            if let Err(error) = engine.forget_sessions().await {
+            if let Err(error) = engine.sessions().forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");
             }
         }
@@ -417,7 +417,7 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
                 () = stopping.cancelled() => return,
                 () = tokio::time::sleep(rest) => {}
             }
-            rest = match engine.sweep(&mut sweeper).await {
+            rest = match engine.upkeep().sweep(&mut sweeper).await {
                 Ok(true) => BETWEEN_STEPS,
                 Ok(false) => SWEEP,
                 Err(error) => {
@@ -436,7 +436,7 @@ fn keep_time(engine: &Engine, tasks: &Tasks) {
     tasks.spawn(async move {
         let mut known = Schedules::default();
         loop {
-            let next = engine.run_schedules(&mut known).await.unwrap_or_else(|error| {
+            let next = engine.triggers().run_schedules(&mut known).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "could not look at the schedules");
                 clock.now_ms() + SCHEDULES_AGAIN_MS
             });

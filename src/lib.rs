@@ -30,6 +30,19 @@
 //! - **session**: a connected operator; **seat**: the place of one operator in a run
 //! - **layer**: one element of the middleware; **shard**: a thread of the host that owns some runs
 //!
+//! # The way of a result
+//! From `POST /v1/worker/result` to the batch that holds it and what follows from it:
+//! 1. `door::pass::pass`: is the bearer genuine, and may it do this?
+//! 2. `api::worker::result`: reads the body as a report
+//! 3. `engine::verbs::workers::report`: sends it to the shard that owns the run
+//! 4. `engine::shard::serve::handle`: finds the run, or loads it
+//! 5. `engine::inbox::worker::worker`: is it for the open attempt, and does it fit the schema?
+//! 6. `engine::turn::settle::settle`: passes it to the layers (`middleware::stack::settle`)
+//! 7. `engine::turn::effects::apply_effects`: checks its effects, and applies all or none
+//! 8. `engine::turn::steps::finish_step`: ends the step, and gives its value to the flow
+//! 9. `engine::turn::drive::drive`: advances the flow (`lua::flow::advance`) to its next steps
+//! 10. `store::sqlite::writer::submit`: writes one batch; its acknowledgement is a message to the shard
+//!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let source = r#"return require("swarm").blueprint { name = "hello",

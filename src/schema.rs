@@ -25,7 +25,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 pub struct SchemaError {
     /// Where in the schema, such as `$.properties.name`.
     pub path: String,
-    /// What is wrong there.
+    /// The mistake there.
     pub message: String,
 }
 
@@ -34,7 +34,7 @@ pub struct SchemaError {
 pub struct Violation {
     /// Where in the value, such as `$.steps[2].name`.
     pub path: String,
-    /// What is wrong there.
+    /// The mistake there.
     pub message: String,
 }
 
@@ -66,7 +66,7 @@ impl Schema {
         Self(None)
     }
 
-    /// Whether everything meets it.
+    /// Returns true if every value is valid.
     pub fn is_any(&self) -> bool {
         self.0.is_none()
     }
@@ -103,7 +103,7 @@ impl Schema {
         Ok(Self(Some(Arc::new(Compiled { document, validator }))))
     }
 
-    /// Whether a value meets it, as it stands.
+    /// Validates a value as it is.
     ///
     /// # Errors
     /// The first [`MAX_VIOLATIONS`] places where it does not.

@@ -108,7 +108,7 @@ pub trait Writer: Send + Sync {
     fn reserve_run(&self, run: u64) -> bool;
 }
 
-/// What can be read. A reader sees every batch that was acknowledged before the call.
+/// The reads of a store. A reader sees every batch that was acknowledged before the call.
 ///
 /// Every method may block on the disk. A shard's thread must not call any of them: a blocking thread
 /// reads for it and sends the result as a message (see [`MovingRuns`]).

@@ -36,7 +36,7 @@ pub(super) async fn list(
     Asker(caller): Asker,
     At(run): At<String>,
 ) -> Result<JsonBody<All<ArtifactView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.artifacts(&caller, params::id(&run)?).await?)))
+    Ok(JsonBody(All::of(api.engine.tasks().artifacts(&caller, params::id(&run)?).await?)))
 }
 
 /// How an artifact is called.
@@ -69,7 +69,7 @@ pub(super) async fn put(
     raw: Raw,
 ) -> Result<JsonBody<ArtifactView>, Problem> {
     let (run, data) = (params::id(&run)?, Vec::from(raw.bytes));
-    Ok(JsonBody(api.engine.put_run_artifact(&caller, run, named.name, data).await?))
+    Ok(JsonBody(api.engine.tasks().put_run_artifact(&caller, run, named.name, data).await?))
 }
 
 /// Downloads a file.
@@ -86,7 +86,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(artifact): At<String>,
 ) -> Result<Response, Problem> {
-    let (artifact, data) = api.engine.artifact(&caller, params::id(&artifact)?).await?;
+    let (artifact, data) = api.engine.tasks().artifact(&caller, params::id(&artifact)?).await?;
     let kind = HeaderValue::from_static(content_type(&artifact.name));
     let disposition = HeaderValue::try_from(disposition(&artifact.name));
     let etag = HeaderValue::try_from(format!("\"{}\"", artifact.hash));

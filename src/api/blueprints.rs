@@ -56,7 +56,8 @@ pub(super) async fn put(
 ) -> Result<JsonBody<StoredView>, Problem> {
     let bundle = check::read_bundle(&raw)?;
     let key = key.of("PUT /v1/blueprints/{name}", &raw.bytes);
-    let (stored, findings) = api.engine.put_blueprint(&caller, name, bundle, key).await?;
+    let (stored, findings) =
+        api.engine.blueprints().put_blueprint(&caller, name, bundle, key).await?;
     Ok(JsonBody(StoredView { name: stored.name, hash: stored.hash, findings }))
 }
 
@@ -94,10 +95,10 @@ pub(super) async fn list(
     Params(which): Params<Which>,
 ) -> Result<JsonBody<BlueprintsView>, Problem> {
     let items = match which.archived {
-        true => api.engine.archived_blueprints(&caller).await?,
-        false => api.engine.blueprints(&caller).await?,
+        true => api.engine.blueprints().archived(&caller).await?,
+        false => api.engine.blueprints().list(&caller).await?,
     };
-    let problems = api.engine.blueprint_problems(&caller)?;
+    let problems = api.engine.blueprints().blueprint_problems(&caller)?;
     Ok(JsonBody(BlueprintsView { items, next_cursor: None, problems }))
 }
 
@@ -115,7 +116,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(name): At<String>,
 ) -> Result<JsonBody<BlueprintView>, Problem> {
-    Ok(JsonBody(api.engine.blueprint(&caller, &name).await?))
+    Ok(JsonBody(api.engine.blueprints().get(&caller, &name).await?))
 }
 
 /// Archives a blueprint: nothing starts under its name until it is restored. Its runs go on, and its
@@ -134,7 +135,7 @@ pub(super) async fn archive(
     Asker(caller): Asker,
     At(name): At<String>,
 ) -> Result<JsonBody<BlueprintView>, Problem> {
-    Ok(JsonBody(api.engine.archive(&caller, &name).await?))
+    Ok(JsonBody(api.engine.blueprints().archive(&caller, &name).await?))
 }
 
 /// Restores an archived blueprint: its name stands again for the version that it stood for.
@@ -152,7 +153,7 @@ pub(super) async fn restore(
     Asker(caller): Asker,
     At(name): At<String>,
 ) -> Result<JsonBody<BlueprintView>, Problem> {
-    Ok(JsonBody(api.engine.restore(&caller, &name).await?))
+    Ok(JsonBody(api.engine.blueprints().restore(&caller, &name).await?))
 }
 
 /// Deletes an archived blueprint that no run has, with all of its versions.
@@ -170,7 +171,7 @@ pub(super) async fn delete(
     Asker(caller): Asker,
     At(name): At<String>,
 ) -> Result<StatusCode, Problem> {
-    api.engine.delete_blueprint(&caller, &name).await?;
+    api.engine.blueprints().delete(&caller, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -202,5 +203,5 @@ pub(super) async fn source(
     Asker(caller): Asker,
     At((name, hash)): At<(String, String)>,
 ) -> Result<JsonBody<Bundle>, Problem> {
-    Ok(JsonBody(api.engine.blueprint_source(&caller, &name, &hash).await?))
+    Ok(JsonBody(api.engine.blueprints().blueprint_source(&caller, &name, &hash).await?))
 }

@@ -86,7 +86,7 @@ pub(super) async fn check(
     Asker(caller): Asker,
     raw: Raw,
 ) -> Result<JsonBody<CheckView>, Problem> {
-    let findings = api.engine.check(&caller, read_bundle(&raw)?).await?;
+    let findings = api.engine.blueprints().check(&caller, read_bundle(&raw)?).await?;
     Ok(JsonBody(CheckView { ok: !findings.iter().any(Finding::is_error), findings }))
 }
 

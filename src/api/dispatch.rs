@@ -140,5 +140,5 @@ async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchVie
         (_, Some(input)) => DispatchInput::Operator(input),
         (input, None) => DispatchInput::Value(input.unwrap_or_default().into()),
     };
-    Ok(api.engine.dispatch(caller, &one.operator, input, timeout, patience).await?)
+    Ok(api.engine.dispatches().dispatch(caller, &one.operator, input, timeout, patience).await?)
 }

@@ -98,7 +98,7 @@ pub(super) async fn fork(
     let program = other(blueprint, source, files, entry)?;
     let key = key.of("POST /v1/runs/{run}/fork", &posted.raw);
     let fork = Fork { from_step, input_patch, program };
-    let view = api.engine.fork(&caller, params::id(&run)?, fork, key).await?;
+    let view = api.engine.histories().fork(&caller, params::id(&run)?, fork, key).await?;
     Ok(created(&view))
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn replay(
 ) -> Result<JsonBody<ReplayView>, Problem> {
     let ReplayBody { blueprint, source, files, entry } = posted.body.unwrap_or_default();
     let against = other(blueprint, source, files, entry)?;
-    Ok(JsonBody(api.engine.replay(&caller, params::id(&run)?, against).await?))
+    Ok(JsonBody(api.engine.histories().replay(&caller, params::id(&run)?, against).await?))
 }
 
 /// Writes a run as a document of JSON lines.
@@ -138,7 +138,7 @@ pub(super) async fn export(
     Asker(caller): Asker,
     At(run): At<String>,
 ) -> Result<Response, Problem> {
-    let export = api.engine.export(&caller, params::id(&run)?).await?;
+    let export = api.engine.histories().export(&caller, params::id(&run)?).await?;
     let lines = futures::stream::unfold(export, |mut export| async {
         export.next().await.map(|line| (line, export))
     });
@@ -164,5 +164,5 @@ pub(super) async fn import(
     raw: Raw,
 ) -> Result<Response, Problem> {
     let key = key.of("POST /v1/runs/import", &raw.bytes);
-    Ok(created(&api.engine.import(&caller, raw.bytes, key).await?))
+    Ok(created(&api.engine.histories().import(&caller, raw.bytes, key).await?))
 }

@@ -41,7 +41,8 @@ pub(super) struct ReadyView {
     ),
 )]
 pub(super) async fn readyz(State(api): State<Api>) -> Result<JsonBody<ReadyView>, Problem> {
-    let ready = api.engine.ready().and_then(|()| api.engine.taking_up().map_or(Ok(()), Err));
+    let ready =
+        api.engine.ready().and_then(|()| api.engine.safe_mode().taking_up().map_or(Ok(()), Err));
     match ready {
         Ok(()) => Ok(JsonBody(ReadyView { status: "ready", version: env!("CARGO_PKG_VERSION") })),
         Err(reason) => Err(Problem::new(Code::NotReady, reason).retry_after(1)),

@@ -36,7 +36,7 @@ pub(super) async fn list(
     Asker(caller): Asker,
     Params(params): Params<LayerParams>,
 ) -> Result<JsonBody<All<LayerView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.layers(&caller, params.blueprint).await?)))
+    Ok(JsonBody(All::of(api.engine.upkeep().layers(&caller, params.blueprint).await?)))
 }
 
 /// Which lines to list.
@@ -75,5 +75,5 @@ pub(super) async fn audit(
         cursor.parse().map_err(|_| params::bad_query("cursor is not one of this list's"))
     })?;
     let limit = params::page_limit(params.limit)?;
-    Ok(JsonBody(api.engine.audit(&caller, after, limit).await?))
+    Ok(JsonBody(api.engine.upkeep().audit(&caller, after, limit).await?))
 }

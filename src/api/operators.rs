@@ -40,7 +40,7 @@ pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<JsonBody<All<OperatorView>>, Problem> {
-    let sessions = api.engine.sessions(&caller)?;
+    let sessions = api.engine.sessions().list(&caller)?;
     let reaches = |name: &str| caller.grant.scopes.cover(&Need::Operator(name));
     let view = |(name, kind): (String, String)| {
         let own = || sessions.iter().filter(|session| session.operator == name);

@@ -129,7 +129,7 @@ async fn conversation(
     verb: Verb,
     id: &str,
 ) -> Result<StoredConversation, Problem> {
-    api.engine.conversation(caller, verb, id).await.map_err(said)
+    api.engine.responses().conversation(caller, verb, id).await.map_err(said)
 }
 
 /// Returns the conversation of a response: its input and its output.
@@ -140,7 +140,7 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
         Problem::new(Code::PreviousResponseNotFound, detail).at("$.previous_response_id")
     };
     let run = respond::run_of(previous).ok_or_else(missing)?;
-    let stream = match api.engine.response(caller, run).await {
+    let stream = match api.engine.responses().response(caller, run).await {
         Err(EngineError::NotFound { .. } | EngineError::Refused(_)) => return Err(missing()),
         stream => stream?,
     };
@@ -159,13 +159,14 @@ async fn begin(
     key: Option<IdempotencyKey>,
 ) -> Result<Answering, Problem> {
     let store = create.store;
-    let responding = api.engine.respond(caller, create, conversation, key).await.map_err(said)?;
+    let responding =
+        api.engine.responses().respond(caller, create, conversation, key).await.map_err(said)?;
     let (answered, told) = tokio::sync::oneshot::channel();
     let (engine, run) = (api.engine.clone(), responding.run());
     let stored = stored.filter(|_| !responding.is_repeated());
     let continues = stored.as_ref().map(|it| (it.id.clone(), caller.clone()));
     if let Some(stored) = stored
-        && let Err(error) = engine.continue_conversation(caller, stored, run).await
+        && let Err(error) = engine.responses().continue_conversation(caller, stored, run).await
     {
         let (id, _) = continues.unwrap_or_else(|| (String::new(), caller.clone()));
         let reason = "its conversation went on without it".to_owned();
@@ -182,10 +183,10 @@ async fn begin(
     if continues.is_some() || !store {
         api.tasks.spawn(async move {
             if let Some((id, caller)) = continues {
-                engine.answer_conversation(&caller, &id, run).await;
+                engine.responses().answer_conversation(&caller, &id, run).await;
             }
             if !store {
-                engine.let_go_once(run, told).await;
+                engine.responses().let_go_once(run, told).await;
             }
         });
     }

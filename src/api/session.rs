@@ -94,7 +94,7 @@ pub(super) async fn connect(
     })?;
     let token = door::bearer(&headers)?.to_owned();
     let session = SessionId::from(session);
-    let link = api.engine.connect(&caller, &session, params.resume).await?;
+    let link = api.engine.sessions().connect(&caller, &session, params.resume).await?;
     let upgrade = upgrade
         .protocols([SUBPROTOCOL])
         .max_message_size(MOST_BYTES)
@@ -102,7 +102,7 @@ pub(super) async fn connect(
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER);
     let (engine, lost) = (api.engine.clone(), Arc::clone(&link));
-    let upgrade = upgrade.on_failed_upgrade(move |_| engine.disconnect(&lost));
+    let upgrade = upgrade.on_failed_upgrade(move |_| engine.sessions().disconnect(&lost));
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
         let line = Box::new(SessionSocket::new(api, socket, link, caller, token));
@@ -142,7 +142,7 @@ impl SessionSocket {
         if let Some(end) = end {
             self.say_goodbye(&end).await;
         }
-        self.api.engine.disconnect(&self.link);
+        self.api.engine.sessions().disconnect(&self.link);
     }
 
     /// Moves frames until the peer is gone (`None`) or there is a reason to end.
@@ -155,7 +155,7 @@ impl SessionSocket {
             if let Some(end) = self.link.ended() {
                 return Ok(Some(end.clone()));
             }
-            while let Some(frame) = self.api.engine.next_frame(&self.link) {
+            while let Some(frame) = self.api.engine.sessions().next_frame(&self.link) {
                 self.send(Message::text(frame)).await?;
             }
             let left = Duration::from_millis(
@@ -247,7 +247,7 @@ impl SessionSocket {
 
     async fn hello(&mut self) -> Result<(), Option<LinkEnd>> {
         let session = self.link.session().clone();
-        let look = self.api.engine.session(&self.caller, &session).await;
+        let look = self.api.engine.sessions().get(&self.caller, &session).await;
         let view = look.map_err(|_| self.link.ended().cloned())?;
         let hello = serde_json::json!({
             "protocol": PROTOCOL,

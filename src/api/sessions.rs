@@ -96,7 +96,8 @@ pub(super) async fn open(
         direct: body.direct.unwrap_or(false),
     };
     let key = key.of("POST /v1/operators/{name}/sessions", &posted.raw);
-    let Opened { session, token, expires_ms } = api.engine.open_session(&caller, open, key).await?;
+    let Opened { session, token, expires_ms } =
+        api.engine.sessions().open_session(&caller, open, key).await?;
     let location = HeaderValue::try_from(format!("/v1/sessions/{session}"));
     let view = OpenedView {
         ws: format!("/v1/sessions/{session}/ws"),
@@ -135,7 +136,7 @@ pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<JsonBody<All<SessionView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.sessions(&caller)?)))
+    Ok(JsonBody(All::of(api.engine.sessions().list(&caller)?)))
 }
 
 /// Shows a session, also for a day after its end.
@@ -152,7 +153,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(session): At<String>,
 ) -> Result<JsonBody<SessionView>, Problem> {
-    Ok(JsonBody(api.engine.session(&caller, &SessionId::from(session)).await?))
+    Ok(JsonBody(api.engine.sessions().get(&caller, &SessionId::from(session)).await?))
 }
 
 /// Closes a session: what it had is given to others, or waits.
@@ -169,7 +170,7 @@ pub(super) async fn close(
     Asker(caller): Asker,
     At(session): At<String>,
 ) -> Result<StatusCode, Problem> {
-    api.engine.close_session(&caller, &SessionId::from(session)).await?;
+    api.engine.sessions().close_session(&caller, &SessionId::from(session)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -224,7 +225,7 @@ pub(super) async fn seat(
 ) -> Result<JsonBody<SeatTaken>, Problem> {
     let session = posted.body.session;
     let (id, holder) = (params::id(&run)?, SessionId::from(session.as_str()));
-    let epoch = api.engine.take_seat(&caller, id, operator.clone(), holder).await?;
+    let epoch = api.engine.sessions().take_seat(&caller, id, operator.clone(), holder).await?;
     Ok(JsonBody(SeatTaken { run, operator, session, epoch }))
 }
 
@@ -260,5 +261,5 @@ pub(super) async fn advise(
 ) -> Result<JsonBody<TaskView>, Problem> {
     let key = key.of("POST /v1/tasks/{task}/advice", &posted.raw);
     let answer = posted.body.answer;
-    Ok(JsonBody(api.engine.advise(&caller, params::id(&task)?, answer, key).await?))
+    Ok(JsonBody(api.engine.sessions().advise(&caller, params::id(&task)?, answer, key).await?))
 }

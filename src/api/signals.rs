@@ -67,7 +67,8 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let payload = payload_of(&posted);
     let key = key.of("POST /v1/blueprints/{name}/signals/{signal}", &posted.raw);
-    let made = api.engine.signal_blueprint(&caller, &name, &signal, payload, key).await?;
+    let made =
+        api.engine.triggers().signal_blueprint(&caller, &name, &signal, payload, key).await?;
     Ok(created(&made))
 }
 

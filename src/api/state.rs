@@ -265,7 +265,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At((scope, key)): At<(String, String)>,
 ) -> Result<JsonBody<StateView>, Problem> {
-    Ok(JsonBody(api.engine.state_value(&caller, &scope_of(&scope)?, &key).await?))
+    Ok(JsonBody(api.engine.stored_state().state_value(&caller, &scope_of(&scope)?, &key).await?))
 }
 
 /// Writes a value, or lets a reducer change the one that is there.
@@ -295,7 +295,7 @@ pub(super) async fn put(
     let hints = Hints { ttl, lifetime, tier, content_kind, salience }.read()?;
     let act = StateAct::Put { value, reducer, hints };
     let change = change(&scope, key, if_revision, act)?;
-    let mut changed = api.engine.change_state(&caller, vec![change]).await?;
+    let mut changed = api.engine.stored_state().change_state(&caller, vec![change]).await?;
     let changed = changed.pop();
     changed.map(JsonBody).ok_or_else(|| Problem::new(Code::Internal, "nothing was answered"))
 }
@@ -320,7 +320,7 @@ pub(super) async fn delete(
     Params(params): Params<DeleteParams>,
 ) -> Result<StatusCode, Problem> {
     let change = change(&scope, key, params.if_revision, StateAct::Delete)?;
-    api.engine.change_state(&caller, vec![change]).await?;
+    api.engine.stored_state().change_state(&caller, vec![change]).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -356,15 +356,23 @@ pub(super) async fn list(
             ));
         }
         (None, None) => {
-            let page = api.engine.state_page(&caller, &scope, &prefix, cursor, limit).await?;
+            let page = api
+                .engine
+                .stored_state()
+                .state_page(&caller, &scope, &prefix, cursor, limit)
+                .await?;
             (page.items, page.next_cursor)
         }
-        (Some(query), None) => {
-            (api.engine.search_state(&caller, &scope, &query, &prefix, limit).await?, None)
-        }
+        (Some(query), None) => (
+            api.engine.stored_state().search_state(&caller, &scope, &query, &prefix, limit).await?,
+            None,
+        ),
         (None, Some(from)) => {
-            let walk =
-                api.engine.walk_state(&caller, &scope, &from, relation.as_deref(), depth).await?;
+            let walk = api
+                .engine
+                .stored_state()
+                .walk_state(&caller, &scope, &from, relation.as_deref(), depth)
+                .await?;
             (walk.into_iter().take(limit).collect(), None)
         }
     };
@@ -390,6 +398,6 @@ pub(super) async fn batch(
     for (n, op) in posted.body.ops.into_iter().enumerate() {
         changes.push(op.read().map_err(|problem| problem.at(format!("$.ops[{n}]")))?);
     }
-    let results = api.engine.change_state(&caller, changes).await?;
+    let results = api.engine.stored_state().change_state(&caller, changes).await?;
     Ok(JsonBody(BatchView { results }))
 }

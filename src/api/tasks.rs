@@ -92,7 +92,7 @@ pub(super) async fn list(
     Asker(caller): Asker,
     Params(params): Params<ListParams>,
 ) -> Result<JsonBody<Page<TaskView>>, Problem> {
-    Ok(JsonBody(api.engine.tasks(&caller, params.into_filter()?).await?))
+    Ok(JsonBody(api.engine.tasks().list(&caller, params.into_filter()?).await?))
 }
 
 /// Shows a task with its prompt, its input and the schema of an answer.
@@ -109,7 +109,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At(task): At<String>,
 ) -> Result<JsonBody<TaskView>, Problem> {
-    Ok(JsonBody(api.engine.task(&caller, params::id(&task)?).await?))
+    Ok(JsonBody(api.engine.tasks().get(&caller, params::id(&task)?).await?))
 }
 
 /// The answer of a person to a task: `output`, or `reject`.
@@ -169,7 +169,7 @@ pub(super) async fn answer(
 ) -> Result<JsonBody<TaskView>, Problem> {
     let answer = posted.body.into_answer()?;
     let key = key.of("POST /v1/tasks/{task}/answer", &posted.raw);
-    Ok(JsonBody(api.engine.answer(&caller, params::id(&task)?, answer, key).await?))
+    Ok(JsonBody(api.engine.tasks().answer(&caller, params::id(&task)?, answer, key).await?))
 }
 
 /// Ends the time of a task that waits for a person, as if it had run out: its flow hears
@@ -194,7 +194,7 @@ pub(super) async fn expire(
     key: Key,
 ) -> Result<JsonBody<TaskView>, Problem> {
     let key = key.of("POST /v1/tasks/{task}/expire", b"");
-    Ok(JsonBody(api.engine.expire(&caller, params::id(&task)?, key).await?))
+    Ok(JsonBody(api.engine.tasks().expire(&caller, params::id(&task)?, key).await?))
 }
 
 #[cfg(test)]

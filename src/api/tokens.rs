@@ -91,7 +91,7 @@ pub(super) async fn mint(
     posted: Posted<MintBody>,
 ) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
     let key = key.of("POST /v1/tokens", &posted.raw);
-    let minted = api.engine.mint(&caller, posted.body.into_mint()?, key).await?;
+    let minted = api.engine.tokens().mint(&caller, posted.body.into_mint()?, key).await?;
     Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<JsonBody<All<TokenView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.tokens(&caller).await?)))
+    Ok(JsonBody(All::of(api.engine.tokens().list(&caller).await?)))
 }
 
 /// The holder of the bearer that a request came with.
@@ -191,7 +191,7 @@ pub(super) async fn revoke(
     Asker(caller): Asker,
     At(jti): At<String>,
 ) -> Result<StatusCode, Problem> {
-    api.engine.revoke(&caller, &jti).await?;
+    api.engine.tokens().revoke(&caller, &jti).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -274,7 +274,7 @@ pub(super) async fn rotate(
     posted: Posted<Option<RotateBody>>,
 ) -> Result<JsonBody<RotatedView>, Problem> {
     let ask = posted.body.unwrap_or_default().into_ask()?;
-    Ok(JsonBody(api.engine.rotate_keys(&caller, ask).await?.into()))
+    Ok(JsonBody(api.engine.tokens().rotate_keys(&caller, ask).await?.into()))
 }
 
 /// The public keys that tokens are verified with.
@@ -283,7 +283,7 @@ pub(super) async fn rotate(
     responses((status = 200, description = "A JSON Web Key Set.", body = Object)),
 )]
 pub(super) async fn jwks(State(api): State<Api>) -> JsonBody<Json> {
-    JsonBody(api.engine.jwks())
+    JsonBody(api.engine.tokens().jwks())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) async fn backup(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<Response, Problem> {
-    let (file, size) = api.engine.backup(&caller).await?;
+    let (file, size) = api.engine.upkeep().backup(&caller).await?;
     let stream = ReaderStream::with_capacity(tokio::fs::File::from_std(file), CHUNK);
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.sqlite3")),
@@ -58,7 +58,7 @@ pub(super) async fn check(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<Response, Problem> {
-    let lines = api.engine.check_store(&caller).await?;
+    let lines = api.engine.upkeep().check_store(&caller).await?;
     let lines = futures::stream::unfold(lines, |mut lines| async {
         let line = match lines.recv().await? {
             Ok(line) => serde_json::to_string(&line).expect("a line is plain data"),
@@ -98,5 +98,5 @@ pub(super) async fn gc(
     posted: Posted<Option<GcBody>>,
 ) -> Result<JsonBody<GcView>, Problem> {
     let dry_run = posted.body.unwrap_or_default().dry_run;
-    Ok(JsonBody(api.engine.gc(&caller, dry_run).await?))
+    Ok(JsonBody(api.engine.upkeep().gc(&caller, dry_run).await?))
 }

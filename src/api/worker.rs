@@ -84,7 +84,7 @@ pub(super) async fn lease(
     let leased = tokio::select! {
         // Tasks that are already leased must be returned even if the host is stopping.
         biased;
-        leased = api.engine.lease(&caller, &ask) => leased?,
+        leased = api.engine.tasks().lease(&caller, &ask) => leased?,
         () = api.stopping.cancelled() => Vec::new(),
     };
     if leased.is_empty() {
@@ -113,7 +113,7 @@ pub(super) async fn prompt(
     State(api): State<Api>,
     Reporter(holder): Reporter,
 ) -> Result<JsonBody<PromptView>, Problem> {
-    Ok(JsonBody(api.engine.prompt(&holder).await?))
+    Ok(JsonBody(api.engine.tasks().prompt(&holder).await?))
 }
 
 /// A report was accepted.
@@ -137,7 +137,7 @@ async fn accept(
     holder: &crate::engine::Holder,
     report: Report,
 ) -> Result<JsonBody<AcceptedView>, Problem> {
-    let first = api.engine.report(holder, report).await?;
+    let first = api.engine.tasks().report(holder, report).await?;
     Ok(JsonBody(AcceptedView::new(first)))
 }
 
@@ -236,7 +236,7 @@ pub(super) async fn artifact(
         return Err(params::bad_query("name has 1 to 255 bytes, none of them a control character"));
     }
     let data = Vec::from(raw.bytes);
-    Ok(JsonBody(api.engine.put_artifact(&holder, params.name, data).await?))
+    Ok(JsonBody(api.engine.tasks().put_artifact(&holder, params.name, data).await?))
 }
 
 /// The progress of the work.
@@ -290,7 +290,7 @@ pub(super) async fn progress(
     let ProgressBody { text, percent, data } = posted.body;
     let said = ProgressBody::new(text, percent, data)?;
     let said = Json::encode(&said).expect("progress is plain data");
-    api.engine.progress(&holder, said).await?;
+    api.engine.tasks().progress(&holder, said).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -320,7 +320,7 @@ pub(super) async fn escalate(
     posted: Posted<QuestionBody>,
 ) -> Result<StatusCode, Problem> {
     let question = Json::encode(&posted.body).expect("a question is plain data");
-    api.engine.escalate(&holder, question).await?;
+    api.engine.sessions().escalate(&holder, question).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -336,7 +336,7 @@ pub(super) async fn heartbeat(
     State(api): State<Api>,
     Reporter(holder): Reporter,
 ) -> Result<JsonBody<HeartbeatView>, Problem> {
-    Ok(JsonBody(api.engine.heartbeat(&holder).await?))
+    Ok(JsonBody(api.engine.tasks().heartbeat(&holder).await?))
 }
 
 /// The request for the token of a task.
@@ -369,7 +369,7 @@ pub(super) async fn token(
     let ttl_ms = parse_duration(ttl.as_deref().unwrap_or("10m")).map_err(|error| {
         Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.ttl")
     })?;
-    let minted = api.engine.worker_token(&holder, verbs.as_deref(), ttl_ms).await?;
+    let minted = api.engine.tasks().worker_token(&holder, verbs.as_deref(), ttl_ms).await?;
     Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
@@ -399,7 +399,7 @@ pub(super) async fn state(
     At(key): At<String>,
     Params(params): Params<StateParams>,
 ) -> Result<JsonBody<Json>, Problem> {
-    let value = api.engine.worker_state(&holder, params.scope, key.clone()).await?;
+    let value = api.engine.tasks().worker_state(&holder, params.scope, key.clone()).await?;
     value
         .map(JsonBody)
         .ok_or_else(|| Problem::new(Code::NotFound, format!("there is no value under {key:?}")))
@@ -425,6 +425,6 @@ pub(super) async fn put_state(
     if posted.raw.iter().all(u8::is_ascii_whitespace) {
         return Err(Problem::new(Code::MalformedJson, "the body is empty"));
     }
-    api.engine.put_worker_state(&holder, params.scope, key, posted.body).await?;
+    api.engine.tasks().put_worker_state(&holder, params.scope, key, posted.body).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,5 +1,4 @@
-//! How an agent whose operator is a model works: its tools, its limits and its rules, as they are
-//! declared.
+//! The declaration of an agent whose operator is a model: its tools, its limits and its rules.
 
 use rust_decimal::Decimal;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What the names of a Luau source refer to: which are globals, what `ctx` is called with, and what
-//! functions return.
+//! Resolves the names of a Luau source: the globals, the calls of `ctx`, and the results of
+//! functions.
 //!
 //! It reads tokens of a source that the compiler has accepted, by descent with a limit of depth. Where
 //! it meets something that it does not know it gives up and reports nothing, so that newer syntax is

@@ -1,4 +1,4 @@
-//! What editors are told of the library: LuaCATS for the Lua language server, and a definition file
+//! The library's description for editors: LuaCATS for the Lua language server, and a definition file
 //! for Luau's. Both are written from [`super::library`].
 
 use std::fmt::Write as _;

@@ -263,7 +263,7 @@ impl Bench {
     async fn leases(&self, queue: &str, wait: Duration) -> Vec<Leased> {
         let labels = Labels::default();
         let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait };
-        self.engine.lease(&self.admin(), &ask).await.unwrap()
+        self.engine.tasks().lease(&self.admin(), &ask).await.unwrap()
     }
 
     /// Leases the next task of a queue.
@@ -279,7 +279,7 @@ impl Bench {
     }
 
     async fn report(&self, handle: &str, output: &str) -> Result<bool, EngineError> {
-        self.engine.report(&self.holder(handle), report(output)).await
+        self.engine.tasks().report(&self.holder(handle), report(output)).await
     }
 }
 

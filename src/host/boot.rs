@@ -77,8 +77,8 @@ impl Boot {
 
 /// Records that the host settled, or ends in an orderly way.
 pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
-    engine.put_meta(STREAK, "0").await?;
-    engine.forget_suspects().await
+    engine.safe_mode().put_meta(STREAK, "0").await?;
+    engine.safe_mode().forget_suspects().await
 }
 
 /// Returns the offset between the wall clock and the steady clock, as of the last look of the
@@ -101,7 +101,7 @@ pub(super) fn keep_clock_offset(engine: &Engine, tasks: &Tasks) {
             let offset = engine.clock_offset_ms();
             if offset != kept {
                 tracing::warn!(by_ms = offset - kept, "the wall clock was set");
-                match engine.put_meta(OFFSET, &offset.to_string()).await {
+                match engine.safe_mode().put_meta(OFFSET, &offset.to_string()).await {
                     Ok(()) => kept = offset,
                     Err(error) => tracing::debug!(%error, "could not note that the clock was set"),
                 }

@@ -40,8 +40,8 @@ const PATIENCE: u64 = 10;
 
 /// Scans until the host stops.
 pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, PathBuf>) {
-    engine.watch_files(roots);
-    let again = engine.names_moved();
+    engine.triggers().watch_files(roots);
+    let again = engine.triggers().names_moved();
     let mut eye = Eye {
         engine: engine.clone(),
         tasks: tasks.clone(),
@@ -88,7 +88,7 @@ impl Eye {
     /// Scans every watch once; returns the time of the next scan.
     async fn look(&mut self, clock: &Clock) -> u64 {
         let mut next = clock.now_ms() + REST_MS;
-        let watches = match self.engine.file_watches(&mut self.known).await {
+        let watches = match self.engine.triggers().file_watches(&mut self.known).await {
             Ok(watches) => watches,
             Err(error) => {
                 tracing::warn!(%error, "could not look for file watches");
@@ -109,7 +109,7 @@ impl Eye {
                 Ok(Scanned { files, problem }) => (Some(files), problem),
                 Err(problem) => (None, Some(problem)),
             };
-            if self.engine.note_watch(&watched, problem.clone())
+            if self.engine.triggers().note_watch(&watched, problem.clone())
                 && let Some(problem) = problem
             {
                 tracing::warn!(blueprint = watched.name, watch = watched.watch.pattern(), problem);
@@ -133,7 +133,7 @@ impl Eye {
         } else if look.told.as_ref() == Some(&files) {
             return None;
         }
-        match self.engine.saw_files(watched, &files, look.told.is_none()).await {
+        match self.engine.triggers().saw_files(watched, &files, look.told.is_none()).await {
             Ok(None) => {
                 look.told = Some(files);
                 None

@@ -22,12 +22,12 @@ use crate::{
     tasks::Tasks,
 };
 
-/// What is shown of a hash.
+/// The length of a hash in messages.
 const SHORT: usize = 12;
 
 /// The names of the main file of a directory that is one blueprint.
 const MAIN: [&str; 2] = ["main.lua", "main.luau"];
-/// How long a directory must be quiet before it is read again.
+/// The time without changes before a directory is read again.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Directories below the watched one that are watched as well, and how deep they may be.
@@ -116,16 +116,16 @@ struct Origin {
 }
 
 impl WatchedNames {
-    /// What was kept of a directory; nothing, if another one was watched before.
+    /// Reads the stored state of a directory; empty if another one was watched before.
     async fn read(engine: &Engine, dir: &Path) -> Self {
-        let text = engine.meta(WATCHED).await.ok().flatten();
+        let text = engine.blueprints().meta(WATCHED).await.ok().flatten();
         let kept = text.and_then(|text| serde_json::from_str::<Self>(&text).ok());
         let names = kept.filter(|kept| kept.dir == dir).map(|kept| kept.names);
         Self { dir: dir.to_owned(), names: names.unwrap_or_default() }
     }
 }
 
-/// What was last made of a file.
+/// The last outcome of a file.
 struct Seen {
     /// Its bundle's hash, or why there is none.
     mark: Result<String, String>,
@@ -166,8 +166,14 @@ impl Folder {
             self.refuse(path);
         }
         // Of two files with one name, the one that is served stays so.
-        let served: HashSet<String> =
-            self.engine.named_versions().await.unwrap_or_default().into_values().collect();
+        let served: HashSet<String> = self
+            .engine
+            .blueprints()
+            .named_versions()
+            .await
+            .unwrap_or_default()
+            .into_values()
+            .collect();
         bundles.sort_by_cached_key(|(bundle, path)| {
             let is_served = bundle.as_ref().is_ok_and(|bundle| served.contains(bundle.hash()));
             (!is_served, path.clone())
@@ -177,7 +183,7 @@ impl Folder {
         }
         self.archive().await;
         let problems = self.files.values().filter_map(|seen| seen.problem.clone());
-        self.engine.set_blueprint_problems(problems.collect());
+        self.engine.blueprints().set_blueprint_problems(problems.collect());
     }
 
     /// Watches the directories that are there now, and no others.
@@ -219,7 +225,7 @@ impl Folder {
         let serves = before.and_then(|it| it.serves.clone());
         let was_twin = before.is_some_and(Seen::is_twin);
         let compiled = match bundle {
-            Ok(bundle) => self.engine.compiled_file(bundle).await,
+            Ok(bundle) => self.engine.blueprints().compiled_file(bundle).await,
             Err(error) => {
                 let reason = error.to_string();
                 tracing::warn!(file = %path.display(), reason, "left out");
@@ -239,12 +245,12 @@ impl Folder {
                     }
                     let problem = self.problem(&path, Some(name), reason, Vec::new());
                     Seen { mark, serves: None, problem: Some(problem) }
-                } else if let Err(error) = self.engine.refuse_archived(&name) {
+                } else if let Err(error) = self.engine.blueprints().refuse_archived(&name) {
                     // It is looked at again each time: it may have been restored.
                     let problem = self.problem(&path, Some(name), error.to_string(), Vec::new());
                     let mark = Err("archived".to_owned());
                     Seen { mark, serves: None, problem: Some(problem) }
-                } else if let Err(error) = self.engine.adopt_program(&program).await {
+                } else if let Err(error) = self.engine.blueprints().adopt_program(&program).await {
                     tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
                     // The next change of any file tries again.
                     return;
@@ -253,7 +259,7 @@ impl Folder {
                     let version = &hash[..SHORT.min(hash.len())];
                     tracing::info!(name, version, "blueprint");
                     let home = path.parent().unwrap_or(&self.dir);
-                    self.engine.set_home(&name, &hash, home.to_owned());
+                    self.engine.triggers().set_home(&name, &hash, home.to_owned());
                     Seen { mark, serves: Some((name, hash)), problem: None }
                 }
             }
@@ -321,7 +327,7 @@ impl Folder {
                 names.insert(name.clone(), origin.clone());
                 continue;
             }
-            match self.engine.archive_blueprint(name, &origin.hash).await {
+            match self.engine.blueprints().archive_blueprint(name, &origin.hash).await {
                 Ok(()) => tracing::info!(name, "its file is gone: the name is archived"),
                 Err(error) => {
                     tracing::warn!(name, %error, "could not archive a blueprint");
@@ -332,7 +338,7 @@ impl Folder {
         let now = WatchedNames { dir: self.dir.clone(), names };
         if now != self.kept {
             let text = serde_json::to_string(&now).expect("names are plain data");
-            if let Err(error) = self.engine.put_meta(WATCHED, &text).await {
+            if let Err(error) = self.engine.safe_mode().put_meta(WATCHED, &text).await {
                 tracing::warn!(%error, "could not keep which names came from files");
             }
             self.kept = now;
@@ -349,7 +355,7 @@ impl Seen {
     }
 }
 
-/// What a file that never compiled is called: by its own name, or by its directory's.
+/// Returns the name of a file that never compiled: its own, or its directory's.
 fn called(path: &Path) -> String {
     let is_main = path.file_name().is_some_and(|name| MAIN.iter().any(|main| *main == name));
     let named = if is_main { path.parent().and_then(Path::file_name) } else { path.file_name() };
@@ -384,11 +390,11 @@ fn directories(dir: &Path) -> HashSet<PathBuf> {
     found
 }
 
-/// What is in a directory of blueprints.
+/// The contents of a directory of blueprints.
 struct Listed {
     /// The main files, sorted.
     files: Vec<PathBuf>,
-    /// What is called like one and is not taken.
+    /// Files that are named like blueprints and are refused.
     refused: Vec<PathBuf>,
 }
 

@@ -111,7 +111,7 @@ pub struct Step {
     pub retry_at_ms: Option<u64>,
     /// When the step ended, in Unix milliseconds.
     pub ended_ms: Option<u64>,
-    /// How long it waited in all, and how long the work of its last attempt took, in milliseconds.
+    /// Its time in the queue in total, and the duration of its last attempt's work, in milliseconds.
     pub times: Option<(u64, u64)>,
     /// The output; kept only in a full chain.
     pub output: Option<Json>,

@@ -114,7 +114,7 @@ fn finding(error: &LuaError, bundle: &Bundle) -> Finding {
     }
 }
 
-/// What a line probably took from another Lua, or from another language, next to a column.
+/// Returns a hint about syntax of another Lua, or of another language, next to a column.
 fn foreign(line: &str, column: u32) -> Option<&'static str> {
     const GOTO: &str =
         "this is Luau, which has no `goto`: leave a round with `continue`, a loop with `break`";

@@ -33,7 +33,7 @@ pub fn message_of(value: &Json) -> Content {
     value.decode().unwrap_or_else(|_| Content::text(value.as_str()))
 }
 
-/// What an operator used; zero is what it does not track, so zeros alone say nothing.
+/// Returns the usage of an operator. Zero means that it does not track it, so zeros alone are none.
 pub fn usage_of(metadata: &OperatorMetadata) -> Option<Usage> {
     let OperatorMetadata { tokens_in, tokens_out, cost, .. } = metadata;
     let said = *tokens_in > 0 || *tokens_out > 0 || !cost.is_zero();
@@ -73,7 +73,7 @@ pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>>
     }
 }
 
-/// What came of a task as an operator's answer: its own where the history kept it.
+/// Returns the outcome of a task as an operator's output: its own if the history has it.
 pub fn answer_of(
     output: Option<&Json>,
     usage: Option<Usage>,

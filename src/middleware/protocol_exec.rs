@@ -64,7 +64,7 @@ impl ExecLayer for ProtocolExec {
     }
 }
 
-/// What came of a program, and what the middleware was told of it.
+/// The outcome of a program, and the outcome that the middleware received.
 type Came = (Result<Dispatched, Failure>, Result<OperatorOutput, String>);
 
 /// The rest of the stack, as a middleware of the protocol passes on to it.

@@ -81,7 +81,7 @@ struct Rest<'a> {
     came: Mutex<Came>,
 }
 
-/// What came of passing it on.
+/// The outcome of the inner layers.
 enum Came {
     Nothing,
     Parked,

@@ -27,7 +27,7 @@ impl Declared {
 }
 
 impl Builtin {
-    /// What operators need where no host runs: Lua functions give back their input.
+    /// Returns the services for operators without a host: Lua functions return their input.
     pub fn alone(environments: environment::Config) -> Self {
         Self {
             lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),

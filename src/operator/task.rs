@@ -43,7 +43,7 @@ pub struct Task {
     pub opts: TaskOpts,
     /// The input, before the layers of its dispatch.
     pub given: Json,
-    /// What set its run to work.
+    /// The trigger of its run.
     pub trigger: TriggerType,
     /// The operator that a layer has routed it to, in place of `operator`.
     pub routed: OnceLock<Arc<str>>,
@@ -125,7 +125,7 @@ pub struct Prompt {
     pub attempt: u32,
     /// The rendered system prompt.
     pub system: Option<String>,
-    /// What the caller says besides the system prompt.
+    /// The addendum of the caller to the system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addendum: Option<String>,
     /// The rendered prompt.

@@ -1,4 +1,4 @@
-//! What this host adds to plain JSON Schema: closed objects, defaults, and empty tables as arrays.
+//! The additions of this host to JSON Schema: closed objects, defaults, and empty tables as arrays.
 
 use serde_json::{Map, Value};
 

@@ -3,7 +3,7 @@
 use super::{ArtifactRow, ChargeRow, Header, StateRow, StoreError, TaskRow};
 use crate::journal::Entry;
 
-/// How much of a run is read.
+/// The parts of a run to read.
 pub struct Want<'a> {
     /// True if more than the header is read, given the header.
     pub rows: &'a dyn Fn(&Header) -> bool,
@@ -29,7 +29,7 @@ pub struct LoadedRows {
     pub tasks: Vec<TaskRow>,
     /// Its files, in order.
     pub files: Vec<ArtifactRow>,
-    /// What it is charged, if anything counts it.
+    /// Its charges, if it counts against a quota.
     pub charge: Option<ChargeRow>,
     /// Its own state, sorted by key. [`StoreError::Damaged`] or [`StoreError::TooLarge`] if only the
     /// state cannot be read: the run can continue until it needs it.

@@ -5,7 +5,7 @@
 pub struct Partition(u8);
 
 impl Partition {
-    /// How many there are.
+    /// The number of partitions.
     pub const COUNT: u64 = 256;
 
     /// The partition that a run belongs to: its number modulo 256, for ever.

@@ -209,7 +209,7 @@ async fn a_dispatch_carries_the_contract_whole_across_a_kill() {
     let (run, owner) = (run.parse::<RunId>().unwrap(), host.owner().unwrap());
     host.engine().wait(&owner, run, WaitFor::Ended, Duration::from_secs(60)).await.unwrap();
     is_whole(&witness.seen());
-    let output = host.engine().operator_output(&owner, run).await.unwrap().unwrap();
+    let output = host.engine().dispatches().operator_output(&owner, run).await.unwrap().unwrap();
     came_back(&output, ExitReason::BudgetExhausted, &witness.seen());
     host.stop(Duration::from_secs(5)).await;
 }

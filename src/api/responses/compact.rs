@@ -39,7 +39,7 @@ pub(in crate::api) async fn compact(
     posted: Posted<Value>,
 ) -> Result<JsonBody<Value>, Problem> {
     let given = Create::read(&posted.body, &mut fresh)?;
-    if !api.engine.is_agent_with_model(&caller, &given.model).await.map_err(said)? {
+    if !api.engine.responses().is_agent_with_model(&caller, &given.model).await.map_err(said)? {
         let detail = "an agent whose operator is a model compacts conversations: blueprint/agent";
         return Err(Problem::new(Code::NotSupported, detail).at("$.model"));
     }

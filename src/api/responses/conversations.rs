@@ -84,7 +84,8 @@ pub(in crate::api) async fn create_conversation(
 ) -> Result<JsonBody<Value>, Problem> {
     let body = object(&posted.body)?;
     let (metadata, items) = (metadata(body)?, items(body)?);
-    let created = api.engine.create_conversation(&caller, metadata, items).await.map_err(said)?;
+    let created =
+        api.engine.responses().create_conversation(&caller, metadata, items).await.map_err(said)?;
     Ok(JsonBody(shown(&created)))
 }
 
@@ -123,7 +124,7 @@ pub(in crate::api) async fn update_conversation(
     posted: Posted<Value>,
 ) -> Result<JsonBody<Value>, Problem> {
     let metadata = metadata(object(&posted.body)?)?;
-    let changed = api.engine.change_conversation(&caller, Verb::RunStart, &id, |it| {
+    let changed = api.engine.responses().change_conversation(&caller, Verb::RunStart, &id, |it| {
         it.metadata.clone_from(&metadata);
         Ok(true)
     });
@@ -144,7 +145,7 @@ pub(in crate::api) async fn delete_conversation(
     Asker(caller): Asker,
     At(id): At<String>,
 ) -> Result<JsonBody<Value>, Problem> {
-    api.engine.delete_conversation(&caller, &id).await.map_err(said)?;
+    api.engine.responses().delete_conversation(&caller, &id).await.map_err(said)?;
     Ok(JsonBody(json!({ "id": id, "object": "conversation.deleted", "deleted": true })))
 }
 
@@ -262,13 +263,14 @@ async fn change(
     id: &str,
     change: impl Fn(&mut StoredConversation) -> Result<(), EngineError>,
 ) -> Result<StoredConversation, Problem> {
-    let changed = api.engine.change_conversation(caller, Verb::RunStart, id, |stored| {
-        if stored.is_continued() {
-            let message = format!("a response continues {id}; wait for it, or cancel it");
-            return Err(EngineError::Conflict { code: Code::ConversationLocked, message });
-        }
-        change(stored).map(|()| true)
-    });
+    let changed =
+        api.engine.responses().change_conversation(caller, Verb::RunStart, id, |stored| {
+            if stored.is_continued() {
+                let message = format!("a response continues {id}; wait for it, or cancel it");
+                return Err(EngineError::Conflict { code: Code::ConversationLocked, message });
+            }
+            change(stored).map(|()| true)
+        });
     changed.await.map_err(said)
 }
 

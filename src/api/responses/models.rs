@@ -29,7 +29,7 @@ pub(in crate::api) async fn models(
     State(api): State<Api>,
     Asker(caller): Asker,
 ) -> Result<JsonBody<Value>, Problem> {
-    let models = api.engine.models(&caller).await.map_err(said)?;
+    let models = api.engine.responses().models(&caller).await.map_err(said)?;
     let data: Vec<Value> = models.iter().map(shown).collect();
     Ok(JsonBody(json!({ "object": "list", "data": data })))
 }
@@ -48,7 +48,7 @@ pub(in crate::api) async fn model(
     Asker(caller): Asker,
     At(model): At<String>,
 ) -> Result<JsonBody<Value>, Problem> {
-    Ok(JsonBody(shown(&api.engine.model(&caller, &model).await.map_err(said)?)))
+    Ok(JsonBody(shown(&api.engine.responses().model(&caller, &model).await.map_err(said)?)))
 }
 
 /// Shows an agent as a model.
@@ -69,5 +69,5 @@ pub(in crate::api) async fn agent(
     At((blueprint, agent)): At<(String, String)>,
 ) -> Result<JsonBody<Value>, Problem> {
     let id = format!("{blueprint}/{agent}");
-    Ok(JsonBody(shown(&api.engine.model(&caller, &id).await.map_err(said)?)))
+    Ok(JsonBody(shown(&api.engine.responses().model(&caller, &id).await.map_err(said)?)))
 }

@@ -60,10 +60,10 @@ pub(in crate::api) async fn get(
 ) -> Result<Response, Problem> {
     let run = run_of(&response)?;
     if params.stream {
-        let responding = api.engine.responding(&caller, run).await.map_err(said)?;
+        let responding = api.engine.responses().responding(&caller, run).await.map_err(said)?;
         return Ok(sse::events(&api, Answering::of(responding), params.starting_after));
     }
-    let stream = api.engine.response(&caller, run).await.map_err(said)?;
+    let stream = api.engine.responses().response(&caller, run).await.map_err(said)?;
     Ok(JsonBody(stream.response()).into_response())
 }
 
@@ -95,7 +95,8 @@ pub(in crate::api) async fn input_items(
     At(response): At<String>,
     Params(params): Params<ItemParams>,
 ) -> Result<JsonBody<Value>, Problem> {
-    let stream = api.engine.response(&caller, run_of(&response)?).await.map_err(said)?;
+    let stream =
+        api.engine.responses().response(&caller, run_of(&response)?).await.map_err(said)?;
     page(stream.trigger().conversation.clone(), &params).map(JsonBody)
 }
 
@@ -148,7 +149,7 @@ pub(in crate::api) async fn cancel(
     let run = run_of(&response)?;
     let stream = match halt(&api, &caller, run, "canceled by a client").await? {
         Some(over) => over,
-        None => api.engine.response(&caller, run).await.map_err(said)?,
+        None => api.engine.responses().response(&caller, run).await.map_err(said)?,
     };
     Ok(JsonBody(stream.response()))
 }
@@ -160,7 +161,7 @@ async fn halt(
     run: RunId,
     reason: &str,
 ) -> Result<Option<Stream>, Problem> {
-    let stream = api.engine.response(caller, run).await.map_err(said)?;
+    let stream = api.engine.responses().response(caller, run).await.map_err(said)?;
     if stream.is_over() {
         return Ok(Some(stream));
     }

@@ -79,8 +79,8 @@ pub(in crate::api) async fn next(
         }
     };
     let session = SessionId::from(session);
-    let caller = api.engine.speaker(&caller, &session).await?;
-    let polled = api.engine.poll(&caller, &session, after, most, patience).await?;
+    let caller = api.engine.sessions().speaker(&caller, &session).await?;
+    let polled = api.engine.sessions().poll(&caller, &session, after, most, patience).await?;
     let items = polled.frames.into_iter().map(Json::from_trusted).collect();
     Ok(JsonBody(NextView { items, after: polled.last }))
 }
@@ -100,8 +100,8 @@ pub(in crate::api) async fn tasks(
     Asker(caller): Asker,
     At(session): At<String>,
 ) -> Result<JsonBody<All<SpawnView>>, Problem> {
-    let caller = api.engine.speaker(&caller, &SessionId::from(session)).await?;
-    Ok(JsonBody(All::of(api.engine.session_tasks(&caller).await?)))
+    let caller = api.engine.sessions().speaker(&caller, &SessionId::from(session)).await?;
+    Ok(JsonBody(All::of(api.engine.sessions().session_tasks(&caller).await?)))
 }
 
 /// When an attempt ends.
@@ -258,9 +258,9 @@ pub(in crate::api) async fn renew(
     At(session): At<String>,
     posted: Posted<Option<RenewBody>>,
 ) -> Result<JsonBody<RenewedView>, Problem> {
-    let caller = api.engine.speaker(&caller, &SessionId::from(session)).await?;
+    let caller = api.engine.sessions().speaker(&caller, &SessionId::from(session)).await?;
     let asked = posted.body.unwrap_or_default().ttl;
-    let renewed = api.engine.renew_session(&caller, ttl(asked.as_deref())?).await?;
+    let renewed = api.engine.sessions().renew_session(&caller, ttl(asked.as_deref())?).await?;
     let expires_at = rfc3339(renewed.expires_ms);
     Ok(JsonBody(RenewedView { token: renewed.token, expires_at }))
 }
@@ -273,6 +273,6 @@ async fn work<'a>(
     raw: &'a Raw,
 ) -> Result<Work<'a>, Problem> {
     raw.expect_json()?;
-    let caller = api.engine.speaker(caller, &SessionId::from(session)).await?;
+    let caller = api.engine.sessions().speaker(caller, &SessionId::from(session)).await?;
     Ok(Work { api, caller, params: raw.text()? })
 }

@@ -231,7 +231,7 @@ impl Asking {
 
     async fn ack(&self) -> Result<Json, Problem> {
         let Ack { seq } = self.read()?;
-        self.api.engine.acknowledge(&self.caller, &self.session()?, seq).await?;
+        self.api.engine.sessions().acknowledge(&self.caller, &self.session()?, seq).await?;
         Ok(json(&serde_json::json!({ "acked": seq })))
     }
 
@@ -241,7 +241,7 @@ impl Asking {
 
     async fn tasks(&self) -> Result<Json, Problem> {
         let Nothing {} = self.read()?;
-        let items = self.api.engine.session_tasks(&self.caller).await?;
+        let items = self.api.engine.sessions().session_tasks(&self.caller).await?;
         Ok(json(&serde_json::json!({ "items": items })))
     }
 
@@ -348,16 +348,18 @@ impl Asking {
         let id = Self::run(&run)?;
         let own = match operator {
             Some(operator) => operator,
-            None => self.api.engine.session(&self.caller, &session).await?.operator,
+            None => self.api.engine.sessions().get(&self.caller, &session).await?.operator,
         };
         let engine = &self.api.engine;
-        let epoch = engine.take_seat(&self.caller, id, own.clone(), session.clone()).await?;
+        let epoch =
+            engine.sessions().take_seat(&self.caller, id, own.clone(), session.clone()).await?;
         Ok(json(&SeatTaken::new(run, own, session.0, epoch)))
     }
 
     async fn renew(&self) -> Result<(Json, String), Problem> {
         let RenewBody { ttl: asked } = self.read()?;
-        let renewed = self.api.engine.renew_session(&self.caller, ttl(asked.as_deref())?).await?;
+        let renewed =
+            self.api.engine.sessions().renew_session(&self.caller, ttl(asked.as_deref())?).await?;
         let expires_at = rfc3339(renewed.expires_ms);
         let view = RenewedView { token: renewed.token.clone(), expires_at };
         Ok((json(&view), renewed.token))

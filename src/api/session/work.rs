@@ -97,7 +97,7 @@ impl Work<'_> {
     /// Returns the holder that reports on a task: this session, for its current or former attempt.
     async fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
         let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
-        let mut holder = self.api.engine.holder_of(&self.caller, task).await?;
+        let mut holder = self.api.engine.sessions().holder_of(&self.caller, task).await?;
         holder.attempt = attempt.unwrap_or(holder.attempt);
         Ok(holder)
     }
@@ -105,7 +105,7 @@ impl Work<'_> {
     /// Accepts a task, and returns the deadline of the attempt.
     pub(super) async fn accept(&self) -> Result<Option<String>, Problem> {
         let Accept { task, attempt } = self.read()?;
-        Ok(self.api.engine.accept(&self.holder(&task, attempt).await?).await?)
+        Ok(self.api.engine.sessions().accept(&self.holder(&task, attempt).await?).await?)
     }
 
     /// Reports a result; returns false if the same one had been accepted before.
@@ -121,14 +121,14 @@ impl Work<'_> {
             body: self.params.to_owned(),
             key: key.or(idempotency_key),
         };
-        Ok(self.api.engine.report(&holder, report).await?)
+        Ok(self.api.engine.tasks().report(&holder, report).await?)
     }
 
     /// Declines a task.
     pub(super) async fn decline(&self) -> Result<(), Problem> {
         let Decline { task, attempt, reason } = self.read()?;
         let reason = reason.unwrap_or_else(|| "no reason was given".to_owned());
-        Ok(self.api.engine.decline(&self.holder(&task, attempt).await?, reason).await?)
+        Ok(self.api.engine.sessions().decline(&self.holder(&task, attempt).await?, reason).await?)
     }
 
     /// Reports how far a task is.
@@ -136,7 +136,7 @@ impl Work<'_> {
         let Progress { task, attempt, text, percent, data } = self.read()?;
         let said = Json::encode(&ProgressBody::new(text, percent, data)?);
         let said = said.expect("progress is plain data");
-        Ok(self.api.engine.progress(&self.holder(&task, attempt).await?, said).await?)
+        Ok(self.api.engine.tasks().progress(&self.holder(&task, attempt).await?, said).await?)
     }
 
     /// Asks a senior.
@@ -144,6 +144,11 @@ impl Work<'_> {
         let Escalate { task, attempt, question, data } = self.read()?;
         let question = Json::encode(&serde_json::json!({ "question": question, "data": data }));
         let question = question.expect("a question is plain data");
-        Ok(self.api.engine.escalate(&self.holder(&task, attempt).await?, question).await?)
+        Ok(self
+            .api
+            .engine
+            .sessions()
+            .escalate(&self.holder(&task, attempt).await?, question)
+            .await?)
     }
 }

@@ -203,7 +203,7 @@ impl Checker<'_> {
         self.amounts(&budget)
     }
 
-    /// What a quorum compares must be something that the agent's results can have.
+    /// Reports a compared path that the results of the agent cannot have.
     fn compared(&mut self, table: &Table<'_>, agent: &Agent) {
         let Some(output) = agent.output.as_ref().map(Json::to_value) else { return };
         for path in self.operators.compared(&agent.operator) {

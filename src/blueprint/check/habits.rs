@@ -1,5 +1,5 @@
-//! What a Lua source does that cannot work, or not as it seems: calls that do not exist, branches
-//! that nobody waits for, loops without an end, and what is not the same in a replay.
+//! Finds code in a Lua source that cannot work, or not as it seems: calls that do not exist, branches
+//! that nobody waits for, loops without an end, and values that differ in a replay.
 //!
 //! It looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
 

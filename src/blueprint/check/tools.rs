@@ -70,7 +70,7 @@ impl Checker<'_> {
         })
     }
 
-    /// What only a loop goes by has no use in an agent without one.
+    /// Reports the settings of a loop in an agent that has none.
     fn no_loop(&mut self, table: &Table<'_>, operator: &str) {
         let what = table.what().to_owned();
         for key in LOOP.iter().filter(|key| table.get(key).is_some()) {

@@ -1,4 +1,4 @@
-//! What is known of agents while they are read, and how one is written.
+//! Agents while they are read, and the writer of one.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Agents {
     pub files: Vec<(String, String)>,
     /// Files that programs read.
     pub read: Vec<String>,
-    /// Whether a schema is used.
+    /// True if a schema is used.
     pub schema: bool,
     /// The directory of its files.
     pub dir: String,
@@ -49,7 +49,7 @@ pub(crate) struct Agent {
     pub lines: Vec<String>,
     pub comments: Vec<String>,
     pub system: Option<String>,
-    /// What its file says beside the system prompt.
+    /// The fields of its file beside the system prompt.
     pub about: Map<String, Value>,
     pub seated: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) fn write(agent: Agent, lines: &mut Lines, all: &mut Agents, options: 
     lines.line(format!("{} = {before}{}{after},", key(&name), braces(&entries, 2)));
 }
 
-/// Whether a text has tags of a template.
+/// Returns true if a text has tags of a template.
 pub(crate) fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }

@@ -226,7 +226,7 @@ fn runner<'v>(
     }
 }
 
-/// What an agent says about itself, and the contexts that are left out.
+/// Reads the description of an agent, and reports the contexts that are left out.
 fn meta(draft: &mut Draft, fields: &Fields<'_>, agent: &mut Agent) -> Result<(), ImportError> {
     let Some(meta) = fields.object("meta")? else { return Ok(()) };
     if let Some(text) = meta.text("description")? {

@@ -1,4 +1,4 @@
-//! What is collected while a document is read: the report, and what the flow needs around it.
+//! Collects the report while a document is read, and everything that the flow needs around it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use super::{
 
 /// Nodes and expressions of a flow.
 const MOST: usize = 20_000;
-/// How deep nodes and expressions stand in each other.
+/// The maximum depth of nodes and expressions.
 const DEEPEST: usize = 60;
 
-/// How a document is imported.
+/// The options of an import.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whether the commands of its programs become code.
+    /// True if the commands of its programs become code.
     pub trust: bool,
     /// The operator of its agents that call a model.
     pub model: Option<String>,
@@ -26,10 +26,10 @@ pub struct Options {
     pub edition: u32,
 }
 
-/// What is collected on the way.
+/// The results so far, while a document is read.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    /// What the reader is told.
+    /// The report for the reader.
     pub report: Report,
     /// The functions that the flow uses.
     pub helpers: Helpers,
@@ -37,7 +37,7 @@ pub(crate) struct Draft {
     pub externs: BTreeSet<String>,
     /// The name of each agent here, by its foreign name.
     pub agents: BTreeMap<String, String>,
-    /// How the result of an agent is read, by its foreign name: the arguments after the result.
+    /// The reader of an agent's result, by its foreign name: the arguments after the result.
     pub printed: BTreeMap<String, String>,
     /// Who audits the results of an agent, by its foreign name.
     pub audits: BTreeMap<String, Vec<String>>,

@@ -10,7 +10,7 @@ use super::{
     report::ImportError,
 };
 
-/// What an expression evaluates to, as far as its form says.
+/// The type of an expression, as far as its form determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Boolean,
@@ -25,7 +25,7 @@ pub(crate) enum Type {
 pub(crate) struct Code {
     pub text: String,
     pub kind: Type,
-    /// Whether it binds as tightly as a call.
+    /// True if it binds as tightly as a call.
     pub tight: bool,
 }
 

@@ -112,7 +112,7 @@ impl<'v> Fields<'v> {
     }
 }
 
-/// What kind of value it is, in words.
+/// Returns the kind of a value, in words.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

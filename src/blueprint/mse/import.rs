@@ -25,7 +25,7 @@ pub struct Imported {
     pub lua: String,
     /// The files that belong to it, by their path beside it.
     pub files: Vec<(String, String)>,
-    /// What became of its parts.
+    /// The outcome of its parts.
     pub report: Report,
 }
 
@@ -108,7 +108,7 @@ fn audits(draft: &mut Draft, fields: &Fields<'_>) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// What a blueprint says about itself: its description, and how long a run may take.
+/// Reads the description of a blueprint, and the time limit of its runs.
 fn about<'v>(
     draft: &mut Draft,
     fields: &Fields<'v>,

@@ -35,7 +35,7 @@ pub(crate) fn quote(text: &str) -> String {
     out
 }
 
-/// Whether a character does not show, or changes how its neighbors show.
+/// Returns true if a character is invisible, or changes the display of its neighbors.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
@@ -72,7 +72,7 @@ fn is_identifier(name: &str) -> bool {
 pub(crate) struct Literal {
     /// The text.
     pub text: String,
-    /// Whether it uses the local `null`.
+    /// True if it uses the local `null`.
     pub null: bool,
     /// The integers that Lua cannot hold, which became strings.
     pub inexact: Vec<String>,
@@ -158,7 +158,7 @@ pub(crate) fn strings(list: &[String], depth: usize) -> String {
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     text: String,
-    /// How deep the next line is indented.
+    /// The indentation of the next line.
     pub depth: usize,
 }
 
@@ -195,7 +195,7 @@ impl Lines {
         self.line(code);
     }
 
-    /// How long the text is.
+    /// Returns the length of the text.
     pub(crate) fn len(&self) -> usize {
         self.text.len()
     }

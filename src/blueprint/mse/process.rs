@@ -9,7 +9,7 @@ use super::{
     report::{ImportError, Report},
 };
 
-/// What stands for the placeholders.
+/// The values of the placeholders.
 pub(crate) struct Vars<'a> {
     /// The system prompt, itself a template.
     pub system: &'a str,
@@ -24,9 +24,9 @@ pub(crate) struct Vars<'a> {
 pub(crate) struct Program {
     /// The keys of the agent, as lines of Lua.
     pub lines: Vec<String>,
-    /// Whether it reads the system prompt from a file.
+    /// True if it reads the system prompt from a file.
     pub system_file: bool,
-    /// How what it prints is read: the arguments after the result.
+    /// The reader of its output: the arguments after the result.
     pub printed: String,
 }
 
@@ -118,7 +118,7 @@ fn left(fields: &Fields<'_>, report: &mut Report) {
     }
 }
 
-/// How stdout is read: whether the exit code counts, and the arguments of `printed`.
+/// Reads the rules for stdout: true if the exit code counts, and the arguments of `printed`.
 fn output(template: &Fields<'_>, report: &mut Report) -> Result<(bool, String), ImportError> {
     let Some(output) = template.object("output")? else { return Ok((true, String::new())) };
     let format = output.text("format")?;

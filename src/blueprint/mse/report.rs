@@ -1,4 +1,4 @@
-//! What an import reports: what stayed the same, what differs, and what the reader has to decide.
+//! The report of an import: the parts that stayed the same, that differ, and that need a decision.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -11,18 +11,18 @@ const LINES: usize = 500;
 pub struct Note {
     /// The part of the foreign document: `agents.reviewer.runner`.
     pub at: String,
-    /// What became of it.
+    /// Its outcome.
     pub what: String,
 }
 
-/// What became of a foreign blueprint.
+/// The report on a foreign blueprint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What means the same here.
+    /// The parts that mean the same here.
     pub same: Vec<Note>,
-    /// What means something else here, or was left out.
+    /// The parts that mean something else here, or were left out.
     pub differs: Vec<Note>,
-    /// What somebody has to decide before it runs.
+    /// The parts that need a decision before it runs.
     pub decide: Vec<Note>,
 }
 
@@ -56,7 +56,7 @@ fn push(notes: &mut Vec<Note>, at: String, what: String) {
 pub struct ImportError {
     /// The part of the document.
     pub at: String,
-    /// What is wrong with it.
+    /// The mistake.
     pub what: String,
 }
 

@@ -180,7 +180,7 @@ impl<'a> Play<'a> {
                 self.ask(move |engine, by| {
                     let bundle = engine_bundle.clone();
                     async move {
-                        let findings = engine.check(&by, bundle).await?;
+                        let findings = engine.blueprints().check(&by, bundle).await?;
                         let errors =
                             findings.into_iter().filter(Finding::is_error).collect::<Vec<_>>();
                         if errors.is_empty() { Ok(()) } else { Err(EngineError::Findings(errors)) }
@@ -194,7 +194,7 @@ impl<'a> Play<'a> {
                 self.bundles.push(bundle.clone());
                 self.ask(move |engine, _| {
                     let bundle = bundle.clone();
-                    async move { engine.adopt_blueprint(bundle).await.map(drop) }
+                    async move { engine.blueprints().adopt_blueprint(bundle).await.map(drop) }
                 })?;
                 nothing()
             }
@@ -472,7 +472,8 @@ impl<'a> Play<'a> {
     /// answer is another person's.
     fn answer_for_person(&mut self, row: &TaskRow) -> Result<bool, Failure> {
         let task = TaskId::new(row.run, row.step, row.scheduled_ms);
-        let view = self.ask(move |engine, by| async move { engine.task(&by, task).await })?;
+        let view =
+            self.ask(move |engine, by| async move { engine.tasks().get(&by, task).await })?;
         let place = view.answers.len();
         let known = self.given.get(&(row.run, row.step)).and_then(|all| all.get(place)).cloned();
         let answer = match known {
@@ -500,7 +501,7 @@ impl<'a> Play<'a> {
         self.ask(move |engine, mut by| {
             let (answer, key) = (answer.clone(), key.clone());
             by.subject = format!("person-{}", place + 1);
-            async move { engine.answer(&by, task, (answer, None), Some(key)).await.map(drop) }
+            async move { engine.tasks().answer(&by, task, (answer, None), Some(key)).await.map(drop) }
         })?;
         Ok(true)
     }

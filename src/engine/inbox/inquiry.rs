@@ -1,8 +1,8 @@
 //! Tasks for people while they are open: who is asked, reminders, and an end before their time.
 //!
-//! What a task asks, and what was said so far, stands in its row, beside what its attempt was
-//! rendered to. Refuses an answer of whoever asked: a bearer that comes from a run's own attempt, or
-//! of whoever stands behind one, decides nothing that the run asks people.
+//! The row of a task has its inquiry and the answers so far, beside the rendered prompt of its
+//! attempt. Refuses an answer of the requester: a bearer that comes from a run's own attempt, or of
+//! the principal behind one, decides nothing that the run asks people.
 
 use crate::{
     engine::{

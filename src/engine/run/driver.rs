@@ -10,7 +10,7 @@ use crate::{
     protocol::{Failure, Json, LifecycleEvent},
 };
 
-/// What a driver wants done.
+/// A command of a driver.
 pub(crate) enum Command {
     /// Begin the part at a place.
     Begin(usize),

@@ -1,5 +1,5 @@
-//! What the log says of runs: one line each for a start, an end, a failed attempt, a task that somebody
-//! outside of the host took.
+//! The lines of the log about runs: one each for a start, an end, a failed attempt, and a task that
+//! was taken outside of the host.
 //!
 //! The lines are made of the facts of a batch, and written once the batch is durable. Their target is
 //! `moonswarm::runs`, so that a filter can leave them out.

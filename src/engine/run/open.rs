@@ -7,11 +7,15 @@ use std::{
 };
 
 use crate::{
-    engine::run::{
-        composite::OpenComposite,
-        driver::Driver,
-        model_loop::OpenLoop,
-        task::{OpenTask, Phase},
+    engine::{
+        Subject,
+        run::{
+            composite::OpenComposite,
+            driver::Driver,
+            due::Due,
+            model_loop::OpenLoop,
+            task::{OpenTask, Phase},
+        },
     },
     flow::StateOp,
     operator::Residence,
@@ -169,6 +173,37 @@ impl Open {
             | Self::Child { .. }
             | Self::Task(_) => None,
         }
+    }
+
+    /// Returns true if it only waits for its members, which are open beside it.
+    pub(crate) fn waits_for_members(&self) -> bool {
+        match self {
+            Self::Composite(_) => true,
+            Self::Loop(open) => !open.waits_in_line(),
+            Self::Timer
+            | Self::Signal
+            | Self::State { .. }
+            | Self::Child { .. }
+            | Self::Task(_) => false,
+        }
+    }
+
+    /// Returns what it waits for, of a step that is no task: kind, subject, and the timer that ends
+    /// it; nothing where the members show that.
+    pub(crate) fn waits_for(&self, named: Subject) -> Option<(&'static str, Subject, Option<Due>)> {
+        Some(match self {
+            Self::Loop(open) if open.waits_in_line() => {
+                let scope = open.flow.settings().conversation.as_ref().map(|it| it.scope.clone());
+                ("conversation", Subject { scope, ..named }, Some(Due::Conversation))
+            }
+            Self::Composite(_) | Self::Loop(_) | Self::Task(_) => return None,
+            Self::Timer => ("timer", Subject::default(), Some(Due::Timer)),
+            Self::Signal => ("signal", named, Some(Due::SignalDeadline)),
+            Self::State { scope, .. } => {
+                ("state", Subject { scope: Some(scope.clone()), ..named }, None)
+            }
+            Self::Child { run, .. } => ("child", Subject { run: Some(*run), ..named }, None),
+        })
     }
 
     /// Returns the approximate size of its payload in bytes.

@@ -42,7 +42,7 @@ pub(crate) struct OpenTask {
     pub(crate) row: Option<Box<TaskRow>>,
     /// The worker in the host, if there is one.
     pub(crate) live: Option<Live>,
-    /// How long the work of the last attempt took in this process, where that was seen.
+    /// The duration of the last attempt's work in this process, if it was measured.
     pub(crate) ran_ms: Option<u64>,
     /// True if it holds a place of its agent.
     pub(crate) place: bool,

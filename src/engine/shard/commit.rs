@@ -1,5 +1,5 @@
-//! What a run has for the disk, and what becomes of it: submitted as one batch, then durable and
-//! performed, or refused, and the run is read again.
+//! Submits a run's pending writes as one batch. After the acknowledgement its effects are performed;
+//! if the batch is refused, the run is read again.
 
 use std::sync::Arc;
 

@@ -189,7 +189,7 @@ pub(crate) enum Internal {
         step: u32,
         attempt: u32,
         result: Result<Dispatched, Failure>,
-        /// How long its work took in this process, in milliseconds, where that was measured.
+        /// The duration of its work in this process, in milliseconds, if it was measured.
         ran_ms: Option<u64>,
     },
     /// An attempt was delivered to its worker.

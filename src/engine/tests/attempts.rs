@@ -9,7 +9,7 @@ async fn fails(bench: &Bench, handle: &str, retryable: bool) {
         verdict: Verdict::Failed { message: "no".into(), retryable, data: None },
         ..report("null")
     };
-    bench.engine.report(&bench.holder(handle), failed).await.unwrap();
+    bench.engine.tasks().report(&bench.holder(handle), failed).await.unwrap();
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_failure_that_says_when_to_come_back_is_not_followed_earlier() {
         verdict: Verdict::Failed { message: "busy".into(), retryable: true, data: Some(data) },
         ..report("null")
     };
-    bench.engine.report(&bench.holder(&first.handle), failed).await.unwrap();
+    bench.engine.tasks().report(&bench.holder(&first.handle), failed).await.unwrap();
     let view = bench.waiting(run, "retry").await;
     let ms = |at: &str| at.parse::<jiff::Timestamp>().unwrap().as_millisecond();
     let until = ms(view.waiting_on[0].until.as_ref().unwrap());
@@ -72,13 +72,13 @@ async fn a_lost_lease_gives_the_task_to_the_next_worker_without_using_an_attempt
     let run = bench.start(body, "null").await;
     let gone = bench.lease("q").await;
     bench.clock.advance(Duration::from_secs(29));
-    assert!(!bench.engine.heartbeat(&bench.holder(&gone.handle)).await.unwrap().cancel);
+    assert!(!bench.engine.tasks().heartbeat(&bench.holder(&gone.handle)).await.unwrap().cancel);
     bench.clock.advance(Duration::from_secs(29));
     let view = bench.engine.run(&bench.admin(), run).await.unwrap();
     assert_eq!(view.status, RunStatus::Running, "the heartbeat kept it");
     bench.clock.advance(Duration::from_secs(1));
     let next = bench.lease("q").await;
-    let beat = bench.engine.heartbeat(&bench.holder(&gone.handle)).await.unwrap();
+    let beat = bench.engine.tasks().heartbeat(&bench.holder(&gone.handle)).await.unwrap();
     assert!(beat.cancel, "the former worker is told to stop");
     assert!(bench.report(&next.handle, "2").await.unwrap());
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "2");

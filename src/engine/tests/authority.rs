@@ -31,7 +31,8 @@ impl Bench {
     }
 
     async fn publish(&self, by: &Caller, name: &str, body: &str) -> String {
-        let put = self.engine.put_blueprint(by, name.to_owned(), bundle(name, body), None);
+        let put =
+            self.engine.blueprints().put_blueprint(by, name.to_owned(), bundle(name, body), None);
         put.await.unwrap().0.hash
     }
 
@@ -68,7 +69,8 @@ async fn what_is_posted_is_stored_only_once_it_may_run_and_fits() {
     let refused = bench.engine.start(&author, elsewhere, None).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden_verb");
     let admin = bench.admin();
-    let named = bench.engine.put_blueprint(&admin, "other".into(), posted.clone(), None);
+    let named =
+        bench.engine.blueprints().put_blueprint(&admin, "other".into(), posted.clone(), None);
     assert_eq!(named.await.unwrap_err().code(), "bad_request");
     assert_eq!(bench.store.blueprint(&hash).unwrap(), None, "nothing of that was stored");
     assert_eq!(bench.output_of(&author, Program::Bundle(posted), "{\"n\":1}").await, "1");
@@ -85,20 +87,21 @@ async fn a_scope_of_a_blueprint_reaches_what_was_published_under_its_name_alone(
     bench.ended(run).await;
     let refused = bench.starts(&narrow, at(posted.hash()), "null").await.unwrap_err();
     assert_eq!(refused, "forbidden_verb");
-    let source = bench.engine.blueprint_source(&narrow, "safe", posted.hash()).await;
+    let source = bench.engine.blueprints().blueprint_source(&narrow, "safe", posted.hash()).await;
     assert_eq!(source.unwrap_err().code(), "not_found");
-    let view = bench.engine.blueprint(&narrow, &format!("safe@{}", posted.hash())).await;
+    let view = bench.engine.blueprints().get(&narrow, &format!("safe@{}", posted.hash())).await;
     assert_eq!(view.unwrap_err().code(), "forbidden_scope");
     // Nor does a copy of its run make it a blueprint.
     let fork = || Fork { from_step: 1, input_patch: None, program: None };
-    let forked = bench.engine.fork(&narrow, run, fork(), None).await.unwrap_err();
+    let forked = bench.engine.histories().fork(&narrow, run, fork(), None).await.unwrap_err();
     assert_eq!(forked.code(), "forbidden_verb");
     let hash = bench.publish(&bench.admin(), "safe", ONE).await;
     assert_eq!(bench.output_of(&narrow, at(&hash), "null").await, "1");
     let other = Fork { program: Some(Program::Bundle(posted.clone())), ..fork() };
-    let forked = bench.engine.fork(&narrow, run, other, None).await.unwrap_err();
+    let forked = bench.engine.histories().fork(&narrow, run, other, None).await.unwrap_err();
     assert_eq!(forked.code(), "forbidden_verb");
-    let replayed = bench.engine.replay(&narrow, run, Some(Program::Bundle(posted))).await;
+    let replayed =
+        bench.engine.histories().replay(&narrow, run, Some(Program::Bundle(posted))).await;
     assert_eq!(replayed.unwrap().divergence, None, "a replay stores and does nothing");
     let bench = bench.restart().await;
     assert_eq!(bench.output_of(&narrow, Program::Named("safe".into()), "null").await, "1");
@@ -192,10 +195,11 @@ async fn both_ends_of_a_link_are_looked_at_from_outside_too() {
         vec![(Scope::Global, StateChange { scope: "global".into(), key, if_revision: None, act })]
     };
     for (key, to) in [("mine/a", "yours/b"), ("yours/b", "mine/a")] {
-        let refused = bench.engine.change_state(&caller, link(key, to)).await.unwrap_err();
+        let refused =
+            bench.engine.stored_state().change_state(&caller, link(key, to)).await.unwrap_err();
         assert_eq!(refused.code(), "forbidden_scope", "{key} → {to}");
     }
-    bench.engine.change_state(&caller, link("mine/a", "mine/b")).await.unwrap();
+    bench.engine.stored_state().change_state(&caller, link("mine/a", "mine/b")).await.unwrap();
 }
 
 #[tokio::test]
@@ -205,9 +209,9 @@ async fn what_starts_by_itself_may_do_what_its_publisher_could() {
     let scopes = ["blueprint:minutely", "operator:echo"];
     bench.publish(&bench.caller_with(Role::Admin, &scopes, &[]), "minutely", body).await;
     let mut known = Schedules::default();
-    bench.engine.run_schedules(&mut known).await.unwrap();
+    bench.engine.triggers().run_schedules(&mut known).await.unwrap();
     bench.clock.advance(Duration::from_secs(60));
-    bench.engine.run_schedules(&mut known).await.unwrap();
+    bench.engine.triggers().run_schedules(&mut known).await.unwrap();
     let filter = RunFilter { limit: 10, ..RunFilter::default() };
     let runs = bench.engine.runs(&bench.admin(), filter).await.unwrap().items;
     assert_eq!(runs.len(), 1);

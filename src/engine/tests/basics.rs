@@ -98,8 +98,8 @@ async fn an_artifact_is_stored_and_read_back() {
         end"##;
     let run = bench.start(body, "null").await;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r##"{"size":7,"text":"# hello"}"##);
-    let files = bench.engine.artifacts(&bench.admin(), run).await.unwrap();
-    let (_, bytes) = bench.engine.artifact(&bench.admin(), files[0].id).await.unwrap();
+    let files = bench.engine.tasks().artifacts(&bench.admin(), run).await.unwrap();
+    let (_, bytes) = bench.engine.tasks().artifact(&bench.admin(), files[0].id).await.unwrap();
     assert_eq!(bytes, b"# hello");
 }
 
@@ -112,7 +112,8 @@ async fn a_child_run_gives_its_output_and_its_failure_is_raised() {
             return input.n * 2
         end }"#;
     let bundle = Bundle::from_source("child.lua", child).unwrap();
-    let put = bench.engine.put_blueprint(&bench.admin(), "child".into(), bundle, None).await;
+    let put =
+        bench.engine.blueprints().put_blueprint(&bench.admin(), "child".into(), bundle, None).await;
     assert!(put.unwrap().1.is_empty());
     let body = r#"flow = function(ctx)
             local ok, err = pcall(function() return ctx:call("child", { bad = true }) end)
@@ -129,7 +130,12 @@ async fn a_start_by_name_gets_what_the_name_stands_for_now() {
             r#"return require("swarm").blueprint {{ name = "it", flow = function() return {version} end }}"#
         );
         let bundle = Bundle::from_source("it.lua", source).unwrap();
-        bench.engine.put_blueprint(&bench.admin(), "it".into(), bundle, None).await.unwrap();
+        bench
+            .engine
+            .blueprints()
+            .put_blueprint(&bench.admin(), "it".into(), bundle, None)
+            .await
+            .unwrap();
         for _ in 0..2 {
             let start = StartRun {
                 program: Program::Named("it".into()),

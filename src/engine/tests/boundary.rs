@@ -157,9 +157,9 @@ async fn callers_flows_and_workers_read_what_the_layers_let_through() {
     let run = bench.start(body, "null").await;
     let leased = bench.lease("q").await;
     let holder = bench.holder(&leased.handle);
-    let read = bench.engine.worker_state(&holder, None, "own".into()).await.unwrap();
+    let read = bench.engine.tasks().worker_state(&holder, None, "own".into()).await.unwrap();
     assert_eq!(read.unwrap().as_str(), r#""***""#);
-    bench.engine.report(&holder, report("1")).await.unwrap();
+    bench.engine.tasks().report(&holder, report("1")).await.unwrap();
     let out = bench.ended(run).await.output.unwrap();
     assert_eq!(out.as_str(), r#"["a *** place",["a"],"\"a *** [place]\"",["b"],"***"]"#);
 
@@ -167,13 +167,14 @@ async fn callers_flows_and_workers_read_what_the_layers_let_through() {
     assert_eq!((stored.from_key.as_str(), stored.to_key.as_str()), ("t/a", "t/b"));
 
     let (admin, global) = (bench.admin(), Scope::Global);
-    let value = bench.engine.state_value(&admin, &global, "a").await.unwrap();
+    let value = bench.engine.stored_state().state_value(&admin, &global, "a").await.unwrap();
     assert_eq!((value.value.as_str(), value.revision), (r#""a *** place""#, 1));
-    let page = bench.engine.state_page(&admin, &global, "", None, 9).await.unwrap();
+    let page = bench.engine.stored_state().state_page(&admin, &global, "", None, 9).await.unwrap();
     assert_eq!(page.items.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(), ["a"]);
-    let found = bench.engine.search_state(&admin, &global, "place", "", 9).await.unwrap();
+    let found =
+        bench.engine.stored_state().search_state(&admin, &global, "place", "", 9).await.unwrap();
     assert_eq!(found[0].snippet.as_deref(), Some("\"a *** [place]\""));
-    let walk = bench.engine.walk_state(&admin, &global, "a", None, 9).await.unwrap();
+    let walk = bench.engine.stored_state().walk_state(&admin, &global, "a", None, 9).await.unwrap();
     assert_eq!(walk[0].key, "b");
     let act = StateAct::Put {
         value: "1".into(),
@@ -183,7 +184,7 @@ async fn callers_flows_and_workers_read_what_the_layers_let_through() {
     let change =
         StateChange { scope: "custom:closed".into(), key: "k".into(), if_revision: None, act };
     let closed = vec![(Scope::Custom("closed".into()), change)];
-    let refused = bench.engine.change_state(&admin, closed).await.unwrap_err();
+    let refused = bench.engine.stored_state().change_state(&admin, closed).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");
 }
 

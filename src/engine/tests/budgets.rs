@@ -5,7 +5,7 @@ async fn reports(bench: &Bench, queue: &str, usage: serde_json::Value) {
     let leased = bench.lease(queue).await;
     let usage = crate::operator::read_usage(&usage);
     let said = Report { usage, ..report("1") };
-    assert!(bench.engine.report(&bench.holder(&leased.handle), said).await.unwrap());
+    assert!(bench.engine.tasks().report(&bench.holder(&leased.handle), said).await.unwrap());
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_retry_is_held_against_the_budget_too() {
     let verdict = Verdict::Failed { message: "no".into(), retryable: true, data: None };
     let usage = crate::operator::read_usage(&serde_json::json!({ "input": 10 }));
     let said = Report { verdict, usage, ..report("0") };
-    assert!(bench.engine.report(&bench.holder(&leased.handle), said).await.unwrap());
+    assert!(bench.engine.tasks().report(&bench.holder(&leased.handle), said).await.unwrap());
     assert_eq!(bench.ended(run).await.error.unwrap().kind, "budget");
 }
 
@@ -107,7 +107,12 @@ async fn a_called_run_has_what_is_left_and_its_use_counts_for_its_caller() {
         return swarm.blueprint { name = "child", agents = { q = { operator = "queue", queue = "q" } },
             flow = function(ctx) return { ctx:run("q"), ctx:try("q") or "over" } end }"#;
     let bundle = Bundle::from_source("child.lua", child).unwrap();
-    bench.engine.put_blueprint(&bench.admin(), "child".into(), bundle, None).await.unwrap();
+    bench
+        .engine
+        .blueprints()
+        .put_blueprint(&bench.admin(), "child".into(), bundle, None)
+        .await
+        .unwrap();
     let body = r#"limits = { tokens = 100 }, agents = { q = { operator = "queue", queue = "q" } },
         flow = function(ctx)
             ctx:run("q")
@@ -137,6 +142,7 @@ async fn people_and_work_in_the_host_need_no_budget() {
     let task = view.waiting_on[0].subject.task.unwrap();
     bench
         .engine
+        .tasks()
         .answer(&bench.admin(), task, (Answer::Output(Json::parse("true").unwrap()), None), None)
         .await
         .unwrap();
@@ -172,7 +178,12 @@ async fn a_called_run_keeps_the_depth_also_after_a_restart() {
                 return ok and got or got.kind
             end }"#;
     let bundle = Bundle::from_source("deep.lua", deep).unwrap();
-    bench.engine.put_blueprint(&bench.admin(), "deep".into(), bundle, None).await.unwrap();
+    bench
+        .engine
+        .blueprints()
+        .put_blueprint(&bench.admin(), "deep".into(), bundle, None)
+        .await
+        .unwrap();
     let run =
         bench.start(r#"flow = function(ctx) return ctx:call("deep", { n = 1 }) end"#, "null").await;
     bench.waiting(run, "child").await;

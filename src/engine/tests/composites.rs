@@ -26,7 +26,7 @@ impl Bench {
     async fn refuses(&self, queue: &str) {
         let leased = self.lease(queue).await;
         let holder = self.holder(&leased.handle);
-        assert!(self.engine.report(&holder, failure("no")).await.unwrap());
+        assert!(self.engine.tasks().report(&holder, failure("no")).await.unwrap());
     }
 
     /// The tasks of a run: operator if it is a member, and state.
@@ -37,7 +37,7 @@ impl Bench {
 
     /// How its history looks when its flow is told it once more.
     async fn replays(&self, run: RunId) {
-        let view = self.engine.replay(&self.admin(), run, None).await.unwrap();
+        let view = self.engine.histories().replay(&self.admin(), run, None).await.unwrap();
         assert!(view.divergence.is_none(), "{view:?}");
     }
 }
@@ -246,7 +246,7 @@ async fn a_rest_begins_no_member_and_the_run_goes_on_after_it() {
     let leased = bench.lease("a").await;
     bench.engine.pause(&bench.admin(), run, "lunch".into()).await.unwrap();
     let holder = bench.holder(&leased.handle);
-    assert!(bench.engine.report(&holder, failure("no")).await.unwrap());
+    assert!(bench.engine.tasks().report(&holder, failure("no")).await.unwrap());
     assert_eq!(bench.tasks(run).await.len(), 2, "nothing is dispatched");
     let bench = bench.restart().await;
     bench.engine.resume(&bench.admin(), run).await.unwrap();
@@ -265,7 +265,7 @@ async fn a_fork_between_two_members_does_the_second_anew() {
     bench.ended(run).await;
     // Step 1 is the composite, 2 and 3 its members; the composite itself is open again.
     let fork = Fork { from_step: 1, input_patch: None, program: None };
-    let copy = bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap().id();
+    let copy = bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap().id();
     bench.refuses("a").await;
     let leased = bench.lease("b").await;
     assert!(bench.report(&leased.handle, r#"{"v":3}"#).await.unwrap());
@@ -322,7 +322,7 @@ async fn members_show_their_own_attempts_and_costs() {
         let usage =
             crate::operator::read_usage(&serde_json::json!({ "input": 10, "cost": "0.10" }));
         let said = Report { verdict, usage, ..failure(if retryable { "once" } else { "twice" }) };
-        assert!(bench.engine.report(&bench.holder(&leased.handle), said).await.unwrap());
+        assert!(bench.engine.tasks().report(&bench.holder(&leased.handle), said).await.unwrap());
     }
     let leased = bench.lease("b").await;
     assert!(bench.report(&leased.handle, "1").await.unwrap());

@@ -39,7 +39,7 @@ async fn fork(bench: &Bench, run: RunId, from_step: u32, patch: Option<&str>) ->
         input_patch: patch.map(|text| Json::parse(text).unwrap()),
         program: None,
     };
-    bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap().view().unwrap()
+    bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap().view().unwrap()
 }
 
 fn other(body: &str) -> Option<Program> {
@@ -103,7 +103,8 @@ async fn a_fork_from_no_step_of_the_run_is_refused() {
     let run = chained(&bench).await;
     for from_step in [0, 99] {
         let fork = Fork { from_step, input_patch: None, program: None };
-        let refused = bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap_err();
+        let refused =
+            bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap_err();
         assert_eq!(refused.code(), "not_found");
     }
 }
@@ -159,33 +160,37 @@ async fn a_replay_has_no_effects_and_shows_the_first_divergence() {
     let bench = Bench::new();
     let run = chained(&bench).await;
     let before = bench.entries(run).len();
-    let same = bench.engine.replay(&bench.admin(), run, None).await.unwrap();
+    let same = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
     assert_eq!((same.divergence, same.entries as usize), (None, before));
 
     let changed = CHAIN.replace("a + 1", "a + 2");
-    let replay = bench.engine.replay(&bench.admin(), run, other(&changed)).await.unwrap();
+    let replay =
+        bench.engine.histories().replay(&bench.admin(), run, other(&changed)).await.unwrap();
     let divergence = replay.divergence.unwrap();
     assert_eq!(divergence.recorded.unwrap().request.as_str(), "11");
     assert_eq!(divergence.asked.unwrap().request.as_str(), "12");
 
     let longer = CHAIN.replace("return { a, b, ", "ctx.state:get(\"seen\") return { a, b, ");
-    let replay = bench.engine.replay(&bench.admin(), run, other(&longer)).await.unwrap();
+    let replay =
+        bench.engine.histories().replay(&bench.admin(), run, other(&longer)).await.unwrap();
     let divergence = replay.divergence.unwrap();
     assert!(divergence.recorded.is_none(), "{divergence:?}");
 
     let shorter = CHAIN.replace("ctx.state:get(\"seen\")", "2");
-    let replay = bench.engine.replay(&bench.admin(), run, other(&shorter)).await.unwrap();
+    let replay =
+        bench.engine.histories().replay(&bench.admin(), run, other(&shorter)).await.unwrap();
     assert!(replay.divergence.unwrap().asked.is_none());
 
     let ending = CHAIN.replace("return { a, b,", "return { a, a,");
-    let replay = bench.engine.replay(&bench.admin(), run, other(&ending)).await.unwrap();
+    let replay =
+        bench.engine.histories().replay(&bench.admin(), run, other(&ending)).await.unwrap();
     let message = replay.divergence.unwrap().message;
     assert!(message.contains("completed with [10,10,2]"), "{message}");
     assert_eq!(bench.entries(run).len(), before);
 }
 
 async fn document(bench: &Bench, run: RunId) -> Vec<u8> {
-    let mut export = bench.engine.export(&bench.admin(), run).await.unwrap();
+    let mut export = bench.engine.histories().export(&bench.admin(), run).await.unwrap();
     let mut bytes = Vec::new();
     while let Some(line) = export.next().await {
         bytes.extend(line.unwrap());
@@ -209,8 +214,14 @@ async fn an_exported_run_goes_on_elsewhere() {
     let bytes = document(&bench, run).await;
 
     let there = Bench::new();
-    let view =
-        there.engine.import(&there.admin(), bytes.clone(), None).await.unwrap().view().unwrap();
+    let view = there
+        .engine
+        .histories()
+        .import(&there.admin(), bytes.clone(), None)
+        .await
+        .unwrap()
+        .view()
+        .unwrap();
     assert_eq!((view.id, view.status), (run, RunStatus::Paused));
     assert_eq!(view.waiting_on[0].kind, "resume");
     there.engine.resume(&there.admin(), run).await.unwrap();
@@ -218,7 +229,8 @@ async fn an_exported_run_goes_on_elsewhere() {
     assert_eq!(there.ended(run).await.output.unwrap().as_str(), r#"["hello",7]"#);
 
     // Its number is taken now; the copy is another run, and finds its files under its old name.
-    let again = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
+    let again =
+        there.engine.histories().import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_ne!(again.id, run);
     assert_eq!(again.copied_from.unwrap().run, run.to_string());
     there.engine.resume(&there.admin(), again.id).await.unwrap();
@@ -234,10 +246,11 @@ async fn an_ended_run_is_the_same_in_another_directory() {
     let run = chained(&bench).await;
     let bytes = document(&bench, run).await;
     let there = Bench::new();
-    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
+    let view =
+        there.engine.histories().import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_eq!((view.id, view.status), (run, RunStatus::Completed));
     assert_eq!(view.output.unwrap().as_str(), r#"[10,"first",2]"#);
-    let replay = there.engine.replay(&there.admin(), run, None).await.unwrap();
+    let replay = there.engine.histories().replay(&there.admin(), run, None).await.unwrap();
     assert_eq!(replay.divergence, None);
     let there = there.restart().await;
     assert_eq!(there.ended(run).await.status, RunStatus::Completed);
@@ -264,7 +277,8 @@ async fn a_document_that_was_changed_is_refused_and_leaves_nothing() {
     ];
     let there = Bench::new();
     for (document, says) in cases {
-        let refused = there.engine.import(&there.admin(), document.into_bytes(), None).await;
+        let refused =
+            there.engine.histories().import(&there.admin(), document.into_bytes(), None).await;
         let message = refused.unwrap_err().to_string();
         assert!(message.contains(says), "{says}: {message}");
     }
@@ -280,13 +294,13 @@ async fn what_an_import_brings_along_may_do_no_more_than_who_imports_it() {
     let bytes = document(&bench, run).await;
     let there = Bench::new();
     let who = Caller { subject: "ann".into(), ..there.admin() };
-    there.engine.import(&who, bytes.clone(), None).await.unwrap();
+    there.engine.histories().import(&who, bytes.clone(), None).await.unwrap();
     let entries = there.entries(run);
     let Fact::RunStarted(started) = &entries[0].fact else { panic!() };
     assert_eq!(started.principal, "ann");
     assert!(entries.iter().any(|e| matches!(e.fact, Fact::Decided(Decision::Copied { .. }))));
     let operator = Caller { grant: Grant::new(Role::Operator, Scopes::all()), ..there.admin() };
-    let refused = there.engine.import(&operator, bytes, None).await.unwrap_err();
+    let refused = there.engine.histories().import(&operator, bytes, None).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden_verb");
 }
 
@@ -361,7 +375,8 @@ async fn an_imported_run_has_its_links_and_what_is_said_of_its_values() {
     bench.lease("q").await;
     let bytes = document(&bench, run).await;
     let there = Bench::new();
-    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
+    let view =
+        there.engine.histories().import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_eq!(links(&there, view.id), ["a-near-b", "b-noted-xhand", "c-later-a"]);
     let row = there.store.state_value(&format!("run:{run}"), "a").unwrap().unwrap();
     assert_eq!((row.hints.salience, row.value.as_str()), (Some(0.5), "1"));

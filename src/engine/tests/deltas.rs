@@ -155,7 +155,7 @@ async fn a_function_hears_them_in_a_copy_of_the_flow_and_the_flow_is_the_same_wi
     assert!(said[0]["n"].as_u64() >= Some(2) && said[0]["agent"] == "w", "{said:?}");
     let output = bench.ended(run).await.output.unwrap().to_value();
     assert_eq!(output, serde_json::json!({ "n": 0, "said": 0 }));
-    let replayed = bench.engine.replay(&bench.admin(), run, None).await.unwrap();
+    let replayed = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
     assert_eq!(replayed.divergence, None);
 }
 

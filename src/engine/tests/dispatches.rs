@@ -82,7 +82,11 @@ async fn a_caller_dispatches_to_what_its_token_reaches() {
     let caller = Caller { grant: Grant::new(Role::Operator, scopes), ..bench.admin() };
     let dispatch = async |operator: &str| {
         let patience = std::future::pending::<()>();
-        bench.engine.dispatch(&caller, operator, Json::from_trusted("5"), None, patience).await
+        bench
+            .engine
+            .dispatches()
+            .dispatch(&caller, operator, Json::from_trusted("5"), None, patience)
+            .await
     };
     assert_eq!(dispatch("echo").await.unwrap().output.unwrap().as_str(), "5");
     assert_eq!(dispatch("human").await.unwrap_err().code(), "forbidden_scope");

@@ -17,7 +17,7 @@ impl Bench {
     /// The open tasks for people.
     async fn inbox(&self) -> Vec<TaskView> {
         let filter = TaskFilter { kind: Some("human".into()), limit: 10, ..Default::default() };
-        self.engine.tasks(&self.admin(), filter).await.unwrap().items
+        self.engine.tasks().list(&self.admin(), filter).await.unwrap().items
     }
 
     /// The one task that a run asks people.
@@ -25,18 +25,18 @@ impl Bench {
         self.waiting(run, "task").await;
         let open = self.inbox().await;
         let task = open.into_iter().find(|task| task.run == run).expect("it asks somebody");
-        self.engine.task(&self.admin(), task.id).await.unwrap()
+        self.engine.tasks().get(&self.admin(), task.id).await.unwrap()
     }
 
     async fn say(&self, who: &Caller, task: TaskId, output: &str) -> Result<TaskView, String> {
         let answer = Answer::Output(Json::parse(output).unwrap());
-        let said = self.engine.answer(who, task, (answer, None), None).await;
+        let said = self.engine.tasks().answer(who, task, (answer, None), None).await;
         said.map_err(|error| error.code().as_str().to_owned())
     }
 
     async fn reject(&self, who: &Caller, task: TaskId) -> Result<TaskView, String> {
         let answer = (Answer::Reject { reason: "no".into() }, None);
-        let said = self.engine.answer(who, task, answer, None).await;
+        let said = self.engine.tasks().answer(who, task, answer, None).await;
         said.map_err(|error| error.code().as_str().to_owned())
     }
 
@@ -49,7 +49,7 @@ impl Bench {
             extra_verbs: extra.iter().map(ToString::to_string).collect(),
             direct: false,
         };
-        self.engine.open_session(by, open, None).await.unwrap()
+        self.engine.sessions().open_session(by, open, None).await.unwrap()
     }
 
     async fn operates(&self, by: &Caller, extra: &[&str]) -> Caller {
@@ -74,7 +74,7 @@ impl Bench {
             name: Some(name.to_owned()),
             quotas: Default::default(),
         };
-        self.caller(&self.engine.mint(by, mint, None).await.unwrap().token)
+        self.caller(&self.engine.tokens().mint(by, mint, None).await.unwrap().token)
     }
 
     fn decided(&self, run: RunId, is: impl Fn(&Decision) -> bool) -> usize {
@@ -184,7 +184,7 @@ async fn an_answer_to_what_is_not_asked_any_more_is_stale() {
     let admin = bench.admin();
     let answer = |revision| {
         let answer = (Answer::Output(Json::parse("1").unwrap()), revision);
-        bench.engine.answer(&admin, first.id, answer, None)
+        bench.engine.tasks().answer(&admin, first.id, answer, None)
     };
     let stale = answer(first.revision.clone()).await.unwrap_err();
     assert_eq!(stale.code(), "stale_task", "{stale}");
@@ -210,7 +210,7 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
     let yes = r#"{"approved":true}"#;
     assert_eq!(bench.say(&worker, question, yes).await.unwrap_err(), "self_approval");
     assert_eq!(bench.reject(&worker, question).await.unwrap_err(), "self_approval");
-    let expired = bench.engine.expire(&worker, question, None).await.unwrap_err();
+    let expired = bench.engine.tasks().expire(&worker, question, None).await.unwrap_err();
     assert_eq!(expired.code(), "self_approval");
     let mint = MintToken {
         role: Role::Operator,
@@ -221,7 +221,7 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
         name: Some("ann".into()),
         quotas: Default::default(),
     };
-    let child = bench.engine.mint(&worker, mint, None).await.unwrap();
+    let child = bench.engine.tokens().mint(&worker, mint, None).await.unwrap();
     let child = bench.caller(&child.token);
     assert_eq!(bench.say(&child, question, yes).await.unwrap_err(), "self_approval");
 
@@ -235,10 +235,10 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
 /// Does one task as a session, and returns the question that follows.
 async fn work(bench: &Bench, run: RunId, opened: &Opened) -> TaskId {
     let worker = bench.caller(&opened.token);
-    let link = bench.engine.connect(&worker, &opened.session, None).await.unwrap();
+    let link = bench.engine.sessions().connect(&worker, &opened.session, None).await.unwrap();
     let spawned = tokio::time::timeout(PATIENCE, async {
         loop {
-            match bench.engine.next_frame(&link) {
+            match bench.engine.sessions().next_frame(&link) {
                 Some(frame) => return frame,
                 None => link.woken().await,
             }
@@ -246,8 +246,8 @@ async fn work(bench: &Bench, run: RunId, opened: &Opened) -> TaskId {
     });
     let frame: serde_json::Value = serde_json::from_str(&spawned.await.unwrap()).unwrap();
     let task: TaskId = frame["params"]["task"].as_str().unwrap().parse().unwrap();
-    let holder = bench.engine.holder_of(&worker, task).await.unwrap();
-    bench.engine.report(&holder, report("1")).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&worker, task).await.unwrap();
+    bench.engine.tasks().report(&holder, report("1")).await.unwrap();
     let human = || TaskFilter { kind: Some("human".into()), limit: 10, ..Default::default() };
     let asks =
         |_: &RunView| bench.store.tasks(&human()).unwrap().iter().any(|task| task.run == run.num());
@@ -275,7 +275,7 @@ async fn whoever_stands_behind_a_session_that_works_on_a_run_answers_none_of_its
     let question = work(&bench, run, &opened).await;
     assert_eq!(bench.decided(run, |it| matches!(it, Decision::Joined { .. })), 1);
     // Who took part is known after the session and a restart, too.
-    bench.engine.close_session(&bench.admin(), &opened.session).await.unwrap();
+    bench.engine.sessions().close_session(&bench.admin(), &opened.session).await.unwrap();
     let bench = bench.restart().await;
     let yes = r#"{"approved":true}"#;
     let second = bench.operates(&agent, &may).await;
@@ -286,7 +286,7 @@ async fn whoever_stands_behind_a_session_that_works_on_a_run_answers_none_of_its
         let who = &own.subject;
         assert_eq!(bench.say(own, question, yes).await.unwrap_err(), "self_approval", "{who}");
         assert_eq!(bench.reject(own, question).await.unwrap_err(), "self_approval", "{who}");
-        let expired = bench.engine.expire(own, question, None).await.unwrap_err();
+        let expired = bench.engine.tasks().expire(own, question, None).await.unwrap_err();
         assert_eq!(expired.code(), "self_approval", "{who}");
     }
     bench.say(&approver("ann"), question, yes).await.unwrap();
@@ -343,7 +343,12 @@ async fn a_session_that_works_on_a_called_run_answers_neither_it_nor_its_caller(
         "local swarm = require(\"swarm\") return swarm.blueprint {{ name = \"below\", {WORKS_AND_ASKS} }}"
     );
     let below = Bundle::from_source("below.lua", below).unwrap();
-    bench.engine.put_blueprint(&bench.admin(), "below".into(), below, None).await.unwrap();
+    bench
+        .engine
+        .blueprints()
+        .put_blueprint(&bench.admin(), "below".into(), below, None)
+        .await
+        .unwrap();
     let body = r#"flow = function(ctx)
             ctx:call("below")
             return ctx:approve { title = "And all of it?" }
@@ -467,14 +472,14 @@ async fn the_time_for_an_answer_is_shown_and_ends_also_over_a_restart() {
 
     let run = bench.start(body, "null").await;
     let task = bench.asked(run).await.id;
-    let denied = bench.engine.expire(&approver("ann"), task, None).await.unwrap_err();
+    let denied = bench.engine.tasks().expire(&approver("ann"), task, None).await.unwrap_err();
     assert_eq!(denied.code(), "forbidden_verb");
     let operator = who("op", Role::Operator);
-    let denied = bench.engine.expire(&operator, task, None).await.unwrap_err();
+    let denied = bench.engine.tasks().expire(&operator, task, None).await.unwrap_err();
     assert_eq!(denied.code(), "forbidden_verb");
     let grant = operator.grant.clone().and(&[Verb::TaskExpire]).unwrap();
     let operator = Caller { grant, ..operator };
-    let expired = bench.engine.expire(&operator, task, None).await.unwrap();
+    let expired = bench.engine.tasks().expire(&operator, task, None).await.unwrap();
     assert_eq!(expired.state, "failed");
     let output = bench.ended(run).await.output.unwrap();
     assert_eq!(output.as_str(), r#"["timeout","op ended the wait for an answer"]"#);
@@ -493,11 +498,11 @@ async fn a_task_for_people_has_a_form_and_its_list_goes_on_page_by_page() {
     assert_eq!((approved.r#type.as_str(), approved.required), ("boolean", true));
     let filter = || TaskFilter { limit: 1, ..Default::default() };
     bench.until(run, "two tasks", |_| true).await;
-    let first = bench.engine.tasks(&bench.admin(), filter()).await.unwrap();
+    let first = bench.engine.tasks().list(&bench.admin(), filter()).await.unwrap();
     assert_eq!(first.items[0].form, None);
     let (num, step) = first.next_cursor.as_deref().unwrap().split_once('-').unwrap();
     let after = Some((num.parse().unwrap(), step.parse().unwrap()));
     let second =
-        bench.engine.tasks(&bench.admin(), TaskFilter { after, ..filter() }).await.unwrap();
+        bench.engine.tasks().list(&bench.admin(), TaskFilter { after, ..filter() }).await.unwrap();
     assert_ne!(second.items[0].run, first.items[0].run);
 }

@@ -77,7 +77,7 @@ impl Loops {
     }
 
     async fn replays(&self, run: RunId) {
-        let view = self.engine.replay(&self.admin(), run, None).await.unwrap();
+        let view = self.engine.histories().replay(&self.admin(), run, None).await.unwrap();
         assert!(view.divergence.is_none(), "{view:?}");
         self.one_end(run);
     }
@@ -474,7 +474,7 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
         assert!(asked.prompt.contains(r#""path":"/""#), "{}", asked.prompt);
         let task = crate::protocol::TaskId::new(asked.run, asked.step, asked.scheduled_ms);
         let said = Answer::Output(json!({ "approved": answer }).into());
-        loops.engine.answer(&loops.admin(), task, (said, None), None).await.unwrap();
+        loops.engine.tasks().answer(&loops.admin(), task, (said, None), None).await.unwrap();
         let value = loops.value_of(run).await;
         assert!(value.as_str().unwrap().contains(expected), "{value}");
         loops.replays(run).await;

@@ -89,7 +89,12 @@ async fn a_child_run_and_its_caller_both_go_on() {
     let child = r#"local swarm = require("swarm")
         return swarm.blueprint { name = "child", flow = function(ctx) return ctx:wait("go") end }"#;
     let bundle = Bundle::from_source("child.lua", child).unwrap();
-    bench.engine.put_blueprint(&bench.admin(), "child".into(), bundle, None).await.unwrap();
+    bench
+        .engine
+        .blueprints()
+        .put_blueprint(&bench.admin(), "child".into(), bundle, None)
+        .await
+        .unwrap();
     let run = bench.start(r#"flow = function(ctx) return { ctx:call("child") } end"#, "null").await;
     bench.waiting(run, "child").await;
     let bench = bench.restart().await;
@@ -148,9 +153,9 @@ async fn a_start_that_failed_in_order_within_a_mark_quarantines_nobody() {
     let bench = Bench::new();
     let run = bench.start(r#"flow = function(ctx) ctx:sleep("1s") return "up" end"#, "null").await;
     bench.waiting(run, "timer").await;
-    bench.engine.put_meta("taking_up", &mark(run, 2)).await.unwrap();
+    bench.engine.safe_mode().put_meta("taking_up", &mark(run, 2)).await.unwrap();
     let bench = bench.restart_after(Duration::from_secs(2), Recovery::Careful).await;
-    assert_eq!(bench.engine.take_up_with_care(false).await.unwrap(), None);
+    assert_eq!(bench.engine.safe_mode().take_up_with_care(false).await.unwrap(), None);
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"up\"");
 }
 
@@ -161,9 +166,9 @@ async fn a_run_that_the_host_died_at_three_times_rests_and_the_others_go_on() {
     let (bad, good) = (bench.start(body, "null").await, bench.start(body, "null").await);
     bench.waiting(bad, "timer").await;
     bench.waiting(good, "timer").await;
-    bench.engine.put_meta("taking_up", &mark(bad, 2)).await.unwrap();
+    bench.engine.safe_mode().put_meta("taking_up", &mark(bad, 2)).await.unwrap();
     let bench = bench.restart_after(Duration::from_secs(2), Recovery::Careful).await;
-    let quarantined = bench.engine.take_up_with_care(true).await.unwrap();
+    let quarantined = bench.engine.safe_mode().take_up_with_care(true).await.unwrap();
     assert_eq!(quarantined, Some(bad.num()));
     assert_eq!(bench.ended(good).await.output.unwrap().as_str(), "\"up\"");
     let view = bench.engine.run(&bench.admin(), bad).await.unwrap();
@@ -241,6 +246,6 @@ async fn a_flow_that_is_stopped_between_two_turns_undoes_what_a_replay_says_it_d
     assert_eq!(view.error.unwrap().kind, "limit");
     let undone = bench.count(run, |fact| matches!(fact, Fact::StepRecorded(..)));
     assert_eq!(undone, 600, "the limit came in the first turn of three");
-    let replay = bench.engine.replay(&bench.admin(), run, None).await.unwrap();
+    let replay = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
     assert_eq!(replay.divergence, None);
 }

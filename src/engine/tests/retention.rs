@@ -28,7 +28,7 @@ async fn left(bench: &Bench) -> Vec<RunId> {
 async fn a_dry_collection_names_what_would_go_and_touches_nothing() {
     let bench = open(Retention { runs: 1, ..Retention::FOR_EVER });
     let runs = [hello(&bench, "\"a\"").await, hello(&bench, "\"b\"").await];
-    let dry = bench.engine.gc(&bench.admin(), true).await.unwrap();
+    let dry = bench.engine.upkeep().gc(&bench.admin(), true).await.unwrap();
     assert_eq!((dry.runs, dry.count, dry.items[0].run), (1, 1, runs[0]));
     assert!(dry.bytes > 200_000, "{dry:?}");
     assert_eq!(left(&bench).await, runs);
@@ -45,7 +45,7 @@ async fn what_goes_takes_its_state_and_files_along_and_the_file_shrinks() {
     runs.push(hello(&bench, "\"0\"").await);
     std::fs::create_dir_all(bench.dir.path().join("work").join(runs[0].to_string())).unwrap();
     let before = bench.store.upkeep().space().unwrap();
-    let gc = bench.engine.gc(&bench.admin(), false).await.unwrap();
+    let gc = bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
     assert_eq!((gc.runs, gc.more, gc.free_bytes), (8, false, 0));
     assert!(gc.used_bytes + 7 * 200_000 <= before.used, "{gc:?} {before:?}");
     assert_eq!(left(&bench).await, runs[8..]);
@@ -64,12 +64,12 @@ async fn age_counts_from_the_end_and_an_open_run_never_goes() {
     bench.clock.advance(Duration::from_secs(7_200));
     let young = hello(&bench, "\"young\"").await;
     let mut sweeper = Sweeper::default();
-    while bench.engine.sweep(&mut sweeper).await.unwrap() {}
+    while bench.engine.upkeep().sweep(&mut sweeper).await.unwrap() {}
     assert_eq!(left(&bench).await, [open, young], "{old} went");
     bench.signal(open, "go", "1").await.unwrap();
     bench.ended(open).await;
     bench.clock.advance(Duration::from_secs(7_200));
-    while bench.engine.sweep(&mut sweeper).await.unwrap() {}
+    while bench.engine.upkeep().sweep(&mut sweeper).await.unwrap() {}
     assert!(left(&bench).await.is_empty());
 }
 
@@ -80,7 +80,7 @@ async fn the_oldest_go_until_the_database_is_small_enough() {
     for n in 0..12 {
         runs.push(hello(&bench, &format!("\"{n}\"")).await);
     }
-    let gc = bench.engine.gc(&bench.admin(), false).await.unwrap();
+    let gc = bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
     assert!(gc.size > 0 && gc.used_bytes <= 1_500_000, "{gc:?}");
     let left = left(&bench).await;
     assert!(!left.is_empty());
@@ -97,7 +97,7 @@ async fn the_file_stays_the_same_over_many_runs() {
             hello(&bench, &format!("\"{round} {n}\"")).await;
         }
         bench.clock.advance(Duration::from_secs(60));
-        while bench.engine.sweep(&mut sweeper).await.unwrap() {}
+        while bench.engine.upkeep().sweep(&mut sweeper).await.unwrap() {}
         let space = bench.store.upkeep().space().unwrap();
         sizes.push(space.used + space.free);
     }

@@ -19,7 +19,7 @@ impl Bench {
             extra_verbs: Vec::new(),
             direct: false,
         };
-        let opened = self.engine.open_session(&self.admin(), open, None).await.unwrap();
+        let opened = self.engine.sessions().open_session(&self.admin(), open, None).await.unwrap();
         match self.engine.authenticate(&opened.token).unwrap() {
             Bearer::Caller(caller) => (caller, opened.session),
             Bearer::Holder(_) => panic!("a session's token is for no attempt"),
@@ -28,10 +28,10 @@ impl Bench {
 
     /// Waits for the next frame of a session that never connected before, and gives its task.
     async fn task_of(&self, caller: &Caller, session: &SessionId) -> TaskId {
-        let link = self.engine.connect(caller, session, None).await.unwrap();
+        let link = self.engine.sessions().connect(caller, session, None).await.unwrap();
         let frame = tokio::time::timeout(PATIENCE, async {
             loop {
-                match self.engine.next_frame(&link) {
+                match self.engine.sessions().next_frame(&link) {
                     Some(frame) => return frame,
                     None => link.woken().await,
                 }
@@ -62,11 +62,11 @@ async fn a_disconnected_session_keeps_what_it_was_told_until_its_time_is_over() 
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
-    bench.engine.accept(&holder).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    bench.engine.sessions().accept(&holder).await.unwrap();
     let bench = bench.restart().await;
     bench.clock.advance(Duration::from_secs(599));
-    assert_eq!(bench.engine.session_tasks(&caller).await.unwrap().len(), 1);
+    assert_eq!(bench.engine.sessions().session_tasks(&caller).await.unwrap().len(), 1);
     bench.clock.advance(Duration::from_secs(1));
     let error = bench.ended(run).await.error.unwrap();
     assert_eq!(error.kind, "timeout", "{error:?}");
@@ -78,20 +78,20 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
-    bench.engine.accept(&holder).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    bench.engine.sessions().accept(&holder).await.unwrap();
     bench.clock.advance(Duration::from_secs(300));
     let question = Json::parse(r#"{"question":"which?"}"#).unwrap();
-    bench.engine.escalate(&holder, question).await.unwrap();
+    bench.engine.sessions().escalate(&holder, question).await.unwrap();
     let bench = bench.restart_after(Duration::from_secs(86_400), Recovery::All).await;
     let view = bench.engine.run(&bench.admin(), run).await.unwrap();
     assert_eq!(view.status, RunStatus::Waiting, "{view:?}");
     let answer = Json::parse("\"this\"").unwrap();
-    bench.engine.advise(&bench.admin(), task, answer, None).await.unwrap();
-    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
+    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
     bench.clock.advance(Duration::from_secs(299));
     assert_eq!(
-        bench.engine.prompt(&holder).await.unwrap().advice.unwrap().to_value()["by"],
+        bench.engine.tasks().prompt(&holder).await.unwrap().advice.unwrap().to_value()["by"],
         "admin"
     );
     bench.clock.advance(Duration::from_secs(1));
@@ -113,7 +113,7 @@ async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
         end"#;
     let run = bench.start(body, "null").await;
     let seat = |session: &SessionId| {
-        bench.engine.take_seat(&caller, run, MAIN_AI.to_owned(), session.clone())
+        bench.engine.sessions().take_seat(&caller, run, MAIN_AI.to_owned(), session.clone())
     };
     assert_eq!(seat(&first).await.unwrap(), 1);
     assert_eq!(seat(&second).await.unwrap(), 2);
@@ -127,9 +127,9 @@ async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
         _ => None,
     });
     assert_eq!(scheduled, Some(2), "the attempt names the seat that it was opened under");
-    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
-    bench.engine.close_session(&bench.admin(), &second).await.unwrap();
-    let late = bench.engine.report(&holder, report("0")).await.unwrap_err();
+    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    bench.engine.sessions().close_session(&bench.admin(), &second).await.unwrap();
+    let late = bench.engine.tasks().report(&holder, report("0")).await.unwrap_err();
     assert_eq!(late.code(), "fenced");
     let view = bench.waiting(run, "task").await;
     let session = view.waiting_on[0].subject.session.as_ref();
@@ -144,14 +144,14 @@ async fn a_session_that_polls_counts_as_connected_for_ninety_seconds_after_each_
     let bench = Bench::new();
     let (caller, session) = bench.session().await;
     let connected =
-        async || bench.engine.session(&bench.admin(), &session).await.unwrap().connected;
+        async || bench.engine.sessions().get(&bench.admin(), &session).await.unwrap().connected;
     assert!(!connected().await);
     let run = bench.start(ASKS, "null").await;
-    let poll = bench.engine.poll(&caller, &session, None, 1, std::future::pending());
+    let poll = bench.engine.sessions().poll(&caller, &session, None, 1, std::future::pending());
     assert_eq!(tokio::time::timeout(PATIENCE, poll).await.unwrap().unwrap().last, 1);
     bench.clock.advance(Duration::from_secs(89));
     assert!(connected().await);
-    bench.engine.speaker(&caller, &session).await.unwrap();
+    bench.engine.sessions().speaker(&caller, &session).await.unwrap();
     bench.clock.advance(Duration::from_secs(89));
     assert!(connected().await);
     bench.clock.advance(Duration::from_secs(1));
@@ -160,10 +160,10 @@ async fn a_session_that_polls_counts_as_connected_for_ninety_seconds_after_each_
     let on = &view.waiting_on[0];
     let waits = on.subject.session.as_ref().expect("it waits for a session");
     assert_eq!((waits.state.as_str(), waits.id.as_deref()), ("away", Some(&*session.0)), "{on:?}");
-    let again = bench.engine.poll(&caller, &session, None, 1, std::future::pending());
+    let again = bench.engine.sessions().poll(&caller, &session, None, 1, std::future::pending());
     let again = tokio::time::timeout(PATIENCE, again).await.unwrap().unwrap();
     assert_eq!(again.frames.len(), 1, "the task is still with it");
-    let link = bench.engine.connect(&caller, &session, None).await.unwrap();
-    bench.engine.disconnect(&link);
+    let link = bench.engine.sessions().connect(&caller, &session, None).await.unwrap();
+    bench.engine.sessions().disconnect(&link);
     assert!(!connected().await, "the end of a socket counts at once");
 }

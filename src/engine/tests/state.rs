@@ -133,13 +133,14 @@ async fn a_run_reaches_the_state_that_its_starter_reaches() {
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[false,"refused",false,[]]"#);
 
-    let read = |key: &'static str| bench.engine.state_value(&caller, &Scope::Global, key);
+    let read =
+        |key: &'static str| bench.engine.stored_state().state_value(&caller, &Scope::Global, key);
     assert_eq!(read("mine/a").await.unwrap().value.as_str(), "1");
     assert_eq!(read("yours").await.unwrap_err().code(), "forbidden_scope");
-    let page = bench.engine.state_page(&caller, &Scope::Global, "", None, 9).await;
+    let page = bench.engine.stored_state().state_page(&caller, &Scope::Global, "", None, 9).await;
     assert_eq!(page.unwrap_err().code(), "forbidden_scope");
     let change = vec![global("yours", Reducer::Sum, "1")];
-    let refused = bench.engine.change_state(&caller, change).await.unwrap_err();
+    let refused = bench.engine.stored_state().change_state(&caller, change).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden_scope");
 }
 
@@ -156,7 +157,8 @@ async fn a_runs_own_state_is_changed_from_outside_through_the_run() {
     let own = Scope::Workflow(run.to_string().into());
     let state = bench.engine.state();
     let change = StateChange { scope: own.to_string(), ..global("n", Reducer::Sum, "4").1 };
-    let changed = bench.engine.change_state(&bench.admin(), vec![(own.clone(), change)]).await;
+    let changed =
+        bench.engine.stored_state().change_state(&bench.admin(), vec![(own.clone(), change)]).await;
     assert_eq!(changed.unwrap()[0].value.as_ref().unwrap().as_str(), "5");
     let hints = StoreOptions { lifetime: Some(Lifetime::Transient), ..Default::default() };
     state.write_hinted(&own, "passing", 7.into(), &hints).await.unwrap();
@@ -166,7 +168,8 @@ async fn a_runs_own_state_is_changed_from_outside_through_the_run() {
         global("a", Reducer::Overwrite, "1"),
         (own.clone(), global("b", Reducer::Overwrite, "1").1),
     ];
-    let refused = bench.engine.change_state(&bench.admin(), mixed).await.unwrap_err();
+    let refused =
+        bench.engine.stored_state().change_state(&bench.admin(), mixed).await.unwrap_err();
     assert_eq!(refused.code(), "bad_request");
     bench.signal(run, "go", "true").await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[5,7,["n","passing"]]"#);
@@ -185,11 +188,11 @@ async fn a_worker_sees_its_run_and_its_operator_and_nothing_else() {
     let own = Scope::Operator { workflow: run.to_string().into(), operator: "queue".into() };
     let put = async |scope: Option<String>| {
         let value = Json::from_trusted("1");
-        bench.engine.put_worker_state(&holder, scope, "k".into(), value).await
+        bench.engine.tasks().put_worker_state(&holder, scope, "k".into(), value).await
     };
     put(None).await.unwrap();
     put(Some(own.to_string())).await.unwrap();
-    let read = bench.engine.worker_state(&holder, Some(own.to_string()), "k".into()).await;
+    let read = bench.engine.tasks().worker_state(&holder, Some(own.to_string()), "k".into()).await;
     assert_eq!(read.unwrap().unwrap().as_str(), "1");
     for scope in ["global", "custom:x", "run:run_other", "operator:run_other:queue"] {
         assert_eq!(put(Some(scope.into())).await.unwrap_err().code(), "forbidden_scope");
@@ -198,7 +201,7 @@ async fn a_worker_sees_its_run_and_its_operator_and_nothing_else() {
     let narrowed = Holder { grant: Some(Grant::new(Role::Worker, narrow)), ..holder.clone() };
     let at = async |scope: Option<&str>| {
         let scope = scope.map(str::to_owned);
-        bench.engine.worker_state(&narrowed, scope, "k".into()).await
+        bench.engine.tasks().worker_state(&narrowed, scope, "k".into()).await
     };
     assert_eq!(at(Some("custom:x")).await.unwrap(), None);
     assert_eq!(at(None).await.unwrap_err().code(), "forbidden_scope");
@@ -224,11 +227,11 @@ async fn effects_on_state_are_applied_in_order_with_their_hints_or_not_at_all() 
     let foreign = serde_json::json!({ "type": "custom", "effect_type": "x", "data": 1 });
     let refused =
         Report { effects: effects.iter().cloned().chain([foreign]).collect(), ..report("1") };
-    let error = bench.engine.report(&holder, refused).await.unwrap_err();
+    let error = bench.engine.tasks().report(&holder, refused).await.unwrap_err();
     assert!(error.to_string().contains("effects[5]"), "{error}");
     assert_eq!(bench.store.state_value("global", "a").unwrap(), None);
 
-    bench.engine.report(&holder, Report { effects, ..report("1") }).await.unwrap();
+    bench.engine.tasks().report(&holder, Report { effects, ..report("1") }).await.unwrap();
     bench.ended(run).await;
     let row = bench.store.state_value("global", "a").unwrap().unwrap();
     assert_eq!(row.expires_ms, Some(bench.clock.now_ms() + 60_000));
@@ -266,7 +269,7 @@ async fn a_delegates_result_goes_to_the_flow_and_several_in_their_order() {
         let leased = bench.lease("q").await;
         let holder = bench.holder(&leased.handle);
         let kept = effects.len();
-        bench.engine.report(&holder, Report { effects, ..report("7") }).await.unwrap();
+        bench.engine.tasks().report(&holder, Report { effects, ..report("7") }).await.unwrap();
         assert_eq!(bench.ended(run).await.output.unwrap().as_str(), value);
         let step = step_of(&bench, run).await;
         assert_eq!((step.attempts as usize, step.effects.len()), (kept + 1, kept));
@@ -283,15 +286,20 @@ async fn what_was_left_to_another_is_taken_up_after_a_restart() {
     let holder = bench.holder(&leased.handle);
     let handoff =
         serde_json::json!({ "type": "handoff", "operator": "queue", "state": { "left": 2 } });
-    bench.engine.report(&holder, Report { effects: vec![handoff], ..report("7") }).await.unwrap();
+    bench
+        .engine
+        .tasks()
+        .report(&holder, Report { effects: vec![handoff], ..report("7") })
+        .await
+        .unwrap();
     let bench = bench.restart().await;
     let next = bench.lease("q").await;
     let holder = bench.holder(&next.handle);
-    let prompt = bench.engine.prompt(&holder).await.unwrap();
+    let prompt = bench.engine.tasks().prompt(&holder).await.unwrap();
     assert_eq!(prompt.input.as_str(), r#"{"left":2}"#);
-    let refused = bench.engine.report(&holder, report("\"text\"")).await.unwrap_err();
+    let refused = bench.engine.tasks().report(&holder, report("\"text\"")).await.unwrap_err();
     assert_eq!(refused.code(), "invalid_result");
-    bench.engine.report(&holder, report(r#"{"n":5}"#)).await.unwrap();
+    bench.engine.tasks().report(&holder, report(r#"{"n":5}"#)).await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":5}"#);
 }
 
@@ -305,24 +313,29 @@ async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
     let asks = serde_json::json!({ "type": "tool_approval_required", "tool_name": "rm",
         "call_id": "c1", "input": { "path": "x" } });
     let holder = bench.holder(&leased.handle);
-    bench.engine.report(&holder, Report { effects: vec![asks], ..report("null") }).await.unwrap();
+    bench
+        .engine
+        .tasks()
+        .report(&holder, Report { effects: vec![asks], ..report("null") })
+        .await
+        .unwrap();
     bench
         .until(run, "a person", |view| {
             view.waiting_on.iter().any(|it| it.subject.operator_kind.as_deref() == Some("human"))
         })
         .await;
     let filter = TaskFilter { limit: 9, ..TaskFilter::default() };
-    let open = bench.engine.tasks(&bench.admin(), filter).await.unwrap().items;
+    let open = bench.engine.tasks().list(&bench.admin(), filter).await.unwrap().items;
     assert_eq!(open[0].summary.as_deref(), Some("Let it call rm?"));
     let answer = Answer::Output(Json::from_trusted(r#"{"approved":true,"note":"once"}"#));
-    bench.engine.answer(&bench.admin(), open[0].id, (answer, None), None).await.unwrap();
+    bench.engine.tasks().answer(&bench.admin(), open[0].id, (answer, None), None).await.unwrap();
     let again = bench.lease("q").await;
     let holder = bench.holder(&again.handle);
-    let input = bench.engine.prompt(&holder).await.unwrap().input.to_value();
+    let input = bench.engine.tasks().prompt(&holder).await.unwrap().input.to_value();
     assert_eq!(input["goal"], "clean");
     assert_eq!(input["approvals"][0]["call_id"], "c1");
     assert_eq!(input["approvals"][0]["approved"], true);
-    bench.engine.report(&holder, report(r#""done""#)).await.unwrap();
+    bench.engine.tasks().report(&holder, report(r#""done""#)).await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""done""#);
 }
 
@@ -338,11 +351,12 @@ async fn follow_ups_are_bounded_known_and_permitted() {
         (vec![handoff, delegate("echo", "x")], "a handoff is the last"),
     ] {
         let refused = Report { effects, ..report("1") };
-        let error = bench.engine.report(&holder, refused).await.unwrap_err();
+        let error = bench.engine.tasks().report(&holder, refused).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     let flood = vec![delegate("echo", "x"); 129];
-    let error = bench.engine.report(&holder, Report { effects: flood, ..report("1") }).await;
+    let error =
+        bench.engine.tasks().report(&holder, Report { effects: flood, ..report("1") }).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("at most 128 follow-ups"), "{error}");
 }
@@ -371,9 +385,10 @@ async fn every_operation_on_state_passes_the_layers() {
     let holder = bench.holder(&leased.handle);
     let write =
         serde_json::json!({ "type": "write_memory", "scope": "global", "key": "k", "value": 1 });
-    let error = bench.engine.report(&holder, Report { effects: vec![write], ..report("1") }).await;
+    let error =
+        bench.engine.tasks().report(&holder, Report { effects: vec![write], ..report("1") }).await;
     assert_eq!(error.unwrap_err().code(), "invalid_result");
-    bench.engine.report(&holder, report("1")).await.unwrap();
+    bench.engine.tasks().report(&holder, report("1")).await.unwrap();
     let out = bench.ended(run).await.output.unwrap().to_value();
     let mut expected = vec!["refused"; 9];
     expected.push("done");

@@ -10,7 +10,7 @@ async fn a_worker_fetches_its_prompt_and_reports_once() {
     let run = bench.start(ASKS, "null").await;
     let leased = bench.lease("q").await;
     let holder = bench.holder(&leased.handle);
-    let prompt = bench.engine.prompt(&holder).await.unwrap();
+    let prompt = bench.engine.tasks().prompt(&holder).await.unwrap();
     assert_eq!(prompt.system.as_deref(), Some("You count sheep."));
     assert_eq!(prompt.input.as_str(), r#"{"what":"sheep"}"#);
     assert!(bench.report(&leased.handle, r#"{"n":5}"#).await.unwrap());
@@ -52,7 +52,7 @@ async fn a_forged_handle_is_refused() {
     let forged = format!("{}{last}", &leased.handle[..leased.handle.len() - 1]);
     let refused = match bench.engine.authenticate(&forged) {
         Err(error) => error,
-        Ok(Bearer::Holder(holder)) => bench.engine.prompt(&holder).await.unwrap_err(),
+        Ok(Bearer::Holder(holder)) => bench.engine.tasks().prompt(&holder).await.unwrap_err(),
         Ok(Bearer::Caller(_)) => panic!("it is no token"),
     };
     assert_eq!(refused.code(), "unauthenticated");
@@ -70,13 +70,16 @@ async fn effects_are_applied_with_the_accepted_result_and_never_with_a_refused_o
     });
     let holder = bench.holder(&leased.handle);
     let wrong = Report { effects: vec![effect.clone()], ..report(r#"{"n":"x"}"#) };
-    bench.engine.report(&holder, wrong).await.unwrap_err();
+    bench.engine.tasks().report(&holder, wrong).await.unwrap_err();
     assert!(bench.store.state(&format!("run:{run}")).unwrap().is_empty());
     let unknown =
         Report { effects: vec![serde_json::json!({ "type": "explode" })], ..report(r#"{"n":1}"#) };
-    assert_eq!(bench.engine.report(&holder, unknown).await.unwrap_err().code(), "invalid_result");
+    assert_eq!(
+        bench.engine.tasks().report(&holder, unknown).await.unwrap_err().code(),
+        "invalid_result"
+    );
     let right = Report { effects: vec![effect], ..report(r#"{"n":1}"#) };
-    assert!(bench.engine.report(&holder, right).await.unwrap());
+    assert!(bench.engine.tasks().report(&holder, right).await.unwrap());
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "5");
 }
 
@@ -94,7 +97,10 @@ async fn a_result_after_a_refused_one_passes_the_layers_as_well() {
         "type": "write_memory", "scope": { "workflow": run.to_string() }, "key": "", "value": 5,
     });
     let refused = Report { effects: vec![effect], ..report(secret) };
-    assert_eq!(bench.engine.report(&holder, refused).await.unwrap_err().code(), "invalid_result");
+    assert_eq!(
+        bench.engine.tasks().report(&holder, refused).await.unwrap_err().code(),
+        "invalid_result"
+    );
     assert!(bench.report(&leased.handle, secret).await.unwrap());
     let output = bench.ended(run).await.output.unwrap();
     assert_eq!(output.as_str(), r#"{"say":"[redacted]"}"#);
@@ -136,9 +142,9 @@ async fn a_reported_result_is_left_only_to_operators_that_the_layers_allow() {
         });
         Report { effects: vec![effect], ..report("1") }
     };
-    let refused = bench.engine.report(&holder, to("human")).await.unwrap_err();
+    let refused = bench.engine.tasks().report(&holder, to("human")).await.unwrap_err();
     assert!(refused.to_string().contains("none of the operators"), "{refused}");
-    assert!(bench.engine.report(&holder, to("echo")).await.unwrap());
+    assert!(bench.engine.tasks().report(&holder, to("echo")).await.unwrap());
     bench.ended(run).await;
 }
 
@@ -148,12 +154,12 @@ async fn a_workers_file_is_published_with_its_result() {
     let run = bench.start(ASKS, "null").await;
     let leased = bench.lease("q").await;
     let holder = bench.holder(&leased.handle);
-    bench.engine.put_artifact(&holder, "a.txt".into(), b"hi".to_vec()).await.unwrap();
-    assert!(bench.engine.artifacts(&bench.admin(), run).await.unwrap().is_empty());
+    bench.engine.tasks().put_artifact(&holder, "a.txt".into(), b"hi".to_vec()).await.unwrap();
+    assert!(bench.engine.tasks().artifacts(&bench.admin(), run).await.unwrap().is_empty());
     bench.report(&leased.handle, r#"{"n":1}"#).await.unwrap();
-    let files = bench.engine.artifacts(&bench.admin(), run).await.unwrap();
+    let files = bench.engine.tasks().artifacts(&bench.admin(), run).await.unwrap();
     assert_eq!(files.len(), 1);
-    assert_eq!(bench.engine.artifact(&bench.admin(), files[0].id).await.unwrap().1, b"hi");
+    assert_eq!(bench.engine.tasks().artifact(&bench.admin(), files[0].id).await.unwrap().1, b"hi");
 }
 
 #[tokio::test]
@@ -169,10 +175,11 @@ async fn a_person_answers_a_form_and_a_rejection_is_raised() {
         bench.waiting(run, "task").await;
         let open = bench
             .engine
-            .tasks(&bench.admin(), TaskFilter { limit: 10, ..Default::default() })
+            .tasks()
+            .list(&bench.admin(), TaskFilter { limit: 10, ..Default::default() })
             .await;
         let task = open.unwrap().items[0].id;
-        bench.engine.answer(&bench.admin(), task, (answer, None), None).await.map(|_| ())
+        bench.engine.tasks().answer(&bench.admin(), task, (answer, None), None).await.map(|_| ())
     };
     let wrong = ask(Answer::Output(Json::from_trusted("{}"))).await.unwrap_err();
     assert_eq!(wrong.code(), "invalid_result");
@@ -185,7 +192,7 @@ async fn a_person_answers_a_form_and_a_rejection_is_raised() {
 #[tokio::test]
 async fn a_revoked_token_is_refused_at_once() {
     let bench = Bench::new();
-    let admin = bench.engine.mint_admin().await.unwrap();
+    let admin = bench.engine.tokens().mint_admin().await.unwrap();
     let Bearer::Caller(caller) = bench.engine.authenticate(&admin.token).unwrap() else { panic!() };
     let mint = MintToken {
         role: Role::Operator,
@@ -196,9 +203,9 @@ async fn a_revoked_token_is_refused_at_once() {
         name: None,
         quotas: Default::default(),
     };
-    let child = bench.engine.mint(&caller, mint, None).await.unwrap();
+    let child = bench.engine.tokens().mint(&caller, mint, None).await.unwrap();
     assert!(bench.engine.authenticate(&child.token).is_ok());
-    bench.engine.revoke(&bench.admin(), &admin.jti).await.unwrap();
+    bench.engine.tokens().revoke(&bench.admin(), &admin.jti).await.unwrap();
     assert_eq!(bench.engine.authenticate(&admin.token).unwrap_err().code(), "token_revoked");
     assert_eq!(bench.engine.authenticate(&child.token).unwrap_err().code(), "token_revoked");
 }

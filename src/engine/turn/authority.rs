@@ -1,4 +1,4 @@
-//! What a flow may do with what is not its own: call, signal and link.
+//! The authority of a flow over other programs and runs: to call, signal and link them.
 //!
 //! | program | acts under |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! What operators and workers want done: looked at as a whole, then applied in order, in the
-//! commit that accepts the result they came with.
+//! The effects that operators and workers declare: checked as a whole, then applied in order, in the
+//! commit that accepts their result.
 
 use crate::{
     engine::{

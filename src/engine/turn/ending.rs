@@ -1,5 +1,5 @@
-//! How a run ends: its output is judged, what is open is closed, what was deferred runs, or a fresh
-//! history begins.
+//! The end of a run: its output is checked, open steps are closed, deferred functions run, or a
+//! fresh history begins.
 
 use std::sync::Arc;
 

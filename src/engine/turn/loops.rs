@@ -96,7 +96,7 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
     })
 }
 
-/// What a loop of an agent is made of.
+/// Returns the settings of an agent's loop.
 fn settings(
     compiled: &CompiledLoop,
     agent: &CompiledAgent,

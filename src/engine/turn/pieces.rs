@@ -1,7 +1,7 @@
 //! Pieces of answers under way: from an operator to whoever watches its run.
 //!
-//! What an attempt says is kept while it is under way, as far as [`KEPT`] goes: who comes to watch
-//! in the middle of an answer is shown it from its beginning, and then hears the rest as it comes.
+//! The pieces of an attempt are kept while it is in progress, up to [`KEPT`]: a watcher that comes in
+//! the middle of an answer receives it from its beginning, and then the rest as it comes.
 //! The run is told that there is something new, not what: it takes all of it at once, so a run that
 //! is behind gets fewer and longer pieces, and a flood of them fills no queue.
 //!

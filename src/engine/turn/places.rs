@@ -1,5 +1,5 @@
-//! What an open step holds in the world (a worker, a row, a place of its agent, timers), and how it
-//! is given back.
+//! The resources that an open step holds (a worker, a row, a place of its agent, timers), and their
+//! release.
 
 use std::sync::Arc;
 

@@ -91,8 +91,8 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
     })
 }
 
-/// What the row of a model's call has for a prompt: nobody fetches it, and the conversation
-/// stands in the journal.
+/// Returns the prompt in the row of a model's call: nobody fetches it, and the conversation is in
+/// the journal.
 fn unseen(run: &Run, task: &OpenTask, id: TaskId) -> Prompt {
     Prompt {
         task: id,

@@ -126,7 +126,7 @@ impl Divergence {
 }
 
 impl Retold {
-    /// What came of it, if the flow asked for all that the journal has.
+    /// Returns the outcome, if the flow requested every step that the journal has.
     ///
     /// A run that is `broken` is read again because its VM had no room: a limit that it breaks past
     /// its recorded history is its own.

@@ -48,8 +48,7 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 
 /// Returns true if a task waits in a queue that no worker serves.
 fn is_unserved(task: &OpenTask, shared: &Shared) -> bool {
-    let queue = task.row.as_ref().filter(|row| row.kind == "queue");
-    let queue = queue.and_then(|row| row.queue.as_deref());
+    let queue = task.row.as_ref().and_then(|row| row.queue.as_deref());
     task.phase == Phase::Pending
         && queue.is_some_and(|queue| {
             let labels = &task.agent.agent().labels;
@@ -72,10 +71,7 @@ pub(crate) fn waits_for_people(run: &Run, shared: &Shared) -> bool {
                 task.row.is_some() && (task.asks_people || is_unserved(task, shared) || is_away())
             }
             Open::Task(_) => false,
-            // Its members are open beside it.
-            Open::Composite(_) => true,
-            Open::Loop(open) => !open.waits_in_line(),
-            Open::Timer | Open::Signal | Open::State { .. } | Open::Child { .. } => false,
+            open => open.waits_for_members(),
         })
 }
 
@@ -167,18 +163,6 @@ fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
     };
     let named = Subject { name: Some(step.scheduled.name.clone()), ..Subject::default() };
     let (kind, subject, until) = match open {
-        // What it waits for are its members.
-        Open::Loop(open) if open.waits_in_line() => {
-            let scope = open.flow.settings().conversation.as_ref().map(|it| it.scope.clone());
-            ("conversation", Subject { scope, ..named }, due(Due::Conversation))
-        }
-        Open::Composite(_) | Open::Loop(_) => return None,
-        Open::Timer => ("timer", Subject::default(), due(Due::Timer)),
-        Open::Signal => ("signal", named, due(Due::SignalDeadline)),
-        Open::State { scope, .. } => {
-            ("state", Subject { scope: Some(scope.clone()), ..named }, None)
-        }
-        Open::Child { run: child, .. } => ("child", Subject { run: Some(*child), ..named }, None),
         Open::Task(task) => {
             let (kind, until) = match task.phase {
                 Phase::Capacity => ("capacity", None),
@@ -191,6 +175,10 @@ fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
             let id = TaskId::new(run.num, number, step.scheduled_ms);
             let subject = Subject { task: Some(id), ..named };
             (kind, of_task(run, number, task, shared, subject), until)
+        }
+        open => {
+            let (kind, subject, until) = open.waits_for(named)?;
+            (kind, subject, until.and_then(due))
         }
     };
     Some(WaitingOn { kind: kind.into(), subject, since: rfc3339(step.opened_ms), until })

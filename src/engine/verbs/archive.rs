@@ -11,9 +11,9 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     engine::{
-        BlueprintView, Caller, Engine, EngineError, rfc3339,
+        BlueprintView, Caller, EngineError, rfc3339,
         shared::archive::{Archive, Archived, KEY},
-        verbs::{schedules::TRIES, watches},
+        verbs::{engine::BlueprintVerbs, schedules::TRIES, watches},
     },
     fault,
     protocol::{Code, RunId},
@@ -26,19 +26,19 @@ const MOST: usize = 10_000;
 /// The maximum wait of a deletion for the starts that are in progress.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Engine {
+impl BlueprintVerbs<'_> {
     /// Archives a blueprint: nothing starts under its name, its schedules and watches stop.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such blueprint.
-    pub async fn archive(&self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+    pub async fn archive(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
         for _ in 0..TRIES {
-            if self.shared().programs.archived(name).is_some() {
+            if self.engine.shared().programs.archived(name).is_some() {
                 break;
             }
             let hash = self.last_version(name).await?;
-            let at_ms = self.shared().clock.now_ms();
+            let at_ms = self.engine.shared().clock.now_ms();
             let mark = Archived { hash: hash.clone(), at_ms, by: caller.subject.clone() };
             let unname = Write::UnnameBlueprint { name: name.to_owned(), hash };
             if self.change_archive(caller, name, Some(mark), vec![unname]).await? {
@@ -53,19 +53,19 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such blueprint.
-    pub async fn restore(&self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+    pub async fn restore(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
         for _ in 0..TRIES {
             if self.stands_for(name).await?.is_some()
-                && self.shared().programs.archived(name).is_none()
+                && self.engine.shared().programs.archived(name).is_none()
             {
                 break;
             }
-            let hash = match self.shared().programs.archived(name) {
+            let hash = match self.engine.shared().programs.archived(name) {
                 Some(mark) => mark.hash,
                 None => self.last_version(name).await?,
             };
-            let at_ms = self.shared().clock.now_ms();
+            let at_ms = self.engine.shared().clock.now_ms();
             let mut writes = self.forgotten(name).await?;
             writes.push(Write::NameBlueprint { name: name.to_owned(), hash, at_ms });
             if self.change_archive(caller, name, None, writes).await? {
@@ -80,10 +80,10 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, there is no such blueprint, it is not archived, or
     /// a run has it.
-    pub async fn delete_blueprint(&self, caller: &Caller, name: &str) -> Result<(), EngineError> {
+    pub async fn delete(self, caller: &Caller, name: &str) -> Result<(), EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
         // No start is between its look at what is stored and its commit.
-        let starts = &self.shared().programs.starts;
+        let starts = &self.engine.shared().programs.starts;
         let alone = tokio::time::timeout(PATIENCE, starts.write()).await;
         let _alone = alone.map_err(|_| EngineError::Busy {
             code: Code::Overloaded,
@@ -99,7 +99,7 @@ impl Engine {
             self.last_version(name).await?;
             let filter =
                 RunFilter { blueprint: Some(name.to_owned()), limit: 1, ..RunFilter::default() };
-            if let [run, ..] = &*self.read(move |store| store.headers(&filter)).await? {
+            if let [run, ..] = &*self.engine.read(move |store| store.headers(&filter)).await? {
                 return Err(in_use(format!(
                     "delete blueprint {name}: run {} has it, and there may be more; its history \
                      needs the source",
@@ -110,7 +110,7 @@ impl Engine {
             writes.push(Write::DeleteBlueprint { name: name.to_owned() });
             fault::point("engine.blueprint_delete");
             if self.change_archive(caller, name, None, writes).await? {
-                self.shared().programs.forget(name);
+                self.engine.shared().programs.forget(name);
                 return Ok(());
             }
         }
@@ -121,12 +121,9 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn archived_blueprints(
-        &self,
-        caller: &Caller,
-    ) -> Result<Vec<BlueprintView>, EngineError> {
+    pub async fn archived(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
-        let names = self.shared().programs.archive().names.clone();
+        let names = self.engine.shared().programs.archive().names.clone();
         let mut views = Vec::with_capacity(names.len());
         for (name, mark) in names {
             views.push(self.view_archived(name, &mark).await);
@@ -135,20 +132,20 @@ impl Engine {
     }
 
     /// Refuses to name a version of an archived blueprint.
-    pub(crate) fn refuse_archived(&self, name: &str) -> Result<(), EngineError> {
-        self.shared().programs.refuse_archived(name)
+    pub(crate) fn refuse_archived(self, name: &str) -> Result<(), EngineError> {
+        self.engine.shared().programs.refuse_archived(name)
     }
 
     /// Replaces what is stored of one name; returns false if another change came in between.
     async fn change_archive(
-        &self,
+        self,
         caller: &Caller,
         name: &str,
         mark: Option<Archived>,
         mut writes: Vec<Write>,
     ) -> Result<bool, EngineError> {
         let (before, mut names) = {
-            let archive = self.shared().programs.archive();
+            let archive = self.engine.shared().programs.archive();
             (archive.text.clone(), archive.names.clone())
         };
         match mark {
@@ -168,8 +165,8 @@ impl Engine {
         }
         writes.push(Write::PutMeta { key: KEY.to_owned(), value: text.clone() });
         fault::point("engine.blueprint_archive");
-        let (shared, name) = (Arc::clone(&self.inner.shared), name.to_owned());
-        let written = self.write_then(checks, writes, move |durable| {
+        let (shared, name) = (Arc::clone(&self.engine.inner.shared), name.to_owned());
+        let written = self.engine.write_then(checks, writes, move |durable| {
             if durable {
                 *shared.programs.archive() = Archive { text: Some(text), names };
             }
@@ -179,8 +176,8 @@ impl Engine {
         match written.await {
             Ok(()) => Ok(true),
             Err(EngineError::Store(StoreError::Changed { .. })) => {
-                let stored = self.read(|store| store.meta(KEY)).await?;
-                *self.shared().programs.archive() = Archive::read(stored);
+                let stored = self.engine.read(|store| store.meta(KEY)).await?;
+                *self.engine.shared().programs.archive() = Archive::read(stored);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -188,7 +185,7 @@ impl Engine {
     }
 
     /// Returns the writes that let the schedules and watches of a name begin anew.
-    async fn forgotten(&self, name: &str) -> Result<Vec<Write>, EngineError> {
+    async fn forgotten(self, name: &str) -> Result<Vec<Write>, EngineError> {
         let mut writes = Vec::new();
         for key in [format!("schedules:{name}"), watches::key_of(name)] {
             if self.meta(&key).await?.is_some() {
@@ -198,38 +195,38 @@ impl Engine {
         Ok(writes)
     }
 
-    async fn stands_for(&self, name: &str) -> Result<Option<String>, EngineError> {
+    async fn stands_for(self, name: &str) -> Result<Option<String>, EngineError> {
         let name = name.to_owned();
-        self.read(move |store| store.blueprint_named(&name)).await
+        self.engine.read(move |store| store.blueprint_named(&name)).await
     }
 
     /// Returns the version that a name stands for, or stood for last.
-    async fn last_version(&self, name: &str) -> Result<String, EngineError> {
+    async fn last_version(self, name: &str) -> Result<String, EngineError> {
         if let Some(hash) = self.stands_for(name).await? {
             return Ok(hash);
         }
         let wanted = name.to_owned();
-        let versions = self.read(move |store| store.blueprint_versions(&wanted, "")).await?;
+        let versions = self.engine.read(move |store| store.blueprint_versions(&wanted, "")).await?;
         let last = versions.into_iter().find(|row| row.publisher.is_some());
         last.map(|row| row.hash)
             .ok_or_else(|| EngineError::NotFound { what: "blueprint", id: name.to_owned() })
     }
 
     /// Returns the view of a blueprint for a caller who may change it, whether or not it may read it.
-    async fn blueprint_seen(&self, name: &str) -> Result<BlueprintView, EngineError> {
-        if let Some(mark) = self.shared().programs.archived(name) {
+    async fn blueprint_seen(self, name: &str) -> Result<BlueprintView, EngineError> {
+        if let Some(mark) = self.engine.shared().programs.archived(name) {
             return Ok(self.view_archived(name.to_owned(), &mark).await);
         }
         match self.stands_for(name).await? {
             Some(hash) => {
-                let at_ms = self.shared().clock.now_ms();
+                let at_ms = self.engine.shared().clock.now_ms();
                 Ok(self.view_stored(name.to_owned(), hash, at_ms).await)
             }
             None => Err(changing(name)),
         }
     }
 
-    async fn view_archived(&self, name: String, mark: &Archived) -> BlueprintView {
+    async fn view_archived(self, name: String, mark: &Archived) -> BlueprintView {
         let mut view = self.view_stored(name, mark.hash.clone(), mark.at_ms).await;
         for trigger in &mut view.on {
             // Nothing is due.

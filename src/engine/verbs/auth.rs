@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     engine::{
         Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, MintToken, Minted, QuotaUse,
-        TokenView, rfc3339, shared::verified::denied,
+        TokenView, rfc3339, shared::verified::denied, verbs::engine::TokenVerbs,
     },
     fault,
     protocol::{Code, Json, TaskId},
@@ -102,7 +102,7 @@ impl Engine {
             None => Bearer::Caller({
                 self.inner.auth.note_use(&claims.jti, self.shared().clock.now_ms());
                 Caller {
-                    session: self.session_of(&claims)?,
+                    session: self.sessions().session_of(&claims)?,
                     subject: claims.sub,
                     grant,
                     jti: claims.jti,
@@ -111,11 +111,13 @@ impl Engine {
             }),
         })
     }
+}
 
+impl TokenVerbs<'_> {
     /// Returns the public keys, as a JWK set.
-    pub fn jwks(&self) -> Json {
-        let now_s = self.shared().clock.now_ms() / 1_000;
-        let set = self.inner.auth.keys(|keys| keys.jwks(now_s));
+    pub fn jwks(self) -> Json {
+        let now_s = self.engine.shared().clock.now_ms() / 1_000;
+        let set = self.engine.inner.auth.keys(|keys| keys.jwks(now_s));
         Json::encode(&set).expect("a key set is plain data")
     }
 
@@ -124,18 +126,18 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or asks for more than it has.
     pub async fn mint(
-        &self,
+        self,
         caller: &Caller,
         mint: MintToken,
         key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
         caller.grant.check(Verb::TokenMint, &[])?;
         if let Some(key) = &key
-            && let Some(jti) = self.repeated(caller, key).await?
+            && let Some(jti) = self.engine.repeated(caller, key).await?
         {
             return self.signed_again(caller, jti).await;
         }
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         if mint.ttl_ms == 0 || mint.ttl_ms > LONGEST_MS {
             return Err(EngineError::BadRequest(format!(
                 "mint a token: its ttl is between 1 s and {} days",
@@ -178,37 +180,37 @@ impl Engine {
 
     /// Returns the token of a repeated request: its claims are stored, and signing them again gives
     /// the token.
-    async fn signed_again(&self, caller: &Caller, jti: String) -> Result<Minted, EngineError> {
+    async fn signed_again(self, caller: &Caller, jti: String) -> Result<Minted, EngineError> {
         let wanted = jti.clone();
-        let row = self.read(move |store| store.token(&wanted)).await?;
+        let row = self.engine.read(move |store| store.token(&wanted)).await?;
         let row = row.ok_or(EngineError::NotFound { what: "token", id: jti })?;
         let claims: Claims =
             serde_json::from_str(&row.claims).expect("stored claims were written by this program");
         self.check_repeatable(caller, &claims)?;
-        let token = self.inner.auth.sign(&claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
     /// Returns the quotas of a token to be minted.
-    fn quotas_of(&self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
+    fn quotas_of(self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
         if let Some(fault) = asked.fault() {
             return Err(EngineError::BadRequest(format!("mint a token: {fault}")));
         }
         if asked.is_open() {
             return Ok(None);
         }
-        self.shared().accounts.check_line(&caller.jti)?;
+        self.engine.shared().accounts.check_line(&caller.jti)?;
         Ok(Some(asked))
     }
 
     /// Refuses to repeat a response with a token for a caller that could not have requested it:
     /// another token of the same subject may have less.
     pub(crate) fn check_repeatable(
-        &self,
+        self,
         caller: &Caller,
         claims: &Claims,
     ) -> Result<(), EngineError> {
-        if !self.shared().accounts.covers(&caller.jti, &claims.jti) {
+        if !self.engine.shared().accounts.covers(&caller.jti, &claims.jti) {
             let message = "repeat the request: its answer carries a token that does not count against \
                            your quotas; use an Idempotency-Key of your own";
             return Err(EngineError::Conflict {
@@ -226,22 +228,22 @@ impl Engine {
         })
     }
 
-    pub(crate) fn claims_of(&self, caller: &Caller) -> Claims {
+    pub(crate) fn claims_of(self, caller: &Caller) -> Claims {
         let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
-        claims.quotas = self.shared().accounts.bounds(&caller.jti);
+        claims.quotas = self.engine.shared().accounts.bounds(&caller.jti);
         claims.jti.clone_from(&caller.jti);
         claims
     }
 
     async fn store_token(
-        &self,
+        self,
         caller: &Caller,
         claims: Claims,
         now_ms: u64,
         expires_ms: u64,
         key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
-        let token = self.inner.auth.sign(&claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         let row = token_row(&claims, now_ms, expires_ms);
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         let mut writes = vec![Write::PutToken(row)];
@@ -251,8 +253,8 @@ impl Engine {
             writes.push(write);
         }
         fault::point("engine.token_mint");
-        self.shared().accounts.add(&claims, now_ms);
-        self.write(checks, writes).await?;
+        self.engine.shared().accounts.add(&claims, now_ms);
+        self.engine.write(checks, writes).await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
 
@@ -260,11 +262,11 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn tokens(&self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
+    pub async fn list(self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
         caller.grant.check(Verb::TokenList, &[])?;
-        let rows = self.read(|store| store.tokens()).await?;
-        let used = |row: &TokenRow| self.shared().accounts.used(&row.jti);
-        let last = |row: &TokenRow| self.inner.auth.last_use(&row.jti);
+        let rows = self.engine.read(|store| store.tokens()).await?;
+        let used = |row: &TokenRow| self.engine.shared().accounts.used(&row.jti);
+        let last = |row: &TokenRow| self.engine.inner.auth.last_use(&row.jti);
         Ok(rows.iter().map(|row| view_token(row, used(row), last(row))).collect())
     }
 
@@ -272,11 +274,11 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such token.
-    pub async fn revoke(&self, caller: &Caller, jti: &str) -> Result<(), EngineError> {
+    pub async fn revoke(self, caller: &Caller, jti: &str) -> Result<(), EngineError> {
         caller.grant.check(Verb::TokenRevoke, &[])?;
         let wanted = jti.to_owned();
-        let found = self.read(move |store| store.tokens()).await?;
-        let at_ms = self.shared().clock.now_ms();
+        let found = self.engine.read(move |store| store.tokens()).await?;
+        let at_ms = self.engine.shared().clock.now_ms();
         let mut writes = Vec::new();
         if !found.iter().any(|row| row.jti == wanted) {
             if !is_of_attempt(&wanted) {
@@ -294,16 +296,16 @@ impl Engine {
         }
         {
             // Refused from here on; durable before the response.
-            let auth = &self.inner.auth;
+            let auth = &self.engine.inner.auth;
             let mut revoked = auth.revoked.write();
             revoked.extend(doomed.iter().cloned());
         }
         fault::point("engine.token_revoke");
-        let sessions = self.shared().sessions.opened_with(&doomed);
+        let sessions = self.engine.shared().sessions.opened_with(&doomed);
         writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
-        self.write(Vec::new(), writes).await?;
+        self.engine.write(Vec::new(), writes).await?;
         for session in sessions {
-            self.end_session(&session, LinkEnd::Revoked).await?;
+            self.engine.sessions().end_session(&session, LinkEnd::Revoked).await?;
         }
         Ok(())
     }
@@ -312,17 +314,17 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub async fn mint_admin(&self) -> Result<Minted, EngineError> {
-        let now_ms = self.shared().clock.now_ms();
+    pub async fn mint_admin(self) -> Result<Minted, EngineError> {
+        let now_ms = self.engine.shared().clock.now_ms();
         let claims = self.owner_claims(None, now_ms).await?;
-        let token = self.inner.auth.sign(&claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Minted { token, jti: claims.jti, expires_ms: claims.exp.saturating_mul(1_000) })
     }
 
     /// Stores and returns the claims of a new admin token; fails if the token of the caller `by` was
     /// revoked.
     pub(crate) async fn owner_claims(
-        &self,
+        self,
         by: Option<&Caller>,
         now_ms: u64,
     ) -> Result<Claims, EngineError> {
@@ -331,7 +333,7 @@ impl Engine {
         let row = token_row(&claims, now_ms, now_ms + ADMIN_TTL_MS);
         let checks = by.map(|by| Check::TokenLive(by.jti.clone())).into_iter().collect();
         fault::point("engine.token_mint");
-        self.write(checks, vec![Write::PutToken(row)]).await?;
+        self.engine.write(checks, vec![Write::PutToken(row)]).await?;
         Ok(claims)
     }
 
@@ -339,10 +341,10 @@ impl Engine {
     ///
     /// # Errors
     /// Fails on a text that is not a scope.
-    pub(crate) fn scopes_of(&self, scopes: &[String]) -> Result<Scopes, EngineError> {
+    pub(crate) fn scopes_of(self, scopes: &[String]) -> Result<Scopes, EngineError> {
         let scopes = scopes.iter().map(|text| {
             let name = text.strip_prefix("operator:");
-            match name.map(|name| (name, self.shared().registry.name_of(name))) {
+            match name.map(|name| (name, self.engine.shared().registry.name_of(name))) {
                 Some((name, known)) if name != known => format!("operator:{known}").parse(),
                 _ => text.parse(),
             }
@@ -352,13 +354,14 @@ impl Engine {
     }
 
     /// Returns true if a token is valid, and will be after the retired keys have expired.
-    pub fn is_lasting(&self, token: &str) -> bool {
-        self.authenticate(token).is_ok() && self.inner.auth.keys(|keys| keys.is_current(token))
+    pub fn is_lasting(self, token: &str) -> bool {
+        self.engine.authenticate(token).is_ok()
+            && self.engine.inner.auth.keys(|keys| keys.is_current(token))
     }
 
     /// Renews the token that a worker used; it keeps its id, so that revoking the id ends the
     /// renewed token as well.
-    pub(crate) fn renew(&self, holder: &Holder) -> Option<String> {
+    pub(crate) fn renew(self, holder: &Holder) -> Option<String> {
         let nonce = holder.nonce?;
         let jti = holder.jti.clone()?;
         Some(self.attempt_token(holder, nonce, jti, None, ATTEMPT_TOKEN_MS).ok()?.token)
@@ -381,7 +384,7 @@ impl Engine {
 
     /// Signs a token for an attempt that is no wider than its holder's bearer.
     pub(crate) fn attempt_token(
-        &self,
+        self,
         holder: &Holder,
         nonce: u64,
         jti: String,
@@ -393,7 +396,7 @@ impl Engine {
                 "make a token for a task: its ttl is between 1 s and 1 h; a heartbeat renews it";
             return Err(EngineError::BadRequest(message.into()));
         }
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         let task = TaskClaim {
             id: TaskId::new(holder.run, holder.step, now_ms),
             attempt: holder.attempt,
@@ -417,7 +420,7 @@ impl Engine {
             }
             claims.verbs = Some(only);
         }
-        let token = self.inner.auth.sign(&claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Minted { token, jti, expires_ms: claims.exp.saturating_mul(1_000) })
     }
 }

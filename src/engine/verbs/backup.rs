@@ -4,7 +4,7 @@ use std::{fs::File, path::Path, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use crate::engine::{Caller, Engine, EngineError};
+use crate::engine::{Caller, EngineError, verbs::engine::UpkeepVerbs};
 use crate::{
     store::{Checked, Store, StoreError},
     token::Verb,
@@ -13,7 +13,7 @@ use crate::{
 /// The number of lines of a check that are buffered for a slow reader.
 const AHEAD: usize = 64;
 
-impl Engine {
+impl UpkeepVerbs<'_> {
     /// Copies a snapshot of the whole database into a file; returns the file, positioned at its
     /// beginning, and its size in bytes. The file has no name any more and disappears when it is
     /// closed.
@@ -23,11 +23,11 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no space for the copy.
-    pub async fn backup(&self, caller: &Caller) -> Result<(File, u64), EngineError> {
+    pub async fn backup(self, caller: &Caller) -> Result<(File, u64), EngineError> {
         caller.grant.check(Verb::HostBackup, &[])?;
-        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
-        let dir = self.shared().settings.work.clone();
-        self.read(move |store| copy(store, &dir)).await
+        let _turn = self.engine.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let dir = self.engine.shared().settings.work.clone();
+        self.engine.read(move |store| copy(store, &dir)).await
     }
 
     /// Reads everything in the store once and reports damage; the last line is [`Checked::Done`].
@@ -36,13 +36,13 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission.
     pub async fn check_store(
-        &self,
+        self,
         caller: &Caller,
     ) -> Result<mpsc::Receiver<Result<Checked, EngineError>>, EngineError> {
         caller.grant.check(Verb::HostBackup, &[])?;
-        let inner = Arc::clone(&self.inner);
+        let inner = Arc::clone(&self.engine.inner);
         let (to, lines) = mpsc::channel(AHEAD);
-        self.shared().tasks.spawn(async move {
+        self.engine.shared().tasks.spawn(async move {
             let Ok(turn) = inner.heavy.acquire().await else { return };
             let store = Arc::clone(&inner.shared.store);
             let told = to.clone();

@@ -170,13 +170,15 @@ impl Engine {
         }
         let program = self.program_of(&start.program).await;
         let program = program.map_err(|error| match &start.program {
-            Program::Named(name) => self.why_unnamed(caller, Verb::RunStart, name, error),
+            Program::Named(name) => {
+                self.blueprints().why_unnamed(caller, Verb::RunStart, name, error)
+            }
             Program::Bundle(_) => error,
         })?;
         if permit == Permit::Ask && matches!(start.program, Program::Named(_)) {
-            self.reach(caller, Verb::RunStart, &program).await?;
+            self.blueprints().reach(caller, Verb::RunStart, &program).await?;
         }
-        self.check_seats(caller, &start)?;
+        self.sessions().check_seats(caller, &start)?;
         if start.trigger.to_value()["kind"] == respond::TRIGGER {
             return Err(EngineError::BadRequest(format!(
                 "start a run: triggers of the kind {:?} are the host's own",
@@ -236,7 +238,7 @@ impl Engine {
         // Until the commit, nobody deletes the version.
         let _stored = shared.programs.starts.read().await;
         if matches!(start.program, Program::Bundle(_)) {
-            self.keep_posted(&program).await?;
+            self.blueprints().keep_posted(&program).await?;
         }
         let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, TriggerView, rfc3339,
+    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339,
     shared::programs::{Programs, Publisher},
+    verbs::engine::BlueprintVerbs,
 };
 use crate::{
     blueprint::{Bundle, Finding},
@@ -42,18 +43,14 @@ pub struct BlueprintView {
     pub archived_at: Option<String>,
 }
 
-impl Engine {
+impl BlueprintVerbs<'_> {
     /// Returns every finding of a bundle; stores nothing.
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn check(
-        &self,
-        caller: &Caller,
-        bundle: Bundle,
-    ) -> Result<Vec<Finding>, EngineError> {
+    pub async fn check(self, caller: &Caller, bundle: Bundle) -> Result<Vec<Finding>, EngineError> {
         caller.grant.check(Verb::BlueprintCheck, &[])?;
-        let shared = Arc::clone(&self.inner.shared);
+        let shared = Arc::clone(&self.engine.inner.shared);
         let tasks = shared.tasks.clone();
         let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
         Ok(match compile.await.map_err(|_| EngineError::Stopping)? {
@@ -64,10 +61,10 @@ impl Engine {
 
     /// Compiles a bundle; stores nothing.
     pub(crate) async fn compiled(
-        &self,
+        self,
         bundle: Bundle,
     ) -> Result<(Arc<Program>, Vec<Finding>), EngineError> {
-        let shared = Arc::clone(&self.inner.shared);
+        let shared = Arc::clone(&self.engine.inner.shared);
         if let Some(program) = shared.programs.kept(bundle.hash()) {
             return Ok((program, Vec::new()));
         }
@@ -78,21 +75,21 @@ impl Engine {
     }
 
     /// Stores a bundle that came with a request under its hash, permanently. No name changes.
-    pub(crate) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
-        let programs = &self.shared().programs;
+    pub(crate) async fn keep_posted(self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let programs = &self.engine.shared().programs;
         if programs.stored(program.blueprint().hash()).is_some() {
             return Ok(());
         }
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         fault::point("engine.blueprint_keep");
-        self.write(Vec::new(), vec![Programs::write_of(program, None, now_ms)]).await?;
+        self.engine.write(Vec::new(), vec![Programs::write_of(program, None, now_ms)]).await?;
         programs.mark_stored(program);
         Ok(())
     }
 
     /// Publishes a version under its name: its flows may call, signal and link what `grant` allows.
     pub(crate) async fn publish(
-        &self,
+        self,
         program: &Arc<Program>,
         grant: Grant,
         checks: Vec<Check>,
@@ -109,22 +106,23 @@ impl Engine {
         let mut writes = vec![Programs::write_of(program, Some(&grant), now_ms), naming];
         writes.extend(more);
         fault::point("engine.blueprint_name");
-        let shared = Arc::clone(&self.inner.shared);
-        self.write_then(checks, writes, move |durable| {
-            if durable {
-                shared.programs.published(&hash, grant);
-            }
-            shared.programs.moved(&name);
-            shared.watches.moved();
-        })
-        .await?;
-        self.shared().programs.mark_stored(program);
+        let shared = Arc::clone(&self.engine.inner.shared);
+        self.engine
+            .write_then(checks, writes, move |durable| {
+                if durable {
+                    shared.programs.published(&hash, grant);
+                }
+                shared.programs.moved(&name);
+                shared.watches.moved();
+            })
+            .await?;
+        self.engine.shared().programs.mark_stored(program);
         Ok(())
     }
 
     /// Returns the grant of the publisher of a version; `None` if it was never published.
-    pub(crate) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
-        let shared = Arc::clone(&self.inner.shared);
+    pub(crate) async fn publisher_of(self, hash: &str) -> Result<Publisher, EngineError> {
+        let shared = Arc::clone(&self.engine.inner.shared);
         if let Some(known) = shared.programs.known_publisher(hash) {
             return Ok(known);
         }
@@ -139,7 +137,7 @@ impl Engine {
     /// # Errors
     /// Returns the refusal of the gate.
     pub(crate) async fn reach(
-        &self,
+        self,
         caller: &Caller,
         verb: Verb,
         program: &Program,
@@ -162,7 +160,7 @@ impl Engine {
     /// Fails when the caller lacks permission, the blueprint has errors, or it declares another
     /// name.
     pub async fn put_blueprint(
-        &self,
+        self,
         caller: &Caller,
         name: String,
         bundle: Bundle,
@@ -170,7 +168,7 @@ impl Engine {
     ) -> Result<(BlueprintView, Vec<Finding>), EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(&name)])?;
         if let Some(key) = &key
-            && let Some(hash) = self.repeated(caller, key).await?
+            && let Some(hash) = self.engine.repeated(caller, key).await?
         {
             let view = self.view_version(&name, &hash).await?;
             return Ok((view, Vec::new()));
@@ -183,7 +181,7 @@ impl Engine {
                 blueprint.name()
             )));
         }
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         let hash = blueprint.hash().to_owned();
         let mut writes = Vec::new();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
@@ -200,9 +198,9 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn blueprints(&self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
+    pub async fn list(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
-        let names = self.read(|store| store.blueprint_names()).await?;
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
             views.push(self.view_stored(name, hash, at_ms).await);
@@ -212,17 +210,13 @@ impl Engine {
 
     /// Returns the view of a stored version. One of an older release that does not compile any more
     /// is shown nevertheless.
-    pub(crate) async fn view_stored(
-        &self,
-        name: String,
-        hash: String,
-        at_ms: u64,
-    ) -> BlueprintView {
+    pub(crate) async fn view_stored(self, name: String, hash: String, at_ms: u64) -> BlueprintView {
         let Ok(program) = self.program_by(hash.clone()).await else {
             return bare(name, hash, at_ms);
         };
-        let mut view = view_of(&program, at_ms, self.shared().clock.now_ms());
-        self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
+        let shared = self.engine.shared();
+        let mut view = view_of(&program, at_ms, shared.clock.now_ms());
+        shared.watches.tell(&mut view, &program.blueprint().definition().on);
         view
     }
 
@@ -230,14 +224,10 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is none.
-    pub async fn blueprint(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> Result<BlueprintView, EngineError> {
+    pub async fn get(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
         let bare = name.split('@').next().unwrap_or(name);
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(bare)])?;
-        let shared = Arc::clone(&self.inner.shared);
+        let shared = Arc::clone(&self.engine.inner.shared);
         let reference = name.to_owned();
         let tasks = shared.tasks.clone();
         let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&reference, None));
@@ -247,12 +237,13 @@ impl Engine {
         self.reach(caller, Verb::BlueprintRead, &program).await?;
         let row = {
             let hash = program.blueprint().hash().to_owned();
-            self.read(move |store| store.blueprint(&hash)).await?
+            self.engine.read(move |store| store.blueprint(&hash)).await?
         };
         Ok({
             let stored_ms = row.map_or(0, |row| row.created_ms);
-            let mark = self.shared().programs.archived(bare);
-            let view = view_of(&program, stored_ms, self.shared().clock.now_ms());
+            let shared = self.engine.shared();
+            let mark = shared.programs.archived(bare);
+            let view = view_of(&program, stored_ms, shared.clock.now_ms());
             BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view }
         })
     }
@@ -262,14 +253,15 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is none.
     pub async fn blueprint_source(
-        &self,
+        self,
         caller: &Caller,
         name: &str,
         hash: &str,
     ) -> Result<Bundle, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
         let (wanted, prefix) = (name.to_owned(), hash.to_owned());
-        let mut rows = self.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
+        let mut rows =
+            self.engine.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
         if !caller.grant.scopes.cover(&Need::Every(ScopeKind::Blueprint)) {
             rows.retain(|row| row.publisher.is_some());
         }
@@ -279,18 +271,18 @@ impl Engine {
         Ok(row.open()?)
     }
 
-    pub(crate) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
-        let shared = Arc::clone(&self.inner.shared);
+    pub(crate) async fn program_by(self, hash: String) -> Result<Arc<Program>, EngineError> {
+        let shared = Arc::clone(&self.engine.inner.shared);
         let tasks = shared.tasks.clone();
         let find = tasks.spawn_blocking(move || shared.programs.by_hash(&hash));
         find.await.map_err(|_| EngineError::Stopping)?
     }
 
-    async fn view_version(&self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
+    async fn view_version(self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
         let program = self.program_by(hash.to_owned()).await?;
         debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
         Ok({
-            let now_ms = self.shared().clock.now_ms();
+            let now_ms = self.engine.shared().clock.now_ms();
             view_of(&program, now_ms, now_ms)
         })
     }

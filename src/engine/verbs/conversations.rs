@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    engine::{Caller, Engine, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER},
+    engine::{
+        Caller, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER,
+        verbs::engine::ResponseVerbs,
+    },
     protocol::{Code, RunId, Scope, SessionId, StoreOptions},
     respond::open_responses::MOST_ITEMS,
     store::{StateAct, StateChange, StoreError},
@@ -49,13 +52,13 @@ impl StoredConversation {
     }
 }
 
-impl Engine {
+impl ResponseVerbs<'_> {
     /// Stores a conversation under a new id.
     ///
     /// # Errors
     /// Fails when the caller may not, or it is too large.
     pub async fn create_conversation(
-        &self,
+        self,
         caller: &Caller,
         metadata: Map<String, Value>,
         items: Vec<Value>,
@@ -63,7 +66,7 @@ impl Engine {
         let conversation = StoredConversation {
             id: format!("{PREFIX}{}", uuid::Uuid::now_v7().simple()),
             revision: 0,
-            created_ms: self.shared().clock.now_ms(),
+            created_ms: self.engine.shared().clock.now_ms(),
             metadata,
             items,
             continued_by: None,
@@ -78,7 +81,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller may not, or there is none.
     pub async fn conversation(
-        &self,
+        self,
         caller: &Caller,
         verb: Verb,
         id: &str,
@@ -92,7 +95,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller may not, there is none, it would be too large, or `change` refuses.
     pub async fn change_conversation(
-        &self,
+        self,
         caller: &Caller,
         verb: Verb,
         id: &str,
@@ -128,7 +131,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller may not, or there is none.
-    pub async fn delete_conversation(&self, caller: &Caller, id: &str) -> Result<(), EngineError> {
+    pub async fn delete_conversation(self, caller: &Caller, id: &str) -> Result<(), EngineError> {
         reaches(caller, Verb::RunDelete, id)?;
         self.read_conversation(caller, id).await?;
         self.change_stored(caller, id, None, StateAct::Delete).await.map(drop)
@@ -139,7 +142,7 @@ impl Engine {
     /// # Errors
     /// Fails when it has changed meanwhile, or is gone.
     pub async fn continue_conversation(
-        &self,
+        self,
         caller: &Caller,
         mut conversation: StoredConversation,
         run: RunId,
@@ -149,9 +152,9 @@ impl Engine {
     }
 
     /// Waits until a run has ended, and takes its answer into the conversation that it continues.
-    pub async fn answer_conversation(&self, caller: &Caller, id: &str, run: RunId) {
+    pub async fn answer_conversation(self, caller: &Caller, id: &str, run: RunId) {
         loop {
-            match self.wait_for(run, WaitFor::Ended, FOREVER).await {
+            match self.engine.wait_for(run, WaitFor::Ended, FOREVER).await {
                 Ok(view) if view.status.is_ended() => break,
                 Ok(_) => {}
                 // Whoever reads the conversation next takes it in.
@@ -165,7 +168,7 @@ impl Engine {
 
     /// Adds the answer that a conversation waits for, if it is over; says whether anything changed.
     async fn take_answer(
-        &self,
+        self,
         caller: &Caller,
         conversation: &mut StoredConversation,
     ) -> Result<bool, EngineError> {
@@ -184,7 +187,7 @@ impl Engine {
     }
 
     async fn read_conversation(
-        &self,
+        self,
         caller: &Caller,
         id: &str,
     ) -> Result<StoredConversation, EngineError> {
@@ -195,7 +198,7 @@ impl Engine {
         if !id.starts_with(PREFIX) {
             return Err(missing());
         }
-        let passage = self.passage(&caller.subject);
+        let passage = self.engine.stored_state().passage(&caller.subject);
         let given = passage.read(Read::Value, scope(id).to_string(), KEY.to_owned()).await?;
         let row = given.rows.into_iter().next().ok_or_else(missing)?;
         let conversation: StoredConversation = given.value.decode().map_err(|error| {
@@ -206,7 +209,7 @@ impl Engine {
 
     /// Stores a conversation over the revision that was read; returns the new one.
     async fn put_conversation(
-        &self,
+        self,
         caller: &Caller,
         conversation: &StoredConversation,
     ) -> Result<u64, EngineError> {
@@ -216,7 +219,7 @@ impl Engine {
     }
 
     async fn change_stored(
-        &self,
+        self,
         caller: &Caller,
         id: &str,
         if_revision: Option<u64>,
@@ -225,8 +228,17 @@ impl Engine {
         let scope = scope(id);
         let (key, text) = (KEY.to_owned(), scope.to_string());
         let change = StateChange { scope: text, key, if_revision, act };
-        let change = self.passage(&caller.subject).change(change).map_err(EngineError::Guarded)?;
-        let changed = self.change_any(vec![(scope, change)], Some(caller.jti.clone())).await?;
+        let change = self
+            .engine
+            .stored_state()
+            .passage(&caller.subject)
+            .change(change)
+            .map_err(EngineError::Guarded)?;
+        let changed = self
+            .engine
+            .stored_state()
+            .change_any(vec![(scope, change)], Some(caller.jti.clone()))
+            .await?;
         Ok(changed.first().map_or(0, |changed| changed.revision))
     }
 }

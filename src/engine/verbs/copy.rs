@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, run::values::child_id,
-        shared::message::ControlAsk, turn::waiting,
+        Caller, EngineError, IdempotencyKey, run::values::child_id, shared::message::ControlAsk,
+        turn::waiting, verbs::engine::HistoryVerbs,
     },
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
@@ -35,9 +35,9 @@ pub(crate) struct Copy {
     pub(crate) key: Option<IdempotencyKey>,
 }
 
-impl Engine {
+impl HistoryVerbs<'_> {
     /// Stores a copied history as a new run, and takes it up unless it is paused or has ended.
-    pub(crate) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
+    pub(crate) async fn put_copy(self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
         let Copy { id, mut entries, mut writes, key } = copy;
         if entries.len() > MOST_ENTRIES {
             return Err(EngineError::Conflict {
@@ -48,7 +48,7 @@ impl Engine {
                 ),
             });
         }
-        let shared = self.shared();
+        let shared = self.engine.shared();
         for (seq, entry) in (1..).zip(&mut entries) {
             entry.seq = seq;
         }
@@ -87,14 +87,14 @@ impl Engine {
             shared.accounts.ended(id.num());
         }
         if goes_on {
-            self.ask::<()>(id.num(), ControlAsk::TakeUp).await?;
+            self.engine.ask::<()>(id.num(), ControlAsk::TakeUp).await?;
         }
         Ok(())
     }
 
     /// A child run reports to the original run; an open call of a copy starts a child run of its
     /// own.
-    fn call_anew(&self, entries: &mut [Entry], chain: &Chain, now_ms: u64) {
+    fn call_anew(self, entries: &mut [Entry], chain: &Chain, now_ms: u64) {
         let is_open = |step: &Scheduled| {
             step.kind == StepKind::Child
                 && child_id(step.call_id.as_deref()).is_some()
@@ -104,14 +104,14 @@ impl Engine {
             if let Fact::StepScheduled(step) = &mut entry.fact
                 && is_open(step)
             {
-                let child = RunId::new(self.shared().store.next_run(), now_ms);
+                let child = RunId::new(self.engine.shared().store.next_run(), now_ms);
                 step.call_id = Some(child.to_string());
             }
         }
     }
 
     async fn submit(
-        &self,
+        self,
         checks: Vec<Check>,
         run: RunWrite,
         writes: Vec<Write>,
@@ -124,8 +124,8 @@ impl Engine {
             // The caller may be gone; the copy remains.
             ack: Box::new(move |result| drop(ack.send(result))),
         };
-        self.shared().store.room().await;
-        self.shared().store.submit(batch);
+        self.engine.shared().store.room().await;
+        self.engine.shared().store.submit(batch);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

@@ -103,7 +103,7 @@ impl Unstarted {
 pub enum Recovery {
     /// They continue by themselves.
     All,
-    /// They wait for [`Engine::take_up_with_care`].
+    /// They wait for [`take_up_with_care`](crate::engine::SafeModeVerbs::take_up_with_care).
     Careful,
     /// They wait until a request concerns one of them.
     Asked,
@@ -236,7 +236,7 @@ impl Engine {
             threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
-        engine.keep_sessions();
+        engine.sessions().keep_sessions();
         Ok((engine, unstarted))
     }
 

@@ -12,10 +12,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, Program,
+    Caller, EngineError, IdempotencyKey, Made, Program,
     shared::programs::{Programs, accept_input},
     turn::passage::Passage,
     verbs::copy::{Copy, linked},
+    verbs::engine::HistoryVerbs,
 };
 use crate::{
     flow::StateOp,
@@ -36,7 +37,7 @@ pub struct Fork {
     pub program: Option<Program>,
 }
 
-impl Engine {
+impl HistoryVerbs<'_> {
     /// Copies a run's history up to a step into a new run, which continues from there. Nothing is
     /// compensated; the original is not affected. A copy whose source or input requests other steps
     /// than the history has is paused and reports the difference.
@@ -45,7 +46,7 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such run or step, the source has errors,
     /// or the input does not match its schema.
     pub async fn fork(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
         fork: Fork,
@@ -53,28 +54,29 @@ impl Engine {
     ) -> Result<Made, EngineError> {
         caller.may(Verb::RunFork, run)?;
         if let Some(key) = &key
-            && let Some(made) = self.repeated(caller, key).await?
+            && let Some(made) = self.engine.repeated(caller, key).await?
         {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
-            return self.seen(caller, made.parse().map_err(|_| id())?).await;
+            return self.engine.seen(caller, made.parse().map_err(|_| id())?).await;
         }
         if matches!(fork.program, Some(Program::Bundle(_))) {
             caller.grant.check(Verb::RunSource, &[])?;
         }
-        self.check_room()?;
-        let header = self.header(run).await?;
+        self.engine.check_room()?;
+        let header = self.engine.header(run).await?;
         let changes = fork.program.is_some() || fork.input_patch.is_some();
         let program = match &fork.program {
-            Some(program) => self.program_of(program).await?,
-            None => self.program_by(header.hash).await?,
+            Some(program) => self.engine.program_of(program).await?,
+            None => self.engine.blueprints().program_by(header.hash).await?,
         };
         let name = program.blueprint().name();
         if !matches!(fork.program, Some(Program::Bundle(_))) {
-            self.reach(caller, Verb::RunFork, &program).await?;
+            self.engine.blueprints().reach(caller, Verb::RunFork, &program).await?;
         }
 
         let (num, scope) = (run.num(), format!("run:{run}"));
         let (entries, state, files) = self
+            .engine
             .read(move |store| {
                 let state = State::of(store.state(&scope)?, store.links(&scope)?);
                 Ok((store.entries(num, 0)?, state, store.artifacts(num)?))
@@ -89,7 +91,7 @@ impl Engine {
                 fork.from_step
             )),
         })?;
-        let shared = self.shared();
+        let shared = self.engine.shared();
         if let Some(Fact::RunStarted(started)) = kept.first_mut().map(|first| &mut first.fact) {
             if changes {
                 let mut input = started.input.to_value();
@@ -110,7 +112,7 @@ impl Engine {
         let passage = Passage {
             stacks: shared.stacks.of(&program),
             run: Some(id),
-            ..self.passage(&caller.subject)
+            ..self.engine.stored_state().passage(&caller.subject)
         };
         let scope = format!("run:{id}");
         let state = state_at(&entries, &kept, state, &|op| passage.pass(&scope, op));
@@ -129,7 +131,7 @@ impl Engine {
             writes.push(Programs::write_of(&program, None, now_ms));
         }
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
-        self.seen(caller, id).await
+        self.engine.seen(caller, id).await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Caller, Engine, EngineError},
+    engine::{Caller, EngineError, verbs::engine::TokenVerbs},
     fault,
     protocol::SessionId,
     session::LinkEnd,
@@ -36,7 +36,7 @@ pub struct Rotated {
     pub until_ms: u64,
 }
 
-impl Engine {
+impl TokenVerbs<'_> {
     /// Rotates the keys. When this returns they are durable, and the file of the admin token has
     /// one that the new key signed.
     ///
@@ -44,7 +44,7 @@ impl Engine {
     /// Fails when the caller lacks permission, the grace period is too long, or the keys cannot be
     /// written.
     pub async fn rotate_keys(
-        &self,
+        self,
         caller: &Caller,
         ask: RotateKeys,
     ) -> Result<Rotated, EngineError> {
@@ -56,19 +56,22 @@ impl Engine {
                 LONGEST_GRACE_MS / 86_400_000
             )));
         }
-        let (engine, caller) = (self.clone(), caller.clone());
+        let (engine, caller) = (self.engine.clone(), caller.clone());
         // The rotation must complete even if the caller is gone.
-        let changing =
-            self.shared().tasks.spawn(async move { engine.change_keys(&caller, ask).await });
+        let changing = self
+            .engine
+            .shared()
+            .tasks
+            .spawn(async move { engine.tokens().change_keys(&caller, ask).await });
         changing.await.map_err(|_| EngineError::Stopping)?
     }
 
-    async fn change_keys(&self, caller: &Caller, ask: RotateKeys) -> Result<Rotated, EngineError> {
-        let auth = &self.inner.auth;
+    async fn change_keys(self, caller: &Caller, ask: RotateKeys) -> Result<Rotated, EngineError> {
+        let auth = &self.engine.inner.auth;
         let files = auth.files.lock().await;
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         let (now_s, grace_s) = (now_ms / 1_000, ask.grace_ms.div_ceil(1_000));
-        let before = &self.shared().handles;
+        let before = &self.engine.shared().handles;
         let mut keys = auth.keys(KeyRing::clone);
         let mut handles = before.clone();
         if ask.signing {
@@ -79,7 +82,7 @@ impl Engine {
         }
         // Fails before any change if the caller's token was revoked in the meantime.
         let owner = self.owner_claims(Some(caller), now_ms).await?;
-        let own = self.read({
+        let own = self.engine.read({
             let jti = caller.jti.clone();
             move |store| store.token(&jti)
         });
@@ -96,8 +99,11 @@ impl Engine {
         }
         if ask.signing && ask.grace_ms == 0 {
             // Whoever has the leaked key may have opened any of them.
-            for looks in self.shared().sessions.all() {
-                self.end_session(&SessionId::from(looks.row.id.as_str()), LinkEnd::Revoked).await?;
+            for looks in self.engine.shared().sessions.all() {
+                self.engine
+                    .sessions()
+                    .end_session(&SessionId::from(looks.row.id.as_str()), LinkEnd::Revoked)
+                    .await?;
             }
         }
         tracing::warn!(
@@ -115,10 +121,10 @@ impl Engine {
     }
 
     async fn kept(
-        &self,
+        self,
         keep: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<(), EngineError> {
-        let kept = self.shared().tasks.spawn_blocking(keep).await;
+        let kept = self.engine.shared().tasks.spawn_blocking(keep).await;
         kept.map_err(|_| EngineError::Stopping)?.map_err(EngineError::Keys)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::{Caller, Engine, EngineError, Page};
+use crate::engine::{Caller, EngineError, Page, verbs::engine::UpkeepVerbs};
 use crate::{protocol::Json, token::Verb};
 
 /// The maximum number of lines of the audit log in one page.
@@ -42,26 +42,26 @@ pub struct AuditView {
     pub hash: String,
 }
 
-impl Engine {
+impl UpkeepVerbs<'_> {
     /// Returns the layers of runs, boundary by boundary, from the outermost to the innermost; with
     /// a blueprint (`name[@hash]`) those of its runs.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or the blueprint is unknown.
     pub async fn layers(
-        &self,
+        self,
         caller: &Caller,
         blueprint: Option<String>,
     ) -> Result<Vec<LayerView>, EngineError> {
         caller.grant.check(Verb::HostRead, &[])?;
-        let inner = Arc::clone(&self.inner);
+        let inner = Arc::clone(&self.engine.inner);
         let list = move || {
             let shared = &inner.shared;
             let program =
                 blueprint.map(|reference| shared.programs.resolve(&reference, None)).transpose()?;
             Ok(shared.stacks.list(program.as_deref()))
         };
-        let listed = self.shared().tasks.spawn_blocking(list).await;
+        let listed = self.engine.shared().tasks.spawn_blocking(list).await;
         let listed = listed.map_err(|_| EngineError::Stopping)?;
         let view = |it: crate::middleware::Listed| LayerView {
             boundary: it.boundary.as_str().to_owned(),
@@ -78,14 +78,14 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or the store cannot be read.
     pub async fn audit(
-        &self,
+        self,
         caller: &Caller,
         after: u64,
         limit: usize,
     ) -> Result<Page<AuditView>, EngineError> {
         caller.grant.check(Verb::AuditRead, &[])?;
         let limit = limit.clamp(1, LINES);
-        let mut rows = self.read(move |store| store.audit(after, limit + 1)).await?;
+        let mut rows = self.engine.read(move |store| store.audit(after, limit + 1)).await?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let next_cursor = rows.last().filter(|_| more).map(|row| row.seq.to_string());

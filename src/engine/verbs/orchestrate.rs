@@ -16,7 +16,7 @@ use crate::{
     engine::{
         Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
         run::values::task_input,
-        verbs::{begin::Permit, last_step::LastStep},
+        verbs::{begin::Permit, engine::DispatchVerbs, last_step::LastStep},
     },
     journal::Usage,
     protocol::{
@@ -94,6 +94,19 @@ impl From<Json> for DispatchInput {
 }
 
 impl Engine {
+    /// Returns an orchestrator that acts as `caller`.
+    pub fn orchestrator(&self, caller: Caller) -> Orchestration {
+        Orchestration { engine: self.clone(), caller }
+    }
+
+    /// Returns an operator of this host as an operator of the protocol: each of its executions is
+    /// a dispatch of `caller`.
+    pub fn operator(&self, caller: Caller, operator: impl Into<OperatorId>) -> HostOperator {
+        HostOperator { orchestration: self.orchestrator(caller), operator: operator.into() }
+    }
+}
+
+impl DispatchVerbs<'_> {
     /// Executes a single task by one operator; returns once it ended or `patience` is over, in
     /// which case the run continues.
     ///
@@ -103,7 +116,7 @@ impl Engine {
     /// # Cancel safety
     /// May be dropped at any time; a run that was started continues.
     pub async fn dispatch(
-        &self,
+        self,
         caller: &Caller,
         operator: &str,
         input: impl Into<DispatchInput>,
@@ -129,16 +142,16 @@ impl Engine {
     }
 
     async fn dispatched(
-        &self,
+        self,
         caller: &Caller,
         operator: &str,
         input: DispatchInput,
         timeout: Option<DurationMs>,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
-        let operator = self.shared().registry.name_of(operator);
+        let operator = self.engine.shared().registry.name_of(operator);
         caller.grant.check(Verb::Dispatch, &[Need::Operator(operator)])?;
-        if self.shared().registry.get(operator).is_none() {
+        if self.engine.shared().registry.get(operator).is_none() {
             return Err(EngineError::NotFound { what: "operator", id: operator.to_owned() });
         }
         let bundle = Bundle::from_source("dispatch.lua", SOURCE)
@@ -179,14 +192,14 @@ impl Engine {
 
     /// As [`Engine::start_and_wait`], for a start that another verb of the caller permits.
     pub(crate) async fn start_permitted(
-        &self,
+        self,
         caller: &Caller,
         start: StartRun,
         until: WaitFor,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
-        let begun = self.begin_waiting(caller, start, None, until, Permit::Given).await?;
-        self.await_begun(begun, until, patience).await
+        let begun = self.engine.begin_waiting(caller, start, None, until, Permit::Given).await?;
+        self.engine.await_begun(begun, until, patience).await
     }
 
     /// The answer of the operator of a dispatch, in the shape of the protocol, once its run has
@@ -195,12 +208,12 @@ impl Engine {
     /// # Errors
     /// Fails when the caller may not, or there is no such run.
     pub async fn operator_output(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
     ) -> Result<Option<OperatorOutput>, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        let view = self.wait_for(run, WaitFor::Ended, Duration::ZERO).await?;
+        let view = self.engine.wait_for(run, WaitFor::Ended, Duration::ZERO).await?;
         if !view.status.is_ended() {
             return Ok(None);
         }
@@ -208,23 +221,12 @@ impl Engine {
     }
 
     /// Returns what the history has of a run's last step.
-    async fn last_step(&self, run: RunId) -> Result<LastStep, EngineError> {
-        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
+    async fn last_step(self, run: RunId) -> Result<LastStep, EngineError> {
+        let entries = self.engine.read(move |store| store.entries(run.num(), 0)).await?;
         Ok(LastStep::of(entries))
     }
 
-    /// Returns an operator of this host as an operator of the protocol: each of its executions is
-    /// a dispatch of `caller`.
-    pub fn operator(&self, caller: Caller, operator: impl Into<OperatorId>) -> HostOperator {
-        HostOperator { orchestration: self.orchestrator(caller), operator: operator.into() }
-    }
-
-    /// Returns an orchestrator that acts as `caller`.
-    pub fn orchestrator(&self, caller: Caller) -> Orchestration {
-        Orchestration { engine: self.clone(), caller }
-    }
-
-    fn owner(&self) -> Caller {
+    fn owner(self) -> Caller {
         Caller {
             subject: "host".into(),
             grant: Grant::everything(),
@@ -252,10 +254,11 @@ impl Orchestration {
         let patience = pin!(tokio::time::sleep(FOREVER));
         let view = self
             .engine
+            .dispatches()
             .dispatched(&self.caller, operator.as_str(), asked, None, patience)
             .await
             .map_err(|error| not_dispatched(operator, error))?;
-        let last = self.engine.last_step(view.id).await;
+        let last = self.engine.dispatches().last_step(view.id).await;
         let last = last.map_err(|error| OrchError::Other(error.into()))?;
         // An operator that fell short has answered all the same.
         if view.status.is_ended()
@@ -369,21 +372,21 @@ impl Orchestrator for Engine {
         operator: &OperatorId,
         input: OperatorInput,
     ) -> Result<OperatorOutput, OrchError> {
-        self.orchestrator(self.owner()).one(operator, input).await
+        self.orchestrator(self.dispatches().owner()).one(operator, input).await
     }
 
     async fn dispatch_many(
         &self,
         tasks: Vec<(OperatorId, OperatorInput)>,
     ) -> Vec<Result<OperatorOutput, OrchError>> {
-        self.orchestrator(self.owner()).dispatch_many(tasks).await
+        self.orchestrator(self.dispatches().owner()).dispatch_many(tasks).await
     }
 
     async fn signal(&self, target: &WorkflowId, signal: SignalPayload) -> Result<(), OrchError> {
-        Orchestrator::signal(&self.orchestrator(self.owner()), target, signal).await
+        Orchestrator::signal(&self.orchestrator(self.dispatches().owner()), target, signal).await
     }
 
     async fn query(&self, target: &WorkflowId, query: QueryPayload) -> Result<Value, OrchError> {
-        Orchestrator::query(&self.orchestrator(self.owner()), target, query).await
+        Orchestrator::query(&self.orchestrator(self.dispatches().owner()), target, query).await
     }
 }

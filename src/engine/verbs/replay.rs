@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Divergence, Engine, EngineError, Program,
+    Caller, Divergence, EngineError, Program,
     turn::retell::{ReplayStop, Retold, retell},
+    verbs::engine::HistoryVerbs,
 };
 use crate::{
     flow::{Command, NextAction, RunLimits},
@@ -31,42 +32,46 @@ pub struct ReplayView {
     pub divergence: Option<Divergence>,
 }
 
-impl Engine {
+impl HistoryVerbs<'_> {
     /// Replays the histories of a run, against its own source or another one, which is not stored.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, there is no such run, or the other source has
     /// errors.
     pub async fn replay(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
         against: Option<Program>,
     ) -> Result<ReplayView, EngineError> {
         caller.may(Verb::RunReplay, run)?;
-        let header = self.header(run).await?;
+        let header = self.engine.header(run).await?;
         let program = match against {
-            None => self.program_by(header.hash).await?,
+            None => self.engine.blueprints().program_by(header.hash).await?,
             Some(Program::Named(name)) => {
-                let program = self.program_to_read(&Program::Named(name)).await?;
-                self.reach(caller, Verb::RunReplay, &program).await?;
+                let program = self.engine.program_to_read(&Program::Named(name)).await?;
+                self.engine.blueprints().reach(caller, Verb::RunReplay, &program).await?;
                 program
             }
             // Nothing is stored and nothing is executed: permission to replay the run is enough to
             // try a source.
-            Some(Program::Bundle(bundle)) => self.compiled(bundle).await?.0,
+            Some(Program::Bundle(bundle)) => self.engine.blueprints().compiled(bundle).await?.0,
         };
-        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
-        let entries = self.read(move |store| store.all_entries(run.num(), 0)).await?;
+        let _turn = self.engine.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let entries = self.engine.read(move |store| store.all_entries(run.num(), 0)).await?;
         let past = Past {
             run,
             blueprint: program.blueprint().version(),
             program,
-            limits: self.shared().settings.limits.clone(),
+            limits: self.engine.shared().settings.limits.clone(),
         };
-        let (lua, watchdog) = (self.shared().programs.limits(), Arc::clone(&self.inner.watchdog));
-        let replay =
-            self.shared().tasks.spawn_blocking(move || past.replay(&entries, lua, &watchdog));
+        let (lua, watchdog) =
+            (self.engine.shared().programs.limits(), Arc::clone(&self.engine.inner.watchdog));
+        let replay = self
+            .engine
+            .shared()
+            .tasks
+            .spawn_blocking(move || past.replay(&entries, lua, &watchdog));
         replay.await.map_err(|_| EngineError::Stopping)
     }
 }

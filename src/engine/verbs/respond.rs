@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::engine::{
-    Caller, Checked, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun,
-    WaitFor,
+    Caller, Checked, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
     shared::programs,
     verbs::begin::{FOREVER, Watch},
+    verbs::engine::ResponseVerbs,
 };
 use crate::{
     blueprint::Schema,
@@ -30,22 +30,22 @@ pub struct ModelView {
     pub created_ms: u64,
 }
 
-impl Engine {
+impl ResponseVerbs<'_> {
     /// Returns every model within the caller's scopes: every named blueprint, and its agents whose
     /// operator is a model.
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn models(&self, caller: &Caller) -> Result<Vec<ModelView>, EngineError> {
+    pub async fn models(self, caller: &Caller) -> Result<Vec<ModelView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[])?;
-        let names = self.read(|store| store.blueprint_names()).await?;
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         let mut models = Vec::new();
         for (name, hash, created_ms) in names {
             if !caller.grant.scopes.cover(&Need::Blueprint(&name)) {
                 continue;
             }
             // A version of an older release may not compile any more; then it is not a model.
-            let Ok(program) = self.program_by(hash).await else { continue };
+            let Ok(program) = self.engine.blueprints().program_by(hash).await else { continue };
             let agents = program.blueprint().definition().agents.iter();
             let speaks = agents.filter(|(_, agent)| self.is_model(&agent.operator));
             let speaks: Vec<String> = speaks.map(|(agent, _)| format!("{name}/{agent}")).collect();
@@ -59,25 +59,22 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such model.
-    pub async fn model(&self, caller: &Caller, id: &str) -> Result<ModelView, EngineError> {
+    pub async fn model(self, caller: &Caller, id: &str) -> Result<ModelView, EngineError> {
         let (name, _) = parts(id);
         let bare = name.split('@').next().unwrap_or(name).to_owned();
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(&bare)])?;
         let (program, _) = self.answering(id).await?;
-        self.reach(caller, Verb::BlueprintRead, &program).await?;
-        let names = self.read(|store| store.blueprint_names()).await?;
+        self.engine.blueprints().reach(caller, Verb::BlueprintRead, &program).await?;
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         let set = names.into_iter().find(|(name, ..)| *name == bare);
         Ok(ModelView { id: id.to_owned(), created_ms: set.map_or(0, |(_, _, at_ms)| at_ms) })
     }
 
     /// Returns the program of a model, and its agent if the name has one.
-    async fn answering(
-        &self,
-        id: &str,
-    ) -> Result<(Arc<lua::Program>, Option<String>), EngineError> {
+    async fn answering(self, id: &str) -> Result<(Arc<lua::Program>, Option<String>), EngineError> {
         let unknown = || EngineError::NotFound { what: "model", id: id.to_owned() };
         let (name, agent) = parts(id);
-        let program = match self.program_of(&Program::Named(name.to_owned())).await {
+        let program = match self.engine.program_of(&Program::Named(name.to_owned())).await {
             Err(
                 EngineError::NotFound { .. }
                 | EngineError::Conflict { code: Code::BlueprintArchived, .. },
@@ -94,20 +91,16 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such model.
-    pub async fn is_agent_with_model(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<bool, EngineError> {
+    pub async fn is_agent_with_model(self, caller: &Caller, id: &str) -> Result<bool, EngineError> {
         let (program, agent) = self.answering(id).await?;
         let blueprint = program.blueprint();
-        self.reach(caller, Verb::RunStart, &program).await?;
+        self.engine.blueprints().reach(caller, Verb::RunStart, &program).await?;
         let agent = agent.and_then(|name| blueprint.agent(&name).cloned());
         Ok(agent.is_some_and(|agent| self.is_model(agent.operator())))
     }
 
-    fn is_model(&self, operator: &str) -> bool {
-        crate::blueprint::Operators::is_model(&self.shared().registry, operator)
+    fn is_model(self, operator: &str) -> bool {
+        crate::blueprint::Operators::is_model(&self.engine.shared().registry, operator)
     }
 
     /// Starts the run that answers a request; it is durable when this returns, and its events are
@@ -117,22 +110,22 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such model, or the conversation does not
     /// fit the input of the blueprint or agent.
     pub async fn respond(
-        &self,
+        self,
         caller: &Caller,
         create: Create,
         conversation: Conversation,
         key: Option<IdempotencyKey>,
     ) -> Result<Responding, EngineError> {
         if let Some(key) = &key
-            && let Some(run) = self.repeated(caller, key).await?
+            && let Some(run) = self.engine.repeated(caller, key).await?
         {
             let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
             return Ok(Responding { repeated: true, ..self.responding(caller, run).await? });
         }
-        self.check_room()?;
+        self.engine.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
         let blueprint = program.blueprint();
-        self.reach(caller, Verb::RunStart, &program).await?;
+        self.engine.blueprints().reach(caller, Verb::RunStart, &program).await?;
         let text = last_text(&conversation.items);
         let definition = blueprint.definition();
         let input = match &agent {
@@ -166,9 +159,9 @@ impl Engine {
         };
         // Subscribed before the first delta, so that none is missed.
         let (subscriber, events_of) =
-            Events::from_the_first(Arc::clone(&self.inner.shared), &caller.jti);
+            Events::from_the_first(Arc::clone(&self.engine.inner.shared), &caller.jti);
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
-        let started = self.begin_accepted(caller, start, program, key, watch).await?.0;
+        let started = self.engine.begin_accepted(caller, start, program, key, watch).await?.0;
         if started.repeated {
             return Ok(Responding {
                 repeated: true,
@@ -182,15 +175,15 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, there is no such run, or the run is not a response.
-    pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
+    pub async fn response(self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.response_of(run, &caller.jti).await
     }
 
     /// The same for whoever may see it anyway.
-    pub(super) async fn response_of(&self, run: RunId, jti: &str) -> Result<Stream, EngineError> {
-        let seq = self.header(run).await?.seq;
-        let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, jti);
+    pub(super) async fn response_of(self, run: RunId, jti: &str) -> Result<Stream, EngineError> {
+        let seq = self.engine.header(run).await?.seq;
+        let mut events = Events::new(Arc::clone(&self.engine.inner.shared), run, 0, jti);
         let mut stream = None;
         let mut seen = 0;
         // Of a run that has not ended, no more than is stored.
@@ -204,9 +197,9 @@ impl Engine {
     }
 
     /// Deletes a run once it has ended and `answered` has completed, in whichever way.
-    pub async fn let_go_once(&self, run: RunId, answered: tokio::sync::oneshot::Receiver<()>) {
+    pub async fn let_go_once(self, run: RunId, answered: tokio::sync::oneshot::Receiver<()>) {
         loop {
-            match self.wait_for(run, WaitFor::Ended, FOREVER).await {
+            match self.engine.wait_for(run, WaitFor::Ended, FOREVER).await {
                 Ok(view) if view.status.is_ended() => break,
                 Ok(_) => {}
                 // The next start deletes it, if it still exists.
@@ -225,11 +218,17 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store fails.
-    pub async fn let_go_left(&self) -> Result<(), EngineError> {
-        let settled =
-            self.shared().clock.now_ms().saturating_sub(crate::engine::verbs::retention::GRACE_MS);
-        for num in self.read(|store| store.unstored()).await? {
-            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
+    pub async fn let_go_left(self) -> Result<(), EngineError> {
+        let settled = self
+            .engine
+            .shared()
+            .clock
+            .now_ms()
+            .saturating_sub(crate::engine::verbs::retention::GRACE_MS);
+        for num in self.engine.read(|store| store.unstored()).await? {
+            let Some(header) = self.engine.read(move |store| store.header(num)).await? else {
+                continue;
+            };
             if header.ended_ms.is_some_and(|ended| ended <= settled) {
                 self.let_go_unstored(RunId::new(num, header.created_ms)).await?;
             }
@@ -241,33 +240,38 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store fails.
-    pub async fn take_up_unstored(&self) -> Result<(), EngineError> {
-        for num in self.read(|store| store.unstored()).await? {
-            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
-            let (engine, run) = (self.clone(), RunId::new(num, header.created_ms));
+    pub async fn take_up_unstored(self) -> Result<(), EngineError> {
+        for num in self.engine.read(|store| store.unstored()).await? {
+            let Some(header) = self.engine.read(move |store| store.header(num)).await? else {
+                continue;
+            };
+            let (engine, run) = (self.engine.clone(), RunId::new(num, header.created_ms));
             // The client was connected to the previous host process.
             let (_, nobody) = tokio::sync::oneshot::channel();
-            self.shared().tasks.spawn(async move { engine.let_go_once(run, nobody).await });
+            self.engine
+                .shared()
+                .tasks
+                .spawn(async move { engine.responses().let_go_once(run, nobody).await });
         }
         Ok(())
     }
 
-    async fn let_go_unstored(&self, run: RunId) -> Result<(), EngineError> {
+    async fn let_go_unstored(self, run: RunId) -> Result<(), EngineError> {
         let num = run.num();
-        let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
+        let found = self.engine.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
         if found.first().is_none_or(|found| found.num != num) {
             // Something open still needs it; it is checked again later.
             return Ok(());
         }
-        self.delete_runs(Vec::new(), vec![run]).await
+        self.engine.upkeep().delete_runs(Vec::new(), vec![run]).await
     }
 
     /// Returns a live response: its events so far, and those that follow.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, there is no such run, or it is not a response.
-    pub async fn responding(&self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
-        begun(run, self.events(caller, run, 0).await?).await
+    pub async fn responding(self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
+        begun(run, self.engine.events(caller, run, 0).await?).await
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    engine::{Caller, Engine, EngineError, settings::Retention},
+    engine::{Caller, EngineError, settings::Retention, verbs::engine::UpkeepVerbs},
     protocol::RunId,
     store::{ChargeRow, Check, Retired, Store, StoreError, Write},
     token::Verb,
@@ -169,23 +169,23 @@ impl Pass {
     }
 }
 
-impl Engine {
+impl UpkeepVerbs<'_> {
     /// Deletes runs according to the policy and returns free space; with `dry`, only reports them.
     ///
     /// One call does a bounded part of the work; `more` says whether another call is needed.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or the store cannot be read or written.
-    pub async fn gc(&self, caller: &Caller, dry: bool) -> Result<GcView, EngineError> {
+    pub async fn gc(self, caller: &Caller, dry: bool) -> Result<GcView, EngineError> {
         caller.grant.check(Verb::HostGc, &[])?;
-        let ended = self.read(|store| store.ended_runs()).await?;
+        let ended = self.engine.read(|store| store.ended_runs()).await?;
         let most = if dry { u64::MAX } else { REQUEST };
         let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
         view.more = pass.more;
         if !dry && !view.more {
             self.tidy(0).await?;
         }
-        let space = self.read(|store| store.upkeep().space()).await?;
+        let space = self.engine.read(|store| store.upkeep().space()).await?;
         (view.used_bytes, view.free_bytes) = (space.used, space.free);
         Ok(view)
     }
@@ -195,20 +195,20 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store cannot be read or written.
-    pub async fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool, EngineError> {
-        let policy = self.shared().settings.retention;
-        let now_ms = self.shared().clock.now_ms();
+    pub async fn sweep(self, sweeper: &mut Sweeper) -> Result<bool, EngineError> {
+        let policy = self.engine.shared().settings.retention;
+        let now_ms = self.engine.shared().clock.now_ms();
         if now_ms >= sweeper.anew_ms {
             (sweeper.from, sweeper.anew_ms) = (0, now_ms + ANEW_MS);
         }
-        let space = self.read(|store| store.upkeep().space()).await?;
+        let space = self.engine.read(|store| store.upkeep().space()).await?;
         // Counting reads every run: it is only done when there may be too many.
-        let last_run = self.shared().store.last_run();
+        let last_run = self.engine.shared().store.last_run();
         let at_most = sweeper.counted.map(|(ended, last)| ended + (last_run - last));
         let ended = match at_most {
             Some(at_most) if policy.runs == 0 || at_most <= policy.runs => at_most,
             Some(_) | None => {
-                let ended = self.read(|store| store.ended_runs()).await?;
+                let ended = self.engine.read(|store| store.ended_runs()).await?;
                 sweeper.counted = Some((ended, last_run));
                 ended
             }
@@ -223,15 +223,15 @@ impl Engine {
     }
 
     async fn pass(
-        &self,
+        self,
         after: u64,
         most: u64,
         grace_ms: u64,
         ended: u64,
         dry: bool,
     ) -> Result<(Pass, GcView), EngineError> {
-        let policy = self.shared().settings.retention;
-        let now_ms = self.shared().clock.now_ms();
+        let policy = self.engine.shared().settings.retention;
+        let now_ms = self.engine.shared().clock.now_ms();
         let mut pass = Pass {
             policy,
             cutoff: if policy.age_ms == 0 { 0 } else { now_ms.saturating_sub(policy.age_ms) },
@@ -241,7 +241,7 @@ impl Engine {
             after,
             kept: None,
             ended,
-            used: self.read(|store| store.upkeep().space()).await?.used,
+            used: self.engine.read(|store| store.upkeep().space()).await?.used,
             over: false,
             more: false,
         };
@@ -249,6 +249,7 @@ impl Engine {
         while !pass.over {
             let gone;
             (pass, gone) = self
+                .engine
                 .read(move |store| {
                     let gone = pass.choose(store)?;
                     Ok((pass, gone))
@@ -256,7 +257,7 @@ impl Engine {
                 .await?;
             self.let_go(&mut view, gone, dry).await?;
             if !pass.dry {
-                pass.used = self.read(|store| store.upkeep().space()).await?.used;
+                pass.used = self.engine.read(|store| store.upkeep().space()).await?.used;
             }
         }
         Ok((pass, view))
@@ -264,7 +265,7 @@ impl Engine {
 
     /// Deletes runs in one commit, with their files; only counts them if `dry`.
     async fn let_go(
-        &self,
+        self,
         view: &mut GcView,
         gone: Vec<Gone>,
         dry: bool,
@@ -291,55 +292,58 @@ impl Engine {
     }
 
     /// Clears what deletions left, and reclaims space until `room` is left.
-    async fn tidy(&self, room: u64) -> Result<(), EngineError> {
+    async fn tidy(self, room: u64) -> Result<(), EngineError> {
         while self.tidy_step(room).await? {}
         Ok(())
     }
 
     /// Does one step; returns true if there is more to clear or to reclaim.
-    async fn tidy_step(&self, room: u64) -> Result<bool, EngineError> {
-        let now_ms = self.shared().clock.now_ms();
-        let expired = self.read(move |store| store.has_expired_state(now_ms)).await?;
+    async fn tidy_step(self, room: u64) -> Result<bool, EngineError> {
+        let now_ms = self.engine.shared().clock.now_ms();
+        let expired = self.engine.read(move |store| store.has_expired_state(now_ms)).await?;
         if expired {
-            self.write(Vec::new(), vec![Write::ExpireState { now_ms, rows: EXPIRED }]).await?;
+            self.engine
+                .write(Vec::new(), vec![Write::ExpireState { now_ms, rows: EXPIRED }])
+                .await?;
         }
-        let before = self.read(|store| store.upkeep().space()).await?;
+        let before = self.engine.read(|store| store.upkeep().space()).await?;
         if !before.debris && before.free <= room {
             return Ok(expired);
         }
-        self.write(Vec::new(), vec![TIDY]).await?;
-        let after = self.read(|store| store.upkeep().space()).await?;
+        self.engine.write(Vec::new(), vec![TIDY]).await?;
+        let after = self.engine.read(|store| store.upkeep().space()).await?;
         // A file of an older format reclaims nothing.
         Ok(expired || after.debris || (after.free > room && after.free < before.free))
     }
 
     /// Deletes runs in one commit, with their files; their storage no longer counts against quotas.
     pub(crate) async fn delete_runs(
-        &self,
+        self,
         checks: Vec<Check>,
         runs: Vec<RunId>,
     ) -> Result<(), EngineError> {
         let nums: Vec<u64> = runs.iter().map(|run| run.num()).collect();
         let writes = nums.iter().map(|run| Write::DeleteRun { run: *run }).collect();
-        let charges: Vec<ChargeRow> = match self.shared().accounts.are_kept() {
+        let charges: Vec<ChargeRow> = match self.engine.shared().accounts.are_kept() {
             false => Vec::new(),
             true => {
-                self.read(move |store| {
-                    nums.iter().filter_map(|run| store.charge(*run).transpose()).collect()
-                })
-                .await?
+                self.engine
+                    .read(move |store| {
+                        nums.iter().filter_map(|run| store.charge(*run).transpose()).collect()
+                    })
+                    .await?
             }
         };
-        self.write(checks, writes).await?;
-        self.shared().accounts.freed(&charges);
+        self.engine.write(checks, writes).await?;
+        self.engine.shared().accounts.freed(&charges);
         self.forget_files(runs).await;
         Ok(())
     }
 
     /// Removes the working directories that the host created for runs.
-    async fn forget_files(&self, runs: Vec<RunId>) {
-        let work = self.shared().settings.work.clone();
-        let remove = self.shared().tasks.spawn_blocking(move || {
+    async fn forget_files(self, runs: Vec<RunId>) {
+        let work = self.engine.shared().settings.work.clone();
+        let remove = self.engine.shared().tasks.spawn_blocking(move || {
             for run in runs {
                 let dir = work.join(run.to_string());
                 match std::fs::remove_dir_all(&dir) {

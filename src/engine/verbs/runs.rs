@@ -34,7 +34,7 @@ impl Engine {
         program: &Program,
     ) -> Result<Arc<lua::Program>, EngineError> {
         if let Program::Named(name) = program {
-            self.refuse_archived(name.split('@').next().unwrap_or(name))?;
+            self.blueprints().refuse_archived(name.split('@').next().unwrap_or(name))?;
         }
         self.program_to_read(program).await
     }
@@ -56,7 +56,7 @@ impl Engine {
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
-            Program::Bundle(bundle) => Ok(self.compiled(bundle.clone()).await?.0),
+            Program::Bundle(bundle) => Ok(self.blueprints().compiled(bundle.clone()).await?.0),
         }
     }
 
@@ -433,7 +433,7 @@ impl Engine {
             });
         }
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.delete_runs(vec![live], vec![run]).await
+        self.upkeep().delete_runs(vec![live], vec![run]).await
     }
 
     /// Returns the runs that have not ended, at most `limit`.

@@ -21,10 +21,11 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Engine, EngineError,
+        EngineError,
         run::reply::{Answer, Asked},
         settings::STORAGE_RETRY_MS,
         shared::message::{ControlAsk, Internal, Msg, RunMsg},
+        verbs::engine::SafeModeVerbs,
     },
     store::{StoreError, Write},
 };
@@ -117,7 +118,7 @@ impl Mark {
     }
 }
 
-impl Engine {
+impl SafeModeVerbs<'_> {
     /// Takes up every run that is due, a page at a time, and then lets the shards do so by
     /// themselves; `died` means that the previous host did not end in an orderly way. Returns the
     /// run that was quarantined, if there is one.
@@ -127,8 +128,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store cannot be read or written.
-    pub async fn take_up_with_care(&self, died: bool) -> Result<Option<u64>, EngineError> {
-        let found = self.read(|store| store.meta(MARK)).await?.unwrap_or_default();
+    pub async fn take_up_with_care(self, died: bool) -> Result<Option<u64>, EngineError> {
+        let found = self.engine.read(|store| store.meta(MARK)).await?.unwrap_or_default();
         let mut mark = Mark::read(&found);
         let condemned = mark.judge(died);
         self.mark(&mark).await?;
@@ -138,7 +139,7 @@ impl Engine {
         let suspects: HashSet<u64> =
             mark.suspects.iter().flat_map(|suspect| suspect.runs.iter().copied()).collect();
         let due = self.due_runs().await?;
-        let progress = &self.shared().taking_up;
+        let progress = &self.engine.shared().taking_up;
         progress.of.store(due.len(), Ordering::Relaxed);
         let others: Vec<u64> = due.iter().copied().filter(|run| !suspects.contains(run)).collect();
         for page in others.chunks(PAGE) {
@@ -165,51 +166,52 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub async fn take_up_the_rest(&self) -> Result<(), EngineError> {
-        for shard in &self.shared().shards {
+    pub async fn take_up_the_rest(self) -> Result<(), EngineError> {
+        for shard in &self.engine.shared().shards {
             // A shard that is gone has logged that.
             shard.send(Msg::Recover);
         }
-        for row in self.read(|store| store.outbox()).await? {
-            self.shared().tell(row.to, crate::engine::inbox::signals::carried(row));
+        for row in self.engine.read(|store| store.outbox()).await? {
+            self.engine.shared().tell(row.to, crate::engine::inbox::signals::carried(row));
         }
         Ok(())
     }
 
     /// Sets whether runs are being taken up.
-    pub fn set_taking_up(&self, goes_on: bool) {
-        self.shared().taking_up.set(goes_on.then_some("taking runs up"));
+    pub fn set_taking_up(self, goes_on: bool) {
+        self.engine.shared().taking_up.set(goes_on.then_some("taking runs up"));
     }
 
     /// Returns the progress of taking up runs, while it lasts.
-    pub fn taking_up(&self) -> Option<String> {
-        self.shared().taking_up.told()
+    pub fn taking_up(self) -> Option<String> {
+        self.engine.shared().taking_up.told()
     }
 
     /// Clears the suspects: the host has settled, or ends in an orderly way.
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub async fn forget_suspects(&self) -> Result<(), EngineError> {
-        match self.read(|store| store.meta(MARK)).await? {
+    pub async fn forget_suspects(self) -> Result<(), EngineError> {
+        match self.engine.read(|store| store.meta(MARK)).await? {
             Some(mark) if !mark.is_empty() => self.put_meta(MARK, "").await,
             Some(_) | None => Ok(()),
         }
     }
 
-    async fn due_runs(&self) -> Result<Vec<u64>, EngineError> {
-        let (shards, now_ms) = (self.shared().shards.len() as u64, self.shared().clock.now_ms());
+    async fn due_runs(self) -> Result<Vec<u64>, EngineError> {
+        let (shards, now_ms) =
+            (self.engine.shared().shards.len() as u64, self.engine.shared().clock.now_ms());
         let mut runs = Vec::new();
         for shard in 0..shards {
-            let parts = self.shared().parts_of(shard);
-            let due = self.read(move |store| store.due(&parts, now_ms, CAREFUL)).await?;
+            let parts = self.engine.shared().parts_of(shard);
+            let due = self.engine.read(move |store| store.due(&parts, now_ms, CAREFUL)).await?;
             runs.extend(due.into_iter().map(|(run, _)| run));
         }
         Ok(runs)
     }
 
     /// Marks some runs, takes them up, and waits until they are idle.
-    async fn take_up_page(&self, mark: &mut Mark, page: Vec<u64>) -> Result<(), EngineError> {
+    async fn take_up_page(self, mark: &mut Mark, page: Vec<u64>) -> Result<(), EngineError> {
         mark.page = page.clone();
         self.mark(mark).await?;
         let answers: Vec<_> = page.iter().map(|run| (*run, self.told_to_take_up(*run))).collect();
@@ -230,34 +232,34 @@ impl Engine {
             }
         }
         self.until_at_rest(&page, mark.patience()).await?;
-        self.shared().taking_up.taken.fetch_add(page.len(), Ordering::Relaxed);
+        self.engine.shared().taking_up.taken.fetch_add(page.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn told_to_take_up(&self, run: u64) -> oneshot::Receiver<Result<Answer, EngineError>> {
+    fn told_to_take_up(self, run: u64) -> oneshot::Receiver<Result<Answer, EngineError>> {
         let (reply, done) = oneshot::channel();
         let ask = ControlAsk::TakeUp;
-        self.shared().tell(run, RunMsg::Control(Asked { ask, reply }));
+        self.engine.shared().tell(run, RunMsg::Control(Asked { ask, reply }));
         done
     }
 
     /// Waits until none of some runs is busy in this process, or the time is over.
-    async fn until_at_rest(&self, page: &[u64], patience: Duration) -> Result<(), EngineError> {
+    async fn until_at_rest(self, page: &[u64], patience: Duration) -> Result<(), EngineError> {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let until = self.shared().clock.steady_ms() + patience;
+        let until = self.engine.shared().clock.steady_ms() + patience;
         let mut busy = page.to_vec();
         loop {
             let mut still = Vec::new();
             for run in busy {
                 let (reply, rests) = oneshot::channel();
-                self.shared().tell(run, Internal::IsAtRest(reply));
+                self.engine.shared().tell(run, Internal::IsAtRest(reply));
                 // A shard that is gone is not busy.
                 if !rests.await.unwrap_or(true) {
                     still.push(run);
                 }
             }
             busy = still;
-            if busy.is_empty() || self.shared().clock.steady_ms() >= until {
+            if busy.is_empty() || self.engine.shared().clock.steady_ms() >= until {
                 return Ok(());
             }
             self.rest(LOOK).await?;
@@ -265,17 +267,17 @@ impl Engine {
     }
 
     /// Waits, unless the host stops in the meantime.
-    async fn rest(&self, time: Duration) -> Result<(), EngineError> {
+    async fn rest(self, time: Duration) -> Result<(), EngineError> {
         tokio::select! {
-            () = self.shared().tasks.stopping().cancelled() => Err(EngineError::Stopping),
+            () = self.engine.shared().tasks.stopping().cancelled() => Err(EngineError::Stopping),
             () = tokio::time::sleep(time) => Ok(()),
         }
     }
 
-    async fn quarantine(&self, run: u64) -> Result<(), EngineError> {
+    async fn quarantine(self, run: u64) -> Result<(), EngineError> {
         loop {
             let reason = format!("the host died {DEATHS} times while it took this run up");
-            match self.ask(run, ControlAsk::Quarantine { reason }).await {
+            match self.engine.ask(run, ControlAsk::Quarantine { reason }).await {
                 Ok(()) | Err(EngineError::NotFound { .. }) => return Ok(()),
                 Err(EngineError::Store(error)) if waits(&error) => {}
                 Err(error) => return Err(error),
@@ -285,7 +287,7 @@ impl Engine {
     }
 
     /// Writes the mark, as soon as there is space for it.
-    async fn mark(&self, mark: &Mark) -> Result<(), EngineError> {
+    async fn mark(self, mark: &Mark) -> Result<(), EngineError> {
         let text = if *mark == Mark::default() {
             String::new()
         } else {
@@ -304,28 +306,28 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub async fn put_meta(&self, key: &str, value: &str) -> Result<(), EngineError> {
+    pub async fn put_meta(self, key: &str, value: &str) -> Result<(), EngineError> {
         let (key, value) = (key.to_owned(), value.to_owned());
-        self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await
+        self.engine.write(Vec::new(), vec![Write::PutMeta { key, value }]).await
     }
 
     /// Deletes the stored answers of idempotency keys that have expired.
     ///
     /// # Errors
     /// Fails when the store cannot be written.
-    pub async fn expire_answers(&self) -> Result<(), EngineError> {
-        let now_ms = self.shared().clock.now_ms();
+    pub async fn expire_answers(self) -> Result<(), EngineError> {
+        let now_ms = self.engine.shared().clock.now_ms();
         let before_ms = now_ms.saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
-        self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
+        self.engine.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
     }
 
     /// Deletes expired data of layers.
     ///
     /// # Errors
     /// Fails when the store cannot be written.
-    pub async fn expire_kept(&self) -> Result<(), EngineError> {
-        let before_ms = self.shared().clock.now_ms();
-        self.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
+    pub async fn expire_kept(self) -> Result<(), EngineError> {
+        let before_ms = self.engine.shared().clock.now_ms();
+        self.engine.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
     }
 }
 

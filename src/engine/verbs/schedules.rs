@@ -14,8 +14,8 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
-    verbs::begin::Permit,
+    Caller, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
+    verbs::begin::Permit, verbs::engine::TriggerVerbs,
 };
 use crate::{
     blueprint::{Missed, Schedule, Trigger, TriggerEvent},
@@ -85,17 +85,17 @@ impl TriggerView {
     }
 }
 
-impl Engine {
+impl TriggerVerbs<'_> {
     /// Starts the due runs of all schedules; returns the time of the next check, in Unix
     /// milliseconds.
     ///
     /// # Errors
     /// Fails when the store cannot be read or written. A run that cannot be started is logged and
     /// retried, unless that can never succeed.
-    pub async fn run_schedules(&self, known: &mut Schedules) -> Result<u64, EngineError> {
-        let now = self.shared().clock.now_ms();
+    pub async fn run_schedules(self, known: &mut Schedules) -> Result<u64, EngineError> {
+        let now = self.engine.shared().clock.now_ms();
         let mut next = now + REST_MS;
-        let names = self.read(|store| store.blueprint_names()).await?;
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
         for (name, hash, _) in names {
             let triggers = self.triggers(known, &hash).await;
@@ -108,11 +108,11 @@ impl Engine {
     }
 
     /// Returns the triggers of a version; one that does not compile any more has none.
-    pub(crate) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
+    pub(crate) async fn triggers(self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
         if let Some(triggers) = known.triggers.get(hash) {
             return Arc::clone(triggers);
         }
-        let program = self.program_by(hash.to_owned()).await.ok();
+        let program = self.engine.blueprints().program_by(hash.to_owned()).await.ok();
         let on = program.map(|it| it.blueprint().definition().on.clone());
         let triggers: Arc<[Trigger]> = on.unwrap_or_default().into();
         known.triggers.insert(hash.to_owned(), Arc::clone(&triggers));
@@ -123,7 +123,7 @@ impl Engine {
     /// is started twice and none is missed: each has an idempotency key of its time, and the slower
     /// process tries again.
     async fn run_schedules_of(
-        &self,
+        self,
         name: &str,
         triggers: &[Trigger],
         now: u64,
@@ -138,7 +138,7 @@ impl Engine {
     }
 
     async fn run_schedules_as_kept(
-        &self,
+        self,
         name: &str,
         triggers: &[Trigger],
         now: u64,
@@ -146,7 +146,7 @@ impl Engine {
         let key = format!("schedules:{name}");
         let stored = {
             let key = key.clone();
-            self.read(move |store| store.meta(&key)).await?
+            self.engine.read(move |store| store.meta(&key)).await?
         };
         let before: BTreeMap<String, u64> =
             stored.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
@@ -176,13 +176,13 @@ impl Engine {
         if after != before {
             let value = serde_json::to_string(&after).expect("times by name are plain data");
             let unchanged = Check::MetaIs { key: key.clone(), value: stored };
-            self.write(vec![unchanged], vec![Write::PutMeta { key, value }]).await?;
+            self.engine.write(vec![unchanged], vec![Write::PutMeta { key, value }]).await?;
         }
         Ok(next)
     }
 
     async fn start_scheduled(
-        &self,
+        self,
         name: &str,
         trigger: &Trigger,
         schedule: &Schedule,
@@ -208,14 +208,14 @@ impl Engine {
 
     /// Starts a run by a trigger, with the grant of its publisher.
     pub(crate) async fn start_by_itself(
-        &self,
+        self,
         what: &str,
         name: &str,
         start: StartRun,
         key: IdempotencyKey,
     ) -> Result<Started, EngineError> {
-        let program = self.program_of(&start.program).await?;
-        let publisher = self.publisher_of(program.blueprint().hash()).await?;
+        let program = self.engine.program_of(&start.program).await?;
+        let publisher = self.engine.blueprints().publisher_of(program.blueprint().hash()).await?;
         let grant = publisher.ok_or_else(|| EngineError::NotFound {
             what: "publisher of blueprint",
             id: program.blueprint().version(),
@@ -230,7 +230,7 @@ impl Engine {
             session: None,
         };
         // The working directory is the host's own: the one that is watched.
-        Ok(self.begin(&caller, start, Some(key), None, Permit::Given).await?.0)
+        Ok(self.engine.begin(&caller, start, Some(key), None, Permit::Given).await?.0)
     }
 
     /// Starts a run for each trigger of a blueprint that waits for this signal.
@@ -238,7 +238,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission start it, or it waits for no such signal.
     pub async fn signal_blueprint(
-        &self,
+        self,
         caller: &Caller,
         name: &str,
         signal: &str,
@@ -246,7 +246,7 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Made, EngineError> {
         caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
-        let program = self.program_of(&Program::Named(name.to_owned())).await?;
+        let program = self.engine.program_of(&Program::Named(name.to_owned())).await?;
         let trigger = waiting(&program, signal).ok_or_else(|| EngineError::NotFound {
             what: "trigger",
             id: match signals(&program).as_slice() {
@@ -264,7 +264,7 @@ impl Engine {
             delegate: None,
             seats: BTreeMap::new(),
         };
-        self.start_seen(caller, start, key).await
+        self.engine.start_seen(caller, start, key).await
     }
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::{
     engine::{
-        Engine, EngineError,
+        EngineError,
         shared::message::Internal,
+        verbs::engine::SessionVerbs,
         verbs::queued::{SHOWN_MS, ticket_of},
     },
     operator::Ticket,
@@ -19,18 +20,19 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// The number of waiting tasks that are read from the store at once.
 const REFILL: usize = 5_000;
 
-impl Engine {
+impl SessionVerbs<'_> {
     /// Ends expired sessions, and loads tasks that wait in the store.
-    pub(crate) fn keep_sessions(&self) {
-        let (engine, stopping) = (self.clone(), self.shared().tasks.stopping().clone());
-        self.shared().tasks.spawn(async move {
+    pub(crate) fn keep_sessions(self) {
+        let (engine, stopping) =
+            (self.engine.clone(), self.engine.shared().tasks.stopping().clone());
+        self.engine.shared().tasks.spawn(async move {
             loop {
                 let sweep = u64::try_from(SWEEP.as_millis()).unwrap_or(u64::MAX);
                 tokio::select! {
                     () = stopping.cancelled() => return,
                     () = engine.shared().clock.sleep(sweep) => {}
                     () = engine.shared().sessions.hungry() => {
-                        if let Err(error) = engine.refill().await {
+                        if let Err(error) = engine.sessions().refill().await {
                             tracing::warn!(%error, "could not read which tasks wait for a session");
                             engine.shared().sessions.expect_more();
                         }
@@ -38,7 +40,9 @@ impl Engine {
                 }
                 let now_ms = engine.shared().clock.now_ms();
                 for session in engine.shared().sessions.expired(now_ms) {
-                    if let Err(error) = engine.end_session(&session, LinkEnd::Expired).await {
+                    if let Err(error) =
+                        engine.sessions().end_session(&session, LinkEnd::Expired).await
+                    {
                         tracing::warn!(%session, %error, "could not end a session");
                     }
                 }
@@ -47,31 +51,31 @@ impl Engine {
     }
 
     /// Asks the runs of tasks that wait for a session, and that no mailbox has, to place them.
-    async fn refill(&self) -> Result<(), EngineError> {
-        for kind in self.shared().registry.session_kinds() {
+    async fn refill(self) -> Result<(), EngineError> {
+        for kind in self.engine.shared().registry.session_kinds() {
             self.refill_kind(kind).await?;
         }
         Ok(())
     }
 
-    async fn refill_kind(&self, kind: &str) -> Result<(), EngineError> {
+    async fn refill_kind(self, kind: &str) -> Result<(), EngineError> {
         let mut filter =
             TaskFilter { kind: Some(kind.to_owned()), limit: 1_000, ..TaskFilter::default() };
         let mut told = 0;
         loop {
             let page = filter.clone();
-            let rows = self.read(move |store| store.tasks(&page)).await?;
+            let rows = self.engine.read(move |store| store.tasks(&page)).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             filter.after = Some((last.run, last.step));
             for row in rows.iter().filter(|row| row.phase == TaskPhase::Pending) {
                 let Ticket { run, step, attempt } = ticket_of(row);
-                if !self.shared().sessions.knows(ticket_of(row)) {
-                    self.shared().tell(run, Internal::Redispatch { step, attempt });
+                if !self.engine.shared().sessions.knows(ticket_of(row)) {
+                    self.engine.shared().tell(run, Internal::Redispatch { step, attempt });
                     told += 1;
                 }
             }
             if told >= REFILL {
-                self.shared().sessions.expect_more();
+                self.engine.shared().sessions.expect_more();
                 return Ok(());
             }
         }
@@ -81,8 +85,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store cannot be written.
-    pub async fn forget_sessions(&self) -> Result<(), EngineError> {
-        let before_ms = self.shared().clock.now_ms().saturating_sub(SHOWN_MS);
-        self.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await
+    pub async fn forget_sessions(self) -> Result<(), EngineError> {
+        let before_ms = self.engine.shared().clock.now_ms().saturating_sub(SHOWN_MS);
+        self.engine.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await
     }
 }

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use crate::engine::{
-    Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
+    Caller, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
     inbox::seats::wrong_seat,
     rfc3339,
     shared::{
         message::{ControlAsk, WorkerAsk},
         verified::denied,
     },
+    verbs::engine::SessionVerbs,
     view,
 };
 use crate::{
@@ -45,14 +46,14 @@ impl Drop for Polling {
     }
 }
 
-impl Engine {
+impl SessionVerbs<'_> {
     /// Connects to the session of a caller; an earlier connection is closed. Everything up to
     /// `seen` counts as acknowledged.
     ///
     /// # Errors
     /// Fails when the caller's token is not for the session, or `seen` was never sent.
     pub async fn connect(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
         seen: Option<u64>,
@@ -64,17 +65,17 @@ impl Engine {
         if let Some(seq) = seen {
             self.acknowledge(caller, session, seq).await?;
         }
-        Ok(self.shared().sessions.connect(session, seen)?)
+        Ok(self.engine.shared().sessions.connect(session, seen)?)
     }
 
     /// Handles the end of a connection.
-    pub fn disconnect(&self, link: &Link) {
-        self.shared().sessions.disconnect(link);
+    pub fn disconnect(self, link: &Link) {
+        self.engine.shared().sessions.disconnect(link);
     }
 
     /// Returns the next frame for a connection, as text, and counts it as sent.
-    pub fn next_frame(&self, link: &Link) -> Option<String> {
-        let shared = self.shared();
+    pub fn next_frame(self, link: &Link) -> Option<String> {
+        let shared = self.engine.shared();
         let frame = shared.sessions.next(link)?;
         Some(frame.wire(&shared.handles, shared.clock.now_ms()))
     }
@@ -90,7 +91,7 @@ impl Engine {
     /// # Cancel safety
     /// Cancel safe: frames stay until they are acknowledged.
     pub async fn poll(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
         seen: Option<u64>,
@@ -98,7 +99,7 @@ impl Engine {
         patience: impl Future<Output = ()>,
     ) -> Result<Polled, EngineError> {
         let link = self.connect(caller, session, seen).await?;
-        let shared = self.shared();
+        let shared = self.engine.shared();
         let polling = Polling { sessions: Arc::clone(&shared.sessions), link };
         let link = &polling.link;
         shared.sessions.drop_over(session);
@@ -130,29 +131,29 @@ impl Engine {
     /// # Errors
     /// Fails when the session is not open, or the caller's token is another one.
     pub async fn speaker(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
     ) -> Result<Caller, EngineError> {
         let own = caller.session.as_ref() == Some(session);
         let speaker = if own { caller.clone() } else { self.opened_by(caller, session).await? };
-        self.shared().sessions.touch(session);
+        self.engine.shared().sessions.touch(session);
         Ok(speaker)
     }
 
     /// Returns a session as a caller, if it was opened with the caller's token.
-    async fn opened_by(&self, caller: &Caller, session: &SessionId) -> Result<Caller, EngineError> {
+    async fn opened_by(self, caller: &Caller, session: &SessionId) -> Result<Caller, EngineError> {
         let foreign = || {
             let help = "use its own token, or the one that opened it";
             wrong_seat(format!("work for session {session}: {help}"))
         };
-        let looks = self.shared().sessions.looks(session).ok_or_else(foreign)?;
+        let looks = self.engine.shared().sessions.looks(session).ok_or_else(foreign)?;
         let claims = self.stored_claims(looks.row.jti).await?;
         let expires_ms = claims.exp.saturating_mul(1_000);
         if claims.parent.as_ref() != Some(&caller.jti) {
             return Err(foreign());
         }
-        if expires_ms <= self.shared().clock.now_ms() {
+        if expires_ms <= self.engine.shared().clock.now_ms() {
             return Err(denied(format!("session {session} has expired; open another")));
         }
         let grant = claims.grant();
@@ -165,12 +166,12 @@ impl Engine {
     /// # Errors
     /// Fails when no frame has that number, or the store failed.
     pub async fn acknowledge(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
         seq: u64,
     ) -> Result<(), EngineError> {
-        let arrived = self.shared().sessions.arrived(session, seq)?;
+        let arrived = self.engine.shared().sessions.arrived(session, seq)?;
         let asked = arrived.into_iter().map(|(ticket, epoch)| {
             let holder = holder(caller, session, ticket, epoch);
             async move { self.deadline_of(&holder).await }
@@ -182,7 +183,7 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        self.shared().sessions.acknowledge(session, seq);
+        self.engine.shared().sessions.acknowledge(session, seq);
         Ok(())
     }
 
@@ -190,19 +191,20 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller is not a session, or never had the task.
-    pub async fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
+    pub async fn holder_of(self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
         let foreign = || EngineError::Conflict {
             code: Code::ForeignTask,
             message: format!("work on {task}: this session does not have it"),
         };
         let session = caller.session.as_ref().ok_or_else(foreign)?;
         let (num, step) = (task.run(), task.step());
-        if let Some((ticket, epoch)) = self.shared().sessions.attempt_of(session, num, step) {
+        if let Some((ticket, epoch)) = self.engine.shared().sessions.attempt_of(session, num, step)
+        {
             return Ok(holder(caller, session, ticket, epoch));
         }
         // Attempts from before a restart are only in the journal.
-        let header = self.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
-        let chain = self.chain(RunId::new(num, header.created_ms)).await?;
+        let header = self.engine.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
+        let chain = self.engine.chain(RunId::new(num, header.created_ms)).await?;
         let had = chain.step(step).filter(|it| {
             it.scheduled_ms == task.scheduled_ms() && it.worker.as_ref() == Some(&session.0)
         });
@@ -214,34 +216,34 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the attempt is over.
-    pub async fn accept(&self, holder: &Holder) -> Result<Option<String>, EngineError> {
+    pub async fn accept(self, holder: &Holder) -> Result<Option<String>, EngineError> {
         Ok(self.deadline_of(holder).await?.map(rfc3339))
     }
 
-    async fn deadline_of(&self, holder: &Holder) -> Result<Option<u64>, EngineError> {
-        self.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await
+    async fn deadline_of(self, holder: &Holder) -> Result<Option<u64>, EngineError> {
+        self.engine.tasks().work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await
     }
 
     /// Declines a task: the attempt ends, and another may follow.
     ///
     /// # Errors
     /// Fails when the attempt is over.
-    pub async fn decline(&self, holder: &Holder, reason: String) -> Result<(), EngineError> {
+    pub async fn decline(self, holder: &Holder, reason: String) -> Result<(), EngineError> {
         if reason.len() > REASON_BYTES {
             let (size, limit) = (reason.len(), REASON_BYTES);
             return Err(EngineError::TooLarge { what: "the reason", size, limit });
         }
         let reason = format!("the session declined: {reason}");
-        self.work(holder, Verb::WorkerResult, WorkerAsk::Decline { reason }).await
+        self.engine.tasks().work(holder, Verb::WorkerResult, WorkerAsk::Decline { reason }).await
     }
 
     /// Escalates a question of an attempt to a senior; the step waits.
     ///
     /// # Errors
     /// Fails when the attempt is over, or already waits for an answer.
-    pub async fn escalate(&self, holder: &Holder, question: Json) -> Result<(), EngineError> {
+    pub async fn escalate(self, holder: &Holder, question: Json) -> Result<(), EngineError> {
         let ask = WorkerAsk::Escalate { question };
-        self.work(holder, Verb::TaskEscalate, ask).await
+        self.engine.tasks().work(holder, Verb::TaskEscalate, ask).await
     }
 
     /// Answers the question of an attempt.
@@ -249,31 +251,33 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or the task has no open question.
     pub async fn advise(
-        &self,
+        self,
         caller: &Caller,
         task: TaskId,
         answer: Json,
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAdvise, &[Need::Task(task)])?;
-        let run = self.task_view(task).await?.run;
+        let run = self.engine.tasks().task_view(task).await?.run;
         let (step, by) = (task.step(), caller.clone());
-        self.once(caller, run, key, |key| ControlAsk::Advise { step, answer, caller: by, key })
+        self.engine
+            .once(caller, run, key, |key| ControlAsk::Advise { step, answer, caller: by, key })
             .await?;
-        self.task_view(task).await
+        self.engine.tasks().task_view(task).await
     }
 
     /// Returns the tasks of a caller's session, with everything that it needs to continue them.
     ///
     /// # Errors
     /// Fails when the caller is not a session.
-    pub async fn session_tasks(&self, caller: &Caller) -> Result<Vec<SpawnView>, EngineError> {
+    pub async fn session_tasks(self, caller: &Caller) -> Result<Vec<SpawnView>, EngineError> {
         caller.grant.check(Verb::TaskList, &[])?;
         let Some(session) = &caller.session else {
             return Err(wrong_seat("list a session's tasks: use its own token".into()));
         };
-        let held = self.shared().sessions.held(session);
+        let held = self.engine.shared().sessions.held(session);
         let rows = self
+            .engine
             .read(move |store| {
                 let mut rows: Vec<(TaskRow, Header)> = Vec::new();
                 for (Ticket { run, step, attempt }, _) in held {
@@ -288,7 +292,7 @@ impl Engine {
         Ok(rows.iter().map(|(row, header)| self.spawn_view(row, header)).collect())
     }
 
-    fn spawn_view(&self, row: &TaskRow, header: &Header) -> SpawnView {
+    fn spawn_view(self, row: &TaskRow, header: &Header) -> SpawnView {
         let TaskRow { run, step, attempt, epoch, .. } = *row;
         let of = AttemptId { run, step, attempt, epoch, nonce: header.nonce };
         let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
@@ -296,8 +300,13 @@ impl Engine {
             (joined(it.system.as_deref(), it.addendum.as_deref()), it.worker)
         });
         SpawnView {
-            task: view::task(row, RunId::new(run, header.created_ms), true, &self.shared().clock),
-            handle: Handle::mint(&self.shared().handles, &of).expose(),
+            task: view::task(
+                row,
+                RunId::new(run, header.created_ms),
+                true,
+                &self.engine.shared().clock,
+            ),
+            handle: Handle::mint(&self.engine.shared().handles, &of).expose(),
             worker,
             system,
         }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, StartRun,
+        Caller, EngineError, IdempotencyKey, StartRun,
         inbox::seats::wrong_seat,
         rfc3339,
         shared::{
@@ -14,6 +14,7 @@ use crate::{
         },
         turn::lineage,
         verbs::auth::{mint_claims, token_row, with_more},
+        verbs::engine::SessionVerbs,
     },
     operator::Ticket,
     protocol::{Code, RunId, SessionId},
@@ -37,7 +38,7 @@ pub struct OpenSession {
     /// Verbs that an operator has only if its token lists them; without them here, the session does
     /// not have them, whatever the caller has.
     pub extra_verbs: Vec<String>,
-    /// Whether its frames contain the prompts.
+    /// True if its frames contain the prompts.
     pub direct: bool,
 }
 
@@ -94,25 +95,25 @@ impl From<SessionError> for EngineError {
     }
 }
 
-impl Engine {
+impl SessionVerbs<'_> {
     /// Opens a session of an operator; it is durable when this returns.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, there is no such operator, or it has no sessions.
     pub async fn open_session(
-        &self,
+        self,
         caller: &Caller,
         mut open: OpenSession,
         key: Option<IdempotencyKey>,
     ) -> Result<Opened, EngineError> {
-        open.operator = self.shared().registry.name_of(&open.operator).to_owned();
+        open.operator = self.engine.shared().registry.name_of(&open.operator).to_owned();
         caller.grant.check(Verb::SessionOpen, &[Need::Operator(&open.operator)])?;
         if let Some(key) = &key
-            && let Some(id) = self.repeated(caller, key).await?
+            && let Some(id) = self.engine.repeated(caller, key).await?
         {
             return self.opened_again(caller, id).await;
         }
-        let shared = self.shared();
+        let shared = self.engine.shared();
         let Some(operator) = shared.registry.get(&open.operator) else {
             return Err(EngineError::NotFound { what: "operator", id: open.operator });
         };
@@ -162,8 +163,8 @@ impl Engine {
             checks.push(check);
             writes.push(write);
         }
-        let token = self.inner.auth.sign(&claims)?;
-        let engine = self.clone();
+        let token = self.engine.inner.auth.sign(&claims)?;
+        let engine = self.engine.clone();
         // The caller may be gone in the meantime; the store and the memory must agree.
         shared.accounts.add(&claims, now_ms);
         let opening = shared.tasks.spawn(async move {
@@ -178,7 +179,7 @@ impl Engine {
     }
 
     fn session_claims(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
         open: &OpenSession,
@@ -187,12 +188,12 @@ impl Engine {
     ) -> Result<Claims, EngineError> {
         let scopes = match &open.scopes {
             None => caller.grant.scopes.clone(),
-            Some(scopes) => self.scopes_of(scopes)?,
+            Some(scopes) => self.engine.tokens().scopes_of(scopes)?,
         };
         let mut grant = Grant::new(Role::Operator, scopes);
         grant.verbs.clone_from(&caller.grant.verbs);
         let grant = with_more(grant.by_default(), &open.extra_verbs)?;
-        let parent = self.claims_of(caller);
+        let parent = self.engine.tokens().claims_of(caller);
         let subject = lineage::session_of(&caller.subject, session);
         let mut claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
         TokenKind::Session.audience().clone_into(&mut claims.aud);
@@ -205,18 +206,18 @@ impl Engine {
 
     /// Returns the session of a repeated request: the claims of its token are stored, and signing
     /// them again gives the token.
-    async fn opened_again(&self, caller: &Caller, id: String) -> Result<Opened, EngineError> {
+    async fn opened_again(self, caller: &Caller, id: String) -> Result<Opened, EngineError> {
         let missing = EngineError::NotFound { what: "session", id: id.clone() };
-        let row = self.read(move |store| store.session(&id)).await?.ok_or(missing)?;
+        let row = self.engine.read(move |store| store.session(&id)).await?.ok_or(missing)?;
         let claims = self.stored_claims(row.jti).await?;
-        self.check_repeatable(caller, &claims)?;
-        let token = self.inner.auth.sign(&claims)?;
+        self.engine.tokens().check_repeatable(caller, &claims)?;
+        let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Opened { session: row.id.into(), token, expires_ms: row.expires_ms })
     }
 
-    pub(crate) async fn stored_claims(&self, jti: String) -> Result<Claims, EngineError> {
+    pub(crate) async fn stored_claims(self, jti: String) -> Result<Claims, EngineError> {
         let missing = EngineError::NotFound { what: "token", id: jti.clone() };
-        let row = self.read(move |store| store.token(&jti)).await?.ok_or(missing)?;
+        let row = self.engine.read(move |store| store.token(&jti)).await?.ok_or(missing)?;
         Ok(serde_json::from_str(&row.claims).expect("stored claims were written by this program"))
     }
 
@@ -224,12 +225,12 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the session is closed.
-    pub(crate) fn session_of(&self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
+    pub(crate) fn session_of(self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
         if claims.kind() != Some(TokenKind::Session) {
             return Ok(None);
         }
         let session = SessionId::from(lineage::session_in(&claims.sub).unwrap_or_default());
-        match self.shared().sessions.operator_of(&session) {
+        match self.engine.shared().sessions.operator_of(&session) {
             Some(_) => Ok(Some(session)),
             None => Err(denied(format!("session {session} is closed; open another"))),
         }
@@ -239,9 +240,9 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub fn sessions(&self, caller: &Caller) -> Result<Vec<SessionView>, EngineError> {
+    pub fn list(self, caller: &Caller) -> Result<Vec<SessionView>, EngineError> {
         caller.grant.check(Verb::OperatorRead, &[])?;
-        let all = self.shared().sessions.all();
+        let all = self.engine.shared().sessions.all();
         let may = |row: &SessionRow| caller.grant.scopes.cover(&Need::Operator(&row.operator));
         Ok(all.iter().filter(|looks| may(&looks.row)).map(shown).collect())
     }
@@ -250,8 +251,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such session.
-    pub async fn session(
-        &self,
+    pub async fn get(
+        self,
         caller: &Caller,
         session: &SessionId,
     ) -> Result<SessionView, EngineError> {
@@ -260,12 +261,12 @@ impl Engine {
         Ok(shown(&looks))
     }
 
-    async fn look_at(&self, session: &SessionId) -> Result<Looks, EngineError> {
-        if let Some(looks) = self.shared().sessions.looks(session) {
+    async fn look_at(self, session: &SessionId) -> Result<Looks, EngineError> {
+        if let Some(looks) = self.engine.shared().sessions.looks(session) {
             return Ok(looks);
         }
         let id = session.to_string();
-        let row = self.read(move |store| store.session(&id)).await?;
+        let row = self.engine.read(move |store| store.session(&id)).await?;
         let row =
             row.ok_or_else(|| EngineError::NotFound { what: "session", id: session.0.clone() })?;
         Ok(Looks { row, connected: false, open_tasks: 0, unacknowledged: 0 })
@@ -276,7 +277,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such session.
     pub async fn close_session(
-        &self,
+        self,
         caller: &Caller,
         session: &SessionId,
     ) -> Result<(), EngineError> {
@@ -287,18 +288,18 @@ impl Engine {
 
     /// Ends a session; this is durable before it takes effect.
     pub(crate) async fn end_session(
-        &self,
+        self,
         session: &SessionId,
         why: LinkEnd,
     ) -> Result<(), EngineError> {
         let reason = why.reason().to_owned();
         let close = Write::CloseSession {
             session: session.to_string(),
-            at_ms: self.shared().clock.now_ms(),
+            at_ms: self.engine.shared().clock.now_ms(),
             reason: reason.clone(),
         };
-        let (engine, session) = (self.clone(), session.clone());
-        let closing = self.shared().tasks.spawn(async move {
+        let (engine, session) = (self.engine.clone(), session.clone());
+        let closing = self.engine.shared().tasks.spawn(async move {
             engine.write(Vec::new(), vec![close]).await?;
             tracing::info!(%session, reason, "session closed");
             for ticket in engine.shared().sessions.close(&session, why) {
@@ -317,38 +318,38 @@ impl Engine {
     /// Fails when the caller lacks permission, the run has ended, or the session is not of that
     /// operator.
     pub async fn take_seat(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
         operator: String,
         session: SessionId,
     ) -> Result<u32, EngineError> {
         caller.may(Verb::SeatAcquire, run)?;
-        let operator = self.shared().registry.name_of(&operator).to_owned();
+        let operator = self.engine.shared().registry.name_of(&operator).to_owned();
         caller.grant.check(Verb::SeatAcquire, &[Need::Operator(&operator)])?;
         self.check_seat(&operator, &session)?;
-        self.header(run).await?;
+        self.engine.header(run).await?;
         let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
-        self.ask(run.num(), ControlAsk::TakeSeat { operator, session, by, jti }).await
+        self.engine.ask(run.num(), ControlAsk::TakeSeat { operator, session, by, jti }).await
     }
 
     /// Checks that the seats and the delegate of a start are available.
-    pub(crate) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
+    pub(crate) fn check_seats(self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
         for (operator, session) in &start.seats {
-            let operator = self.shared().registry.name_of(operator);
+            let operator = self.engine.shared().registry.name_of(operator);
             caller.grant.check(Verb::SeatAcquire, &[Need::Operator(operator)])?;
             self.check_seat(operator, session)?;
         }
         if let Some(session) = &start.delegate {
-            let operator = self.shared().sessions.operator_of(session);
+            let operator = self.engine.shared().sessions.operator_of(session);
             let operator = operator.ok_or_else(|| SessionError::NotOpen(session.clone()))?;
             caller.grant.check(Verb::SeatAcquire, &[Need::Operator(&operator)])?;
         }
         Ok(())
     }
 
-    fn check_seat(&self, operator: &str, session: &SessionId) -> Result<(), EngineError> {
-        match self.shared().sessions.operator_of(session) {
+    fn check_seat(self, operator: &str, session: &SessionId) -> Result<(), EngineError> {
+        match self.engine.shared().sessions.operator_of(session) {
             None => Err(SessionError::NotOpen(session.clone()).into()),
             Some(own) if own == operator => Ok(()),
             Some(own) => {
@@ -362,12 +363,12 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller is not a session.
-    pub async fn renew_session(&self, caller: &Caller, ttl_ms: u64) -> Result<Opened, EngineError> {
+    pub async fn renew_session(self, caller: &Caller, ttl_ms: u64) -> Result<Opened, EngineError> {
         let Some(session) = caller.session.clone() else {
             return Err(wrong_seat("renew a session: use its own token".into()));
         };
         let looks = self.look_at(&session).await?;
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
         let expires_ms = (now_ms + ttl_ms.clamp(1_000, LONGEST_MS)).min(looks.row.until_ms);
         let mut claims = self.stored_claims(looks.row.jti).await?;
         claims.iat = now_ms / 1_000;
@@ -377,9 +378,9 @@ impl Engine {
             Write::PutToken(token_row(&claims, now_ms, expires_ms)),
             Write::ExtendSession { session: session.to_string(), expires_ms },
         ];
-        self.write(vec![Check::TokenLive(claims.jti.clone())], writes).await?;
-        self.shared().sessions.extend(&session, expires_ms);
-        let token = self.inner.auth.sign(&claims)?;
+        self.engine.write(vec![Check::TokenLive(claims.jti.clone())], writes).await?;
+        self.engine.shared().sessions.extend(&session, expires_ms);
+        let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Opened { session, token, expires_ms })
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         Caller, Engine, EngineError, rfc3339,
         shared::message::ControlAsk,
         turn::passage::{Given, Passage, Read},
+        verbs::engine::StateVerbs,
         view::shown::StateItem,
     },
     protocol::{
@@ -94,12 +95,20 @@ impl StateView {
 }
 
 impl Engine {
+    /// Returns state as the protocol's traits, for programs that embed the host. No token is
+    /// needed; the host's layers apply nevertheless, with the principal `host`.
+    pub fn state(&self) -> HostState {
+        HostState(self.clone())
+    }
+}
+
+impl StateVerbs<'_> {
     /// Returns a value of state.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is none.
     pub async fn state_value(
-        &self,
+        self,
         caller: &Caller,
         scope: &Scope,
         key: &str,
@@ -118,7 +127,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or the scope is that of a run that does not exist.
     pub async fn state_page(
-        &self,
+        self,
         caller: &Caller,
         scope: &Scope,
         prefix: &str,
@@ -153,12 +162,12 @@ impl Engine {
     }
 
     /// Fails when a scope is that of a run that does not exist.
-    async fn has_owner(&self, scope: &Scope) -> Result<(), EngineError> {
+    async fn has_owner(self, scope: &Scope) -> Result<(), EngineError> {
         let (Scope::Workflow(run) | Scope::Operator { workflow: run, .. }) = scope else {
             return Ok(());
         };
         match run.as_str().parse::<RunId>() {
-            Ok(run) => self.header(run).await.map(drop),
+            Ok(run) => self.engine.header(run).await.map(drop),
             Err(_) => Err(EngineError::NotFound { what: "run", id: run.to_string() }),
         }
     }
@@ -168,7 +177,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission.
     pub async fn search_state(
-        &self,
+        self,
         caller: &Caller,
         scope: &Scope,
         query: &str,
@@ -192,7 +201,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission.
     pub async fn walk_state(
-        &self,
+        self,
         caller: &Caller,
         scope: &Scope,
         from: &str,
@@ -213,7 +222,7 @@ impl Engine {
     /// Fails when the caller lacks permission, a condition does not hold, a reducer does not fit
     /// the current value, or the changes belong to several runs.
     pub async fn change_state(
-        &self,
+        self,
         caller: &Caller,
         changes: Vec<(Scope, StateChange)>,
     ) -> Result<Vec<ChangedView>, EngineError> {
@@ -246,7 +255,7 @@ impl Engine {
 
     /// Changes state; if a run owns the scope, through its shard.
     pub(super) async fn change_any(
-        &self,
+        self,
         changes: Vec<(Scope, StateChange)>,
         jti: Option<String>,
     ) -> Result<Vec<Changed>, EngineError> {
@@ -260,20 +269,15 @@ impl Engine {
         let changes: Vec<StateChange> = changes.into_iter().map(|(_, change)| change).collect();
         if let Some(run) = runs.into_iter().next().flatten()
             && self
+                .engine
                 .read(move |store| store.header(run.num()))
                 .await?
                 .is_some_and(|header| header.created_ms == run.created_ms())
         {
-            return self.ask(run.num(), ControlAsk::ChangeState { changes, jti }).await;
+            return self.engine.ask(run.num(), ControlAsk::ChangeState { changes, jti }).await;
         }
         let checks = jti.map(Check::TokenLive).into_iter().collect();
-        Ok(self.shared().state.change(checks, changes, None).await?)
-    }
-
-    /// Returns state as the protocol's traits, for programs that embed the host. No token is
-    /// needed; the host's layers apply nevertheless, with the principal `host`.
-    pub fn state(&self) -> HostState {
-        HostState(self.clone())
+        Ok(self.engine.shared().state.change(checks, changes, None).await?)
     }
 }
 
@@ -296,7 +300,7 @@ pub struct HostState(Engine);
 
 impl HostState {
     fn passage(&self) -> Passage {
-        self.0.passage("host")
+        self.0.stored_state().passage("host")
     }
 
     async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {
@@ -304,7 +308,7 @@ impl HostState {
             StateChange { scope: scope.to_string(), key: key.to_owned(), if_revision: None, act };
         let not_written = |why: String| StateError::WriteFailed(why);
         let change = self.passage().change(change).map_err(|no| not_written(no.to_string()))?;
-        let changed = self.0.change_any(vec![(scope.clone(), change)], None).await;
+        let changed = self.0.stored_state().change_any(vec![(scope.clone(), change)], None).await;
         changed.map(drop).map_err(|error| not_written(error.to_string()))
     }
 }
@@ -388,12 +392,12 @@ impl StateStore for HostState {
     }
 }
 
-impl Engine {
+impl StateVerbs<'_> {
     /// Returns the access to state of a principal that is not a run.
-    pub(crate) fn passage(&self, principal: &str) -> Passage {
+    pub(crate) fn passage(self, principal: &str) -> Passage {
         Passage {
-            shared: Arc::clone(&self.inner.shared),
-            stacks: Arc::clone(self.shared().stacks.host()),
+            shared: Arc::clone(&self.engine.inner.shared),
+            stacks: Arc::clone(self.engine.shared().stacks.host()),
             run: None,
             principal: principal.into(),
         }

@@ -6,8 +6,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     engine::{
-        Caller, Engine, EngineError, IdempotencyKey, Made, rfc3339,
+        Caller, EngineError, IdempotencyKey, Made, rfc3339,
         turn::passage::Passage,
+        verbs::engine::HistoryVerbs,
         verbs::{
             copy::{Copy, fold, linked},
             document::{Document, DocumentWriter, FORMAT, Limits, VERSION},
@@ -44,21 +45,21 @@ impl Export {
     }
 }
 
-impl Engine {
+impl HistoryVerbs<'_> {
     /// Returns a run as a document: its blueprint, histories, state with its links, files and
     /// refused results.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
-    pub async fn export(&self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
+    pub async fn export(self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
         caller.may(Verb::RunExport, run)?;
-        let header = self.header(run).await?;
+        let header = self.engine.header(run).await?;
         let (to, lines) = mpsc::channel(AHEAD);
-        let store = Arc::clone(&self.shared().store);
-        let passage = self.passage(&caller.subject);
-        let at = rfc3339(self.shared().clock.now_ms());
+        let store = Arc::clone(&self.engine.shared().store);
+        let passage = self.engine.stored_state().passage(&caller.subject);
+        let at = rfc3339(self.engine.shared().clock.now_ms());
         // Not awaited: it ends with the last line, or when the receiver is dropped.
-        drop(self.shared().tasks.spawn_blocking(move || {
+        drop(self.engine.shared().tasks.spawn_blocking(move || {
             if let Err(error) = write(&*store, &passage, &header, at, &to) {
                 // The receiver may have been dropped.
                 let _ = to.blocking_send(Err(error));
@@ -74,7 +75,7 @@ impl Engine {
     /// Fails when the caller lacks permission, or the document is incomplete, of another version,
     /// or inconsistent.
     pub async fn import(
-        &self,
+        self,
         caller: &Caller,
         document: impl AsRef<[u8]> + Send + 'static,
         key: Option<IdempotencyKey>,
@@ -83,13 +84,13 @@ impl Engine {
         // A document contains the source of its run.
         caller.grant.check(Verb::RunSource, &[])?;
         if let Some(key) = &key
-            && let Some(made) = self.repeated(caller, key).await?
+            && let Some(made) = self.engine.repeated(caller, key).await?
         {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
-            return self.seen(caller, made.parse().map_err(|_| id())?).await;
+            return self.engine.seen(caller, made.parse().map_err(|_| id())?).await;
         }
-        self.check_room()?;
-        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        self.engine.check_room()?;
+        let _turn = self.engine.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
         let document = self.read_document(document).await?;
         let origin: RunId = document
             .head
@@ -102,12 +103,12 @@ impl Engine {
         if started.hash != hash {
             return Err(refused(format!("its history is one of blueprint {}", started.hash)));
         }
-        let store = &self.shared().store;
+        let store = &self.engine.shared().store;
         let keeps = origin.num() < store.last_run() + LEAP && store.reserve_run(origin.num());
         let num = if keeps { origin.num() } else { store.next_run() };
         let first_ms = document.entries.first().map_or(created_ms, |first| first.at_ms);
         let id = RunId::new(num, if keeps { origin.created_ms() } else { first_ms });
-        let now_ms = self.shared().clock.now_ms();
+        let now_ms = self.engine.shared().clock.now_ms();
 
         let mut entries = document.entries;
         for entry in &mut entries {
@@ -140,33 +141,33 @@ impl Engine {
             }));
         }
         self.put_copy(caller, Copy { id, entries, writes, key }).await?;
-        self.seen(caller, id).await
+        self.engine.seen(caller, id).await
     }
 
     async fn read_document(
-        &self,
+        self,
         document: impl AsRef<[u8]> + Send + 'static,
     ) -> Result<Document, EngineError> {
         let limits = Limits {
-            value: self.shared().settings.limits.value,
-            now_ms: self.shared().clock.now_ms(),
+            value: self.engine.shared().settings.limits.value,
+            now_ms: self.engine.shared().clock.now_ms(),
         };
         let read = move || Document::read(document.as_ref(), limits);
-        let read = self.shared().tasks.spawn_blocking(read).await;
+        let read = self.engine.shared().tasks.spawn_blocking(read).await;
         read.map_err(|_| EngineError::Stopping)?.map_err(refused)
     }
 
-    /// What is written of the state that came along. What was stored has its key already: the
+    /// Returns the writes for the state of a document. Stored values have their key already: the
     /// layers may refuse it and change its value.
     fn own_state(
-        &self,
+        self,
         by: &str,
         scope: &str,
         values: Vec<Value>,
         links: &[MemoryLink],
     ) -> Result<Vec<Write>, EngineError> {
-        let at_ms = self.shared().clock.now_ms();
-        let passage = self.passage(by);
+        let at_ms = self.engine.shared().clock.now_ms();
+        let passage = self.engine.stored_state().passage(by);
         let mut writes = Vec::new();
         for Value { key, value, expires_ms, hints } in values {
             let set = StateOp::Set { key: key.clone(), value, opts: None };

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     blueprint::Bundle,
     engine::shared::programs::BlueprintProblem,
-    engine::{Caller, Engine, EngineError},
+    engine::{Caller, EngineError, verbs::engine::BlueprintVerbs},
     fault,
     lua::Program,
     store::Write,
@@ -16,12 +16,12 @@ use crate::{
 /// The maximum number of remembered files with a problem.
 const MOST_PROBLEMS: usize = 1_000;
 
-impl Engine {
+impl BlueprintVerbs<'_> {
     /// Compiles a blueprint of the watched directory.
     ///
     /// # Errors
     /// Fails when it has errors.
-    pub(crate) async fn compiled_file(&self, bundle: Bundle) -> Result<Arc<Program>, EngineError> {
+    pub(crate) async fn compiled_file(self, bundle: Bundle) -> Result<Arc<Program>, EngineError> {
         Ok(self.compiled(bundle).await?.0)
     }
 
@@ -29,7 +29,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the blueprint has errors or cannot be stored.
-    pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<(), EngineError> {
+    pub async fn adopt_blueprint(self, bundle: Bundle) -> Result<(), EngineError> {
         let program = self.compiled_file(bundle).await?;
         self.adopt_program(&program).await
     }
@@ -38,8 +38,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub(crate) async fn adopt_program(&self, program: &Arc<Program>) -> Result<(), EngineError> {
-        let now_ms = self.shared().clock.now_ms();
+    pub(crate) async fn adopt_program(self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let now_ms = self.engine.shared().clock.now_ms();
         self.publish(program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await
     }
 
@@ -48,61 +48,55 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub(crate) async fn archive_blueprint(
-        &self,
-        name: &str,
-        hash: &str,
-    ) -> Result<(), EngineError> {
+    pub(crate) async fn archive_blueprint(self, name: &str, hash: &str) -> Result<(), EngineError> {
         let write = Write::UnnameBlueprint { name: name.to_owned(), hash: hash.to_owned() };
         fault::point("engine.blueprint_name");
-        let (shared, name) = (Arc::clone(&self.inner.shared), name.to_owned());
-        self.write_then(Vec::new(), vec![write], move |_| {
-            shared.programs.moved(&name);
-            shared.watches.moved();
-        })
-        .await
+        let (shared, name) = (Arc::clone(&self.engine.inner.shared), name.to_owned());
+        self.engine
+            .write_then(Vec::new(), vec![write], move |_| {
+                shared.programs.moved(&name);
+                shared.watches.moved();
+            })
+            .await
     }
 
-    /// What each name stands for, by name.
+    /// Returns the version of each name, by name.
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub(crate) async fn named_versions(&self) -> Result<BTreeMap<String, String>, EngineError> {
-        let names = self.read(|store| store.blueprint_names()).await?;
+    pub(crate) async fn named_versions(self) -> Result<BTreeMap<String, String>, EngineError> {
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         Ok(names.into_iter().map(|(name, hash, _)| (name, hash)).collect())
     }
 
-    /// What the host remembers under a key.
+    /// Returns the value that the host stores under a key.
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub(crate) async fn meta(&self, key: &str) -> Result<Option<String>, EngineError> {
+    pub(crate) async fn meta(self, key: &str) -> Result<Option<String>, EngineError> {
         let key = key.to_owned();
-        self.read(move |store| store.meta(&key)).await
+        self.engine.read(move |store| store.meta(&key)).await
     }
 
     /// Replaces what keeps files of the watched directory from being blueprints.
-    pub(crate) fn set_blueprint_problems(&self, mut problems: Vec<BlueprintProblem>) {
+    pub(crate) fn set_blueprint_problems(self, mut problems: Vec<BlueprintProblem>) {
         problems.truncate(MOST_PROBLEMS);
-        *self.shared().programs.problems() = problems;
+        *self.engine.shared().programs.problems() = problems;
     }
 
     /// Returns the problems of files in the watched directory, by file.
     ///
     /// # Errors
     /// Fails when the caller may not list blueprints.
-    pub fn blueprint_problems(
-        &self,
-        caller: &Caller,
-    ) -> Result<Vec<BlueprintProblem>, EngineError> {
+    pub fn blueprint_problems(self, caller: &Caller) -> Result<Vec<BlueprintProblem>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
-        Ok(self.shared().programs.problems().clone())
+        Ok(self.engine.shared().programs.problems().clone())
     }
 
     /// The error for a name that stands for nothing: the findings of its file, for a caller who may do
     /// this with the name.
     pub(crate) fn why_unnamed(
-        &self,
+        self,
         caller: &Caller,
         verb: Verb,
         name: &str,
@@ -112,7 +106,7 @@ impl Engine {
         if !is_unknown || caller.grant.check(verb, &[Need::Blueprint(name)]).is_err() {
             return error;
         }
-        let problems = self.shared().programs.problems();
+        let problems = self.engine.shared().programs.problems();
         match problems.iter().find(|it| it.name == name && !it.findings.is_empty()) {
             Some(problem) => EngineError::Findings(problem.findings.clone()),
             None => error,

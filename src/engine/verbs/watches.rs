@@ -14,8 +14,9 @@ use tokio::sync::Notify;
 use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
     engine::{
-        BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
+        BlueprintView, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
         shared::watch_board::{Directories, WatchBoard},
+        verbs::engine::TriggerVerbs,
         verbs::schedules::TRIES,
     },
     protocol::{Json, RunId},
@@ -142,32 +143,32 @@ enum How {
     Removed,
 }
 
-impl Engine {
+impl TriggerVerbs<'_> {
     /// Enables file watches on this host: in these named directories, in addition to those of its
     /// blueprints.
-    pub fn watch_files(&self, roots: BTreeMap<String, PathBuf>) {
-        let mut board = self.shared().watches.lock();
+    pub fn watch_files(self, roots: BTreeMap<String, PathBuf>) {
+        let mut board = self.engine.shared().watches.lock();
         board.roots = roots;
         board.watches = true;
     }
 
     /// Returns the notification for a name that refers to another version, after which its files
     /// must be scanned.
-    pub fn names_moved(&self) -> Arc<Notify> {
-        Arc::clone(&self.shared().watches.moved)
+    pub fn names_moved(self) -> Arc<Notify> {
+        Arc::clone(&self.engine.shared().watches.moved)
     }
 
     /// Sets the directory from which a version of a blueprint was read.
-    pub fn set_home(&self, name: &str, hash: &str, dir: PathBuf) {
-        let mut board = self.shared().watches.lock();
+    pub fn set_home(self, name: &str, hash: &str, dir: PathBuf) {
+        let mut board = self.engine.shared().watches.lock();
         board.homes.insert(name.to_owned(), (hash.to_owned(), dir));
         drop(board);
-        self.shared().watches.moved();
+        self.engine.shared().watches.moved();
     }
 
     /// Records the problem of a watch, or that there is none; returns true if that is a change.
-    pub fn note_watch(&self, watched: &Watched, problem: Option<String>) -> bool {
-        let mut board = self.shared().watches.lock();
+    pub fn note_watch(self, watched: &Watched, problem: Option<String>) -> bool {
+        let mut board = self.engine.shared().watches.lock();
         match problem {
             None => board.problems.remove(&watched.id()).is_some(),
             Some(problem) => board.problems.insert(watched.id(), problem.clone()) != Some(problem),
@@ -178,8 +179,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub async fn file_watches(&self, known: &mut Schedules) -> Result<Vec<Watched>, EngineError> {
-        let names = self.read(|store| store.blueprint_names()).await?;
+    pub async fn file_watches(self, known: &mut Schedules) -> Result<Vec<Watched>, EngineError> {
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
         let mut all = Vec::new();
         for (name, hash, _) in names {
@@ -190,7 +191,7 @@ impl Engine {
             });
             let watches: Vec<_> = watches.collect();
             let ids: Arc<[String]> = watches.iter().map(|(watch, ..)| watch.id()).collect();
-            let board = self.shared().watches.lock();
+            let board = self.engine.shared().watches.lock();
             for (watch, missed, input) in watches {
                 let Ok(dir) = board.directory(&name, &hash, watch) else { continue };
                 all.push(Watched {
@@ -216,7 +217,7 @@ impl Engine {
     /// Fails when the store cannot be read or written, or the run cannot be started now; the batch
     /// is kept. A run that could never be started is logged.
     pub async fn saw_files(
-        &self,
+        self,
         watched: &Watched,
         seen: &Files,
         began: bool,
@@ -224,19 +225,19 @@ impl Engine {
         match self.take_in(watched, seen, began).await {
             // Another process handles the same files, and was faster.
             Err(EngineError::Store(StoreError::Changed { .. })) => {
-                Ok(Some(self.shared().clock.now_ms() + AGAIN_MS))
+                Ok(Some(self.engine.shared().clock.now_ms() + AGAIN_MS))
             }
             result => result,
         }
     }
 
     async fn take_in(
-        &self,
+        self,
         watched: &Watched,
         seen: &Files,
         began: bool,
     ) -> Result<Option<u64>, EngineError> {
-        let now = self.shared().clock.now_ms();
+        let now = self.engine.shared().clock.now_ms();
         let (_, mut all) = self.kept_of(&watched.name).await?;
         let Some(mut kept) = all.remove(&watched.watch.id()) else {
             let begun = WatchState { marks: seen.clone(), ..WatchState::default() };
@@ -273,7 +274,7 @@ impl Engine {
     }
 
     async fn start_batch(
-        &self,
+        self,
         watched: &Watched,
         kept: &mut WatchState,
     ) -> Result<(), EngineError> {
@@ -308,26 +309,27 @@ impl Engine {
         Ok(())
     }
 
-    async fn still_open(&self, runs: Vec<RunId>) -> Result<Vec<RunId>, EngineError> {
-        self.read(move |store| {
-            let mut open = Vec::new();
-            for run in runs {
-                if store.header(run.num())?.is_some_and(|header| !header.status.is_ended()) {
-                    open.push(run);
+    async fn still_open(self, runs: Vec<RunId>) -> Result<Vec<RunId>, EngineError> {
+        self.engine
+            .read(move |store| {
+                let mut open = Vec::new();
+                for run in runs {
+                    if store.header(run.num())?.is_some_and(|header| !header.status.is_ended()) {
+                        open.push(run);
+                    }
                 }
-            }
-            Ok(open)
-        })
-        .await
+                Ok(open)
+            })
+            .await
     }
 
     /// Returns the stored data of all watches of a blueprint: as text, and by id.
     async fn kept_of(
-        &self,
+        self,
         name: &str,
     ) -> Result<(Option<String>, BTreeMap<String, WatchState>), EngineError> {
         let key = key_of(name);
-        let stored = self.read(move |store| store.meta(&key)).await?;
+        let stored = self.engine.read(move |store| store.meta(&key)).await?;
         let all = stored.as_deref().and_then(|text| serde_json::from_str(text).ok());
         Ok((stored, all.unwrap_or_default()))
     }
@@ -335,7 +337,7 @@ impl Engine {
     /// Updates the stored data of a watch, if it is still `before`; that of the blueprint's other
     /// watches is preserved.
     async fn keep(
-        &self,
+        self,
         watched: &Watched,
         before: Option<&WatchState>,
         after: &WatchState,
@@ -351,6 +353,7 @@ impl Engine {
             let value = serde_json::to_string(&all).expect("marks by path are plain data");
             let unchanged = Check::MetaIs { key: key.clone(), value: stored };
             match self
+                .engine
                 .write(vec![unchanged], vec![Write::PutMeta { key: key.clone(), value }])
                 .await
             {

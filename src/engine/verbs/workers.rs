@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::engine::{
-    Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
-    Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
+    Answer, ArtifactView, Caller, EngineError, HeartbeatView, Holder, IdempotencyKey, Leased,
+    Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     turn::files::OUTSIDE,
+    verbs::engine::{TaskVerbs, TokenVerbs},
     view,
 };
 use crate::{
@@ -37,29 +38,29 @@ pub struct LeaseAsk<'a> {
     pub wait: Duration,
 }
 
-impl Engine {
+impl TaskVerbs<'_> {
     /// Returns open tasks, oldest first.
     ///
     /// # Errors
     /// Fails when the caller lacks permission.
-    pub async fn tasks(
-        &self,
+    pub async fn list(
+        self,
         caller: &Caller,
         mut filter: TaskFilter,
     ) -> Result<Page<TaskView>, EngineError> {
         caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
-        let registry = &self.shared().registry;
+        let registry = &self.engine.shared().registry;
         filter.operator = filter.operator.map(|name| registry.name_of(&name).to_owned());
         filter.kind = filter.kind.map(|kind| kind_of(&kind).to_owned());
         let limit = filter.limit;
-        let rows = self.read(move |store| store.tasks(&filter)).await?;
+        let rows = self.engine.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);
         let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
-        let clock = self.shared().clock.clone();
+        let clock = self.engine.shared().clock.clone();
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
             let num = row.run;
-            if let Some(header) = self.read(move |store| store.header(num)).await? {
+            if let Some(header) = self.engine.read(move |store| store.header(num)).await? {
                 items.push(view::task(&row, RunId::new(num, header.created_ms), false, &clock));
             }
         }
@@ -70,21 +71,21 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such task.
-    pub async fn task(&self, caller: &Caller, task: TaskId) -> Result<TaskView, EngineError> {
+    pub async fn get(self, caller: &Caller, task: TaskId) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskRead, &[Need::Task(task)])?;
         self.task_view(task).await
     }
 
-    pub(crate) async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
+    pub(crate) async fn task_view(self, task: TaskId) -> Result<TaskView, EngineError> {
         let missing = || EngineError::NotFound { what: "task", id: task.to_string() };
         let (num, step) = (task.run(), task.step());
-        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let header = self.engine.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
         let run = RunId::new(num, header.created_ms);
-        let row = self.read(move |store| store.task(num, step)).await?;
+        let row = self.engine.read(move |store| store.task(num, step)).await?;
         if let Some(row) = row.filter(|row| row.scheduled_ms == task.scheduled_ms()) {
-            return Ok(view::task(&row, run, true, &self.shared().clock));
+            return Ok(view::task(&row, run, true, &self.engine.shared().clock));
         }
-        let entries = self.read(move |store| store.entries(num, 0)).await?;
+        let entries = self.engine.read(move |store| store.entries(num, 0)).await?;
         let mut chain = Chain::full();
         for entry in &entries {
             chain.apply(entry).map_err(|_| missing())?;
@@ -128,7 +129,7 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such task, it has ended, or the answer
     /// violates its schema.
     pub async fn answer(
-        &self,
+        self,
         caller: &Caller,
         task: TaskId,
         (answer, revision): (Answer, Option<String>),
@@ -139,7 +140,8 @@ impl Engine {
         let step = task.step();
         let by = caller.clone();
         let said = |key| PersonAnswer { answer, revision, caller: by, key };
-        self.once(caller, found.run, key, |key| ControlAsk::Answer { step, said: said(key) })
+        self.engine
+            .once(caller, found.run, key, |key| ControlAsk::Answer { step, said: said(key) })
             .await?;
         self.task_view(task).await
     }
@@ -150,7 +152,7 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such task, or it is not an open one for
     /// people.
     pub async fn expire(
-        &self,
+        self,
         caller: &Caller,
         task: TaskId,
         key: Option<IdempotencyKey>,
@@ -158,7 +160,8 @@ impl Engine {
         caller.grant.check(Verb::TaskExpire, &[Need::Task(task)])?;
         let found = self.task_view(task).await?;
         let (step, by) = (task.step(), caller.clone());
-        self.once(caller, found.run, key, |key| ControlAsk::Expire { step, caller: by, key })
+        self.engine
+            .once(caller, found.run, key, |key| ControlAsk::Expire { step, caller: by, key })
             .await?;
         self.task_view(task).await
     }
@@ -171,7 +174,7 @@ impl Engine {
     /// # Cancel safety
     /// A task that was leased for a caller that is gone returns to the queue when its lease ends.
     pub async fn lease(
-        &self,
+        self,
         caller: &Caller,
         ask: &LeaseAsk<'_>,
     ) -> Result<Vec<Leased>, EngineError> {
@@ -180,10 +183,10 @@ impl Engine {
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
-            self.shared().hub.note_worker(queue, self.shared().clock.now_ms());
+            self.engine.shared().hub.note_worker(queue, self.engine.shared().clock.now_ms());
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
-            let stopping = self.shared().tasks.stopping();
+            let taking = self.engine.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
+            let stopping = self.engine.shared().tasks.stopping();
             let tickets = tokio::select! {
                 taken = taking => taken.map_err(|error| EngineError::Busy {
                     code: Code::TooManyWorkers,
@@ -212,10 +215,10 @@ impl Engine {
         }
     }
 
-    async fn take_lease(&self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
+    async fn take_lease(self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
         let (step, attempt, worker) = (ticket.step, ticket.attempt, worker.to_owned());
         let ask = ControlAsk::Lease { step, attempt, worker };
-        let lease: Lease = self.ask(ticket.run, ask).await?;
+        let lease: Lease = self.engine.ask(ticket.run, ask).await?;
         Ok(Leased {
             task: TaskId::new(ticket.run, step, lease.scheduled_ms),
             handle: lease.handle,
@@ -227,7 +230,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt.
-    pub async fn prompt(&self, holder: &Holder) -> Result<PromptView, EngineError> {
+    pub async fn prompt(self, holder: &Holder) -> Result<PromptView, EngineError> {
         let prompt: Box<PromptView> =
             self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await?;
         Ok(*prompt)
@@ -238,7 +241,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt, or the result is not acceptable.
-    pub async fn report(&self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
+    pub async fn report(self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
         let report = Box::new(report);
         self.work(holder, Verb::WorkerResult, WorkerAsk::Report(report)).await
     }
@@ -249,7 +252,7 @@ impl Engine {
     /// Fails when the bearer is not the one of the open attempt, or the name or size is not
     /// acceptable.
     pub async fn put_artifact(
-        &self,
+        self,
         holder: &Holder,
         name: String,
         data: Vec<u8>,
@@ -263,7 +266,7 @@ impl Engine {
             )
             .await?;
         let num = holder.run;
-        let header = self.read(move |store| store.header(num)).await?;
+        let header = self.engine.read(move |store| store.header(num)).await?;
         let created_ms = header.map_or(0, |header| header.created_ms);
         Ok(ArtifactView {
             id,
@@ -272,7 +275,7 @@ impl Engine {
             name: shown,
             hash,
             size,
-            created_at: rfc3339(self.shared().clock.now_ms()),
+            created_at: rfc3339(self.engine.shared().clock.now_ms()),
         })
     }
 
@@ -280,7 +283,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt.
-    pub async fn progress(&self, holder: &Holder, data: Json) -> Result<(), EngineError> {
+    pub async fn progress(self, holder: &Holder, data: Json) -> Result<(), EngineError> {
         self.work(holder, Verb::WorkerProgress, WorkerAsk::Progress { data }).await
     }
 
@@ -288,10 +291,10 @@ impl Engine {
     ///
     /// # Errors
     /// Fails when the bearer is not valid.
-    pub async fn heartbeat(&self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
+    pub async fn heartbeat(self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
         let (deadline, cancel): (Option<u64>, bool) =
             self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
-        let token = if cancel { None } else { self.renew(holder) };
+        let token = if cancel { None } else { self.engine.tokens().renew(holder) };
         Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
     }
 
@@ -301,13 +304,19 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt, or asks for more than it has.
     pub async fn worker_token(
-        &self,
+        self,
         holder: &Holder,
         verbs: Option<&[String]>,
         ttl_ms: u64,
     ) -> Result<Minted, EngineError> {
         let nonce: u64 = self.work(holder, Verb::WorkerToken, WorkerAsk::Nonce).await?;
-        self.attempt_token(holder, nonce, Self::attempt_jti(holder)?, verbs, ttl_ms)
+        self.engine.tokens().attempt_token(
+            holder,
+            nonce,
+            TokenVerbs::attempt_jti(holder)?,
+            verbs,
+            ttl_ms,
+        )
     }
 
     /// Returns a value of the run's state, or of another scope that the worker may see.
@@ -315,7 +324,7 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt.
     pub async fn worker_state(
-        &self,
+        self,
         holder: &Holder,
         scope: Option<String>,
         key: String,
@@ -330,7 +339,7 @@ impl Engine {
     /// # Errors
     /// Fails when the bearer is not the one of the open attempt, or key or value is too large.
     pub async fn put_worker_state(
-        &self,
+        self,
         holder: &Holder,
         scope: Option<String>,
         key: String,
@@ -341,14 +350,16 @@ impl Engine {
     }
 
     pub(crate) async fn work<T: Reply>(
-        &self,
+        self,
         holder: &Holder,
         verb: Verb,
         ask: WorkerAsk,
     ) -> Result<T, EngineError> {
         holder.check(verb)?;
         let holder = holder.clone();
-        self.answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply })).await
+        self.engine
+            .answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
+            .await
     }
 
     /// Stores a file with a run, outside of any task; it is published and durable when this returns.
@@ -358,18 +369,18 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such run, it has ended, or the file or
     /// its name is too large.
     pub async fn put_run_artifact(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
         name: String,
         data: Vec<u8>,
     ) -> Result<ArtifactView, EngineError> {
         caller.may(Verb::ArtifactWrite, run)?;
-        self.header(run).await?;
+        self.engine.header(run).await?;
         let jti = Some(caller.jti.clone());
         let ask = ControlAsk::PutArtifact { name: name.clone(), data, jti };
-        let (id, hash, size): (ArtifactId, String, u64) = self.ask(run.num(), ask).await?;
-        let (step, created_at) = (OUTSIDE, rfc3339(self.shared().clock.now_ms()));
+        let (id, hash, size): (ArtifactId, String, u64) = self.engine.ask(run.num(), ask).await?;
+        let (step, created_at) = (OUTSIDE, rfc3339(self.engine.shared().clock.now_ms()));
         Ok(ArtifactView { id, run, step, name, hash, size, created_at })
     }
 
@@ -378,13 +389,13 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn artifacts(
-        &self,
+        self,
         caller: &Caller,
         run: RunId,
     ) -> Result<Vec<ArtifactView>, EngineError> {
         caller.may(Verb::ArtifactRead, run)?;
-        self.header(run).await?;
-        let rows = self.read(move |store| store.artifacts(run.num())).await?;
+        self.engine.header(run).await?;
+        let rows = self.engine.read(move |store| store.artifacts(run.num())).await?;
         Ok(rows.iter().filter(|row| row.published).map(|row| view::artifact(row, run)).collect())
     }
 
@@ -393,20 +404,20 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such file.
     pub async fn artifact(
-        &self,
+        self,
         caller: &Caller,
         id: ArtifactId,
     ) -> Result<(ArtifactView, Vec<u8>), EngineError> {
         let missing = || EngineError::NotFound { what: "artifact", id: id.to_string() };
         let num = id.run();
-        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let header = self.engine.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
         let run = RunId::new(num, header.created_ms);
         caller.may(Verb::ArtifactRead, run)?;
-        let rows = self.read(move |store| store.artifacts(num)).await?;
+        let rows = self.engine.read(move |store| store.artifacts(num)).await?;
         let row = rows.into_iter().find(|row| row.n == id.number() && row.published);
         let row = row.ok_or_else(missing)?;
         let hash = row.hash.clone();
-        let data = self.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
+        let data = self.engine.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
         Ok((view::artifact(&row, run), data))
     }
 }

@@ -13,13 +13,13 @@ pub(super) struct Asker<'a> {
     pub(super) agent: &'a str,
     /// From 1.
     pub(super) attempt: u32,
-    /// What the ids of items are made of, where a provider gives none.
+    /// The seed of the ids of items, if a provider gives none.
     pub(super) seed: String,
     /// The model of the agent.
     pub(super) own: Option<&'a str>,
     /// The model once the layers have had their say.
     pub(super) configured: Option<&'a str>,
-    /// What layers say besides the system prompt.
+    /// The addendum of layers to the system prompt.
     pub(super) addendum: Option<&'a str>,
     /// The task, for a script that is the agent's function.
     pub(super) task: Option<&'a Arc<Task>>,

@@ -46,7 +46,7 @@ pub struct OperatorMetadata {
     pub sub_dispatches: Vec<SubDispatchRecord>,
     /// The duration.
     pub duration: DurationMs,
-    /// What it wanted done and the host has done, in the order in which it was declared.
+    /// The effects that the host has applied, in the order in which they were declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_effects: Vec<Effect>,
 }

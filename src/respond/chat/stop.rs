@@ -59,7 +59,8 @@ impl Stops {
         self.over
     }
 
-    /// What can be sent on, once a piece was said: all but what may be the beginning of one.
+    /// Takes a piece, and returns the text that can be sent: all but the possible beginning of a stop
+    /// text.
     pub(super) fn feed(&mut self, piece: &str) -> String {
         if self.over || self.texts.is_empty() {
             return if self.over { String::new() } else { piece.to_owned() };
@@ -80,7 +81,7 @@ impl Stops {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What is left once everything was said.
+    /// Returns the rest, once every piece was taken.
     pub(super) fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -476,7 +476,7 @@ fn list(
     Ok(steps.map(|step| shown(request_id, step)).collect())
 }
 
-/// What a step asks.
+/// Returns the request of a step.
 fn asked(step: &Step) -> StepDescriptor {
     let it = &step.scheduled;
     let descriptor = StepDescriptor::new(it.kind, it.request.to_value());

@@ -121,12 +121,12 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             };
             Box::pin(async move {
                 let task = TaskId::new(run, step, scheduled_ms);
-                engine.answer(&caller, task, (answer, None), None).await.map(|_| Told::Done)
+                engine.tasks().answer(&caller, task, (answer, None), None).await.map(|_| Told::Done)
             })
         }
         Ask::Revoke { token } => {
             let (by, jti) = (caller(SAFE), world.tokens[token].jti.clone());
-            Box::pin(async move { engine.revoke(&by, &jti).await.map(|()| Told::Done) })
+            Box::pin(async move { engine.tokens().revoke(&by, &jti).await.map(|()| Told::Done) })
         }
         Ask::Lease { queue, worker, max } => {
             let by = caller(SAFE);
@@ -135,7 +135,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
                 let labels = Labels::default();
                 let ask =
                     LeaseAsk { queue, worker: &name, labels: &labels, max, wait: Duration::ZERO };
-                let leased = engine.lease(&by, &ask).await?;
+                let leased = engine.tasks().lease(&by, &ask).await?;
                 Ok(Told::Leased(
                     leased
                         .iter()
@@ -156,19 +156,23 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
         }
         Ask::Prompt(of) => {
             let holder = holder(world, &engine, of);
-            Box::pin(async move { engine.prompt(&holder).await.map(|_| Told::Done) })
+            Box::pin(async move { engine.tasks().prompt(&holder).await.map(|_| Told::Done) })
         }
         Ask::Beat(of) => {
             let holder = holder(world, &engine, of);
             Box::pin(async move {
-                engine.heartbeat(&holder).await.map(|beat| Told::Beat { cancel: beat.cancel })
+                engine
+                    .tasks()
+                    .heartbeat(&holder)
+                    .await
+                    .map(|beat| Told::Beat { cancel: beat.cancel })
             })
         }
         Ask::Report { of, body, says } => {
             let own = world.id_of(of.run);
             let holder = holder(world, &engine, of);
             Box::pin(async move {
-                engine.report(&holder, report(&own, body, says)).await.map(Told::Accepted)
+                engine.tasks().report(&holder, report(&own, body, says)).await.map(Told::Accepted)
             })
         }
         Ask::State { of, body } => {
@@ -176,6 +180,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             Box::pin(async move {
                 let value = Json::from(&json!({ "state": body }));
                 engine
+                    .tasks()
                     .put_worker_state(&holder, None, "worker".into(), value)
                     .await
                     .map(|()| Told::Done)
@@ -185,7 +190,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             let holder = holder(world, &engine, of);
             Box::pin(async move {
                 let name = format!("file-{body}");
-                engine.put_artifact(&holder, name, vec![1]).await.map(|_| Told::Done)
+                engine.tasks().put_artifact(&holder, name, vec![1]).await.map(|_| Told::Done)
             })
         }
     }

@@ -237,8 +237,9 @@ impl World {
         for (name, source) in calls.into_iter().chain([("main", main)]) {
             let bundle = Bundle::from_source("it.lua", source).unwrap();
             let (engine, owner) = (self.engine().clone(), owner.clone());
-            let put =
-                async move { engine.put_blueprint(&owner, name.to_owned(), bundle, None).await };
+            let put = async move {
+                engine.blueprints().put_blueprint(&owner, name.to_owned(), bundle, None).await
+            };
             self.finish(put).unwrap();
         }
         for n in 0..3 {
@@ -253,7 +254,8 @@ impl World {
                 name: None,
                 quotas: Default::default(),
             };
-            let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
+            let minted =
+                self.finish(async move { engine.tokens().mint(&by, mint, None).await }).unwrap();
             let subject = format!("client-{n}");
             self.tokens.push(Caller { subject, jti: minted.jti, ..owner.clone() });
         }

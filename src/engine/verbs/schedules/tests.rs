@@ -28,7 +28,7 @@ fn stage(missed: &str) -> Stage {
     stage
         .ask(move |engine, _| {
             let bundle = bundle.clone();
-            async move { engine.adopt_blueprint(bundle).await.map(drop) }
+            async move { engine.blueprints().adopt_blueprint(bundle).await.map(drop) }
         })
         .unwrap();
     stage
@@ -36,7 +36,7 @@ fn stage(missed: &str) -> Stage {
 
 fn look(stage: &mut Stage) -> u64 {
     stage
-        .ask(|engine, _| async move { engine.run_schedules(&mut Schedules::default()).await })
+        .ask(|engine, _| async move { engine.triggers().run_schedules(&mut Schedules::default()).await })
         .unwrap()
 }
 
@@ -95,12 +95,16 @@ fn an_archived_blueprint_is_not_started_and_misses_nothing_until_it_is_restored(
     stage.pass_to(begin + HOUR);
     look(&mut stage);
     stage.settle().unwrap();
-    stage.ask(|engine, by| async move { engine.archive(&by, "nightly").await }).unwrap();
+    stage
+        .ask(|engine, by| async move { engine.blueprints().archive(&by, "nightly").await })
+        .unwrap();
     stage.pass_to(begin + 4 * HOUR);
     look(&mut stage);
     stage.settle().unwrap();
     assert_eq!(runs(&mut stage).len(), 1);
-    stage.ask(|engine, by| async move { engine.restore(&by, "nightly").await }).unwrap();
+    stage
+        .ask(|engine, by| async move { engine.blueprints().restore(&by, "nightly").await })
+        .unwrap();
     look(&mut stage);
     stage.pass_to(begin + 5 * HOUR);
     look(&mut stage);
@@ -135,7 +139,7 @@ fn a_signal_to_a_blueprint_starts_a_run_with_its_payload() {
     let signal = |stage: &mut Stage, name: &'static str| {
         stage.ask(move |engine, by| async move {
             let payload = Json::from(&json!({ "kind": "hourly" }));
-            engine.signal_blueprint(&by, "nightly", name, payload, None).await
+            engine.triggers().signal_blueprint(&by, "nightly", name, payload, None).await
         })
     };
     signal(&mut stage, "opened").unwrap();

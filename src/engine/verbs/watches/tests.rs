@@ -26,7 +26,7 @@ fn stage(keys: &str, flow: &str) -> Stage {
     stage
         .ask(move |engine, _| {
             let bundle = bundle.clone();
-            async move { engine.adopt_blueprint(bundle).await.map(drop) }
+            async move { engine.blueprints().adopt_blueprint(bundle).await.map(drop) }
         })
         .unwrap();
     stage
@@ -45,12 +45,12 @@ fn see(stage: &mut Stage, seen: &Files, began: bool) -> Option<u64> {
         .ask(move |engine, by| {
             let seen = seen.clone();
             async move {
-                engine.watch_files(BTreeMap::new());
-                let view = engine.blueprint(&by, "sorter").await?;
-                engine.set_home("sorter", &view.hash, PathBuf::from("/blueprints"));
-                let watches = engine.file_watches(&mut Schedules::default()).await?;
+                engine.triggers().watch_files(BTreeMap::new());
+                let view = engine.blueprints().get(&by, "sorter").await?;
+                engine.triggers().set_home("sorter", &view.hash, PathBuf::from("/blueprints"));
+                let watches = engine.triggers().file_watches(&mut Schedules::default()).await?;
                 assert_eq!(watches.len(), 1);
-                engine.saw_files(&watches[0], &seen, began).await
+                engine.triggers().saw_files(&watches[0], &seen, began).await
             }
         })
         .unwrap();
@@ -157,14 +157,17 @@ fn a_crash_after_any_write_starts_no_run_twice_and_forgets_none() {
 fn a_blueprint_without_a_directory_of_its_own_is_not_watched_and_says_why() {
     let mut stage = stage("", "");
     let shown = |stage: &mut Stage| {
-        let all = stage.ask(|engine, by| async move { engine.blueprints(&by).await }).unwrap();
+        let all =
+            stage.ask(|engine, by| async move { engine.blueprints().list(&by).await }).unwrap();
         all[0].on[0].clone()
     };
     assert!(shown(&mut stage).problem.unwrap().contains("serve"));
     let watched = stage
         .ask(|engine, _| async move {
-            engine.watch_files(BTreeMap::from([("inbox".to_owned(), PathBuf::from("/in"))]));
-            engine.file_watches(&mut Schedules::default()).await
+            engine
+                .triggers()
+                .watch_files(BTreeMap::from([("inbox".to_owned(), PathBuf::from("/in"))]));
+            engine.triggers().file_watches(&mut Schedules::default()).await
         })
         .unwrap();
     assert!(watched.is_empty());
@@ -186,23 +189,23 @@ fn two_who_look_at_the_watches_of_a_blueprint_lose_nothing_of_each_other() {
     let mut stage = stage("", "");
     stage
         .ask(move |engine, by| async move {
-            engine.watch_files(BTreeMap::new());
-            let view = engine.blueprint(&by, "sorter").await?;
-            engine.set_home("sorter", &view.hash, PathBuf::from("/blueprints"));
-            let mine = engine.file_watches(&mut Schedules::default()).await?.remove(0);
+            engine.triggers().watch_files(BTreeMap::new());
+            let view = engine.blueprints().get(&by, "sorter").await?;
+            engine.triggers().set_home("sorter", &view.hash, PathBuf::from("/blueprints"));
+            let mine = engine.triggers().file_watches(&mut Schedules::default()).await?.remove(0);
             let watch = FileWatch::parse("other/*.json", None).unwrap();
             let ids: Arc<[String]> = [mine.watch.id(), watch.id()].into();
             let other = Watched { watch: Box::new(watch), ids: Arc::clone(&ids), ..mine.clone() };
             let mine = Watched { ids, ..mine };
 
             let kept = |batch| WatchState { batch, ..WatchState::default() };
-            engine.keep(&mine, None, &kept(1)).await?;
-            engine.keep(&other, None, &kept(5)).await?;
-            engine.keep(&mine, Some(&kept(1)), &kept(2)).await?;
+            engine.triggers().keep(&mine, None, &kept(1)).await?;
+            engine.triggers().keep(&other, None, &kept(5)).await?;
+            engine.triggers().keep(&mine, Some(&kept(1)), &kept(2)).await?;
             // A stale writer is refused, and changes nothing.
-            let stale = engine.keep(&mine, Some(&kept(1)), &kept(9)).await;
+            let stale = engine.triggers().keep(&mine, Some(&kept(1)), &kept(9)).await;
             assert!(matches!(stale, Err(EngineError::Store(StoreError::Changed { .. }))));
-            let (_, all) = engine.kept_of("sorter").await?;
+            let (_, all) = engine.triggers().kept_of("sorter").await?;
             assert_eq!(all[&mine.watch.id()], kept(2));
             assert_eq!(all[&other.watch.id()], kept(5));
             Ok(())
