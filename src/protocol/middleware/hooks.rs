@@ -224,8 +224,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_hook_of_an_operator_stands_around_any_environment_with_its_own_errors() {
+    #[test]
+    fn a_hook_of_an_operator_stands_around_any_environment_with_its_own_errors() {
         let stack =
             super::super::ExecStack::builder().guard(std::sync::Arc::new(InAnyEnvironment(Hook)));
         let stack = stack.build();
@@ -233,13 +233,14 @@ mod tests {
             let input = OperatorInput::new(Content::text(text), TriggerType::Task);
             stack.run_with(input, &EnvironmentSpec::default(), &Machine(works)).await
         };
-        assert_eq!(run("yes", true).await.unwrap().message.as_text(), Some("changed"));
-        let error = run("no", true).await.unwrap_err();
+        let run = |text: &str, works: bool| futures::executor::block_on(run(text, works));
+        assert_eq!(run("yes", true).unwrap().message.as_text(), Some("changed"));
+        let error = run("no", true).unwrap_err();
         assert!(
             matches!(error, EnvError::OperatorError(OperatorError::NonRetryable(_))),
             "{error}"
         );
-        let error = run("yes", false).await.unwrap_err();
+        let error = run("yes", false).unwrap_err();
         assert!(matches!(error, EnvError::ProvisionFailed(_)), "as it was: {error}");
     }
 }
