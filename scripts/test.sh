@@ -185,6 +185,20 @@ typescript_client() {
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   test -d node_modules/openai || npm install --silent openai typescript @types/node
 }
+# A real browser for the dashboard, and what drives it: tests/dashboard/browser.rs.
+browser() {
+  have chromium || debian chromium fonts-dejavu-core || return 1
+  { have node && have npm; } || debian nodejs npm || return 1
+  mkdir -p "$clients/browser" && cd "$clients/browser" || return 1
+  test -f package.json || echo '{"private": true, "type": "module"}' >package.json
+  { test -d node_modules/playwright-core && test -d node_modules/axe-core; } ||
+    npm install --silent playwright-core axe-core typescript
+}
+# The scripts of the dashboard, checked by the compiler from their comments.
+scripts_of_pages() {
+  "$clients/browser/node_modules/.bin/tsc" --noEmit --allowJs --checkJs --strict --target es2022 --module esnext \
+    --lib es2022,dom,dom.iterable src/dashboard/assets/*.js
+}
 # The API against its own description: schemathesis sends what the document allows and forbids.
 schemathesis="$clients/py/bin/schemathesis"
 tester() {
@@ -232,6 +246,11 @@ if (typescript_client); then
   step "the types of the official TypeScript client" eval "(compile_typescript)"
 else
   skip "the official TypeScript client" "node and npm, or the registry, are not there"
+fi
+if (browser); then
+  test -x "$clients/browser/node_modules/.bin/tsc" && step "the types of the dashboard's scripts" scripts_of_pages
+else
+  skip "the dashboard in a browser" "chromium, node and npm, or the registry, are not there"
 fi
 language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use crate::{
     api,
     clock::Clock,
+    dashboard,
     door::{self, Door, DoorConfig},
     engine::{
         CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery, Retention,
@@ -264,10 +265,14 @@ impl Host {
             Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
             None => None,
         };
-        let door = Arc::new(Door::new(&config.door, address));
+        let site = dashboard::Site::of(incarnation);
+        let mut names = config.door.clone();
+        names.hosts.push(site.host().to_owned());
+        let door = Arc::new(Door::new(&names, address));
         let api = api::router(engine.clone(), Arc::clone(&door), &tasks);
         let tools = mcp::router(api.clone(), engine.clone(), Arc::clone(&door), &tasks);
-        let behind = api.merge(tools);
+        let pages = dashboard::router(engine.clone(), Arc::clone(&door), &tasks, site);
+        let behind = api.merge(tools).merge(pages);
         let served_by = tasks.clone();
         tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
         files.put_server(&url, incarnation)?;

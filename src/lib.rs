@@ -56,7 +56,6 @@
 //! ```
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
-
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod api;
@@ -71,6 +70,9 @@ pub mod clock;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod config;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod dashboard;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod door;

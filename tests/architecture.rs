@@ -38,6 +38,7 @@ const ORDER: &[&str] = &[
     "door",
     "api",
     "mcp",
+    "dashboard",
     "config",
     "telemetry",
     "host",
@@ -53,7 +54,7 @@ const IMPURE: &[&str] =
 
 /// Libraries, and the rooms that alone know them.
 const ONLY: &[(&str, &[&str])] =
-    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api", "mcp"])];
+    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api", "mcp", "dashboard"])];
 
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;

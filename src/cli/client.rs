@@ -61,6 +61,17 @@ pub struct FileProblem {
     pub findings: Vec<Value>,
 }
 
+/// A code that signs in to the dashboard once.
+#[derive(Debug, Clone, Deserialize)]
+pub struct SignInCode {
+    /// The code.
+    pub code: String,
+    /// The host name for a link to a loopback address.
+    pub host: String,
+    /// RFC 3339, UTC.
+    pub expires_at: String,
+}
+
 /// A made token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MintedToken {
@@ -396,6 +407,11 @@ impl Client {
     pub async fn tokens(&self) -> Result<Vec<TokenView>> {
         let page: List<TokenView> = self.get("/v1/tokens", &[]).await?;
         Ok(page.items)
+    }
+
+    /// Makes a code that signs in to the dashboard once.
+    pub async fn sign_in_code(&self, role: &str) -> Result<SignInCode> {
+        self.post("/ui/codes", &serde_json::json!({"role": role})).await
     }
 
     /// Returns the owner of this token.

@@ -59,6 +59,38 @@ pub(crate) struct ProblemBody {
     quota: Option<Exceeded>,
 }
 
+impl ProblemBody {
+    /// Returns the HTTP status.
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// Returns the code, as a word.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// Returns the title of the code.
+    pub(crate) fn title(&self) -> &'static str {
+        self.title
+    }
+
+    /// Returns the cause of this error.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Returns every breach of a schema.
+    pub(crate) fn violations(&self) -> &[Breach] {
+        &self.violations
+    }
+
+    /// Returns the findings of the blueprint.
+    pub(crate) fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}
+
 /// One thing that is wrong with a blueprint.
 #[derive(Debug, ToSchema)]
 #[schema(as = Finding)]

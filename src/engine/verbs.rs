@@ -27,6 +27,7 @@ pub(crate) mod schedules;
 pub(crate) mod session_keeper;
 pub(crate) mod session_work;
 pub(crate) mod sessions;
+pub(crate) mod sign_in;
 pub(crate) mod stage;
 pub(crate) mod step_page;
 pub(crate) mod stored_state;

@@ -145,15 +145,6 @@ impl DurableState {
         }
     }
 
-    /// Removes all transient values of a scope.
-    pub fn clear_scope(&self, scope: &str) {
-        let mut transient = self.transient.lock();
-        let gone: Vec<_> = transient.rows.keys().filter(|(of, _)| of == scope).cloned().collect();
-        for (scope, key) in gone {
-            transient.remove(&scope, &key);
-        }
-    }
-
     fn admit(&self, change: &StateChange) -> Result<(), StoreError> {
         let StateLimits { key, value, .. } = self.limits;
         let refuse = |reason: String| {

@@ -143,6 +143,7 @@ impl Serve {
             say(&format!("  migrated    {}", told_of(&migrated)));
         }
         say(&format!("  token       cat {}", token.display()));
+        say(&format!("  dashboard   {url}/ui, or `moonswarm open` signs in"));
         say(&format!("  API docs    {url}/docs"));
         match served {
             Some(dir) => say(&format!("  blueprints  {} (watched)", dir.display())),

@@ -59,6 +59,10 @@ pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk
             look_up(turn, Repeated { holder, report, refusal, before: None, reply });
             return;
         }
+        (WorkerAsk::GetState { scope, key }, Ok(())) => {
+            worker_state::get_state(turn, &holder, (scope, key), reply);
+            return;
+        }
         // A worker whose attempt is over is told to stop, in words that it can act on.
         (WorkerAsk::Heartbeat, Err(EngineError::Conflict { .. })) => {
             Answered::Now(Ok(Answer::Alive((None, true))))
@@ -119,11 +123,8 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
             rests_on_token(turn.run, holder, &asked);
             asked.map(|()| Answer::Done).into()
         }
-        WorkerAsk::GetState { scope, key } => {
-            let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key);
-            let value = place.and_then(|place| worker_state::read_for_worker(turn, &place, key));
-            Answered::Now(value.map(Answer::Value))
-        }
+        // A value may have to be read first: that is answered apart.
+        WorkerAsk::GetState { .. } => Answered::Now(Ok(Answer::Value(None))),
         WorkerAsk::PutState { scope, key, value } => {
             let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key);
             let written =

@@ -1,10 +1,15 @@
 //! The state that a worker reads and writes while it works.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         EngineError, Holder,
         inbox::answers::bad_request,
-        run::resident::Run,
+        run::{
+            reply::{Answer, ReplyTo},
+            resident::Run,
+        },
         turn::{
             boundary::{self, asked},
             facts::{self, Turn},
@@ -15,8 +20,9 @@ use crate::{
         },
     },
     flow::StateOp,
+    middleware::{Stacks, StoreCall},
     protocol::{Json, OperatorId, Scope, StoreOptions},
-    store::{Reducer, StateAct, StateChange, excepted},
+    store::{Reducer, StateAct, StateChange},
     token::{Grant, Need, Refusal, Verb},
 };
 
@@ -60,25 +66,48 @@ pub(crate) fn place_of(
     Ok(place)
 }
 
-pub(crate) fn read_for_worker(
+/// Answers a worker with a value: one of the run at once, one of another scope once it is read.
+pub(crate) fn get_state(
     turn: &mut Turn<'_>,
-    scope: &str,
-    key: String,
-) -> Result<Option<Json>, EngineError> {
+    holder: &Holder,
+    (scope, key): (Option<String>, String),
+    reply: ReplyTo<Answer>,
+) {
+    // Who asked may be gone.
+    let answer = |reply: ReplyTo<Answer>, read: Result<_, _>| drop(reply.send(read));
+    let scope = match place_of(turn.run, holder, scope.as_deref(), &key) {
+        Ok(scope) => scope,
+        Err(refused) => return answer(reply, Err(refused)),
+    };
     let stacks = settle::stacks_of(turn);
-    let call = boundary::call(turn.run, scope.to_owned(), asked(&StateOp::Get { key }));
-    let mut is_there = false;
-    let value = read_through(&stacks, call, |key| {
-        let found = if scope == run_scope(turn.run) {
-            state::own_value(turn, key).map_err(EngineError::Flow)?
-        } else {
-            let row = excepted("a value of state", || turn.shared.state.value(scope, key))?;
-            row.map(|row| Json::from_trusted(row.value))
+    let call = boundary::call(turn.run, scope.clone(), asked(&StateOp::Get { key }));
+    if scope == run_scope(turn.run) {
+        let own = |key: &str| state::own_value(turn, key).map_err(EngineError::Flow);
+        return answer(reply, value_of(&stacks, call, own));
+    }
+    let shared = Arc::clone(turn.shared);
+    turn.shared.tasks.spawn_blocking(move || {
+        let stored = |key: &str| {
+            let row = shared.state.value(&scope, key)?;
+            Ok(row.map(|row| Json::from_trusted(row.value)))
         };
+        answer(reply, value_of(&stacks, call, stored));
+    });
+}
+
+/// Reads one value through the layers.
+fn value_of(
+    stacks: &Stacks,
+    call: StoreCall,
+    mut read: impl FnMut(&str) -> Result<Option<Json>, EngineError>,
+) -> Result<Answer, EngineError> {
+    let mut is_there = false;
+    let value = read_through(stacks, call, |key| {
+        let found = read(key)?;
         is_there = found.is_some();
         Ok(found.unwrap_or_else(Json::null))
     })?;
-    Ok(is_there.then_some(value))
+    Ok(Answer::Value(is_there.then_some(value)))
 }
 
 pub(crate) fn put_for_worker(

@@ -188,17 +188,14 @@ pub(crate) fn detach(
     });
 }
 
-/// An attempt as a future through stack and spawner; nothing happens before it is polled.
-pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now_ms: u64) -> Under {
-    let scheduled_ms = turn.run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
-    let id = TaskId::new(turn.run.num, number, scheduled_ms);
-    let (audience, name) = (Arc::clone(&turn.run.audience), Arc::clone(task.agent.name()));
-    let live = Live {
-        cancel: CancellationToken::new(),
-        reported: CancellationToken::new(),
-        feed: Feed::new(audience, name, (number, task.attempt)),
-        began: Arc::default(),
-    };
+/// Returns an attempt as its operator receives it.
+fn task_of(
+    turn: &Turn<'_>,
+    id: TaskId,
+    task: &OpenTask,
+    (live, about): (&Live, &Arc<About>),
+) -> Task {
+    let number = id.step();
     let (started, _) = turn.run.chain.started().expect("a run with a task has started");
     let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
     let leaves = task.residence != Residence::Inline;
@@ -207,9 +204,7 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
     } else {
         String::new()
     };
-    let input = task.request.input.clone();
-    let (about, voice) = settle::about(turn, id, task);
-    let context = Task {
+    Task {
         id,
         run: turn.run.id,
         attempt: task.attempt,
@@ -254,13 +249,28 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
         state: Arc::new(AttemptState {
             shared: Arc::clone(turn.shared),
             stacks: settle::stacks_of(turn),
-            about: Arc::clone(&about),
+            about: Arc::clone(about),
             grant: Arc::clone(&turn.run.grant),
         }),
+    }
+}
+
+/// An attempt as a future through stack and spawner; nothing happens before it is polled.
+pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now_ms: u64) -> Under {
+    let scheduled_ms = turn.run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
+    let id = TaskId::new(turn.run.num, number, scheduled_ms);
+    let (audience, name) = (Arc::clone(&turn.run.audience), Arc::clone(task.agent.name()));
+    let live = Live {
+        cancel: CancellationToken::new(),
+        reported: CancellationToken::new(),
+        feed: Feed::new(audience, name, (number, task.attempt)),
+        began: Arc::default(),
     };
+    let (about, voice) = settle::about(turn, id, task);
+    let context = task_of(turn, id, task, (&live, &about));
     let dispatch = Dispatch {
         about: Arc::clone(&about),
-        input,
+        input: task.request.input.clone(),
         config: config_of(task),
         route: None,
         payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&turn.run.grant) }),

@@ -271,6 +271,26 @@ impl BlueprintVerbs<'_> {
         Ok(row.open()?)
     }
 
+    /// Returns the hashes of a blueprint's stored versions and the times at which they were stored, in
+    /// Unix milliseconds, newest first. Versions that only came with a request to run them are left
+    /// out.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn versions(
+        self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<Vec<(String, u64)>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
+        let wanted = name.to_owned();
+        let rows = self.engine.read(move |store| store.blueprint_versions(&wanted, "")).await?;
+        let published = rows.into_iter().filter(|row| row.publisher.is_some());
+        let mut versions: Vec<_> = published.map(|row| (row.hash, row.created_ms)).collect();
+        versions.sort_by_key(|(_, at_ms)| std::cmp::Reverse(*at_ms));
+        Ok(versions)
+    }
+
     pub(crate) async fn program_by(self, hash: String) -> Result<Arc<Program>, EngineError> {
         let shared = Arc::clone(&self.engine.inner.shared);
         let tasks = shared.tasks.clone();

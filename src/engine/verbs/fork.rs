@@ -20,7 +20,8 @@ use crate::engine::{
 };
 use crate::{
     flow::StateOp,
-    journal::{Decision, Entry, Fact, Outcome},
+    journal::{Decision, Entry, Fact, Outcome, RunStarted},
+    lua,
     protocol::{Effect, Failure, Json, Lifetime, MemoryLink, RunId, Scope, StepKind, StoreOptions},
     store::{ArtifactRow, StateRow, Write, lay_over},
     token::Verb,
@@ -64,12 +65,10 @@ impl HistoryVerbs<'_> {
         }
         self.engine.check_room()?;
         let header = self.engine.header(run).await?;
-        let changes = fork.program.is_some() || fork.input_patch.is_some();
         let program = match &fork.program {
             Some(program) => self.engine.program_of(program).await?,
             None => self.engine.blueprints().program_by(header.hash).await?,
         };
-        let name = program.blueprint().name();
         if !matches!(fork.program, Some(Program::Bundle(_))) {
             self.engine.blueprints().reach(caller, Verb::RunFork, &program).await?;
         }
@@ -93,18 +92,10 @@ impl HistoryVerbs<'_> {
         })?;
         let shared = self.engine.shared();
         if let Some(Fact::RunStarted(started)) = kept.first_mut().map(|first| &mut first.fact) {
-            if changes {
-                let mut input = started.input.to_value();
-                if let Some(patch) = &fork.input_patch {
-                    lay_over(&mut input, &patch.to_value());
-                }
-                started.input = accept_input(&program, &input.into())?;
+            if fork.program.is_some() || fork.input_patch.is_some() {
+                started.input = patched(&started.input, fork.input_patch.as_ref(), &program)?;
             }
-            started.blueprint = name.to_owned();
-            program.blueprint().hash().clone_into(&mut started.hash);
-            started.principal.clone_from(&caller.subject);
-            started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
-            (started.parent, started.depth, started.generation) = (None, 0, 0);
+            start_anew(started, caller, &program);
         }
         let now_ms = shared.clock.now_ms();
         let at_ms = kept.last().map_or(now_ms, |last| last.at_ms.max(now_ms));
@@ -133,6 +124,28 @@ impl HistoryVerbs<'_> {
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
         self.engine.seen(caller, id).await
     }
+}
+
+/// Returns the input of a fork, if the program accepts it.
+fn patched(
+    input: &Json,
+    patch: Option<&Json>,
+    program: &lua::Program,
+) -> Result<Json, EngineError> {
+    let mut input = input.to_value();
+    if let Some(patch) = patch {
+        lay_over(&mut input, &patch.to_value());
+    }
+    accept_input(program, &input.into())
+}
+
+/// Makes the start of a history that of a fork: a run of the caller, with this program.
+fn start_anew(started: &mut RunStarted, caller: &Caller, program: &lua::Program) {
+    program.blueprint().name().clone_into(&mut started.blueprint);
+    program.blueprint().hash().clone_into(&mut started.hash);
+    started.principal.clone_from(&caller.subject);
+    started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
+    (started.parent, started.depth, started.generation) = (None, 0, 0);
 }
 
 /// The reason why a history cannot be cut at a step.

@@ -226,7 +226,7 @@ impl DispatchVerbs<'_> {
         Ok(LastStep::of(entries))
     }
 
-    fn owner(self) -> Caller {
+    pub(crate) fn owner(self) -> Caller {
         Caller {
             subject: "host".into(),
             grant: Grant::everything(),

@@ -114,17 +114,7 @@ impl SessionVerbs<'_> {
             return self.opened_again(caller, id).await;
         }
         let shared = self.engine.shared();
-        let Some(operator) = shared.registry.get(&open.operator) else {
-            return Err(EngineError::NotFound { what: "operator", id: open.operator });
-        };
-        if !operator.holds_session() {
-            let message = format!(
-                "open a session: the operator {} is of kind {}, and only main_ai has sessions",
-                open.operator,
-                operator.kind()
-            );
-            return Err(EngineError::Conflict { code: Code::NoSessions, message });
-        }
+        self.check_operator(&open.operator)?;
         shared.sessions.admit()?;
         let session = SessionId::new(format!(
             "ses_{}",
@@ -176,6 +166,21 @@ impl SessionVerbs<'_> {
         });
         opening.await.map_err(|_| EngineError::Stopping)??;
         Ok(Opened { session, token, expires_ms })
+    }
+
+    /// Refuses an operator that has no sessions.
+    fn check_operator(self, name: &str) -> Result<(), EngineError> {
+        let Some(operator) = self.engine.shared().registry.get(name) else {
+            return Err(EngineError::NotFound { what: "operator", id: name.to_owned() });
+        };
+        if operator.holds_session() {
+            return Ok(());
+        }
+        let message = format!(
+            "open a session: the operator {name} is of kind {}, and only main_ai has sessions",
+            operator.kind()
+        );
+        Err(EngineError::Conflict { code: Code::NoSessions, message })
     }
 
     fn session_claims(

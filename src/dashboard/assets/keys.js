@@ -1,0 +1,116 @@
+// Keys: j and k move through a list, Enter opens, g and a letter goes to a page, Ctrl-K (or ⌘-K) opens
+// the palette, ? lists the keys. Everything they do is a link of the page as well.
+// @ts-check
+
+/** @param {string} tag @param {string} [text] @returns {HTMLElement} */
+function element(tag, text) {
+  const made = document.createElement(tag);
+  if (text) made.textContent = text;
+  return made;
+}
+
+/** The places of the palette: the pages, and the links of this page. @returns {{ name: string, href: string }[]} */
+function places() {
+  const links = [...document.querySelectorAll("header nav a, .tabs a, main td a, main li a")];
+  const seen = new Set();
+  return links.flatMap((link) => {
+    const href = link.getAttribute("href") ?? "";
+    const name = (link.textContent ?? "").trim();
+    if (!href.startsWith("/ui") || !name || seen.has(href)) return [];
+    seen.add(href);
+    return [{ name, href }];
+  });
+}
+
+/** Where a whole id leads. @param {string} text @returns {string | null} */
+function byId(text) {
+  if (/^run_[a-z2-7]{26}(\/\d+)?$/.test(text)) return `/ui/runs/${text.replace("/", "/steps/")}`;
+  if (/^task_[a-z2-7]{26}$/.test(text)) return `/ui/inbox/${text}`;
+  return null;
+}
+
+/** @param {HTMLElement} content @param {string} label @returns {HTMLDialogElement} */
+function dialog(content, label) {
+  const box = /** @type {HTMLDialogElement} */ (element("dialog"));
+  box.setAttribute("aria-label", label);
+  box.append(content);
+  document.body.append(box);
+  box.addEventListener("close", () => box.remove());
+  box.addEventListener("click", (event) => event.target === box && box.close());
+  box.showModal();
+  return box;
+}
+
+function palette() {
+  const all = places();
+  const form = element("form");
+  form.setAttribute("method", "dialog");
+  const input = /** @type {HTMLInputElement} */ (element("input"));
+  input.type = "text";
+  input.placeholder = "A page, a name, or an id";
+  input.setAttribute("aria-label", "Go to");
+  const list = element("ul");
+  form.append(input, list);
+  const fill = () => {
+    const words = input.value.trim().toLowerCase();
+    const found = all.filter((place) => `${place.name} ${place.href}`.toLowerCase().includes(words)).slice(0, 12);
+    const direct = byId(words);
+    if (direct) found.unshift({ name: words, href: direct });
+    list.replaceChildren(...found.map((place) => {
+      const item = element("li");
+      const link = /** @type {HTMLAnchorElement} */ (element("a", place.name));
+      link.href = place.href;
+      item.append(link);
+      return item;
+    }));
+  };
+  input.addEventListener("input", fill);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    list.querySelector("a")?.click();
+  });
+  fill();
+  dialog(form, "Palette");
+  input.focus();
+}
+
+const HELP = [
+  ["Ctrl-K", "go to a page, a name or an id"], ["j / k", "next and previous row"], ["Enter", "open the row"],
+  ["g o", "overview"], ["g r", "runs"], ["g i", "inbox"], ["g b", "blueprints"], ["?", "these keys"],
+];
+
+function help() {
+  const list = element("dl");
+  for (const [key, words] of HELP) list.append(element("dt", key), element("dd", words));
+  list.tabIndex = 0;
+  dialog(list, "Keys");
+}
+
+/** Moves the focus to the link of another row. @param {number} by */
+function move(by) {
+  const links = [...document.querySelectorAll("main tbody tr")].flatMap((row) => row.querySelector("a") ?? []);
+  const row = document.activeElement?.closest("tr");
+  const at = links.findIndex((link) => row?.contains(link));
+  const next = at < 0 ? (by > 0 ? 0 : links.length - 1) : at + by;
+  links[next]?.focus();
+}
+
+/** @type {Record<string, string>} */
+const GO = { o: "/ui", r: "/ui/runs", i: "/ui/inbox", b: "/ui/blueprints" };
+let going = false;
+
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    return document.querySelector("dialog") ? undefined : palette();
+  }
+  const target = event.target instanceof Element ? event.target : null;
+  const busy = target?.closest("input, textarea, select, dialog");
+  if (busy || event.ctrlKey || event.metaKey || event.altKey) return;
+  const to = going && Object.hasOwn(GO, event.key) ? GO[event.key] : null;
+  going = event.key === "g";
+  if (to) location.assign(to);
+  else if (event.key === "j") move(1);
+  else if (event.key === "k") move(-1);
+  else if (event.key === "?") help();
+});

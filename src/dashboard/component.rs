@@ -1,0 +1,14 @@
+//! The parts that pages are made of: pure functions from views to markup.
+
+pub(super) mod command;
+pub(super) mod form;
+pub(super) mod json;
+pub(super) mod pager;
+pub(super) mod run_table;
+pub(super) mod status;
+pub(super) mod text;
+pub(super) mod time;
+pub(super) mod timeline;
+pub(super) mod usage;
+pub(super) mod wait_words;
+pub(super) mod waiting;

@@ -1,0 +1,117 @@
+//! What surrounds every request of a browser: the cookie, the form token, the headers of security,
+//! and errors as pages.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Redirect, Response},
+};
+
+use super::{
+    desk::Desk,
+    fields::Fields,
+    headers::{cookie, escaped, own_origin},
+    page,
+    sign_in::SignedIn,
+};
+use crate::door::{Code, Problem, ProblemBody};
+
+/// Scripts, styles, connections and forms of this origin only; nothing inline.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
+require-trusted-types-for 'script'; trusted-types fragments";
+
+/// Turns the cookie of a request into the token behind it, and a problem into a page.
+pub(super) async fn surround(
+    State(desk): State<Desk>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let (method, path) = (request.method().clone(), path_of(&request));
+    let by_bearer = request.uri().path() == super::sign_in::CODES;
+    let mut signed_in = false;
+    if !by_bearer {
+        request.headers_mut().remove(header::AUTHORIZATION);
+        if let Some(cookie) = cookie(request.headers(), desk.site.cookie()).map(str::to_owned) {
+            match desk.sign_ins.find(&cookie).await {
+                Ok(Some(found)) => {
+                    let bearer = HeaderValue::try_from(format!("Bearer {}", found.token));
+                    if let Ok(bearer) = bearer {
+                        request.headers_mut().insert(header::AUTHORIZATION, bearer);
+                        request.extensions_mut().insert(found);
+                        signed_in = true;
+                    }
+                }
+                Ok(None) => {}
+                Err(problem) => return guarded(page::problem::bare(problem.body())),
+            }
+        }
+    }
+    let live = path.starts_with("/ui/live/");
+    let response = next.run(request).await;
+    let problem = response.extensions().get::<Arc<ProblemBody>>().cloned();
+    let response = match problem {
+        None => response,
+        Some(_) if by_bearer || live => response,
+        Some(body) if body.status() == StatusCode::UNAUTHORIZED && path != "/ui/login" => {
+            let to = match method == Method::GET && path != "/ui" {
+                true => format!("/ui/login?next={}", escaped(&path)),
+                false => "/ui/login".to_owned(),
+            };
+            Redirect::to(&to).into_response()
+        }
+        Some(body) => {
+            let mut page = page::problem::shown(&body, signed_in);
+            if let Some(after) = response.headers().get(header::RETRY_AFTER) {
+                page.headers_mut().insert(header::RETRY_AFTER, after.clone());
+            }
+            page
+        }
+    };
+    guarded(response)
+}
+
+fn path_of(request: &Request) -> String {
+    request.uri().path_and_query().map_or_else(String::new, ToString::to_string)
+}
+
+/// Sets the headers of security. `Referrer-Policy` is `same-origin`: nothing goes to another
+/// origin, and with `no-referrer` a browser would send `Origin: null` with every form.
+fn guarded(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 5] = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Lets a form through if it comes from a page of this origin and carries the token of its sign-in.
+pub(super) async fn form(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+    let checked = async {
+        own_origin(request.headers())?;
+        let (mut parts, body) = request.into_parts();
+        let fields = Fields::read(&mut parts, body, &desk).await?;
+        let signed_in = parts.extensions.get::<SignedIn>();
+        if !signed_in.is_some_and(|it| it.is_own(fields.text("form"))) {
+            let detail = "reload the page that has the form, and send it again";
+            return Err(Problem::new(Code::FormRefused, detail));
+        }
+        parts.extensions.insert(fields);
+        Ok(Request::from_parts(parts, axum::body::Body::empty()))
+    };
+    match checked.await {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}

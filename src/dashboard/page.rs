@@ -1,0 +1,15 @@
+//! The pages, one file each.
+
+pub(super) mod blueprint;
+pub(super) mod blueprints;
+pub(super) mod inbox;
+pub(super) mod login;
+pub(super) mod operators;
+pub(super) mod overview;
+pub(super) mod problem;
+pub(super) mod run;
+pub(super) mod runs;
+pub(super) mod step;
+pub(super) mod system;
+pub(super) mod task;
+pub(super) mod tokens;

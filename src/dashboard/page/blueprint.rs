@@ -1,0 +1,229 @@
+//! `/ui/blueprints/{name}`: a version, its source and findings, and the form to start a run.
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Redirect, Response},
+};
+use maud::{Markup, html};
+
+use crate::{
+    blueprint::{Bundle, Finding, Form},
+    dashboard::{
+        component::{command, form, form::Wrong, json, text, time},
+        desk::Desk,
+        fields::Fields,
+        fragment::allowed,
+        headers::escaped,
+        layout::{self, Nav, Page},
+        page::problem,
+        visitor::{Visitor, id},
+    },
+    door::Problem,
+    engine::{BlueprintView, EngineError, IdempotencyKey, Program, StartRun},
+    protocol::Json,
+    token::{Need, Verb},
+};
+
+/// The maximum number of lines of a file that are shown.
+const LINES: usize = 3_000;
+
+/// Shows the page.
+pub(in crate::dashboard) async fn show(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(name): Path<String>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
+    // The input of an earlier run, to start another like it.
+    let like = match fields.given("from") {
+        Some(run) => desk.engine.run(&visitor.caller, id(run)?).await?.input,
+        None => None,
+    };
+    let sent = like.map(|input| Fields::whole(input.as_str()));
+    shown(&desk, &visitor, &view, sent.as_ref(), &[], &html! {}, StatusCode::OK).await
+}
+
+/// Starts a run from the form. If that is refused, the page comes again with what was written.
+pub(in crate::dashboard) async fn start(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(name): Path<String>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
+    let input = match form::read(&form_of(&view), &fields) {
+        Ok(input) => input,
+        Err(wrong) => {
+            let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return shown(&desk, &visitor, &view, Some(&fields), &wrong, &words, status).await;
+        }
+    };
+    let start = StartRun {
+        program: Program::Named(name),
+        input,
+        trigger: Json::null(),
+        workdir: None,
+        delegate: None,
+        seats: std::collections::BTreeMap::new(),
+    };
+    // A form that is sent twice starts one run.
+    let key = fields.given("once").filter(|once| once.len() <= 64).map(|once| IdempotencyKey {
+        route: "dashboard start",
+        key: once.to_owned(),
+        body: blake3::hash(start.input.as_str().as_bytes()).to_hex().to_string(),
+    });
+    match desk.engine.start(&visitor.caller, start, key).await {
+        Ok(started) => {
+            Ok(Redirect::to(&format!("/ui/runs/{}?done=start", started.run)).into_response())
+        }
+        Err(error) => {
+            let refused = Problem::from(error);
+            if !refused.status().is_client_error() {
+                return Err(refused);
+            }
+            let why = problem::banner(refused.body());
+            shown(&desk, &visitor, &view, Some(&fields), &[], &why, refused.status()).await
+        }
+    }
+}
+
+/// Returns the form of the input. A blueprint without a schema takes any JSON, or nothing.
+fn form_of(view: &BlueprintView) -> Form {
+    Form::of(view.input.as_ref().map(Json::to_value).as_ref())
+}
+
+async fn shown(
+    desk: &Desk,
+    visitor: &Visitor,
+    view: &BlueprintView,
+    sent: Option<&Fields>,
+    wrong: &[Wrong],
+    why: &Markup,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let (engine, caller, now_ms) = (&desk.engine, &visitor.caller, visitor.now_ms);
+    let versions =
+        allowed(engine.blueprints().versions(caller, &view.name).await)?.unwrap_or_default();
+    let bundle = match engine.blueprints().blueprint_source(caller, &view.name, &view.hash).await {
+        // A version that only came with a run has no source for a token of one blueprint.
+        Err(EngineError::NotFound { .. }) => None,
+        found => allowed(found)?,
+    };
+    let findings = match &bundle {
+        Some(bundle) if visitor.may(Verb::BlueprintCheck) => {
+            allowed(engine.blueprints().check(caller, bundle.clone()).await)?.unwrap_or_default()
+        }
+        Some(_) | None => Vec::new(),
+    };
+    let may_start = caller.grant.check(Verb::RunStart, &[Need::Blueprint(&view.name)]).is_ok();
+    let body = html! {
+        p { a href="/ui/blueprints" { "← Blueprints" } }
+        h1.line { (text::line(&view.name, 100)) code.dim { (view.hash.get(..12).unwrap_or(&view.hash)) } }
+        @if let Some(about) = &view.description { p { (text::line(about, 1_000)) } }
+        (why)
+        div.cards {
+            @if may_start { (start_form(visitor, view, sent, wrong)) }
+            (about(view, &versions, now_ms))
+        }
+        (checked(&findings))
+        @if let Some(bundle) = &bundle { (source(bundle, &findings)) }
+    };
+    let title = view.name.clone();
+    Ok(Page { nav: Nav::Blueprints, title: &title, live: None, body }.with_status(visitor, status))
+}
+
+fn start_form(
+    visitor: &Visitor,
+    view: &BlueprintView,
+    sent: Option<&Fields>,
+    wrong: &[Wrong],
+) -> Markup {
+    let version = format!("{}@{}", view.name, view.hash.get(..16).unwrap_or(&view.hash));
+    let once = uuid::Uuid::new_v4().simple().to_string();
+    let body = serde_json::json!({ "blueprint": view.name, "input": {} }).to_string();
+    html! {
+        section.card {
+            h2 { "Start a run" }
+            form method="post" action={ "/ui/blueprints/" (escaped(&version)) "/start" } {
+                (layout::token(visitor))
+                input type="hidden" name="once" value=(once);
+                (form::fields(&form_of(view), sent, wrong))
+                button.main { "Start" }
+            }
+            (command::same(&visitor.url, &format!("moonswarm run {} '<json>'", command::quoted(&view.name)), &command::Request {
+                method: "POST",
+                path: "/v1/runs".to_owned(),
+                body: Some(body),
+            }))
+        }
+    }
+}
+
+fn about(view: &BlueprintView, versions: &[(String, u64)], now_ms: u64) -> Markup {
+    html! {
+        section.card {
+            h2 { "Agents" }
+            @if view.agents.is_empty() { p.dim { "none" } }
+            ul { @for (agent, operator) in view.agents.iter().take(100) {
+                li { (text::line(agent, 80)) " " span.dim { "by " (text::line(operator, 80)) } }
+            } }
+            @if !view.on.is_empty() {
+                h2 { "Starts by itself" }
+                ul { @for on in view.on.iter().take(50) {
+                    li { (on.kind) " " code { (text::short(&on.what, 100)) }
+                        @if let Some(next) = &on.next_at { ", next " (time::of(next, now_ms)) }
+                        @if let Some(problem) = &on.problem { div.small { (text::line(problem, 300)) } }
+                    }
+                } }
+            }
+            h2 { "Versions" }
+            ul { @for (hash, at_ms) in versions.iter().take(50) {
+                @let short = hash.get(..12).unwrap_or(hash);
+                li { a href={ "/ui/blueprints/" (escaped(&format!("{}@{short}", view.name))) }
+                        aria-current=[(*hash == view.hash).then_some("true")] { code { (short) } }
+                    " " (time::of_ms(*at_ms, now_ms)) @if *hash == view.hash { " (this one)" }
+                }
+            } }
+            @if versions.len() > 50 { p.dim { "… and " (versions.len() - 50) " older ones" } }
+            p { a href={ "/ui/runs?blueprint=" (escaped(&view.name)) } { "Its runs" } }
+            @if let Some(input) = &view.input {
+                details { summary { "Schema of the input" } (json::tree(input, false)) }
+            }
+        }
+    }
+}
+
+fn checked(findings: &[Finding]) -> Markup {
+    html! {
+        @if !findings.is_empty() {
+            h2 { "Findings of check" }
+            @for it in findings.iter().take(100) {
+                div.banner.warn {
+                    code { (text::short(&it.file, 120)) ":" (it.line) ":" (it.column) } " "
+                    (text::line(&it.message, 500)) " " code { (it.code) }
+                    @if let Some(hint) = &it.hint { div.small { (text::line(hint, 500)) } }
+                }
+            }
+        }
+    }
+}
+
+fn source(bundle: &Bundle, findings: &[Finding]) -> Markup {
+    html! {
+        h2 { "Source" }
+        @for (path, source) in bundle.files() {
+            details.card open[path == bundle.entry()] {
+                summary { code { (text::short(path, 200)) } span.dim { " " (source.lines().count()) " lines" } }
+                pre.source tabindex="0" {
+                    @for (at, line) in source.lines().enumerate().take(LINES) {
+                        @let found = findings.iter().any(|it| it.file == *path && it.line as usize == at + 1);
+                        span.ctl[found] { (text::marked(line)) "\n" }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `/ui/blueprints`: the names, each with its current version.
+
+use axum::{extract::State, response::Response};
+use maud::html;
+
+use crate::{
+    dashboard::{
+        component::{command, text, time},
+        desk::Desk,
+        fields::Fields,
+        headers::escaped,
+        layout::{Nav, Page},
+        visitor::Visitor,
+    },
+    door::Problem,
+};
+
+/// The number of names of a page.
+const LIMIT: usize = 200;
+
+/// Shows the page.
+pub(in crate::dashboard) async fn show(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let all = desk.engine.blueprints().list(&visitor.caller).await?;
+    let problems = desk.engine.blueprints().blueprint_problems(&visitor.caller)?;
+    let query = fields.text("q").to_lowercase();
+    let fits = |name: &str, about: Option<&str>| {
+        name.to_lowercase().contains(&query)
+            || about.is_some_and(|it| it.to_lowercase().contains(&query))
+    };
+    let found: Vec<_> = all.iter().filter(|it| fits(&it.name, it.description.as_deref())).collect();
+    let now_ms = visitor.now_ms;
+    let body = html! {
+        h1 { "Blueprints" }
+        @if all.len() > 5 {
+            form.card.filters method="get" action="/ui/blueprints" role="search" {
+                div { label for="q" { "Name or description" }
+                    input type="search" id="q" name="q" value=(fields.text("q")); }
+                button.main { "Filter" }
+            }
+        }
+        @for it in problems.iter().take(20) {
+            div.banner.bad { strong { code { (text::short(&it.file, 120)) } } " " (text::line(&it.message, 300)) }
+        }
+        div.card.flush {
+            @if found.is_empty() {
+                div.empty {
+                    @if all.is_empty() { "No blueprint is stored. " code { "moonswarm init" } " writes one, "
+                        code { "moonswarm serve --blueprints DIR" } " watches a directory." }
+                    @else { "None matches." }
+                }
+            } @else {
+                table.stack {
+                    thead { tr { th { "Name" } th { "What it does" } th { "Version" } th { "Starts by itself" } th { "Stored" } } }
+                    tbody { @for it in found.iter().take(LIMIT) {
+                        tr {
+                            td data-label="Name" { a href={ "/ui/blueprints/" (escaped(&it.name)) } { (text::line(&it.name, 80)) } }
+                            td.clip data-label="What it does" { (text::line(it.description.as_deref().unwrap_or("—"), 200)) }
+                            td data-label="Version" { code { (it.hash.get(..12).unwrap_or(&it.hash)) } }
+                            td data-label="Starts by itself" {
+                                @for on in it.on.iter().take(5) {
+                                    div.small { (on.kind) " " code { (text::short(&on.what, 60)) }
+                                        @if let Some(next) = &on.next_at { " " (time::of(next, now_ms)) } }
+                                }
+                            }
+                            td data-label="Stored" { (time::of(&it.updated_at, now_ms)) }
+                        }
+                    } }
+                }
+            }
+        }
+        @if found.len() > LIMIT { p.dim { "Only the first " (LIMIT) " are listed." } }
+        (command::same(&visitor.url, "moonswarm blueprints", &command::Request {
+            method: "GET",
+            path: "/v1/blueprints".to_owned(),
+            body: None,
+        }))
+    };
+    Ok(Page { nav: Nav::Blueprints, title: "Blueprints", live: None, body }.shown(&visitor))
+}

@@ -1,0 +1,91 @@
+//! `/ui/login`: a pasted token, or the code of a link.
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Redirect, Response},
+};
+use maud::html;
+
+use crate::{
+    dashboard::{assets, desk::Desk, fields::Fields, headers, layout::document, visitor::Theme},
+    door::Problem,
+};
+
+/// Shows the form; whoever is signed in goes on.
+pub(in crate::dashboard) async fn show(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let next = next(fields.text("next"));
+    if let Some(cookie) = headers::cookie(&headers, desk.site.cookie())
+        && let Some(signed_in) = desk.sign_ins.find(cookie).await?
+        && desk.engine.authenticate(&signed_in.token).is_ok()
+    {
+        return Ok(Redirect::to(next).into_response());
+    }
+    let theme = headers::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
+    Ok(form(theme, next, None, StatusCode::OK))
+}
+
+/// Returns the page with the form, and why the last try failed.
+pub(in crate::dashboard) fn form(
+    theme: Theme,
+    next: &str,
+    wrong: Option<&str>,
+    status: StatusCode,
+) -> Response {
+    let body = html! {
+        main #main {
+            div.card.narrow {
+                h1.line { img src=(assets::path("moon.svg")) alt="" width="28" height="28"; "moonswarm" }
+                @if let Some(wrong) = wrong { div.banner.bad role="alert" { (wrong) } }
+                form.sign-in method="post" action="/ui/login" {
+                    input type="hidden" name="next" value=(next);
+                    div.field {
+                        label for="token" { "Token" }
+                        p.hint #token-hint { "One for the API. The first is in " code { "admin.token" }
+                            " of the data directory." }
+                        input type="password" id="token" name="token" required autocomplete="off"
+                            spellcheck="false" aria-describedby="token-hint";
+                    }
+                    button.main { "Sign in" }
+                }
+                p.dim.small { "Or run " code { "moonswarm open" } " on the machine of the daemon: it "
+                    "prints a link that signs in once." }
+            }
+        }
+    };
+    document("Sign in", theme, &["sign_in.js"], status, &body)
+}
+
+/// Returns the page to go to after the sign-in: one of this dashboard.
+pub(in crate::dashboard) fn next(asked: &str) -> &str {
+    let fits = asked.starts_with("/ui") && !asked.contains(['\\', '\r', '\n', ':']);
+    let own = asked.len() == 3 || asked.as_bytes().get(3).is_some_and(|it| b"/?".contains(it));
+    if fits && own && asked.is_ascii() { asked } else { "/ui" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_sign_in_nobody_is_sent_elsewhere() {
+        for own in ["/ui", "/ui/runs?status=failed", "/ui?x=1"] {
+            assert_eq!(next(own), own);
+        }
+        for other in [
+            "//evil.example",
+            "https://evil.example",
+            "/uix",
+            "/v1/runs",
+            "/ui\\x",
+            "",
+            "/ui/\r\nx: y",
+        ] {
+            assert_eq!(next(other), "/ui", "{other:?}");
+        }
+    }
+}

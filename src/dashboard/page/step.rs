@@ -1,0 +1,191 @@
+//! `/ui/runs/{run}/steps/{seq}`: one step, with its attempts.
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::run::events_between;
+use crate::{
+    dashboard::{
+        component::{command, json, status, text, time, usage},
+        desk::Desk,
+        fields::Fields,
+        fragment::allowed,
+        layout::{self, Nav, Page},
+        visitor::{Visitor, id},
+    },
+    door::{Code, Problem},
+    engine::{EventView, StepView},
+    protocol::RunId,
+    token::Verb,
+};
+
+/// The maximum number of events in which the attempts of a step are searched.
+const SEARCHED: u32 = 5_000;
+
+/// Shows the page.
+pub(in crate::dashboard) async fn show(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path((run, seq)): Path<(String, String)>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let run: RunId = id(&run)?;
+    let not_one =
+        || Problem::new(Code::NotFound, format!("there is no step {:?}", text::short(&seq, 40)));
+    let seq: u32 = seq.parse().map_err(|_| not_one())?;
+    let view = desk.engine.run(&visitor.caller, run).await?;
+    let step = desk.engine.step(&visitor.caller, run, seq).await?;
+    let open = step.ended_at.is_none();
+    let prompt = match step.task.filter(|_| open) {
+        Some(task) => allowed(desk.engine.tasks().get(&visitor.caller, task).await)?
+            .and_then(|task| task.prompt),
+        None => None,
+    };
+    let searched = view.last_event.min(SEARCHED);
+    let events = events_between(&desk, &visitor, run, 1, searched).await?;
+    let own: Vec<_> = events.iter().filter_map(|event| of_step(event, seq)).collect();
+    let whole = fields.given("whole").is_some();
+    let now_ms = visitor.now_ms;
+    let body = html! {
+        p { a href={ "/ui/runs/" (run) } { "← " (text::line(&view.blueprint, 60)) } }
+        h1.line { (text::line(&step.name, 80)) (status::pill(&step.state)) span.dim.small { "step " (seq) ", " (step.kind) } }
+        @if let Some(summary) = &step.summary { p { (text::line(summary, 500)) } }
+        @if let Some(error) = &step.error {
+            div.banner.bad {
+                p { strong { (text::short(&error.kind, 60)) } " " }
+                (text::block(&error.message, whole))
+                p.small { @if error.retryable { "Another attempt may succeed." } @else { "Another attempt would not help." } }
+                @if let Some(data) = &error.data { (json::tree(data, whole)) }
+            }
+        }
+        (facts(run, &step, now_ms))
+        @if let Some(prompt) = &prompt { section.card { h2 { "Prompt" } (text::block(prompt, whole)) } }
+        div.cards {
+            @if let Some(request) = &step.request { section.card { h2 { "Input" } (json::tree(request, whole)) } }
+            section.card { h2 { "Output" }
+                @match &step.response {
+                    Some(output) => { (json::tree(output, whole)) }
+                    None => { p.dim { @if open { "not yet" } @else { "none" } } }
+                }
+            }
+            @if !step.effects.is_empty() {
+                section.card { h2 { "Effects" } @for effect in step.effects.iter().take(100) { (json::tree(effect, whole)) } }
+            }
+        }
+        (attempts(&own, now_ms, view.last_event > searched))
+        @if visitor.caller.may(Verb::RunFork, run).is_ok() { (fork(&visitor, run, seq, &view.blueprint)) }
+        @if !whole { p { a href="?whole=1" { "Show long values in full" } } }
+        (command::same(&visitor.url, &format!("moonswarm show {run}/{seq}"), &command::Request {
+            method: "GET",
+            path: format!("/v1/runs/{run}/steps/{seq}"),
+            body: None,
+        }))
+    };
+    let title = format!("{} · step {seq}", step.name);
+    Ok(Page { nav: Nav::Runs, title: &title, live: None, body }.shown(&visitor))
+}
+
+fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
+    html! {
+        dl.card {
+            dt { "Scheduled" } dd { (time::of(&step.scheduled_at, now_ms)) }
+            @if let Some(at) = &step.started_at { dt { "Started" } dd { (time::of(at, now_ms)) } }
+            @if let Some(at) = &step.ended_at { dt { "Ended" } dd { (time::of(at, now_ms)) } }
+            @if let Some(ms) = step.duration_ms { dt { "Took" } dd { (time::took(ms))
+                @if let (Some(queued), Some(ran)) = (step.queued_ms, step.ran_ms) {
+                    span.dim { " (waited " (time::took(queued)) ", worked " (time::took(ran)) ")" }
+                }
+            } }
+            @if step.attempts > 0 { dt { "Attempts" } dd { (step.attempts) } }
+            @if step.task.is_some() { dt { "Usage" } dd { (usage::of(step.usage.as_ref())) } }
+            @if !step.scope.is_empty() { dt { "Branch" } dd { code { (text::short(&step.scope, 200)) } } }
+            @for (label, seq) in [("Before it", step.prev), ("Part of", step.parent), ("Member of", step.composite)] {
+                @if let Some(seq) = seq { dt { (label) } dd { a href={ "/ui/runs/" (run) "/steps/" (seq) } { "step " (seq) } } }
+            }
+            @if let Some(operator) = &step.operator { dt { "Operator" } dd { (text::line(operator, 100)) } }
+            @if let Some(task) = step.task { dt { "Task" } dd { code { (task) } " " (text::copy(&task.to_string())) } }
+        }
+    }
+}
+
+/// Returns the form that makes a new run from the steps before this one.
+fn fork(visitor: &Visitor, run: RunId, seq: u32, blueprint: &str) -> Markup {
+    let once = uuid::Uuid::new_v4().simple().to_string();
+    let body = serde_json::json!({ "from_step": seq }).to_string();
+    html! {
+        details.card {
+            summary { "Fork from here …" }
+            p { "A new run keeps the results of the steps before this one, and does this step and all that follow anew. "
+                "This run stays as it is." }
+            form method="post" action={ "/ui/runs/" (run) "/fork" } {
+                (layout::token(visitor))
+                input type="hidden" name="once" value=(once);
+                input type="hidden" name="step" value=(seq);
+                div.field {
+                    label for="version" { "Version" }
+                    select id="version" name="version" {
+                        option value="" { "the same" }
+                        option value=(blueprint) { "the newest of " (text::short(blueprint, 60)) }
+                    }
+                }
+                div.field {
+                    label for="patch" { "Change of the input" }
+                    p.hint #patch-hint { "JSON that is laid over the input; empty for none." }
+                    textarea.mono id="patch" name="patch" spellcheck="false" aria-describedby="patch-hint" {}
+                }
+                button.main { "Fork" }
+            }
+            (command::same(&visitor.url, &format!("moonswarm fork {run} --from {seq}"), &command::Request {
+                method: "POST",
+                path: format!("/v1/runs/{run}/fork"),
+                body: Some(body),
+            }))
+        }
+    }
+}
+
+/// Returns the data of an event, if it is about a step.
+fn of_step(event: &EventView, seq: u32) -> Option<(&EventView, Value)> {
+    let data = event.data.to_value();
+    (data.get("step").and_then(Value::as_u64) == Some(u64::from(seq))).then_some((event, data))
+}
+
+fn attempts(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
+    let word = |data: &Value, key: &str| match &data[key] {
+        Value::Null => String::new(),
+        Value::String(text) => text::short(text, 120),
+        other => text::short(&other.to_string(), 120),
+    };
+    html! {
+        @if !events.is_empty() {
+            h2 { "What happened" }
+            div.card.flush tabindex="0" {
+                table {
+                    thead { tr { th.num { "Event" } th { "What" } th { "Attempt" } th { "Details" } th { "When" } } }
+                    tbody { @for (event, data) in events.iter().take(200) {
+                        tr {
+                            td.num { (event.seq.unwrap_or(0)) }
+                            td { (text::short(&event.kind, 60)) }
+                            td { (word(data, "attempt")) }
+                            td.clip {
+                                @for (label, key) in [("worker", "worker"), ("by", "by"), ("deadline", "deadline"), ("again at", "retry_at")] {
+                                    @let value = word(data, key);
+                                    @if !value.is_empty() { div.small { (label) " " code { (value) } } }
+                                }
+                                @if let Some(message) = data["error"]["message"].as_str() {
+                                    div.small { (text::line(message, 300)) }
+                                }
+                            }
+                            td { (time::of(&event.at, now_ms)) }
+                        }
+                    } }
+                }
+            }
+        }
+        @if more { p.dim { "Only the first " (SEARCHED) " events of the run were searched for this step's." } }
+    }
+}

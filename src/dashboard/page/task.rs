@@ -1,0 +1,188 @@
+//! `/ui/inbox/{task}`: what is asked, and the form of the answer.
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Redirect, Response},
+};
+use maud::{Markup, html};
+
+use crate::{
+    blueprint::Form,
+    dashboard::{
+        component::{command, form, form::Wrong, json, status, text, time},
+        desk::Desk,
+        fields::Fields,
+        layout::{self, Nav, Page},
+        page::problem,
+        visitor::{Visitor, id},
+    },
+    door::{Code, Problem},
+    engine::{Answer, TaskView},
+    protocol::{Json, TaskId},
+    token::Verb,
+};
+
+/// Shows the page.
+pub(in crate::dashboard) async fn show(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(task): Path<String>,
+) -> Result<Response, Problem> {
+    let task: TaskId = id(&task)?;
+    let view = desk.engine.tasks().get(&visitor.caller, task).await?;
+    Ok(shown(&visitor, &view, None, &[], &html! {}, StatusCode::OK))
+}
+
+/// Answers a task. If that is refused, the page comes again with what was written and the reason.
+pub(in crate::dashboard) async fn answer(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(task): Path<String>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let task: TaskId = id(&task)?;
+    let view = desk.engine.tasks().get(&visitor.caller, task).await?;
+    let revision = fields.given("revision").map(str::to_owned);
+    let answer = match fields.text("act") {
+        "reject" => Answer::Reject { reason: fields.text("reason").to_owned() },
+        _ => match form::read(&form_of(&view), &fields) {
+            Ok(output) => Answer::Output(output),
+            Err(wrong) => {
+                let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                return Ok(shown(&visitor, &view, Some(&fields), &wrong, &words, status));
+            }
+        },
+    };
+    match desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await {
+        Ok(_) => Ok(Redirect::to("/ui/inbox?done=answer").into_response()),
+        Err(error) => {
+            let refused = Problem::from(error);
+            if !refused.status().is_client_error() {
+                return Err(refused);
+            }
+            let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
+            let why = html! {
+                (problem::banner(refused.body()))
+                @if refused.code() == Code::StaleTask.as_str() { (changed(&fresh, &fields)) }
+            };
+            Ok(shown(&visitor, &fresh, Some(&fields), &[], &why, refused.status()))
+        }
+    }
+}
+
+fn form_of(view: &TaskView) -> Form {
+    view.form.clone().unwrap_or_else(|| Form::of(None))
+}
+
+/// Returns hashes of what was shown, so that a later page can say what changed.
+fn seen(view: &TaskView) -> [(&'static str, &'static str, String); 5] {
+    let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
+    let json = |value: &Option<Json>| hash(value.as_ref().map_or("", Json::as_str));
+    [
+        ("seen-prompt", "the prompt", hash(view.prompt.as_deref().unwrap_or_default())),
+        ("seen-input", "the input", json(&view.input)),
+        ("seen-schema", "the form of the answer", json(&view.output_schema)),
+        ("seen-attempt", "the attempt", view.attempt.to_string()),
+        ("seen-answers", "the answers of others", view.answers.len().to_string()),
+    ]
+}
+
+fn changed(fresh: &TaskView, sent: &Fields) -> Markup {
+    let now = seen(fresh);
+    let differ: Vec<_> = now.iter().filter(|(name, _, now)| sent.text(name) != now).collect();
+    html! {
+        div.banner.warn {
+            p { "The task changed while you read it. Nothing was recorded; what you wrote is below." }
+            @if !differ.is_empty() {
+                ul { @for (_, label, _) in differ { li { (label) " changed" } } }
+            }
+        }
+    }
+}
+
+fn shown(
+    visitor: &Visitor,
+    view: &TaskView,
+    sent: Option<&Fields>,
+    wrong: &[Wrong],
+    why: &Markup,
+    status: StatusCode,
+) -> Response {
+    let now_ms = visitor.now_ms;
+    let title = view.summary.as_deref().unwrap_or(&view.agent);
+    let open = view.form.is_some();
+    let body = html! {
+        p { a href="/ui/inbox" { "← Inbox" } }
+        h1.line { (text::line(title, 200)) (status::pill(&view.state)) }
+        (why)
+        dl.card {
+            dt { "Run" } dd { a href={ "/ui/runs/" (view.run) } { (view.run) } ", "
+                a href={ "/ui/runs/" (view.run) "/steps/" (view.step) } { "step " (view.step) } }
+            dt { "Agent" } dd { (text::line(&view.agent, 100)) }
+            dt { "Asked" } dd { (time::of(&view.scheduled_at, now_ms)) }
+            @if let Some(until) = &view.expires_at { dt { "Until" } dd { (time::of(until, now_ms)) } }
+            @if !view.by.is_empty() { dt { "Who answers" } dd { (text::line(&view.by.join(", "), 300)) } }
+            @if let Some(required) = view.required.filter(|it| *it > 1) {
+                dt { "Answers" } dd { (view.answers.len()) " of " (required) }
+            }
+        }
+        @if let Some(prompt) = &view.prompt { section.card { (text::block(prompt, false)) } }
+        @if let Some(input) = view.input.as_ref().filter(|input| !input.is_null()) {
+            section.card { details open { summary { "Input" } (json::tree(input, false)) } }
+        }
+        @for given in view.answers.iter().take(50) {
+            section.card { h3 { (text::line(&given.by, 120)) " " (time::of(&given.at, now_ms)) }
+                (json::tree(&given.output, false)) }
+        }
+        @if open && visitor.may(Verb::TaskAnswer) { (forms(visitor, view, sent, wrong)) }
+        @else if open { p.dim { "This sign-in (" (visitor.caller.grant.role) ") does not answer tasks." } }
+        @else { p.dim { "This task is over, or is not one for people." } }
+    };
+    Page { nav: Nav::Inbox, title, live: None, body }.with_status(visitor, status)
+}
+
+fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {
+    let task = view.id.to_string();
+    let action = format!("/ui/inbox/{task}/answer");
+    let hidden = html! {
+        (layout::token(visitor))
+        input type="hidden" name="revision" value=(view.revision.as_deref().unwrap_or_default());
+        @for (name, _, hash) in seen(view) { input type="hidden" name=(name) value=(hash); }
+    };
+    let path = format!("/v1/tasks/{task}/answer");
+    html! {
+        section.card {
+            h2 { "Your answer" }
+            form method="post" action=(action) {
+                (hidden)
+                (form::fields(&form_of(view), sent, wrong))
+                div.acts.send { button.main name="act" value="answer" { "Send the answer" } }
+            }
+            (command::same(&visitor.url, &format!("moonswarm answer {task} '<json>'"), &command::Request {
+                method: "POST",
+                path: path.clone(),
+                body: Some(r#"{"output":"<json>"}"#.to_owned()),
+            }))
+        }
+        details.card open[sent.is_some_and(|sent| sent.text("act") == "reject")] {
+            summary { "Reject instead …" }
+            form method="post" action=(action) {
+                (hidden)
+                div.field {
+                    label for="reason" { "Reason" }
+                    textarea id="reason" name="reason" required dir="auto" {
+                        "\n" (sent.map_or("", |sent| sent.text("reason")))
+                    }
+                }
+                button.danger name="act" value="reject" { "Reject" }
+            }
+            (command::same(&visitor.url, &format!("moonswarm reject {task} 'why'"), &command::Request {
+                method: "POST",
+                path,
+                body: Some(r#"{"reject":"why"}"#.to_owned()),
+            }))
+        }
+    }
+}

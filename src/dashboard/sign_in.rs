@@ -1,0 +1,345 @@
+//! Sign-ins: a random cookie for a browser, bound to a narrow token.
+//!
+//! A sign-in is stored under the hash of its cookie, and its token is sealed with a key that only
+//! the cookie gives: neither the memory of the host nor its database has anything that lets somebody
+//! in. It is stored, and not only in memory, so that a page goes on after the host was restarted. A
+//! request needs the store only if the host does not remember the sign-in.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use data_encoding::{BASE64, HEXLOWER};
+use hashlink::LruCache;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
+
+use crate::{
+    clock::Clock,
+    door::{Code, Problem},
+    engine::{Bearer, Caller, Engine, MintToken},
+    token::{Quotas, Role, Verb, permits},
+};
+
+/// The path at which `moonswarm open` asks for a code, with a bearer.
+pub(super) const CODES: &str = "/ui/codes";
+/// After this time without a request a sign-in ends, in milliseconds.
+const IDLE_MS: u64 = 8 * 3_600 * 1_000;
+/// After this time a sign-in ends in any case, in milliseconds.
+pub(super) const LONGEST_MS: u64 = 7 * 24 * 3_600 * 1_000;
+/// The interval at which the last use is stored, in milliseconds.
+const STORED_EVERY_MS: u64 = 10 * 60 * 1_000;
+/// The lifetime of a code, in milliseconds.
+pub(super) const CODE_MS: u64 = 60_000;
+/// The maximum number of codes at a time.
+const MOST_CODES: usize = 256;
+/// The maximum number of sign-ins in memory; others are read again.
+const MOST_REMEMBERED: usize = 4_096;
+/// The prefix of a code.
+const CODE: &str = "once_";
+/// The length of a cookie, in characters.
+const COOKIE_CHARS: usize = 64;
+
+/// What a person does with the dashboard, and what the runs do that a person starts there: a run has
+/// the rights of its starter. Everything else needs the token itself: minting and revoking, posting
+/// source, rotating keys, deleting, backups.
+const VERBS: &[Verb] = &[
+    Verb::HostRead,
+    Verb::AuditRead,
+    Verb::RunStart,
+    Verb::RunRead,
+    Verb::RunCancel,
+    Verb::RunPause,
+    Verb::RunResume,
+    Verb::RunFork,
+    Verb::RunSignal,
+    Verb::RunQuery,
+    Verb::BlueprintRead,
+    Verb::BlueprintCheck,
+    Verb::TaskList,
+    Verb::TaskRead,
+    Verb::TaskAnswer,
+    Verb::TaskExpire,
+    Verb::TaskAdvise,
+    Verb::ArtifactRead,
+    Verb::StateRead,
+    Verb::OperatorRead,
+    Verb::TokenList,
+    Verb::Dispatch,
+    Verb::StateWrite,
+    Verb::ArtifactWrite,
+    Verb::TaskEscalate,
+    Verb::WorkerPrompt,
+    Verb::WorkerResult,
+    Verb::WorkerSubmit,
+    Verb::WorkerArtifact,
+    Verb::WorkerProgress,
+    Verb::WorkerHeartbeat,
+    Verb::WorkerToken,
+    Verb::WorkerState,
+];
+
+/// The roles that a link may have.
+pub(super) const ROLES: [Role; 4] = [Role::Observer, Role::Approver, Role::Operator, Role::Admin];
+
+/// The sign-ins, and the codes for new ones.
+pub(super) struct SignIns {
+    engine: Engine,
+    clock: Clock,
+    codes: Mutex<Vec<OneTime>>,
+    known: Mutex<LruCache<String, Arc<Entry>>>,
+}
+
+/// A code that was not used yet.
+struct OneTime {
+    hash: [u8; 32],
+    by: Caller,
+    role: Role,
+    until_ms: u64,
+}
+
+/// A sign-in.
+struct Entry {
+    sealed: Vec<u8>,
+    made_ms: u64,
+    used_ms: AtomicU64,
+    stored_ms: AtomicU64,
+}
+
+/// The stored form of a sign-in.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    sealed: String,
+    made_ms: u64,
+    used_ms: u64,
+}
+
+/// A sign-in that a cookie stands for.
+#[derive(Debug, Clone)]
+pub(super) struct SignedIn {
+    /// The token, for the door.
+    pub token: String,
+    /// The form token: forms without it are refused.
+    pub form: String,
+    /// The key under which the sign-in is stored.
+    key: String,
+}
+
+impl SignedIn {
+    /// Returns true if a form carried this sign-in's token.
+    pub(super) fn is_own(&self, form: &str) -> bool {
+        self.form.as_bytes().ct_eq(form.as_bytes()).into()
+    }
+}
+
+impl SignIns {
+    /// Creates the sign-ins of a host.
+    pub(super) fn new(engine: Engine, clock: Clock) -> Self {
+        let known = Mutex::new(LruCache::new(MOST_REMEMBERED));
+        Self { engine, clock, codes: Mutex::default(), known }
+    }
+
+    /// Makes a code that signs in once, within a minute, with a token that `by` mints then.
+    ///
+    /// # Errors
+    /// Fails when too many codes are open, or `by` may not mint such a token.
+    pub(super) fn code(&self, by: &Caller, role: Role) -> Result<String, Problem> {
+        by.grant.check(Verb::TokenMint, &[]).map_err(crate::engine::EngineError::Refused)?;
+        if !ROLES.contains(&role) || !by.grant.role.holds(role) {
+            let detail = format!("a link of the role {role} cannot be made with this token");
+            return Err(Problem::new(Code::TokenWidens, detail));
+        }
+        let code = format!("{CODE}{}", random());
+        let now_ms = self.clock.now_ms();
+        let hash = *blake3::hash(code.as_bytes()).as_bytes();
+        let mut codes = self.codes.lock();
+        codes.retain(|code| code.until_ms > now_ms);
+        if codes.len() >= MOST_CODES {
+            let detail = "too many links are open; each is good for a minute";
+            return Err(Problem::new(Code::Busy, detail).retry_after(CODE_MS / 1_000));
+        }
+        codes.push(OneTime { hash, by: by.clone(), role, until_ms: now_ms + CODE_MS });
+        Ok(code)
+    }
+
+    /// Signs in with a code or a token, and returns the value of the cookie.
+    ///
+    /// # Errors
+    /// Fails when the code was used or is too old, or the token is not one for the API.
+    pub(super) async fn open(&self, secret: &str) -> Result<String, Problem> {
+        let minted = if secret.starts_with(CODE) {
+            let OneTime { by, role, .. } = self.take_code(secret)?;
+            let may = |verb: &&Verb| permits(role, **verb) && by.grant.has(**verb);
+            let verbs = VERBS.iter().filter(may).map(|verb| verb.as_str().to_owned()).collect();
+            let mint = MintToken {
+                role,
+                verbs: Some(verbs),
+                extra_verbs: Vec::new(),
+                scopes: None,
+                ttl_ms: LONGEST_MS,
+                name: None,
+                quotas: Quotas::default(),
+            };
+            self.engine.tokens().mint(&by, mint, None).await?
+        } else {
+            let caller = match self.engine.authenticate(secret)? {
+                Bearer::Caller(caller) if caller.session.is_none() => caller,
+                Bearer::Caller(_) | Bearer::Holder(_) => {
+                    let detail = "sign in with a token for the API, not one of a session or a task";
+                    return Err(Problem::new(Code::ForbiddenVerb, detail));
+                }
+            };
+            self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS).await?
+        };
+        let cookie = random();
+        let now_ms = self.clock.now_ms();
+        let entry = Entry {
+            sealed: sealed(&cookie, minted.token.as_bytes()),
+            made_ms: now_ms,
+            used_ms: AtomicU64::new(now_ms),
+            stored_ms: AtomicU64::new(now_ms),
+        };
+        let key = key_of(&cookie);
+        self.store(&key, &entry).await?;
+        self.known.lock().insert(key, Arc::new(entry));
+        Ok(cookie)
+    }
+
+    fn take_code(&self, code: &str) -> Result<OneTime, Problem> {
+        let hash = blake3::hash(code.as_bytes());
+        let now_ms = self.clock.now_ms();
+        let mut codes = self.codes.lock();
+        codes.retain(|code| code.until_ms > now_ms);
+        let at = codes.iter().position(|code| hash == code.hash);
+        at.map(|at| codes.swap_remove(at)).ok_or_else(|| {
+            let detail =
+                "this link was used, or is older than a minute; `moonswarm open` makes another";
+            Problem::new(Code::Unauthenticated, detail)
+        })
+    }
+
+    /// Returns the sign-in of a cookie, if it is one that has not ended.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    pub(super) async fn find(&self, cookie: &str) -> Result<Option<SignedIn>, Problem> {
+        let is_hex = cookie.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if cookie.len() != COOKIE_CHARS || !is_hex {
+            return Ok(None);
+        }
+        let key = key_of(cookie);
+        let known = self.known.lock().get(&key).cloned();
+        let entry = match known {
+            Some(entry) => entry,
+            None => {
+                let kept = self.engine.tokens().kept_sign_in(key.clone()).await?;
+                let stored = kept.and_then(|text| serde_json::from_str::<Stored>(&text).ok());
+                let Some(entry) = stored.and_then(Entry::of) else { return Ok(None) };
+                let entry = Arc::new(entry);
+                self.known.lock().insert(key.clone(), Arc::clone(&entry));
+                entry
+            }
+        };
+        let now_ms = self.clock.now_ms();
+        if entry.ends_ms() <= now_ms {
+            self.known.lock().remove(&key);
+            self.engine.tokens().drop_sign_in(key).await?;
+            return Ok(None);
+        }
+        entry.used_ms.store(now_ms, Ordering::Relaxed);
+        let stored_ms = entry.stored_ms.load(Ordering::Relaxed);
+        if now_ms.saturating_sub(stored_ms) > STORED_EVERY_MS {
+            entry.stored_ms.store(now_ms, Ordering::Relaxed);
+            self.store(&key, &entry).await?;
+        }
+        let token = String::from_utf8(sealed(cookie, &entry.sealed)).ok();
+        let form = blake3::derive_key("moonswarm dashboard form 1", cookie.as_bytes());
+        let form = HEXLOWER.encode(&form[..16]);
+        Ok(token.map(|token| SignedIn { token, form, key }))
+    }
+
+    /// Ends a sign-in: its token is revoked, and its cookie stands for nothing.
+    ///
+    /// # Errors
+    /// Fails when it cannot be stored.
+    pub(super) async fn end(&self, signed_in: &SignedIn, caller: &Caller) -> Result<(), Problem> {
+        self.known.lock().remove(&signed_in.key);
+        self.engine.tokens().drop_sign_in(signed_in.key.clone()).await?;
+        Ok(self.engine.tokens().sign_out(caller).await?)
+    }
+
+    async fn store(&self, key: &str, entry: &Entry) -> Result<(), Problem> {
+        let stored = Stored {
+            sealed: BASE64.encode(&entry.sealed),
+            made_ms: entry.made_ms,
+            used_ms: entry.used_ms.load(Ordering::Relaxed),
+        };
+        let text = serde_json::to_string(&stored).expect("a sign-in is plain data");
+        Ok(self.engine.tokens().keep_sign_in(key.to_owned(), text, entry.ends_ms()).await?)
+    }
+}
+
+impl Entry {
+    fn of(stored: Stored) -> Option<Self> {
+        Some(Self {
+            sealed: BASE64.decode(stored.sealed.as_bytes()).ok()?,
+            made_ms: stored.made_ms,
+            used_ms: AtomicU64::new(stored.used_ms),
+            stored_ms: AtomicU64::new(stored.used_ms),
+        })
+    }
+
+    fn ends_ms(&self) -> u64 {
+        let idle = self.used_ms.load(Ordering::Relaxed).saturating_add(IDLE_MS);
+        idle.min(self.made_ms.saturating_add(LONGEST_MS))
+    }
+}
+
+/// Returns 64 hexadecimal characters that nobody can guess.
+fn random() -> String {
+    let half = || uuid::Uuid::new_v4().simple().to_string();
+    half() + &half()
+}
+
+/// Returns the key under which the sign-in of a cookie is stored.
+fn key_of(cookie: &str) -> String {
+    blake3::hash(cookie.as_bytes()).to_hex().to_string()
+}
+
+/// Seals or opens a token with the key of a cookie. A cookie seals one token only, and a token that
+/// was changed does not verify.
+fn sealed(cookie: &str, token: &[u8]) -> Vec<u8> {
+    let mut stream = vec![0; token.len()];
+    let mut hasher = blake3::Hasher::new_derive_key("moonswarm dashboard token 1");
+    hasher.update(cookie.as_bytes());
+    hasher.finalize_xof().fill(&mut stream);
+    stream.iter().zip(token).map(|(key, byte)| key ^ byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_opened_by_its_own_cookie_only() {
+        let (one, other) = (random(), random());
+        let closed = sealed(&one, b"header.claims.signature");
+        assert_eq!(sealed(&one, &closed), b"header.claims.signature");
+        assert_ne!(sealed(&other, &closed), b"header.claims.signature");
+        assert_eq!((one.len(), key_of(&one).len()), (COOKIE_CHARS, 64));
+    }
+
+    #[test]
+    fn a_sign_in_ends_after_eight_idle_hours_and_after_seven_days() {
+        let entry = |made_ms, used_ms| Entry {
+            sealed: Vec::new(),
+            made_ms,
+            used_ms: AtomicU64::new(used_ms),
+            stored_ms: AtomicU64::new(used_ms),
+        };
+        assert_eq!(entry(0, 1_000).ends_ms(), 1_000 + IDLE_MS);
+        assert_eq!(entry(0, LONGEST_MS - 5).ends_ms(), LONGEST_MS);
+    }
+}

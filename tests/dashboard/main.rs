@@ -1,0 +1,12 @@
+//! The dashboard as a browser sees it: a daemon in a process of its own, pages and forms over real
+//! HTTP, and a walk in a real Chromium where there is one.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod browser;
+mod hostile;
+mod live;
+mod pages;
+mod person;
+mod sign_in;

@@ -1,0 +1,311 @@
+//! Each page with nothing and with many things, for a token of each role, and what its forms do.
+
+use serde_json::json;
+
+use crate::{
+    person::{Person, daemon, get_bare, mint},
+    support::{Daemon, send},
+};
+
+/// Ends at once.
+const SHORT: &str = r#"
+return require("swarm").blueprint { name = "short", flow = function() return 1 end }
+"#;
+
+const PAGES: [&str; 8] = [
+    "/ui",
+    "/ui/runs",
+    "/ui/runs?status=failed&blueprint=x&since=24h",
+    "/ui/inbox",
+    "/ui/blueprints",
+    "/ui/operators",
+    "/ui/tokens",
+    "/ui/system",
+];
+
+#[tokio::test]
+async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let person = Person::with(&daemon, &daemon.token).await;
+    for path in PAGES {
+        let shown = person.get(path).await;
+        let policy = shown.headers["content-security-policy"].to_str().unwrap().to_owned();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "same-origin"),
+            ("cache-control", "no-store"),
+            ("x-frame-options", "DENY"),
+        ] {
+            assert_eq!(shown.headers[name], value, "{path}");
+        }
+        let page = shown.page();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "{page}");
+        for inline in [" style=", " onclick=", "<style", "javascript:"] {
+            assert!(!page.contains(inline), "{path}: {inline}");
+        }
+        assert_eq!(page.matches("<script").count(), 2, "{path}: {page}");
+        assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
+    }
+}
+
+#[tokio::test]
+async fn assets_are_named_by_their_content_and_kept_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let login = get_bare(&daemon, "/ui/login").await.page();
+    let mut paths: Vec<_> =
+        login.split(['"', '\'']).filter(|it| it.starts_with("/ui/assets/")).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert!(paths.len() >= 5, "{login}");
+    for path in paths {
+        let asset = get_bare(&daemon, path).await;
+        assert_eq!(asset.headers["cache-control"], "public, max-age=31536000, immutable");
+        assert_eq!(asset.headers["x-content-type-options"], "nosniff");
+        assert!(asset.status == 200 && !asset.html.is_empty());
+    }
+    assert_eq!(get_bare(&daemon, "/ui/assets/live.js").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_role_sees_the_pages_of_its_verbs() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    for (role, seen) in [
+        (
+            "admin",
+            &[
+                "/ui/runs",
+                "/ui/inbox",
+                "/ui/blueprints",
+                "/ui/operators",
+                "/ui/tokens",
+                "/ui/system",
+            ][..],
+        ),
+        ("operator", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
+        ("observer", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
+        ("approver", &["/ui/runs", "/ui/inbox"]),
+        ("senior", &["/ui/runs", "/ui/inbox"]),
+    ] {
+        let person = Person::of_role(&daemon, role).await;
+        let overview = person.get("/ui").await.page();
+        for path in
+            ["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/tokens", "/ui/system"]
+        {
+            let may = seen.contains(&path);
+            assert_eq!(person.get(path).await.status, if may { 200 } else { 403 }, "{role} {path}");
+            assert_eq!(
+                overview.contains(&format!("<a href=\"{path}\">")),
+                may,
+                "{role} {path}: {overview}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_started_watched_and_moved_with_forms_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let (desk, boss) =
+        (Person::of_role(&daemon, "operator").await, Person::of_role(&daemon, "approver").await);
+    let run = desk.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let path = format!("/ui/runs/{run}");
+    let page = desk.get(&path).await.page();
+    for part in [
+        "Waits for <bdi>ask (human)</bdi>",
+        "moonswarm approve task_",
+        "asking",
+        "<progress",
+        "not reported",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    for act in ["/pause\"", "/cancel\"", "/signal\""] {
+        assert!(page.contains(act), "{act}: {page}");
+        assert!(!boss.get(&path).await.page().contains(act), "an approver sees no button");
+    }
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let task = tasks["items"][0]["id"].as_str().unwrap().to_owned();
+    let task_path = format!("/ui/inbox/{task}");
+    assert!(boss.get("/ui/inbox").await.page().contains(&task_path));
+    let shown = boss.get(&task_path).await;
+    let revision = shown.hidden("revision");
+    assert!(shown.page().contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+
+    // A field that cannot be read, an answer that does not fit, and then one that does.
+    let answer = format!("{task_path}/answer");
+    let raw = boss.post(&answer, &[("revision", &revision), ("act", "answer"), ("raw", "{")]).await;
+    assert!(raw.status == 422 && raw.html.contains("this is not JSON"), "{}", raw.html);
+    let fields =
+        [("revision", revision.as_str()), ("act", "answer"), ("raw", "{\"ship\":\"maybe\"}")];
+    let wrong = boss.post(&answer, &fields).await;
+    assert!(wrong.status == 422 && wrong.html.contains("invalid_result"), "{}", wrong.html);
+    assert!(wrong.html.contains("{&quot;ship&quot;:&quot;maybe&quot;}"), "what was written stays");
+    let fields = [("revision", revision.as_str()), ("act", "answer"), ("raw", "{\"ship\":true}")];
+    let done = boss.post(&answer, &fields).await;
+    assert_eq!((done.status, done.to.as_str()), (303, "/ui/inbox?done=answer"), "{}", done.html);
+    assert_eq!(desk.post(&answer, &fields).await.status, 403, "an operator answers for nobody");
+
+    daemon.waits(&run, "signal").await;
+    let done = desk.post(&format!("{path}/pause"), &[("reason", "lunch")]).await;
+    assert_eq!(done.to, format!("{path}?done=pause"), "{}", done.html);
+    let paused = desk.get(&done.to).await.page();
+    assert!(paused.contains("The run is paused") && paused.contains("lunch"), "{paused}");
+    assert_eq!(desk.post(&format!("{path}/resume"), &[]).await.status, 303);
+    let broken = desk.post(&format!("{path}/signal"), &[("name", "go"), ("payload", "{")]).await;
+    assert!(broken.status == 400 && broken.html.contains("malformed_json"), "{}", broken.html);
+    let sent = desk.post(&format!("{path}/signal"), &[("name", "go"), ("payload", "1")]).await;
+    assert_eq!(sent.status, 303, "{}", sent.html);
+    assert_eq!(daemon.ended(&run).await["status"], "completed");
+    let ended = desk.get(&path).await.page();
+    assert!(!ended.contains("data-live=") && !ended.contains("/cancel\""), "{ended}");
+    for tab in ["data", "events", "artifacts", "state"] {
+        let page = desk.get(&format!("{path}?tab={tab}")).await.page();
+        assert!(!page.contains("<script>") && !page.contains("note <b>"), "{page}");
+    }
+    assert!(desk.get(&format!("{path}/steps/1")).await.page().contains("What happened"));
+
+    // Once more with the same input, and once more from a step.
+    let again = format!("from={run}");
+    assert!(ended.contains(&again), "{ended}");
+    let form = desk.get(&format!("/ui/blueprints/demo?{again}")).await.page();
+    assert!(form.contains("&quot;who&quot;:&quot;moon&quot;"), "{form}");
+    let step = desk.get(&format!("{path}/steps/2")).await;
+    let (once, fork) = (step.hidden("once"), format!("{path}/fork"));
+    let fields = [("once", once.as_str()), ("step", "2"), ("patch", "{\"who\":\"sun\"}")];
+    let forked = desk.post(&fork, &fields).await;
+    assert!(forked.to.ends_with("?done=fork"), "{} {}", forked.status, forked.html);
+    assert_eq!(desk.post(&fork, &fields).await.to, forked.to, "sent twice, it is one run");
+    let copy = desk.get(&forked.to).await.page();
+    assert!(
+        copy.contains(&format!("/ui/runs/{run}\">")) && copy.contains("anew from step 2"),
+        "{copy}"
+    );
+    assert_eq!(desk.post(&fork, &[("step", "x")]).await.status, 400);
+    assert_eq!(boss.post(&fork, &fields).await.status, 403);
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_twice_starts_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let once = desk.get("/ui/blueprints/demo").await.hidden("once");
+    let names = desk.get("/ui/blueprints/demo").await.page();
+    assert!(names.contains("Whom to greet"), "{names}");
+    let who = field(&names, "Who");
+    let fields = [("once", once.as_str()), (who.as_str(), "moon")];
+    let one = desk.post("/ui/blueprints/demo/start", &fields).await;
+    assert_eq!(one.status, 303, "{}", one.html);
+    assert_eq!(desk.post("/ui/blueprints/demo/start", &fields).await.to, one.to);
+    let missing =
+        desk.post("/ui/blueprints/demo/start", &[(who.as_str(), "moon"), ("raw", "{}")]).await;
+    assert!(missing.status == 422 && missing.html.contains("invalid_input"), "{}", missing.html);
+}
+
+/// The name of the field with this label.
+pub fn field(page: &str, label: &str) -> String {
+    let (before, _) = page.split_once(&format!("<bdi>{label}</bdi>")).unwrap();
+    before.rsplit("for=\"").next().unwrap().split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_task_that_changed_is_not_answered_and_the_page_says_what_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let boss = Person::of_role(&daemon, "approver").await;
+    let run = Person::of_role(&daemon, "operator").await.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let path = format!("/ui/inbox/{}", tasks["items"][0]["id"].as_str().unwrap());
+    let shown = boss.get(&path).await;
+    let fields =
+        [("revision", "0000"), ("act", "reject"), ("reason", "no <b>"), ("seen-prompt", "other")];
+    let stale = boss.post(&format!("{path}/answer"), &fields).await;
+    assert_eq!(stale.status, 409, "{}", stale.html);
+    for part in
+        ["stale_task", "the prompt changed", "no &lt;b&gt;", shown.hidden("revision").as_str()]
+    {
+        assert!(stale.html.contains(part), "{part}: {}", stale.html);
+    }
+    let rejected = boss
+        .post(
+            &format!("{path}/answer"),
+            &[("revision", &shown.hidden("revision")), ("act", "reject"), ("reason", "no")],
+        )
+        .await;
+    assert_eq!(rejected.status, 303, "{}", rejected.html);
+    assert_eq!(daemon.ended(&run).await["error"]["kind"], "human_rejected");
+}
+
+#[tokio::test]
+async fn what_a_token_does_not_reach_is_not_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let (own, other) = (desk.starts("own").await, desk.starts("other").await);
+    let scopes = json!({ "scopes": [format!("run:{own}")] });
+    let guest = Person::with(&daemon, &mint(&daemon, "observer", &scopes).await).await;
+    assert!(guest.get("/ui").await.page().contains(&format!("/ui/runs/{own}")));
+    assert_eq!(guest.get(&format!("/ui/runs/{own}")).await.status, 200);
+    for path in [
+        format!("/ui/runs/{other}"),
+        format!("/ui/runs/{other}/steps/1"),
+        format!("/ui/live/runs/{other}"),
+        "/ui/runs".to_owned(),
+    ] {
+        let shown = guest.get(&path).await;
+        assert!([403, 404].contains(&shown.status), "{path}: {}", shown.status);
+        assert!(!shown.html.contains("other"), "{path}: {}", shown.html);
+    }
+    for path in ["/ui/runs/nothing", "/ui/nowhere", "/ui/inbox/task_x", "/ui/blueprints/none"] {
+        assert_eq!(desk.get(path).await.status, 404, "{path}");
+    }
+    assert_eq!(desk.get("/ui/runs?cursor=x").await.status, 404);
+    assert_eq!(desk.get("/ui/runs?status=sleeping").await.status, 400);
+}
+
+#[tokio::test]
+async fn lists_have_pages_and_a_page_of_many_stays_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let wide = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "wide", agents = { echo = { operator = "echo" } },
+          flow = function(ctx) for i = 1, 450 do ctx:run("echo", { i = i }) end end }"#;
+    let run = daemon.run_source(wide, json!(null)).await;
+    daemon.ended(&run).await;
+    for n in 0..60 {
+        daemon.run_source(SHORT, json!(n)).await;
+    }
+    let desk = Person::of_role(&daemon, "operator").await;
+    let first = desk.get("/ui/runs").await.page();
+    assert_eq!(first.matches("<tr data-key=\"run_").count(), 50);
+    let next = next_of(&first);
+    let second = desk.get(&next).await.page();
+    assert_eq!(second.matches("<tr data-key=\"run_").count(), 11);
+    assert!(!second.contains("data-live=") && second.contains("first page"), "{second}");
+    let mut path = format!("/ui/runs/{run}");
+    let mut steps = 0;
+    loop {
+        let page = desk.get(&path).await.page();
+        assert!(page.len() < 150_000, "{} bytes", page.len());
+        steps += page.matches("<tr data-key=\"").count();
+        if !page.contains("rel=\"next\"") {
+            break;
+        }
+        path = next_of(&page);
+    }
+    assert_eq!(steps, 450);
+}
+
+/// The address of the next page.
+fn next_of(page: &str) -> String {
+    let (_, rest) = page.split_once("rel=\"next\" href=\"").unwrap();
+    rest.split('"').next().unwrap().replace("&amp;", "&")
+}
