@@ -12,7 +12,7 @@ use moonswarm::{
     middleware::{DispatchStack, ProtocolLayer, Stacks, TaskDone},
     operator::{Reply, Task},
     protocol::{
-        Failure, Json, OperatorId, OrchError,
+        Failure, Json, OperatorId, OrchError, WorkerId,
         middleware::{DispatchMiddleware, DispatchNext},
     },
     spawner::{SpawnerAdapter, Spawners, Worker},
@@ -52,20 +52,24 @@ impl DispatchMiddleware for Front {
 /// Starts the workers of an operator somewhere else; here they have their answer at once.
 struct Elsewhere;
 
-struct Done(Json);
+struct Done(WorkerId, Json);
 
 #[async_trait]
 impl SpawnerAdapter for Elsewhere {
     async fn spawn(&self, task: Arc<Task>, _: Json) -> Result<Box<dyn Worker>, Failure> {
         let worker = format!("a worker for {}", task.agent_name);
-        Ok(Box::new(Done(Value::from(worker).into())))
+        Ok(Box::new(Done(task.worker(), Value::from(worker).into())))
     }
 }
 
 #[async_trait]
 impl Worker for Done {
+    fn id(&self) -> WorkerId {
+        self.0
+    }
+
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
-        Ok(Reply::Done(TaskDone::new(self.0)))
+        Ok(Reply::Done(TaskDone::new(self.1)))
     }
 }
 

@@ -167,6 +167,32 @@ core() {
   ! grep -E '^(tokio|rusqlite|mlua|hyper|axum|reqwest|tower|notify|clap) ' <<<"$tree"
 }
 
+# The public tests of the protocol's crate and of the response loop's, from the registry, against
+# this crate: nothing of them is changed but the path by which the first imports the crate.
+suites() {
+  local there="$scratch/suites" manifests
+  cp -r tests/outside-suites "$there" &&
+    sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$there/Cargo.toml" || return 1
+  manifests="$(cargo metadata --manifest-path "$there/fetch/Cargo.toml" --format-version 1 |
+    grep -o '"manifest_path":"[^"]*/\(layer0-0.4.1\|onwards-0.27.0\)/Cargo.toml"' |
+    sed 's|.*"manifest_path":"||; s|/Cargo.toml"||')" || return 1
+  mkdir -p "$there/tests"
+  for crate in $manifests; do
+    case "$crate" in
+      */layer0-*)
+        for suite in phase1 phase2; do
+          sed 's/\blayer0::/moonswarm::protocol::/g' "$crate/tests/$suite.rs" >"$there/tests/$suite.rs"
+        done ;;
+      */onwards-*) cp "$crate/src/response_loop_tests.rs" "$there/src/" ;;
+    esac
+  done
+  CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/core" \
+    cargo test --manifest-path "$there/Cargo.toml" 2>&1 | tee "$scratch/suites.log"
+  (("${PIPESTATUS[0]}" == 0)) || return 1
+  # That they were found at all: 107, 23 and 13 tests.
+  test "$(grep -cE '^test result: ok\. (107|23|13) passed' "$scratch/suites.log")" -eq 3
+}
+
 report() {
   "$moonswarm" --data "$scratch/data" run blueprints/repo-report.lua path=. >"$scratch/report" &&
     test -s "$scratch/report"
@@ -257,6 +283,7 @@ test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" 
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "a crate that depends on this one" outside
 step "a crate that depends on the protocol alone" core
+step "the public tests of layer0 and onwards" suites
 step "build" build
 step "tests" tests
 step "doctests" doctests

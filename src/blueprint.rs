@@ -13,6 +13,7 @@ mod bundle;
 mod check;
 mod compiled;
 mod compiled_loop;
+mod context;
 mod definition;
 mod diagnostics;
 mod duration;
@@ -42,6 +43,7 @@ pub(crate) use check::is_name;
 pub use check::{Checked, Operators, check, check_files, recommend};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use compiled_loop::{CompiledLoop, CompiledTool, Does, StateCall, judge::LoopJudge};
+pub use context::ContextNames;
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 #[cfg(test)]

@@ -60,6 +60,7 @@ pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
 pub use verbs::transfer::Export;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
+pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,

@@ -472,6 +472,7 @@ fn warn_of_children(environments: &Arc<Environments>, tasks: &Tasks) {
 fn environments(config: &HostConfig) -> Environments {
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Environments::new(config.environments.clone(), &data, Clock::system())
+        .with_code(config.code.environments())
 }
 
 /// Returns the operators of a host.

@@ -41,6 +41,7 @@ pub use declared::{
 pub use dispatch::{About, Dispatch, Dispatched, Mute, Short, TaskDone, Terminal, Voice};
 pub use exec::{
     ExecCall, ExecLayer, ExecNext, ExecObserver, ExecStack, ExecStackBuilder, ExecTerminal,
+    PROGRAMS,
 };
 pub use keep::{Change, Keep, MemoryKeep};
 pub use layers::{

@@ -10,7 +10,7 @@ mod composite;
 mod declared;
 mod echo;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod http;
 mod human;
 mod inquiry;

@@ -59,7 +59,7 @@ pub use operator::{
     SubDispatchRecord, ToolMetadata, TriggerType,
 };
 pub use orchestrator::{Orchestrator, QueryPayload};
-pub use run_id::{ArtifactId, IdError, RunId, TaskId};
+pub use run_id::{ArtifactId, IdError, RunId, TaskId, WorkerId};
 pub use scope::{Scope, ScopeTextError};
 pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 pub use state::{

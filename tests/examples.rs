@@ -46,6 +46,22 @@ fn a_coded_operator_is_a_tool_of_a_model() {
 }
 
 #[test]
+fn middleware_of_the_protocol_stands_around_state_and_execution() {
+    assert_eq!(printed("around"), "[\"us\",\"hi\",5,\"refused\",\"refused\"]\n");
+}
+
+#[test]
+fn a_command_goes_through_an_environment_of_ones_own() {
+    let expected = r#"{"program":"wc","args":["-w"],"memory":"1Gi","stdin":"\"two words\""}"#;
+    assert_eq!(printed("own_environment").trim_end(), expected);
+}
+
+#[test]
+fn a_scope_of_state_is_kept_in_files_of_ones_own() {
+    assert_eq!(printed("file_store"), "[\"round\",[\"moon\"]]\n1\n");
+}
+
+#[test]
 fn code_of_ones_own_is_plugged_into_a_host() {
     let expected = "[\"MOON\",\"pong\",\"(quiet)\",\"a worker for far\"]\n";
     assert_eq!(printed("plug_in"), expected);

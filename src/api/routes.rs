@@ -193,6 +193,9 @@ const ROWS: &[fn() -> Row] = &[
 
     || caller(Verb::WorkerLease,       routes!(worker::lease)),
     || holder(Verb::WorkerPrompt,      routes!(worker::prompt)),
+    || holder(Verb::WorkerPrompt,      routes!(worker::context::context)),
+    || holder(Verb::WorkerPrompt,      routes!(worker::context::step)),
+    || holder(Verb::ArtifactRead,      routes!(worker::context::artifact)),
     || holder(Verb::WorkerResult,      routes!(worker::result)).large(),
     || holder(Verb::WorkerSubmit,      routes!(worker::submit)).large(),
     || holder(Verb::WorkerArtifact,    routes!(worker::artifact)).large(),

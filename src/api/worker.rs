@@ -27,6 +27,8 @@ use crate::{
     protocol::Json,
 };
 
+mod archive;
+pub(super) mod context;
 mod report;
 
 pub(super) use report::ResultBody;

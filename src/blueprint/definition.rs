@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Edition, FileWatch, Labels, Schedule, model_loop::ModelLoop};
+use super::{Budget, ContextNames, Edition, FileWatch, Labels, Schedule, model_loop::ModelLoop};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -92,6 +92,8 @@ pub enum Missed {
 pub struct Agent {
     /// The operator's name.
     pub operator: String,
+    /// The earlier steps and files that its worker may open.
+    pub context: ContextNames,
     /// The template of the system prompt.
     pub system: Option<String>,
     /// True if `system` is the prompt as it stands, and no template.

@@ -101,6 +101,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ("Money", "string | number"),
     ("Budget", "{ tokens: number?, usd: Money? }"),
     ("WorkerBinding", "{ subagent_type: string, tools: {string}? }"),
+    ("Context", "{ steps: {string}?, artifacts: {string}? }"),
     ("Flush", "{ prefix: string?, required: boolean?, scope: any? }"),
     ("Compaction", "{ at: number, keep: number?, strategy: string?, flush: Flush? }"),
     ("Exceeded", "{ downgrade: string }"),
@@ -114,7 +115,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Agent",
-        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
+        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, context: Context?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
     ),
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (

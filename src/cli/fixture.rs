@@ -67,6 +67,7 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         call_id: None,
         operator: None,
         attempts: 1,
+        worker_id: None,
         task: None,
         scheduled_at: AT.into(),
         started_at: None,

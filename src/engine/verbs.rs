@@ -34,4 +34,5 @@ pub(crate) mod stored_state;
 pub(crate) mod transfer;
 pub(crate) mod watched_files;
 pub(crate) mod watches;
+pub(crate) mod worker_context;
 pub(crate) mod workers;

@@ -1,5 +1,6 @@
 //! The views of the engine's data.
 
+pub(crate) mod context;
 pub(crate) mod events;
 pub(crate) mod shown;
 pub(crate) mod spent;

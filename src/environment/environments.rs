@@ -1,6 +1,7 @@
 //! The environments of a host: validated with the blueprint, provisioned for each attempt.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fmt, io,
     path::{Path, PathBuf},
@@ -23,7 +24,8 @@ use super::{
 use crate::{
     clock::Clock,
     protocol::{
-        CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretSource, Ticket,
+        CredentialInjection, EnvError, Environment, EnvironmentSpec, SecretAccessEvent,
+        SecretSource, Ticket,
     },
 };
 
@@ -37,6 +39,7 @@ pub struct Environments {
     machine: OnceLock<Machine>,
     veil: OnceLock<Result<PathBuf, String>>,
     held: Arc<AttemptSecrets>,
+    code: BTreeMap<String, Arc<dyn Environment>>,
     clock: Clock,
 }
 
@@ -74,8 +77,21 @@ impl Environments {
             machine: OnceLock::new(),
             veil: OnceLock::new(),
             held: Arc::default(),
+            code: BTreeMap::new(),
             clock,
         }
+    }
+
+    /// Sets the environments that are implemented in code, by name.
+    #[must_use]
+    pub fn with_code(self, code: BTreeMap<String, Arc<dyn Environment>>) -> Self {
+        Self { code, ..self }
+    }
+
+    /// Returns the environment in code that an agent's declaration names, if it does. What it is to
+    /// give is in [`Environments::spec`], and it alone says whether it can.
+    pub fn coded(&self, declared: &Value) -> Option<&Arc<dyn Environment>> {
+        self.code.get(declared.as_str()?)
     }
 
     /// Replaces the helper program.
@@ -163,7 +179,16 @@ impl Environments {
                 .spec(&self.config.secrets);
         };
         let Some(declaration) = self.config.environments.get(name) else {
-            let known: Vec<&str> = self.config.environments.keys().map(String::as_str).collect();
+            if self.code.contains_key(name) {
+                return Ok(EnvironmentSpec::new());
+            }
+            let known: Vec<&str> = self
+                .config
+                .environments
+                .keys()
+                .chain(self.code.keys())
+                .map(String::as_str)
+                .collect();
             let reason = match known.is_empty() {
                 true => format!("there is no environment {name:?}; the host has none by name"),
                 false => format!("there is no environment {name:?}, but {}", known.join(", ")),
@@ -178,7 +203,11 @@ impl Environments {
     /// Returns the parts of an agent's declaration that this host cannot provide; empty if it can
     /// provide all.
     pub fn judge(&self, declared: &Value) -> Vec<Refusal> {
-        self.spec(declared).and_then(|spec| self.needs(&spec)).err().unwrap_or_default()
+        let spec = self.spec(declared);
+        if self.coded(declared).is_some() {
+            return spec.err().unwrap_or_default();
+        }
+        spec.and_then(|spec| self.needs(&spec)).err().unwrap_or_default()
     }
 
     fn needs(&self, spec: &EnvironmentSpec) -> Result<Needs, Vec<Refusal>> {

@@ -1,4 +1,5 @@
-//! The boundary of programs that the host starts on its machine.
+//! The boundary of execution: programs that the host starts on its machine and, for layers that name
+//! their kinds, the work of other operators.
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
 
@@ -6,9 +7,12 @@ use async_trait::async_trait;
 use futures::{FutureExt, future::BoxFuture};
 
 use super::{Class, Dispatched, Settled};
-use crate::protocol::{Failure, RunId, TaskId};
+use crate::protocol::{Failure, Json, RunId, TaskId};
 
-/// A program to be started.
+/// The kind of operators that start programs.
+pub const PROGRAMS: &str = "process";
+
+/// A program to be started, or an operator to be executed.
 #[derive(Clone, PartialEq)]
 pub struct ExecCall {
     /// The run.
@@ -21,12 +25,17 @@ pub struct ExecCall {
     pub agent: Arc<str>,
     /// The operator.
     pub operator: Arc<str>,
-    /// The program.
+    /// The operator's kind; [`PROGRAMS`] for a program.
+    pub kind: &'static str,
+    /// The program; the operator's name for other kinds.
     pub program: String,
     /// The arguments.
     pub args: Vec<String>,
     /// The names of its environment variables.
     pub env: Vec<String>,
+    /// The input of the operator. A layer may put another in its place, but not in that of a
+    /// program, which has its own.
+    pub input: Json,
 }
 
 /// Omits the arguments, which may contain secrets.
@@ -40,11 +49,16 @@ impl fmt::Debug for ExecCall {
     }
 }
 
-/// A transformer or a guard of programs.
+/// A transformer or a guard of programs, or of other kinds that it names.
 #[async_trait]
 pub trait ExecLayer: Send + Sync {
     /// Returns the name in logs.
     fn name(&self) -> &str;
+
+    /// Returns true if it stands around operators of a kind; by default around programs alone.
+    fn stands_around(&self, kind: &str) -> bool {
+        kind == PROGRAMS
+    }
 
     /// Handles a program; without a call of `next` its own answer is final.
     ///
@@ -53,10 +67,15 @@ pub trait ExecLayer: Send + Sync {
     async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure>;
 }
 
-/// Observes programs.
+/// Observes programs, or other kinds that it names.
 pub trait ExecObserver: Send + Sync {
     /// Returns the name in logs.
     fn name(&self) -> &str;
+
+    /// Returns true if it observes operators of a kind; by default programs alone.
+    fn stands_around(&self, kind: &str) -> bool {
+        kind == PROGRAMS
+    }
 
     /// Called before a program is started.
     fn starting(&self, call: &ExecCall);
@@ -151,20 +170,29 @@ impl ExecStack {
         call: ExecCall,
         terminal: &dyn ExecTerminal,
     ) -> Result<Dispatched, Failure> {
-        let asked = (!self.observers.is_empty()).then(|| call.clone());
+        let kind = call.kind;
+        let observed = self.observers.iter().any(|it| it.stands_around(kind));
+        let asked = observed.then(|| call.clone());
         if let Some(asked) = &asked {
-            self.watch(|observer| observer.starting(asked));
+            self.watch(kind, |observer| observer.starting(asked));
         }
         let next = ExecNext { transformers: &self.transformers, guards: &self.guards, terminal };
         let outcome = next.run(call).await;
         if let Some(asked) = &asked {
-            self.watch(|observer| observer.ended(asked, &outcome));
+            self.watch(kind, |observer| observer.ended(asked, &outcome));
         }
         outcome
     }
 
-    fn watch(&self, look: impl Fn(&dyn ExecObserver)) {
-        for observer in &self.observers {
+    /// Returns true if a layer stands around operators of a kind.
+    pub fn stands_around(&self, kind: &str) -> bool {
+        let mut layers = self.transformers.iter().chain(&self.guards);
+        layers.any(|it| it.stands_around(kind))
+            || self.observers.iter().any(|it| it.stands_around(kind))
+    }
+
+    fn watch(&self, kind: &str, look: impl Fn(&dyn ExecObserver)) {
+        for observer in self.observers.iter().filter(|it| it.stands_around(kind)) {
             if std::panic::catch_unwind(AssertUnwindSafe(|| look(&**observer))).is_err() {
                 tracing::warn!(observer = observer.name(), "an observer panicked");
             }
@@ -186,14 +214,21 @@ impl<'a> ExecNext<'a> {
     /// # Errors
     /// Fails when an inner layer refuses, or with the failure of the terminal.
     pub fn run(self, call: ExecCall) -> BoxFuture<'a, Result<Dispatched, Failure>> {
-        if let Some((layer, transformers)) = self.transformers.split_first() {
-            return layer.exec(call, ExecNext { transformers, ..self });
+        let mut rest = self;
+        while let Some((layer, transformers)) = rest.transformers.split_first() {
+            rest = ExecNext { transformers, ..rest };
+            if layer.stands_around(call.kind) {
+                return layer.exec(call, rest);
+            }
         }
-        if let Some((guard, guards)) = self.guards.split_first() {
-            let guarded = guard.exec(call, ExecNext { guards, ..self });
-            return guarded.map(|outcome| outcome.map_err(super::stack::refused)).boxed();
+        while let Some((guard, guards)) = rest.guards.split_first() {
+            rest = ExecNext { guards, ..rest };
+            if guard.stands_around(call.kind) {
+                let guarded = guard.exec(call, rest);
+                return guarded.map(|outcome| outcome.map_err(super::stack::refused)).boxed();
+            }
         }
-        self.terminal.exec(call)
+        rest.terminal.exec(call)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::{Dispatched, ExecCall, ExecLayer, ExecNext, message_of, taken};
+use super::{Dispatched, ExecCall, ExecLayer, ExecNext, PROGRAMS, message_of, taken, value_of};
 use crate::protocol::{
     Content, EnvError, ExitReason, Failure, OperatorError, OperatorInput, OperatorOutput,
     TriggerType,
@@ -18,15 +18,26 @@ use crate::protocol::{
 /// the program with its arguments, as a JSON list; the metadata has the names of its environment variables. It may
 /// change the arguments, answer itself, change the answer, or refuse; what an agent's `environment` says is for
 /// the host, and the specification is empty.
+///
+/// Around operators of other kinds, which [`ProtocolExec::around`] names, the message is the input of the operator,
+/// which it may change too.
 pub struct ProtocolExec {
     name: String,
+    kinds: Vec<String>,
     middleware: Arc<dyn ExecMiddleware>,
 }
 
 impl ProtocolExec {
     /// A layer under a name, which logs use.
     pub fn new(name: impl Into<String>, middleware: Arc<dyn ExecMiddleware>) -> Self {
-        Self { name: name.into(), middleware }
+        Self { name: name.into(), kinds: vec![PROGRAMS.to_owned()], middleware }
+    }
+
+    /// The same, around operators of these kinds: `process` for programs, `lua`, `llm`, `custom` for
+    /// operators in code.
+    #[must_use]
+    pub fn around<K: Into<String>>(self, kinds: impl IntoIterator<Item = K>) -> Self {
+        Self { kinds: kinds.into_iter().map(Into::into).collect(), ..self }
     }
 }
 
@@ -36,13 +47,23 @@ impl ExecLayer for ProtocolExec {
         &self.name
     }
 
+    fn stands_around(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|it| it == kind)
+    }
+
     async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure> {
-        let words: Vec<&str> =
-            std::iter::once(&call.program).chain(&call.args).map(String::as_str).collect();
-        let message = Content::text(json!(words).to_string());
+        let message = match call.kind {
+            PROGRAMS => {
+                let words: Vec<&str> =
+                    std::iter::once(&call.program).chain(&call.args).map(String::as_str).collect();
+                Content::text(json!(words).to_string())
+            }
+            _ => message_of(&call.input),
+        };
         let metadata = json!({ "moonswarm": {
             "run": call.run, "task": call.task, "attempt": call.attempt,
-            "agent": &*call.agent, "operator": &*call.operator, "env": call.env,
+            "agent": &*call.agent, "operator": &*call.operator, "kind": call.kind,
+            "env": call.env,
         }});
         let input = OperatorInput::new(message, TriggerType::Task).with_metadata(metadata);
         let rest = Rest { call, next, came: Mutex::default() };
@@ -84,6 +105,11 @@ impl ProtocolNext for Rest<'_> {
         if self.came.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             return Err(EnvError::ProvisionFailed("a program is passed on once".to_owned()));
         }
+        if self.call.kind != PROGRAMS {
+            let changed = input.message != message_of(&self.call.input);
+            let given = if changed { value_of(&input.message) } else { self.call.input.clone() };
+            return self.pass(ExecCall { input: given, ..self.call.clone() }).await;
+        }
         let words: Vec<String> =
             input.message.as_text().and_then(|text| serde_json::from_str(text).ok()).ok_or_else(
                 || EnvError::ProvisionFailed("the message is no list of words".into()),
@@ -94,7 +120,13 @@ impl ProtocolNext for Rest<'_> {
             let message = "a layer may not put another program in its place".to_owned();
             return Err(EnvError::IsolationViolation(message));
         }
-        let call = ExecCall { args: words.collect(), ..self.call.clone() };
+        self.pass(ExecCall { args: words.collect(), ..self.call.clone() }).await
+    }
+}
+
+impl Rest<'_> {
+    /// Passes a call on, and keeps what came of it.
+    async fn pass(&self, call: ExecCall) -> Result<OperatorOutput, EnvError> {
         let came = self.next.run(call).await;
         let said = match &came {
             Ok(Dispatched::Parked) => {
@@ -193,6 +225,8 @@ mod tests {
             attempt: 1,
             agent: "a".into(),
             operator: "process".into(),
+            kind: PROGRAMS,
+            input: Json::null(),
             program: "ls".into(),
             args: args.iter().map(|it| (*it).to_owned()).collect(),
             env: Vec::new(),

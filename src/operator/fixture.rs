@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Builds a task.
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     agent: Agent,
     workdir: PathBuf,
     heard: Arc<Heard>,
@@ -32,7 +32,7 @@ pub(super) struct Heard {
 }
 
 impl Attempt {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             agent: Agent { check: true, ..Agent::default() },
             workdir: std::env::temp_dir(),
@@ -58,7 +58,7 @@ impl Attempt {
         Arc::clone(&self.heard)
     }
 
-    pub(super) fn task(self) -> Arc<Task> {
+    pub(crate) fn task(self) -> Arc<Task> {
         Arc::new(Task {
             id: TaskId::new(1, 2, 1_000),
             run: RunId::new(1, 1_000),

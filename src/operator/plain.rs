@@ -102,7 +102,7 @@ async fn execute(operator: &impl Operator, task: &Task, input: &Json) -> Result<
 pub const HOST_KEY: &str = "moonswarm";
 
 /// Returns the input of the operator: the request, with details of the task as metadata.
-fn asked(task: &Task, input: &Json) -> OperatorInput {
+pub(super) fn asked(task: &Task, input: &Json) -> OperatorInput {
     let prompt = task.prompt.as_deref();
     let mut asked = task.opts.asked().unwrap_or_else(|| {
         let text = prompt.map_or_else(|| input.as_str().to_owned(), |it| it.prompt.clone());
@@ -134,7 +134,7 @@ fn asked(task: &Task, input: &Json) -> OperatorInput {
     asked
 }
 
-fn failed(error: &OperatorError) -> Failure {
+pub(super) fn failed(error: &OperatorError) -> Failure {
     match error {
         OperatorError::Model(_) => Failure::new(kind::MODEL, error.to_string()),
         OperatorError::Retryable(_) => Failure::new(kind::WORKER, error.to_string()).retryable(),

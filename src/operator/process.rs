@@ -8,10 +8,12 @@
 mod argv;
 mod child;
 mod outcome;
+mod prepared;
 mod run;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod within;
 
 pub(in crate::operator) use child::Running;
 pub use run::{BundleDir, Process};

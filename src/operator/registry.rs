@@ -16,7 +16,8 @@ use crate::{
     environment::{Environments, Scrubber},
     flow::{Rule, ValuePath},
     middleware::Layer,
-    protocol::{Operator, StateReader, Ticket, ToolMetadata},
+    protocol::{Environment, Operator, Scope, StateReader, StateStore, Ticket, ToolMetadata},
+    store::ForeignStores,
 };
 
 /// Operators implemented in code, by name.
@@ -24,6 +25,8 @@ use crate::{
 pub struct Coded {
     operators: BTreeMap<String, Arc<dyn Backend>>,
     tools: BTreeMap<String, ToolMetadata>,
+    environments: BTreeMap<String, Arc<dyn Environment>>,
+    stores: ForeignStores,
 }
 
 impl Coded {
@@ -51,6 +54,36 @@ impl Coded {
         self.and(name, super::Reading::new(make))
     }
 
+    /// Adds an environment under a name: an agent of kind `process` that names it as its
+    /// `environment` is executed by it, with its command in the input's metadata.
+    #[must_use]
+    pub fn and_environment(
+        mut self,
+        name: impl Into<String>,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
+        self.environments.insert(name.into(), environment);
+        self
+    }
+
+    /// Keeps a scope of state in a store of one's own, which is written after the commit that asks
+    /// for it, at least once.
+    ///
+    /// # Panics
+    /// If it is the scope of a run, or of an operator within one: these belong to the host.
+    #[must_use]
+    pub fn and_store(mut self, scope: &Scope, store: Arc<dyn StateStore>) -> Self {
+        let own = matches!(scope, Scope::Workflow(_) | Scope::Operator { .. });
+        assert!(!own, "the state of a run is the host's");
+        self.stores.insert(scope.to_string(), store);
+        self
+    }
+
+    /// Returns the environments by name.
+    pub(crate) fn environments(&self) -> BTreeMap<String, Arc<dyn Environment>> {
+        self.environments.clone()
+    }
+
     /// Declares the tool that the operator of a name is to models: an agent whose `tools` have
     /// `{ operator = name }` gets its name, description and schema from here, where the entry has
     /// none of its own, and runs it alone unless it is `parallel_safe`.
@@ -74,6 +107,7 @@ pub struct Registry {
     environments: Option<Arc<Environments>>,
     answered: Option<Answered>,
     tools: Arc<BTreeMap<String, ToolMetadata>>,
+    stores: Arc<ForeignStores>,
 }
 
 /// The agents whose tasks are answered by a stand-in.
@@ -120,7 +154,15 @@ impl Registry {
         operators.extend(code.operators.iter().map(code_of));
         let mut tools = (*self.tools).clone();
         tools.extend(code.tools.clone());
-        Self { operators: Arc::new(operators), tools: Arc::new(tools), ..self }
+        let mut stores = (*self.stores).clone();
+        stores.extend(code.stores.clone());
+        let (operators, tools, stores) = (operators.into(), tools.into(), stores.into());
+        Self { operators, tools, stores, ..self }
+    }
+
+    /// Returns the stores of scopes that are not kept by the host.
+    pub fn stores(&self) -> &Arc<ForeignStores> {
+        &self.stores
     }
 
     /// Returns the operator with a name.

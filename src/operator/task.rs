@@ -16,7 +16,7 @@ use crate::{
     middleware::Stacks,
     protocol::{
         Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, StateReader, TaskId, Ticket,
-        TriggerType,
+        TriggerType, WorkerId,
     },
     session::Seat,
 };
@@ -86,6 +86,11 @@ impl Task {
     /// Returns the identity of the attempt.
     pub fn ticket(&self) -> Ticket {
         Ticket { run: self.id.run(), step: self.id.step(), attempt: self.attempt }
+    }
+
+    /// Returns the id of the attempt's worker.
+    pub fn worker(&self) -> WorkerId {
+        WorkerId::new(self.id.run(), self.id.step(), self.attempt)
     }
 
     /// The operator that executes it: the one that it names, unless a layer has routed it.

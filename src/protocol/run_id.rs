@@ -86,6 +86,32 @@ impl TaskId {
     }
 }
 
+/// Identifies the worker of one attempt of a task, within its data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(Uuid);
+
+impl WorkerId {
+    /// Builds the id of the worker of an attempt.
+    pub fn new(run: u64, step: u32, attempt: u32) -> Self {
+        Self(uuid_v7(u64::from(attempt), 4, (run << STEP_BITS) | u64::from(step)))
+    }
+
+    /// Returns the number of the run that it works for.
+    pub fn run(self) -> u64 {
+        payload(self.0) >> STEP_BITS
+    }
+
+    /// Returns the step that it works on.
+    pub fn step(self) -> u32 {
+        u32::try_from(payload(self.0) & ((1 << STEP_BITS) - 1)).expect("26 bits fit in 32")
+    }
+
+    /// Returns its attempt, from 1.
+    pub fn attempt(self) -> u32 {
+        u32::try_from(millis(self.0)).unwrap_or(u32::MAX)
+    }
+}
+
 /// Identifies one artifact: a file of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArtifactId(Uuid);
@@ -171,6 +197,7 @@ macro_rules! printed_id {
 printed_id!(RunId, "run", |tag| tag <= 1);
 printed_id!(TaskId, "task", |tag| tag == 2);
 printed_id!(ArtifactId, "art", |tag| tag == 3);
+printed_id!(WorkerId, "wrk", |tag| tag == 4);
 
 #[cfg(test)]
 mod tests {
@@ -184,6 +211,17 @@ mod tests {
         assert_eq!((read.num(), read.created_ms()), (77, 1_700_000_000_123));
         let read: TaskId = task.to_string().parse().unwrap();
         assert_eq!((read.run(), read.step(), read.scheduled_ms()), (77, 9, 1_700_000_000_500));
+    }
+
+    #[test]
+    fn a_workers_id_has_its_task_and_its_attempt() {
+        let worker = WorkerId::new(77, 9, 12);
+        let read: WorkerId = worker.to_string().parse().unwrap();
+        assert_eq!((read.run(), read.step(), read.attempt()), (77, 9, 12));
+        assert_ne!(worker, WorkerId::new(77, 9, 13));
+        assert!(
+            TaskId::new(77, 9, 12).to_string().replace("task", "wrk").parse::<WorkerId>().is_err()
+        );
     }
 
     #[test]

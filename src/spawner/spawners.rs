@@ -8,6 +8,7 @@ use super::{OperatorSpawner, SpawnerAdapter, Worker};
 use crate::{
     operator::{Registry, Task},
     protocol::{Failure, Json},
+    tasks::Tasks,
 };
 
 /// Adapters by the name or the kind of an operator; the name goes first, and what neither names is
@@ -37,9 +38,9 @@ impl Spawners {
         self
     }
 
-    /// All of them over the operators of a host, as one adapter.
-    pub fn over(self, registry: Registry) -> Arc<dyn SpawnerAdapter> {
-        let usual = OperatorSpawner::new(registry.clone());
+    /// All of them over the operators of a host, as one adapter; workers are among `tasks`.
+    pub fn over(self, registry: Registry, tasks: Tasks) -> Arc<dyn SpawnerAdapter> {
+        let usual = OperatorSpawner::new(registry.clone(), tasks);
         if self.names.is_empty() && self.kinds.is_empty() {
             return Arc::new(usual);
         }

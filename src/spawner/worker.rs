@@ -6,13 +6,13 @@ use async_trait::async_trait;
 
 use crate::{
     operator::{Reply, Task},
-    protocol::{Failure, Json},
+    protocol::{Failure, Json, WorkerId},
 };
 
 /// Starts workers.
 #[async_trait]
 pub trait SpawnerAdapter: Send + Sync {
-    /// Starts a worker for one attempt of a task.
+    /// Starts a worker for one attempt of a task: its work is under way when this returns.
     ///
     /// # Errors
     /// Fails when no worker can be started; the attempt has then failed.
@@ -22,7 +22,10 @@ pub trait SpawnerAdapter: Send + Sync {
 /// An attempt in progress; its task has the token that cancels it.
 #[async_trait]
 pub trait Worker: Send {
-    /// Waits for the outcome of the attempt.
+    /// Returns its id: that of its attempt, [`Task::worker`](crate::operator::Task::worker).
+    fn id(&self) -> WorkerId;
+
+    /// Waits for the outcome of the attempt. Dropping the worker gives its work up.
     ///
     /// # Errors
     /// Returns the failure that ends the attempt.

@@ -15,7 +15,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
-    StoreError, Write, change::Answers,
+    StoreError, Write,
+    change::Answers,
+    foreign::{Foreign, ForeignStores},
 };
 use crate::{
     clock::Clock,
@@ -53,6 +55,7 @@ pub struct DurableState {
     tasks: Tasks,
     limits: StateLimits,
     transient: Arc<Mutex<Transient>>,
+    foreign: Arc<ForeignStores>,
 }
 
 /// The values that live only as long as the process.
@@ -71,9 +74,25 @@ impl Transient {
 }
 
 impl DurableState {
+    /// Sets the scopes that others keep.
+    #[must_use]
+    pub fn with_foreign(self, foreign: Arc<ForeignStores>) -> Self {
+        Self { foreign, ..self }
+    }
+
+    /// Returns true if somebody else keeps a scope: its reads may wait.
+    pub fn is_foreign(&self, scope: &str) -> bool {
+        self.foreign.contains_key(scope)
+    }
+
+    pub(super) fn foreign_to(&self, scope: &str) -> Option<(Foreign<'_>, Scope)> {
+        Some((Foreign(&**self.foreign.get(scope)?), scope.parse().ok()?))
+    }
+
     /// Creates the state on top of `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
-        Self { store, clock, tasks, limits, transient: Arc::default() }
+        let (transient, foreign) = (Arc::default(), Arc::default());
+        Self { store, clock, tasks, limits, transient, foreign }
     }
 
     /// Applies a set of changes durably, as a whole or not at all, and returns their answers. With
@@ -90,6 +109,20 @@ impl DurableState {
     ) -> Result<Vec<Changed>, StoreError> {
         for change in &changes {
             self.admit(change)?;
+        }
+        if changes.iter().any(|it| self.is_foreign(&it.scope)) {
+            let [change] = changes.as_slice() else {
+                let key = changes[0].key.chars().take(64).collect();
+                let reason = "a change of a scope that is kept elsewhere goes alone".to_owned();
+                return Err(StoreError::StateRefused { key, reason });
+            };
+            if !checks.is_empty() {
+                self.submit(checks, Vec::new()).await?;
+            }
+            let Some((foreign, scope)) = self.foreign_to(&change.scope) else {
+                return Ok(Vec::new());
+            };
+            return Ok(vec![foreign.change(&scope, change).await?]);
         }
         let (passing, durable): (Vec<_>, Vec<_>) = changes.iter().partition(|it| is_transient(it));
         self.make_room(&passing)?;

@@ -1,6 +1,8 @@
 //! The contract of an operator, through the host: what goes in reaches it whole, what it answers
 //! comes back whole. Code written against the protocol alone is put into a host by `HostConfig`.
 
+mod around;
+mod stores;
 mod tools;
 
 use std::{
@@ -20,7 +22,7 @@ use moonswarm::{
     protocol::{
         Content, ContentBlock, DurationMs, Effect, ExitReason, Failure, Json, Operator,
         OperatorConfig, OperatorError, OperatorId, OperatorInput, OperatorMetadata, OperatorOutput,
-        OrchError, Orchestrator, RunId, Scope, SubDispatchRecord, TriggerType,
+        OrchError, Orchestrator, RunId, Scope, SubDispatchRecord, TriggerType, WorkerId,
         middleware::{DispatchMiddleware, DispatchNext},
     },
     spawner::{SpawnerAdapter, Spawners, Worker},
@@ -366,19 +368,24 @@ async fn a_middleware_of_the_protocol_answers_routes_narrows_changes_and_refuses
 /// Starts workers of its own.
 struct Own;
 
-struct OwnWorker(String);
+struct OwnWorker(WorkerId, String);
 
 #[async_trait]
 impl SpawnerAdapter for Own {
     async fn spawn(&self, task: Arc<Task>, _: Json) -> Result<Box<dyn Worker>, Failure> {
-        Ok(Box::new(OwnWorker(format!("{} by its own adapter", task.operator))))
+        let said = format!("{} by its own adapter", task.operator);
+        Ok(Box::new(OwnWorker(task.worker(), said)))
     }
 }
 
 #[async_trait]
 impl Worker for OwnWorker {
+    fn id(&self) -> WorkerId {
+        self.0
+    }
+
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
-        Ok(Reply::Done(TaskDone::new(Value::from(self.0).into())))
+        Ok(Reply::Done(TaskDone::new(Value::from(self.1).into())))
     }
 }
 

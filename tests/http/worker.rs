@@ -311,3 +311,121 @@ async fn a_file_is_stored_with_a_run_outside_of_any_task() {
     daemon.ended(&run).await;
     assert_eq!(refusal(admin(&path)).await, (409, "run_closed".to_owned()));
 }
+
+/// A queue's task `second` may open what its context names; `secret` is not named.
+const CONTEXT: &str = r#"return require("swarm").blueprint { name = "context",
+  agents = { plan = { operator = "queue", queue = "reviews" }, secret = { operator = "echo" },
+    second = { operator = "queue", queue = "reviews",
+      context = { steps = { "pl*" }, artifacts = { "*.md" } } } },
+  flow = function(ctx)
+    ctx:run("plan", 1)
+    ctx:run("secret", "hidden")
+    return ctx:run("second", 2)
+  end }"#;
+
+async fn next_worker<'a>(daemon: &'a Daemon, token: &str) -> Worker<'a> {
+    let (status, leased) = lease(daemon, token, "30s").await;
+    assert_eq!(status, 200, "{leased}");
+    Worker { daemon, handle: leased[0]["handle"].as_str().unwrap().to_owned() }
+}
+
+/// Does the first task: its output, and two files.
+async fn planned<'a>(daemon: &'a Daemon, token: &str) -> (String, Worker<'a>) {
+    let run = daemon.run_source(CONTEXT, json!({})).await;
+    let first = next_worker(daemon, token).await;
+    for (name, text) in [("plan.md", "# the plan"), ("key.pem", "hidden")] {
+        let path = format!("artifact?name={name}");
+        let (status, file) = send(first.post(&path, &Value::Null).body(text)).await;
+        assert_eq!(status, 200, "{file}");
+    }
+    let done = json!({ "output": { "steps": ["a", "b"] } });
+    assert_eq!(send(first.post("result", &done)).await.0, 200);
+    (run, next_worker(daemon, token).await)
+}
+
+#[tokio::test]
+async fn a_worker_opens_the_earlier_steps_and_files_that_its_agents_context_names() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    let (run, second) = planned(&daemon, &token).await;
+    let (_, prompt) = send(second.get("prompt")).await;
+    assert_eq!(prompt["context"]["open"], "/v1/worker/context", "{prompt}");
+    let pointers = &prompt["context"]["steps"];
+    assert_eq!(pointers, &json!(["/v1/worker/context/steps/1"]), "only what is named");
+    let worker_id = prompt["worker_id"].as_str().unwrap();
+    assert!(worker_id.starts_with("wrk_"), "{worker_id}");
+
+    let (status, context) = send(second.get("context")).await;
+    assert_eq!(status, 200, "{context}");
+    let steps = context["steps"].as_array().unwrap();
+    assert_eq!((steps.len(), &steps[0]["output"]), (1, &json!({ "steps": ["a", "b"] })));
+    let files = context["artifacts"].as_array().unwrap();
+    assert_eq!((files.len(), &files[0]["name"]), (1, &json!("plan.md")), "{context}");
+    let (_, step) = send(second.get("context/steps/1")).await;
+    assert_eq!(step, steps[0]);
+    let href = files[0]["href"].as_str().unwrap().trim_start_matches("/v1/worker/").to_owned();
+    let file = second.get(&href).send().await.unwrap();
+    assert_eq!((file.status().as_u16(), file.text().await.unwrap().as_str()), (200, "# the plan"));
+
+    let tar = second.get("context?format=tar").send().await.unwrap();
+    assert_eq!(tar.headers()["content-type"], "application/x-tar");
+    let tar = tar.bytes().await.unwrap();
+    let text = String::from_utf8_lossy(&tar);
+    assert!(text.contains("steps/0001-plan.json") && text.contains(r#"{"steps":["a","b"]}"#));
+    assert!(text.contains("# the plan") && !text.contains("..") && !text.contains("hidden"));
+
+    // The worker's id stands in the events and in the list of steps, too.
+    let (_, shown) = send(daemon.get(&format!("/v1/runs/{run}/steps"))).await;
+    assert_eq!(shown["items"][2]["worker_id"], worker_id, "{shown}");
+    assert_eq!(send(second.post("result", &json!({ "output": 1 }))).await.0, 200);
+    daemon.ended(&run).await;
+    let events = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
+    let events = events.text().await.unwrap();
+    assert!(events.matches(worker_id).count() >= 2, "scheduled and started: {events}");
+    let (status, refused) = send(second.get("context")).await;
+    assert_eq!(status, 409, "the attempt is over: {refused}");
+}
+
+#[tokio::test]
+async fn a_worker_opens_nothing_that_its_context_does_not_name() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    let (_, one) = planned(&daemon, &token).await;
+    // A step that is not named, its own, one that there is not, and numbers that are none.
+    for step in ["2", "3", "4", "4294967295"] {
+        assert_eq!(send(one.get(&format!("context/steps/{step}"))).await.0, 404, "{step}");
+    }
+    for step in ["-1", "1%2F..%2F2", "x"] {
+        assert_eq!(send(one.get(&format!("context/steps/{step}"))).await.0, 400, "{step}");
+    }
+    // The file that is not named, by the id that follows from its neighbor's.
+    let (_, context) = send(one.get("context")).await;
+    let own = context["artifacts"][0]["id"].as_str().unwrap().to_owned();
+    let plan: moonswarm::protocol::ArtifactId = own.parse().unwrap();
+    let (_, run) = send(one.get("prompt")).await;
+    let run: moonswarm::protocol::RunId = run["run"].as_str().unwrap().parse().unwrap();
+    let (_, all) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
+    let hidden = all["items"].as_array().unwrap().iter().find(|it| it["name"] == "key.pem");
+    let hidden = hidden.unwrap()["id"].as_str().unwrap().to_owned();
+    assert_eq!(send(one.get(&format!("context/artifacts/{hidden}"))).await.0, 404);
+    // What another run has, it has not.
+    let (_, other) = planned(&daemon, &token).await;
+    assert_eq!(send(other.get(&format!("context/artifacts/{own}"))).await.0, 404, "{plan:?}");
+    // Nor does the handle open the routes of runs.
+    for path in [format!("/v1/runs/{run}/steps/1"), format!("/v1/artifacts/{own}")] {
+        let (status, refused) = send(daemon.with(&one.handle, Method::GET, &path)).await;
+        assert_eq!(status, 403, "{refused}");
+    }
+    // A token that may not read files sees none of them.
+    let narrow = json!({ "verbs": ["worker.prompt"] });
+    let (_, minted) = send(one.post("token", &narrow)).await;
+    let narrow = Worker { daemon: &daemon, handle: minted["token"].as_str().unwrap().to_owned() };
+    let (_, context) = send(narrow.get("context")).await;
+    assert_eq!(
+        (context["steps"].as_array().unwrap().len(), &context["artifacts"]),
+        (1, &json!([]))
+    );
+    assert_eq!(send(narrow.get(&format!("context/artifacts/{own}"))).await.0, 403);
+}

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     blueprint::{
-        Budget, Labels, asking,
+        Budget, ContextNames, Labels, asking,
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
         library,
@@ -34,6 +34,9 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
     ("queue", "queue"),
     ("tool", "mcp"),
 ];
+
+/// The names of a context's steps, or of its files.
+const NAMES: usize = 256;
 
 impl Checker<'_> {
     /// Reads an agent; `operator` is that of the blueprint, for agents without one.
@@ -76,6 +79,7 @@ impl Checker<'_> {
             labels: self.labels(table),
             tool: self.text(table, "tool"),
             asking: self.asking(table),
+            context: self.context(table),
             has_fn,
             retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
@@ -289,6 +293,32 @@ impl Checker<'_> {
             self.findings.push(finding);
         }
         Some(declared.into())
+    }
+
+    /// The earlier steps and files that a worker may open.
+    fn context(&mut self, table: &Table<'_>) -> ContextNames {
+        let what = format!("`context` of {}", table.what());
+        let Some(context) = self.table(table, "context", &what) else {
+            return ContextNames::default();
+        };
+        self.known_keys(&context, &library::keys("Context"), &[]);
+        let names = ContextNames {
+            steps: self.texts(&context, "steps").unwrap_or_default(),
+            artifacts: self.texts(&context, "artifacts").unwrap_or_default(),
+        };
+        for (key, listed) in [("steps", &names.steps), ("artifacts", &names.artifacts)] {
+            let wrong = |name: &&String| name.is_empty() || name.matches('*').count() > 1;
+            let wrong = listed.iter().find(wrong).map(|name| {
+                format!("{name:?} in {what}: a name is not empty, and has at most one `*`")
+            });
+            let many = (listed.len() > NAMES)
+                .then(|| format!("`{key}` in {what} has more than {NAMES} names"));
+            if let Some(message) = wrong.or(many) {
+                let at = context.pointer(key);
+                self.findings.push(self.at_value(&at, code::OUT_OF_RANGE, message));
+            }
+        }
+        names
     }
 
     fn labels(&mut self, table: &Table<'_>) -> Labels {

@@ -29,16 +29,19 @@ use crate::{
         view,
     },
     fault::{self, Break},
-    journal::Outcome,
+    journal::{Outcome, Step},
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket, joined},
-    protocol::{Code, Effect, Failure, Json, failure::kind, fold::fold},
+    protocol::{Code, Effect, Failure, Json, WorkerId, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::HandleError,
 };
 
 /// Results that break the schema before the attempt is over.
 const INVALID_RESULTS: u32 = 3;
+
+/// The maximum number of steps that a prompt points to.
+const POINTERS: usize = 20;
 
 /// The stored part of a refused body, in bytes.
 const EVIDENCE_BYTES: usize = 64 << 10;
@@ -103,6 +106,11 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
             Answered::Now(Ok(Answer::Done))
         }
         WorkerAsk::Heartbeat => Answered::Durable(Ok(Answer::Alive(heartbeat(turn, holder)))),
+        WorkerAsk::Context => {
+            let task = turn.run.task(holder.step);
+            let names = task.map(|task| task.agent.agent().context.clone()).unwrap_or_default();
+            Answered::Now(Ok(Answer::Context(Box::new(names))))
+        }
         WorkerAsk::Nonce => Answered::Now(Ok(Answer::Nonce(turn.run.header.nonce))),
         WorkerAsk::Accept => {
             has_it(turn, holder);
@@ -194,13 +202,24 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
     let missing = || EngineError::NotFound { what: "prompt", id: turn.run.id.to_string() };
     let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref()).ok_or_else(missing)?;
     let prompt: Prompt = serde_json::from_str(&row.prompt).map_err(|_| missing())?;
-    let recent = turn.run.chain.steps().iter().rev();
-    let recent = recent.filter(|step| step.state == crate::protocol::StepState::Completed);
-    let steps: Vec<String> = recent
-        .take(20)
-        .map(|step| format!("/v1/runs/{}/steps/{}", turn.run.id, step.scheduled.step))
+    let names = turn.run.task(holder.step).map(|task| &task.agent.agent().context);
+    let is_open = |step: &&Step| {
+        step.scheduled.step < holder.step
+            && step.state == crate::protocol::StepState::Completed
+            && names.is_some_and(|names| names.has_step(&step.scheduled.name))
+    };
+    let steps: Vec<String> = turn
+        .run
+        .chain
+        .steps()
+        .iter()
+        .rev()
+        .filter(is_open)
+        .take(POINTERS)
+        .map(|step| format!("/v1/worker/context/steps/{}", step.scheduled.step))
         .collect();
     let context = serde_json::json!({
+        "open": names.filter(|names| !names.is_empty()).map(|_| "/v1/worker/context"),
         "blueprint": format!("{}@{}", turn.run.header.blueprint, turn.run.header.hash),
         "summary": prompt.summary,
         "idempotency_key": prompt.idempotency_key,
@@ -208,6 +227,7 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
     });
     Ok(PromptView {
         task: prompt.task,
+        worker_id: WorkerId::new(turn.run.num, holder.step, prompt.attempt),
         run: prompt.run,
         agent: prompt.agent,
         attempt: prompt.attempt,

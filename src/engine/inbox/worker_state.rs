@@ -66,6 +66,15 @@ pub(crate) fn place_of(
     Ok(place)
 }
 
+/// A shard does not wait for a store of somebody else's.
+fn not_elsewhere(turn: &Turn<'_>, scope: &str) -> Result<(), EngineError> {
+    if !turn.shared.state.is_foreign(scope) {
+        return Ok(());
+    }
+    let message = format!("{scope} is kept elsewhere: its flow reads and writes it");
+    Err(EngineError::BadRequest(message))
+}
+
 /// Answers a worker with a value: one of the run at once, one of another scope once it is read.
 pub(crate) fn get_state(
     turn: &mut Turn<'_>,
@@ -116,6 +125,7 @@ pub(crate) fn put_for_worker(
     key: String,
     value: &Json,
 ) -> Result<(), EngineError> {
+    not_elsewhere(turn, &scope)?;
     let set = StateOp::Set { key, value: value.clone(), opts: None };
     let passed = boundary::pass_change(turn, &scope, &set).map_err(EngineError::Guarded)?;
     let StateOp::Set { key, value, .. } = passed else { return Ok(()) };

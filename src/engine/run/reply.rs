@@ -3,6 +3,7 @@
 use tokio::sync::oneshot;
 
 use crate::{
+    blueprint::ContextNames,
     engine::{EngineError, PromptView, RunView},
     protocol::{ArtifactId, Json},
     store::Changed,
@@ -51,6 +52,8 @@ pub(crate) enum Answer {
     File((ArtifactId, String, u64)),
     /// The deadline of an attempt, and whether its worker must stop.
     Alive((Option<u64>, bool)),
+    /// The names of what a worker may open.
+    Context(Box<ContextNames>),
     /// The run's nonce.
     Nonce(u64),
     /// The deadline of an attempt.
@@ -96,6 +99,7 @@ macro_rules! replies {
 
 replies! {
     Box<RunView>: View,
+    Box<ContextNames>: Context,
     Json: Json,
     Option<Json>: Value,
     Vec<Changed>: Changed,

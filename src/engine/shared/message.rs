@@ -319,7 +319,8 @@ impl WorkerAsk {
             Self::PutState { scope, key, value } => {
                 Self::PutState { scope, key: text(key), value: json(value) }
             }
-            same @ (Self::Prompt | Self::Heartbeat | Self::Nonce | Self::Accept) => same,
+            same
+            @ (Self::Prompt | Self::Context | Self::Heartbeat | Self::Nonce | Self::Accept) => same,
         }
     }
 }
@@ -328,6 +329,8 @@ impl WorkerAsk {
 pub(crate) enum WorkerAsk {
     /// Reads the prompt; the attempt counts as delivered.
     Prompt,
+    /// Requests the names of what it may open.
+    Context,
     /// Reports the result; replies true if it was accepted now, false if it had been before.
     Report(Box<Report>),
     /// Stores a file.

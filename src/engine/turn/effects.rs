@@ -78,6 +78,14 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
         }
         Ok(())
     };
+    if let Effect::WriteMemory { scope, .. }
+    | Effect::DeleteMemory { scope, .. }
+    | Effect::LinkMemory { scope, .. }
+    | Effect::UnlinkMemory { scope, .. } = effect
+        && turn.shared.state.is_foreign(&scope.to_string())
+    {
+        return Err(no(format!("{name}: {scope} is kept elsewhere: its flow writes it")));
+    }
     match effect {
         Effect::WriteMemory { scope, key, value, salience, .. } => {
             fits("a key", key)?;

@@ -166,7 +166,8 @@ impl Passage {
         scope: String,
         key: String,
     ) -> Result<Given, EngineError> {
-        if matches!(read, Read::Value) && self.stacks.store.is_empty() {
+        let waits = self.shared.state.is_foreign(&scope);
+        if matches!(read, Read::Value) && self.stacks.store.is_empty() && !waits {
             // One row is read at once.
             return self.pass_read(&read, &scope, &key);
         }

@@ -174,12 +174,13 @@ impl Engine {
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
-            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state)
+                .with_foreign(Arc::clone(registry.stores()));
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone())?,
-            spawner: spawners.over(registry.clone()),
+            spawner: spawners.over(registry.clone(), tasks.clone()),
             store,
             booted_ms: clock.steady_ms(),
             clock,

@@ -8,7 +8,7 @@ use crate::{
         view::shown::{is_task, outcome_word},
     },
     journal::{Decision, Entry, Fact, Note, Outcome, Scheduled},
-    protocol::{Json, StepKind, TaskId},
+    protocol::{Json, StepKind, TaskId, WorkerId},
 };
 
 /// The kind of the lossy event that means: read the store.
@@ -56,6 +56,7 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
                 "step": step,
                 "attempt": attempt,
                 "worker": worker,
+                "worker_id": WorkerId::new(run, *step, *attempt),
                 "deadline": deadline_ms.map(rfc3339),
             }),
         ),
@@ -64,12 +65,16 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
             json!({
                 "step": closed.step,
                 "attempt": closed.attempt,
+                "worker_id": WorkerId::new(run, closed.step, closed.attempt),
                 "error": closed.error,
                 "retry_at": rfc3339(closed.retry_at_ms),
             }),
         ),
         Fact::AttemptOpened(opened) => {
-            ("attempt.opened", json!({ "step": opened.step, "attempt": opened.attempt }))
+            let worker = WorkerId::new(run, opened.step, opened.attempt);
+            let data =
+                json!({ "step": opened.step, "attempt": opened.attempt, "worker_id": worker });
+            ("attempt.opened", data)
         }
         Fact::StepEnded { step, attempt, outcome, usage, .. } => {
             let (kind, more) = ended(outcome);
@@ -118,6 +123,7 @@ fn scheduled(run: u64, it: &Scheduled, at_ms: u64) -> serde_json::Value {
     }
     if is_task(it.kind) {
         data["task"] = json!(TaskId::new(run, it.step, at_ms));
+        data["worker_id"] = json!(WorkerId::new(run, it.step, it.attempt));
     }
     data
 }

@@ -14,7 +14,7 @@ use crate::{
         view::{spent::SpentView, waits::WaitingOn},
     },
     journal::{Outcome, SeatHolder, Step, Usage},
-    protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId, WorkerId},
     session::EVERY,
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
@@ -187,6 +187,10 @@ pub struct StepView {
     pub operator: Option<String>,
     /// Attempts so far.
     pub attempts: u32,
+    /// The id of the worker of the last attempt, for tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub worker_id: Option<WorkerId>,
     /// The task's id, for tasks.
     #[schema(value_type = Option<String>)]
     pub task: Option<TaskId>,
@@ -334,6 +338,9 @@ pub struct PromptView {
     pub agent: String,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// The id of the attempt's worker.
+    #[schema(value_type = String)]
+    pub worker_id: WorkerId,
     /// The conversation that the task belongs to: the `session` of its call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
@@ -344,8 +351,8 @@ pub struct PromptView {
     /// The input.
     #[schema(value_type = serde_json::Value)]
     pub input: Json,
-    /// Facts around the task: `{blueprint, summary, idempotency_key, steps}`; `steps` points to the
-    /// last completed steps of the run.
+    /// Facts around the task: `{blueprint, summary, idempotency_key, open, steps}`; `open` has
+    /// everything that the agent's `context` names, and `steps` points to the last of its steps.
     #[schema(value_type = serde_json::Value)]
     pub context: Json,
     /// The JSON Schema that the output must satisfy.
@@ -477,6 +484,7 @@ pub(crate) fn run(header: &Header) -> RunView {
 /// Returns the view of a step; with its request and result if `whole`.
 pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
     let (scheduled, number) = (&step.scheduled, step.scheduled.step);
+    let task = is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms));
     StepView {
         id: format!("{run}/{number}"),
         seq: number,
@@ -499,7 +507,8 @@ pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         parent: scheduled.whole(),
         call_id: scheduled.call_id.clone().filter(|_| scheduled.kind == StepKind::ToolCall),
         attempts: step.attempt,
-        task: is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
+        worker_id: task.map(|_| WorkerId::new(run.num(), number, step.attempt)),
+        task,
         scheduled_at: rfc3339(step.scheduled_ms),
         started_at: step.delivered_ms.map(rfc3339),
         ended_at: step.ended_ms.map(rfc3339),

@@ -5,10 +5,29 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 use serde_json::{Map, Value, json};
 
 use super::child::Exit;
-use crate::protocol::{Failure, Json, failure::kind};
+use crate::protocol::{EnvError, Failure, Json, failure::kind};
 
 /// The number of bytes that a failure keeps of each stream, from the end.
 const TAIL: usize = 16 * 1024;
+
+pub(super) fn given_up() -> Failure {
+    Failure::new(kind::CANCELED, "the attempt was given up")
+}
+
+/// Converts an error of an environment to the failure of its task.
+pub(super) fn failure_of(error: EnvError) -> Failure {
+    let message = error.to_string();
+    match error {
+        EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
+        // A vault may answer or a disk have space a moment later; a machine does not change.
+        EnvError::CredentialFailed(_) | EnvError::ProvisionFailed(_) => {
+            Failure::new(kind::ENVIRONMENT, message).retryable()
+        }
+        EnvError::IsolationViolation(_) | EnvError::OperatorError(_) | EnvError::Other(_) => {
+            Failure::new(kind::ENVIRONMENT, message)
+        }
+    }
+}
 
 /// Returns the result of a child that exited.
 pub(super) fn outcome(program: &str, exit: Exit, check: bool) -> Result<Json, Failure> {

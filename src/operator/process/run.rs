@@ -1,23 +1,24 @@
 //! The backend: starts a child for a task, and turns its end into a reply.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 
 use super::{
     argv::{self, Templates},
     child::{ChildEnd, Limits, Running},
-    outcome,
+    outcome::{self, failure_of, given_up},
+    prepared::{Prepared, Variables},
+    within,
 };
 use crate::{
     blueprint::Blueprint,
     environment::{
-        Asked, DeathWatch, Environments, Holds, Input, NotStarted, Provisioned, Scrubber, Secret,
-        Text,
+        Asked, DeathWatch, Environments, Input, NotStarted, Provisioned, Scrubber, Secret, Text,
     },
-    middleware::{Dispatched, ExecCall, ExecTerminal, TaskDone},
+    middleware::{Dispatched, ExecCall, ExecTerminal, PROGRAMS, TaskDone},
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{EnvError, Failure, Json, failure::kind},
+    protocol::{EnvironmentSpec, Failure, Json, failure::kind},
 };
 
 /// Returns the directory with the files of a blueprint, and writes them first if needed. Called for
@@ -62,7 +63,10 @@ impl Process {
         })?;
         let workdir = argv::workdir(task)?;
         let (variables, known) = self.own_variables(task)?;
-        let Some(declared) = &task.agent.environment else {
+        let declared = task.agent.environment.as_ref();
+        // One in code provisions for itself.
+        let own = declared.filter(|it| self.environments.coded(&it.to_value()).is_none());
+        let Some(declared) = own else {
             let mut scrubber = Scrubber::default();
             for (name, secret) in &known {
                 scrubber.add(name, secret);
@@ -80,10 +84,7 @@ impl Process {
                 _holds: holds,
             });
         };
-        let spec = self.environments.spec(&declared.to_value()).map_err(|refused| {
-            let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-            Failure::new(kind::ENVIRONMENT, refused.join("; "))
-        })?;
+        let spec = self.spec(declared)?;
         let name = format!("{}-{}-{}", task.run, task.id.step(), task.attempt);
         let asked = Asked {
             name: &name,
@@ -99,6 +100,13 @@ impl Process {
         let scrubber = Arc::clone(provisioned.scrubber());
         let provisioned = Some(provisioned);
         Ok(Prepared { bundle, workdir, variables, known, scrubber, provisioned, _holds: None })
+    }
+
+    fn spec(&self, declared: &Json) -> Result<EnvironmentSpec, Failure> {
+        self.environments.spec(&declared.to_value()).map_err(|refused| {
+            let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+            Failure::new(kind::ENVIRONMENT, refused.join("; "))
+        })
     }
 
     /// Returns the variables of the operator's configuration, and the secrets among them.
@@ -204,39 +212,6 @@ impl Process {
     }
 }
 
-/// Variables; a later one overrides an earlier one.
-type Variables = Vec<(String, OsString)>;
-
-/// The preparation of a child.
-struct Prepared {
-    bundle: PathBuf,
-    workdir: PathBuf,
-    variables: Variables,
-    known: Vec<(String, Secret)>,
-    scrubber: Arc<Scrubber>,
-    provisioned: Option<Provisioned>,
-    _holds: Option<Holds>,
-}
-
-fn given_up() -> Failure {
-    Failure::new(kind::CANCELED, "the attempt was given up")
-}
-
-/// Converts an error of an environment to the failure of its task.
-fn failure_of(error: EnvError) -> Failure {
-    let message = error.to_string();
-    match error {
-        EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
-        // A vault may answer or a disk have space a moment later; a machine does not change.
-        EnvError::CredentialFailed(_) | EnvError::ProvisionFailed(_) => {
-            Failure::new(kind::ENVIRONMENT, message).retryable()
-        }
-        EnvError::IsolationViolation(_) | EnvError::OperatorError(_) | EnvError::Other(_) => {
-            Failure::new(kind::ENVIRONMENT, message)
-        }
-    }
-}
-
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process").field("limits", &self.limits).finish_non_exhaustive()
@@ -291,6 +266,8 @@ fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Fa
         attempt: task.attempt,
         agent: Arc::clone(&task.agent_name),
         operator: Arc::clone(&task.operator),
+        kind: PROGRAMS,
+        input: input.clone(),
         program,
         args,
         env: task.agent.env.keys().chain(given).chain(known).cloned().collect(),
@@ -309,6 +286,13 @@ struct Child<'a> {
 impl ExecTerminal for Child<'_> {
     async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
         let Self { process, task, input, prepared } = *self;
+        if let Some(declared) = &task.agent.environment
+            && let Some(environment) = process.environments.coded(&declared.to_value())
+        {
+            let spec = process.spec(declared)?;
+            let within = (&**environment, &spec);
+            return within::execute(within, task, input, prepared, &call).await;
+        }
         let command = (call.program.as_str(), call.args);
         let running = process.start(task, input, prepared, command)?;
         task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });

@@ -31,6 +31,9 @@ impl DurableState {
         if let Some(row) = self.transient_value(scope, key) {
             return Ok(Some(row));
         }
+        if let Some((foreign, scope)) = self.foreign_to(scope) {
+            return foreign.value(&scope, key);
+        }
         let now_ms = self.clock.now_ms();
         Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
     }
@@ -47,6 +50,9 @@ impl DurableState {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<StateRow>, StoreError> {
+        if let Some((foreign, scope)) = self.foreign_to(scope) {
+            return foreign.page(&scope, prefix, after, limit);
+        }
         let filter = StateFilter {
             scope: scope.to_owned(),
             prefix: prefix.to_owned(),
@@ -122,6 +128,9 @@ impl DurableState {
         limit: usize,
         options: SearchOptions,
     ) -> Result<Vec<StateHit>, StoreError> {
+        if let Some((foreign, scope)) = self.foreign_to(scope) {
+            return foreign.find(&scope, query, prefix, limit, &options);
+        }
         let over = self.transients(scope, prefix);
         let search = StateSearch {
             scope: scope.to_owned(),
@@ -171,6 +180,9 @@ impl DurableState {
         relation: Option<&str>,
         max_depth: u32,
     ) -> Result<Vec<String>, StoreError> {
+        if let Some((foreign, scope)) = self.foreign_to(scope) {
+            return foreign.walk(&scope, from, relation, max_depth);
+        }
         let mut seen = BTreeSet::from([from.to_owned()]);
         let (mut reached, mut edge) = (Vec::new(), vec![from.to_owned()]);
         for _ in 0..max_depth.min(DEEP) {

@@ -1,0 +1,137 @@
+//! Scopes that are kept in a store of somebody else's.
+//!
+//! A change is made after the commit of the step that asks for it, and again until its step has
+//! ended: at least once. So it may not depend on what is there: no reducers, no conditions.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::executor::block_on;
+use serde_json::Value;
+
+use super::{Changed, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError};
+use crate::protocol::{MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions};
+
+/// Stores by the text of their scope.
+pub type ForeignStores = BTreeMap<String, Arc<dyn StateStore>>;
+
+/// A store of somebody else's, for a thread that may wait.
+pub(super) struct Foreign<'a>(pub(super) &'a dyn StateStore);
+
+impl Foreign<'_> {
+    /// Makes a change in a store of somebody else's.
+    pub(super) async fn change(
+        &self,
+        scope: &Scope,
+        change: &StateChange,
+    ) -> Result<Changed, StoreError> {
+        let refused = |reason: &str| {
+            let key = change.key.chars().take(64).collect();
+            StoreError::StateRefused { key, reason: reason.to_owned() }
+        };
+        let store = self.0;
+        if change.if_revision.is_some() {
+            return Err(refused("its scope is kept elsewhere, where values have no revisions"));
+        }
+        let key = change.key.as_str();
+        let done = match &change.act {
+            StateAct::Put { value, reducer: Reducer::Overwrite, hints } => {
+                match serde_json::from_str::<Value>(value) {
+                    Ok(value) => store.write_hinted(scope, key, value, hints).await,
+                    Err(error) => Err(StateError::Serialization(error.to_string())),
+                }
+            }
+            StateAct::Put { .. } => {
+                return Err(refused(
+                    "its scope is kept elsewhere, where a value is written whole: read it, and \
+                     set what comes of it",
+                ));
+            }
+            StateAct::Delete => store.delete(scope, key).await,
+            StateAct::Link { to, relation, metadata } => {
+                let mut link = MemoryLink::new(key, to.as_str(), relation.as_str());
+                link.metadata = metadata.as_deref().and_then(|it| serde_json::from_str(it).ok());
+                store.link(scope, &link).await
+            }
+            StateAct::Unlink { to, relation } => store.unlink(scope, key, to, relation).await,
+        };
+        match done {
+            Ok(()) => Ok(Changed { revision: 0, value: None }),
+            // It may be written a moment later.
+            Err(StateError::WriteFailed(reason)) => {
+                let context = format!("write to the store of {}", change.scope);
+                Err(StoreError::Database { context, reason })
+            }
+            Err(error) => Err(refused(&error.to_string())),
+        }
+    }
+
+    pub(super) fn value(&self, scope: &Scope, key: &str) -> Result<Option<StateRow>, StoreError> {
+        let value = block_on(self.0.read(scope, key)).map_err(not_read)?;
+        Ok(value.map(|value| row(scope, key.to_owned(), value.to_string())))
+    }
+
+    pub(super) fn page(
+        &self,
+        scope: &Scope,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateRow>, StoreError> {
+        let mut keys = block_on(self.0.list(scope, prefix)).map_err(not_read)?;
+        keys.retain(|key| key.starts_with(prefix) && after.is_none_or(|it| key.as_str() > it));
+        keys.sort_unstable();
+        keys.dedup();
+        let rows = keys.into_iter().take(limit);
+        Ok(rows.map(|key| row(scope, key, "null".to_owned())).collect())
+    }
+
+    pub(super) fn find(
+        &self,
+        scope: &Scope,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+        options: &SearchOptions,
+    ) -> Result<Vec<StateHit>, StoreError> {
+        let found = block_on(self.0.search_hinted(scope, query, limit, options));
+        let hits = found.map_err(not_read)?.into_iter();
+        let hits = hits.filter(|hit| hit.key.starts_with(prefix)).take(limit);
+        Ok(hits
+            .map(|hit| StateHit {
+                key: hit.key,
+                score: hit.score,
+                snippet: hit.snippet.unwrap_or_default(),
+            })
+            .collect())
+    }
+
+    pub(super) fn walk(
+        &self,
+        scope: &Scope,
+        from: &str,
+        relation: Option<&str>,
+        depth: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        block_on(self.0.traverse(scope, from, relation, depth)).map_err(not_read)
+    }
+}
+
+/// A value without a revision and without a time, which only the host's own have.
+fn row(scope: &Scope, key: String, value: String) -> StateRow {
+    StateRow {
+        scope: scope.to_string(),
+        key,
+        value,
+        revision: 0,
+        updated_ms: 0,
+        expires_ms: None,
+        hints: StoreOptions::default(),
+    }
+}
+
+fn not_read(error: StateError) -> StoreError {
+    StoreError::Database {
+        context: "read a store of somebody else\'s".to_owned(),
+        reason: error.to_string(),
+    }
+}

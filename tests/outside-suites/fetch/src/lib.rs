@@ -1,0 +1,1 @@
+//! Nothing is built: only the sources of the dependencies are needed.
