@@ -48,7 +48,7 @@ pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerView};
-pub use verbs::orchestrate::{DispatchInput, DispatchView, Orchestration};
+pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
 pub use verbs::replay::ReplayView;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};

@@ -604,6 +604,11 @@ pub enum Write {
         /// The hash.
         hash: String,
     },
+    /// Deletes the versions of a blueprint that no run has, and its name.
+    DeleteBlueprint {
+        /// The name.
+        name: String,
+    },
     /// Stores the charge of a run.
     PutCharge(ChargeRow),
     /// Stores a token.

@@ -9,9 +9,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use serde::Deserialize;
+use utoipa::IntoParams;
+
 use super::{
     app::Api,
-    params::{self, All, Asker, At},
+    body::Raw,
+    params::{self, All, Asker, At, Params},
 };
 use crate::{
     door::{Problem, ProblemBody},
@@ -33,6 +37,39 @@ pub(super) async fn list(
     At(run): At<String>,
 ) -> Result<JsonBody<All<ArtifactView>>, Problem> {
     Ok(JsonBody(All::of(api.engine.tasks().artifacts(&caller, params::id(&run)?).await?)))
+}
+
+/// How an artifact is called.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Named {
+    /// The file's name: 1 to 255 bytes, no slash, no backslash, no control character.
+    #[param(example = "notes.md")]
+    name: String,
+}
+
+/// Stores a file with a run, outside of any task. The same file again is the same artifact.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/artifacts", operation_id = "artifact_put", tag = "runs",
+    params(("run" = String, Path, description = "The run's id."), Named),
+    request_body(content = Vec<u8>, description = "The file.", content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "It is stored.", body = ArtifactView),
+        (status = 400, description = "`bad_request`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn put(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    Params(named): Params<Named>,
+    raw: Raw,
+) -> Result<JsonBody<ArtifactView>, Problem> {
+    let (run, data) = (params::id(&run)?, Vec::from(raw.bytes));
+    Ok(JsonBody(api.engine.tasks().put_run_artifact(&caller, run, named.name, data).await?))
 }
 
 /// Downloads a file.

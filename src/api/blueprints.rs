@@ -1,16 +1,16 @@
-//! Blueprints: publish, list, show, read the source.
+//! Blueprints: publish, list, show, read the source, archive, restore, delete.
 
 use std::collections::BTreeMap;
 
-use axum::{Json as JsonBody, extract::State};
-use serde::Serialize;
+use axum::{Json as JsonBody, extract::State, http::StatusCode};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
     app::Api,
     body::Raw,
     check::{self, BundleBody},
-    params::{Asker, At, Key},
+    params::{Asker, At, Key, Params},
 };
 use crate::{
     blueprint::{Bundle, Finding},
@@ -43,7 +43,7 @@ pub(super) struct StoredView {
     ),
     responses(
         (status = 200, description = "It is stored.", body = StoredView),
-        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+        (status = 409, description = "`idempotency_mismatch`, `blueprint_archived`", body = ProblemBody),
         (status = 422, description = "`blueprint_invalid` with `findings`", body = ProblemBody),
     ),
 )]
@@ -72,16 +72,32 @@ pub(super) struct BlueprintsView {
     problems: Vec<BlueprintProblem>,
 }
 
+/// The parameters of the list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Which {
+    #[serde(default)]
+    archived: bool,
+}
+
 /// Lists the names with what each stands for.
 #[utoipa::path(
     get, path = "/v1/blueprints", operation_id = "blueprint_list", tag = "blueprints",
-    responses((status = 200, description = "All of them.", body = BlueprintsView)),
+    params(("archived" = Option<bool>, Query, description = "Lists the archived blueprints instead.")),
+    responses(
+        (status = 200, description = "All of them.", body = BlueprintsView),
+        (status = 400, description = "`bad_query`", body = ProblemBody),
+    ),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
+    Params(which): Params<Which>,
 ) -> Result<JsonBody<BlueprintsView>, Problem> {
-    let items = api.engine.blueprints().list(&caller).await?;
+    let items = match which.archived {
+        true => api.engine.blueprints().archived(&caller).await?,
+        false => api.engine.blueprints().list(&caller).await?,
+    };
     let problems = api.engine.blueprints().blueprint_problems(&caller)?;
     Ok(JsonBody(BlueprintsView { items, next_cursor: None, problems }))
 }
@@ -101,6 +117,62 @@ pub(super) async fn get(
     At(name): At<String>,
 ) -> Result<JsonBody<BlueprintView>, Problem> {
     Ok(JsonBody(api.engine.blueprints().get(&caller, &name).await?))
+}
+
+/// Archives a blueprint: nothing starts under its name until it is restored. Its runs go on, and its
+/// history stays.
+#[utoipa::path(
+    post, path = "/v1/blueprints/{name}/archive", operation_id = "blueprint_archive", tag = "blueprints",
+    params(("name" = String, Path, description = "The blueprint's name.")),
+    responses(
+        (status = 200, description = "It is archived.", body = BlueprintView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`conflict`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn archive(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+) -> Result<JsonBody<BlueprintView>, Problem> {
+    Ok(JsonBody(api.engine.blueprints().archive(&caller, &name).await?))
+}
+
+/// Restores an archived blueprint: its name stands again for the version that it stood for.
+#[utoipa::path(
+    post, path = "/v1/blueprints/{name}/restore", operation_id = "blueprint_restore", tag = "blueprints",
+    params(("name" = String, Path, description = "The blueprint's name.")),
+    responses(
+        (status = 200, description = "It can be started.", body = BlueprintView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`conflict`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn restore(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+) -> Result<JsonBody<BlueprintView>, Problem> {
+    Ok(JsonBody(api.engine.blueprints().restore(&caller, &name).await?))
+}
+
+/// Deletes an archived blueprint that no run has, with all of its versions.
+#[utoipa::path(
+    delete, path = "/v1/blueprints/{name}", operation_id = "blueprint_delete", tag = "blueprints",
+    params(("name" = String, Path, description = "The blueprint's name.")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`in_use`, `conflict`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn delete(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+) -> Result<StatusCode, Problem> {
+    api.engine.blueprints().delete(&caller, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The files of a version.

@@ -116,12 +116,16 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunSignal,         routes!(signals::send)),
     || caller(Verb::RunQuery,          routes!(query::ask)),
     || caller(Verb::ArtifactRead,      routes!(artifacts::list)),
+    || caller(Verb::ArtifactWrite,     routes!(artifacts::put)).large(),
     || caller(Verb::ArtifactRead,      routes!(artifacts::get)),
 
     || caller(Verb::BlueprintWrite,    routes!(blueprints::put)).large(),
     || caller(Verb::BlueprintRead,     routes!(blueprints::list)),
     || caller(Verb::BlueprintRead,     routes!(blueprints::get)),
     || caller(Verb::BlueprintRead,     routes!(blueprints::source)),
+    || caller(Verb::BlueprintWrite,    routes!(blueprints::archive)),
+    || caller(Verb::BlueprintWrite,    routes!(blueprints::restore)),
+    || caller(Verb::BlueprintWrite,    routes!(blueprints::delete)),
     || caller(Verb::RunStart,          routes!(signals::start)),
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
 

@@ -376,8 +376,26 @@ impl Client {
     }
 
     /// The names, each with the version that it stands for.
-    pub async fn blueprints(&self) -> Result<Blueprints> {
-        self.get("/v1/blueprints", &[]).await
+    pub async fn blueprints(&self, archived: bool) -> Result<Blueprints> {
+        let query: Vec<_> = archived.then(|| ("archived", "true".to_owned())).into_iter().collect();
+        self.get("/v1/blueprints", &query).await
+    }
+
+    /// Archives a blueprint.
+    pub async fn archive_blueprint(&self, name: &str) -> Result<BlueprintView> {
+        self.post(&format!("/v1/blueprints/{}/archive", segment(name)), &Value::Null).await
+    }
+
+    /// Restores an archived blueprint.
+    pub async fn restore_blueprint(&self, name: &str) -> Result<BlueprintView> {
+        self.post(&format!("/v1/blueprints/{}/restore", segment(name)), &Value::Null).await
+    }
+
+    /// Deletes an archived blueprint that no run has.
+    pub async fn delete_blueprint(&self, name: &str) -> Result<()> {
+        let path = format!("/v1/blueprints/{}", segment(name));
+        let request = self.request(Method::DELETE, &path, &[])?;
+        self.send(request.timeout(ANSWER)).await.map(drop)
     }
 
     /// Makes a token.

@@ -1,6 +1,7 @@
 //! The data that the shards of one engine share, and the messages between them.
 
 pub(crate) mod accounts;
+pub(crate) mod archive;
 pub(crate) mod capacity;
 pub(crate) mod key_files;
 pub(crate) mod ledger;

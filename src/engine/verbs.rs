@@ -1,5 +1,6 @@
 //! The methods of the engine for the API, the command line and embedders.
 
+pub(crate) mod archive;
 pub(crate) mod auth;
 pub(crate) mod backup;
 pub(crate) mod begin;
@@ -13,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod facade;
 pub(crate) mod fork;
 pub(crate) mod keys;
+pub(crate) mod last_step;
 pub(crate) mod listing;
 pub(crate) mod orchestrate;
 pub(crate) mod queued;

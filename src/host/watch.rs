@@ -245,6 +245,11 @@ impl Folder {
                     }
                     let problem = self.problem(&path, Some(name), reason, Vec::new());
                     Seen { mark, serves: None, problem: Some(problem) }
+                } else if let Err(error) = self.engine.blueprints().refuse_archived(&name) {
+                    // It is looked at again each time: it may have been restored.
+                    let problem = self.problem(&path, Some(name), error.to_string(), Vec::new());
+                    let mark = Err("archived".to_owned());
+                    Seen { mark, serves: None, problem: Some(problem) }
                 } else if let Err(error) = self.engine.blueprints().adopt_program(&program).await {
                     tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
                     // The next change of any file tries again.

@@ -13,7 +13,7 @@ mod store;
 
 pub use dispatch::{DispatchMiddleware, DispatchNext, DispatchStack, DispatchStackBuilder};
 pub use exec::{ExecMiddleware, ExecNext, ExecStack, ExecStackBuilder};
-pub use hooks::{ByHook, DispatchHook, ExecHook, StoreHook};
+pub use hooks::{ByHook, DispatchHook, ExecHook, InAnyEnvironment, OperatorHook, StoreHook};
 pub use store::{
     Layered, StoreAnswer, StoreMiddleware, StoreOtherNext, StoreQuestion, StoreReadNext,
     StoreStack, StoreStackBuilder, StoreWriteNext,

@@ -21,6 +21,8 @@ mod store;
 mod transition;
 
 #[cfg(feature = "host")]
+pub(in crate::respond) use assemble::code_of;
+#[cfg(feature = "host")]
 pub use chains::{Chains, NewResponse};
 pub use drive::{LoopConfig, ResponseLoop, run_response_loop};
 pub use error::{ExecutorError, LoopError, StoreError, ToolError};

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::multi_step::code_of;
 use crate::{journal::Usage, protocol::RunId};
 
 /// The keys of a response, in the order of the output.
@@ -93,12 +94,7 @@ impl Status {
     pub(super) fn of_failure(failure: &Value) -> Self {
         let kind = failure["kind"].as_str().unwrap_or("failed");
         let message = failure["message"].as_str().unwrap_or_default();
-        let code = match kind {
-            "rate_limited" | "rate_limit" | "overloaded" => "rate_limit_exceeded",
-            "invalid_input" | "invalid_prompt" => "invalid_prompt",
-            _ => "server_error",
-        };
-        Self::Failed(code, format!("{kind}: {message}"))
+        Self::Failed(code_of(kind), format!("{kind}: {message}"))
     }
 }
 

@@ -57,6 +57,7 @@ impl Write {
             | Self::PutCharge(_)
             | Self::NameBlueprint { .. }
             | Self::UnnameBlueprint { .. }
+            | Self::DeleteBlueprint { .. }
             | Self::RevokeToken { .. }
             | Self::DeleteOutbox { .. }
             | Self::ExpireIdempotency { .. }

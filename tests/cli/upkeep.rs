@@ -39,6 +39,31 @@ async fn report(daemon: &Daemon, handle: &str, output: Value) -> (u16, Value) {
 }
 
 #[tokio::test]
+async fn blueprints_are_archived_restored_and_deleted() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    let (status, body) =
+        send(daemon.put("/v1/blueprints/hello", &json!({ "source": HELLO }))).await;
+    assert_eq!(status, 200, "{body}");
+    let delete = ["blueprints", "delete", "hello"];
+    shell.run(&delete).exits(6).says(&["archive it first"]);
+    shell
+        .run(&["blueprints", "archive", "hello"])
+        .ok()
+        .says(&["hello is archived", "restore hello"]);
+    assert_eq!(shell.run(&["--json", "blueprints"]).ok().json(), json!([]));
+    let archived = shell.run(&["--json", "blueprints", "--archived"]).ok().json();
+    assert!(archived[0]["archived_at"].is_string(), "{archived}");
+    let hint = "moonswarm blueprints restore hello";
+    shell.run(&["run", "hello"]).exits(6).says(&["blueprint hello is archived", hint]);
+    shell.run(&["blueprints", "restore", "hello"]).ok().says(&["hello is hello@"]);
+    shell.run(&["run", "hello", "--input", r#"{"n":1}"#]).ok();
+    shell.run(&["blueprints", "archive", "hello"]).ok();
+    shell.run(&delete).exits(6).says(&["its history needs the source"]);
+    shell.run(&["blueprints", "delete", "nothing"]).exits(4);
+}
+
+#[tokio::test]
 async fn a_restored_copy_has_all_that_was_acknowledged_and_nothing_that_was_given_out() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path(".moonswarm"));

@@ -245,9 +245,35 @@ async fn a_delegate_gets_the_contract_whole_too() {
         .and_operator("delegates", Delegates("witness"));
     let host = Host::open(config(data.path(), code)).await.unwrap();
     let asked = OperatorInput::new(Content::text("x"), TriggerType::User);
-    let output = Orchestrator::dispatch(host.engine(), &"delegates".into(), asked).await.unwrap();
+    let mut output =
+        Orchestrator::dispatch(host.engine(), &"delegates".into(), asked).await.unwrap();
     is_whole(&witness.seen());
+    // The host records whom it called for the operator.
+    let called = output.metadata.sub_dispatches.pop().unwrap();
+    assert_eq!((called.name.as_str(), called.success), ("witness", true));
     came_back(&output, ExitReason::Complete, &witness.seen());
+    host.stop(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn an_operator_of_the_host_is_an_operator_of_the_protocol() {
+    let data = tempfile::tempdir().unwrap();
+    let witness = Witness::new(ExitReason::MaxTurns);
+    let code = Coded::default().and_operator("witness", witness.clone());
+    let host = Host::open(config(data.path(), code)).await.unwrap();
+    let operator = |name: &str| -> Arc<dyn Operator> {
+        Arc::new(host.engine().operator(host.owner().unwrap(), name))
+    };
+    let asked = OperatorInput::new(Content::text("hello"), TriggerType::User);
+    let output = operator("echo").execute(asked.clone()).await.unwrap();
+    assert_eq!(output.message.as_text(), Some("hello"), "a built-in one");
+    let output = operator("witness").execute(input()).await.unwrap();
+    is_whole(&witness.seen());
+    came_back(&output, ExitReason::MaxTurns, &witness.seen());
+    let error = operator("nobody").execute(asked.clone()).await.unwrap_err();
+    assert!(matches!(error, OperatorError::SubDispatch { .. }), "{error}");
+    let error = operator("process").execute(asked).await.unwrap_err();
+    assert!(!error.to_string().is_empty(), "a process needs a command");
     host.stop(Duration::from_secs(5)).await;
 }
 

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod blueprints;
 mod composites;
 mod events;
 mod feed;

@@ -282,6 +282,36 @@ async fn a_handle_is_changed_for_a_token_that_can_do_less_and_ends_by_itself() {
     assert_eq!(refusal(whole.post("token", &json!({}))).await.0, 409, "the attempt is over");
 }
 
+#[tokio::test]
+async fn a_file_is_stored_with_a_run_outside_of_any_task() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let source = r#"return require("swarm").blueprint {
+      name = "waits", flow = function(ctx) return ctx:wait("go") end }"#;
+    let run = daemon.run_source(source, json!(null)).await;
+    let path = format!("/v1/runs/{run}/artifacts?name=notes.md");
+    let put = |path: &str| daemon.bare(Method::POST, path).body("# Notes");
+    let admin = |path: &str| put(path).bearer_auth(&daemon.token);
+    let (status, stored) = send(admin(&path)).await;
+    assert_eq!((status, &stored["size"]), (200, &json!(7)), "{stored}");
+    let (_, again) = send(admin(&path)).await;
+    assert_eq!(again["id"], stored["id"], "the same file is the same artifact");
+    let (_, listed) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed}");
+    let file = daemon.get(&format!("/v1/artifacts/{}", stored["id"].as_str().unwrap()));
+    assert_eq!(file.send().await.unwrap().text().await.unwrap(), "# Notes");
+    let slash = format!("/v1/runs/{run}/artifacts?name=a/b");
+    assert_eq!(refusal(admin(&slash)).await, (400, "bad_request".to_owned()));
+    let (_, minted) =
+        send(daemon.post("/v1/tokens", &json!({ "role": "observer", "ttl": "1h" }))).await;
+    let observer = minted["token"].as_str().unwrap();
+    let request = put(&path).bearer_auth(observer);
+    assert_eq!(refusal(request).await, (403, "forbidden_verb".to_owned()));
+    send(daemon.post(&format!("/v1/runs/{run}/cancel"), &json!({}))).await;
+    daemon.ended(&run).await;
+    assert_eq!(refusal(admin(&path)).await, (409, "run_closed".to_owned()));
+}
+
 /// A queue's task `second` may open what its context names; `secret` is not named.
 const CONTEXT: &str = r#"return require("swarm").blueprint { name = "context",
   agents = { plan = { operator = "queue", queue = "reviews" }, secret = { operator = "echo" },

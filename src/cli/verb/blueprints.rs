@@ -1,17 +1,49 @@
-//! `blueprints`: lists stored blueprints, and what starts each by itself.
+//! `blueprints`: lists stored blueprints, and what starts each by itself; archives, restores and
+//! deletes them.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
+use crate::cli::{
+    connect::{Connection, Start},
+    context::Context,
+    exit::Exit,
+    render::fitted,
+};
 
 /// The shown length of a hash.
 const SHORT: usize = 12;
 
-/// List blueprints with their triggers, and files that have errors
+/// List blueprints with their triggers, and files that have errors; archive, restore and delete them
 #[derive(Debug, Args)]
-pub struct Blueprints {}
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Blueprints {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// List the archived blueprints instead
+    #[arg(long)]
+    archived: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Archive a blueprint: nothing starts under its name until it is restored
+    Archive {
+        /// The blueprint's name
+        name: String,
+    },
+    /// Restore an archived blueprint
+    Restore {
+        /// The blueprint's name
+        name: String,
+    },
+    /// Delete an archived blueprint that no run has, with all of its versions
+    Delete {
+        /// The blueprint's name
+        name: String,
+    },
+}
 
 impl Blueprints {
     /// Runs the command.
@@ -20,7 +52,10 @@ impl Blueprints {
     /// A daemon that refuses.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
-            let blueprints = at.client.blueprints().await?;
+            if let Some(what) = &self.what {
+                return what.execute(cx, at).await;
+            }
+            let blueprints = at.client.blueprints(self.archived).await?;
             let (items, problems) = (blueprints.items, blueprints.problems);
             if cx.terminal.json {
                 let mut all: Vec<Value> = items.iter().map(|it| json!(it)).collect();
@@ -57,5 +92,30 @@ impl Blueprints {
             Ok(Exit::Ok)
         })
         .await
+    }
+}
+
+impl What {
+    async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
+        let (view, said) = match self {
+            Self::Archive { name } => (
+                json!(at.client.archive_blueprint(name).await?),
+                format!("{name} is archived; `moonswarm blueprints restore {name}` restores it"),
+            ),
+            Self::Restore { name } => {
+                let view = at.client.restore_blueprint(name).await?;
+                let version: String = view.hash.chars().take(SHORT).collect();
+                (json!(view), format!("{name} is {name}@{version} again"))
+            }
+            Self::Delete { name } => {
+                at.client.delete_blueprint(name).await?;
+                (json!({ "name": name, "deleted": true }), format!("{name} is deleted"))
+            }
+        };
+        match cx.terminal.json {
+            true => cx.terminal.print_json(&view)?,
+            false => cx.terminal.say(&said),
+        }
+        Ok(Exit::Ok)
     }
 }

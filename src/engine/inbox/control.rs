@@ -10,7 +10,7 @@ use crate::{
         turn::{
             ending,
             facts::{self, Turn},
-            leases, opening, signals, timers,
+            files, leases, opening, signals, timers, weight,
         },
     },
     fault,
@@ -64,6 +64,23 @@ fn cancel_now(turn: &mut Turn<'_>, by: String, reason: String) {
         }
         RunState::Active | RunState::Ended(_) => ending::wind_up(turn, Outcome::Canceled(reason)),
     }
+}
+
+/// Stores an artifact that belongs to no task.
+pub(crate) fn put_artifact(
+    turn: &mut Turn<'_>,
+    name: &str,
+    data: &[u8],
+    jti: Option<String>,
+) -> Result<Answer, EngineError> {
+    if turn.run.is_ended() {
+        return Err(closed(turn.run));
+    }
+    weight::check_file(turn, data.len())?;
+    let stored = files::put_artifact(turn, (files::OUTSIDE, 0), name, data, true);
+    let stored = stored.map_err(answers::bad_request)?;
+    turn.run.pending.checks.extend(jti.map(Check::TokenLive));
+    Ok(Answer::File(stored))
 }
 
 /// Lets a run rest.

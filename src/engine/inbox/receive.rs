@@ -63,6 +63,9 @@ fn control(turn: &mut Turn<'_>, ask: ControlAsk) -> Answered {
         ControlAsk::Query { name, argument } => {
             return Answered::Now(control::query(turn, &name, &argument));
         }
+        ControlAsk::PutArtifact { name, data, jti } => {
+            control::put_artifact(turn, &name, &data, jti)
+        }
         ControlAsk::ChangeState { changes, jti } => state::change_from_outside(turn, changes, jti),
         ControlAsk::TakeSeat { operator, session, by, jti } => {
             seats::take_seat(turn, operator, &session, (by, jti))

@@ -147,6 +147,8 @@ pub(crate) enum ControlAsk {
     Query { name: String, argument: Json },
     /// Changes of its own state by a caller.
     ChangeState { changes: Vec<StateChange>, jti: Option<String> },
+    /// Stores an artifact outside of any task.
+    PutArtifact { name: String, data: Vec<u8>, jti: Option<String> },
     /// Assigns an operator's seat to a session; replies with the epoch of the seat.
     TakeSeat { operator: String, session: SessionId, by: String, jti: Option<String> },
     /// A senior's answer to the question of an attempt.

@@ -11,13 +11,16 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use crate::engine::{Checked, EngineError};
+use crate::engine::{
+    Checked, EngineError,
+    shared::archive::{Archive, Archived, KEY as ARCHIVED},
+};
 use crate::{
     blueprint::{Bundle, Edition, Finding},
     lua::{Limits, Program},
     operator::Registry,
-    protocol::Json,
-    store::{BlueprintRow, RunFilter, RunStatus, Store, Write},
+    protocol::{Code, Json},
+    store::{BlueprintRow, RunFilter, RunStatus, Store, StoreError, Write},
     token::Grant,
 };
 
@@ -42,6 +45,10 @@ pub(crate) struct Programs {
     publishers: Mutex<LruCache<String, Publisher>>,
     /// The problems of files in the watched directory.
     problems: Mutex<Vec<BlueprintProblem>>,
+    archive: Mutex<Archive>,
+    /// Held for reading by each start, from its look at what is stored to its commit; for writing
+    /// by whoever deletes blueprints.
+    pub(crate) starts: tokio::sync::RwLock<()>,
 }
 
 /// A file of the watched directory that is no blueprint, or whose last version is not served.
@@ -70,8 +77,14 @@ struct Names {
 }
 
 impl Programs {
-    pub(crate) fn new(store: Arc<dyn Store>, registry: Registry, limits: Limits) -> Self {
-        Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        registry: Registry,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
+            archive: Mutex::new(Archive::read(store.meta(ARCHIVED)?)),
+            starts: tokio::sync::RwLock::new(()),
             store,
             registry,
             limits,
@@ -80,7 +93,55 @@ impl Programs {
             names: Mutex::new(Names { hashes: LruCache::new(KEPT), moves: 0 }),
             publishers: Mutex::new(LruCache::new(KEPT_FACTS)),
             problems: Mutex::default(),
+        })
+    }
+
+    /// Returns the archived blueprints.
+    pub(crate) fn archive(&self) -> MutexGuard<'_, Archive> {
+        self.archive.lock()
+    }
+
+    /// Returns the mark of an archived blueprint.
+    pub(crate) fn archived(&self, name: &str) -> Option<Archived> {
+        self.archive.lock().names.get(name).cloned()
+    }
+
+    /// Returns an error if a blueprint is archived.
+    pub(crate) fn refuse_archived(&self, name: &str) -> Result<(), EngineError> {
+        if self.archived(name).is_none() {
+            return Ok(());
         }
+        Err(EngineError::Conflict {
+            code: Code::BlueprintArchived,
+            message: format!(
+                "blueprint {name} is archived; `moonswarm blueprints restore {name}` restores it"
+            ),
+        })
+    }
+
+    /// Drops what is cached of the versions of a name that were deleted.
+    pub(crate) fn forget(&self, name: &str) {
+        self.compiled.lock().retain(|_, program| program.blueprint().name() != name);
+        // What is left of these is only read again.
+        self.stored.lock().clear();
+        self.publishers.lock().clear();
+        self.moved(name);
+    }
+
+    /// As [`Programs::resolve`], for a run that starts another one: what is archived does not start,
+    /// unless the caller is a run of it.
+    pub(crate) fn called(
+        &self,
+        reference: &str,
+        own: Option<(String, String)>,
+    ) -> Result<Arc<Program>, EngineError> {
+        let (name, prefix) = reference.split_once('@').unwrap_or((reference, ""));
+        let is_own =
+            own.as_ref().is_some_and(|(own, hash)| own == name && hash.starts_with(prefix));
+        if !is_own {
+            self.refuse_archived(name)?;
+        }
+        self.resolve(reference, own)
     }
 
     /// Returns the problems of files in the watched directory, by file.
@@ -224,7 +285,10 @@ impl Programs {
         let hash = match prefix {
             None => match self.named(name)? {
                 Some(hash) => hash,
-                None => return Err(self.unnamed(name)?),
+                None => match self.archived(name) {
+                    Some(mark) => mark.hash,
+                    None => return Err(self.unnamed(name)?),
+                },
             },
             Some(prefix) => {
                 let mut versions = self.store.blueprint_versions(name, prefix)?;

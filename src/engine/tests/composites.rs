@@ -1,5 +1,9 @@
 use super::*;
-use crate::{journal::Outcome, token::Scope};
+use crate::{
+    journal::Outcome,
+    protocol::{Content, OperatorInput, Orchestrator as _, TriggerType},
+    token::Scope,
+};
 
 /// One task of an operator, which is caught.
 fn asks(operator: &str) -> String {
@@ -53,6 +57,23 @@ async fn a_fallback_goes_on_with_the_next_member_and_each_is_a_step() {
     let tasks = bench.tasks(run).await;
     assert_eq!(states(&tasks), [("", "completed"), ("a", "failed"), ("b", "completed")]);
     bench.replays(run).await;
+}
+
+#[tokio::test]
+async fn an_answer_records_whom_the_host_called_for_its_operator() {
+    let bench = Bench::new();
+    let orchestrator = bench.engine.orchestrator(bench.admin());
+    let input = OperatorInput::new(Content::text("x"), TriggerType::Task);
+    let works = async {
+        bench.refuses("a").await;
+        let leased = bench.lease("b").await;
+        assert!(bench.report(&leased.handle, "7").await.unwrap());
+    };
+    let either = "either".into();
+    let (output, ()) = tokio::join!(orchestrator.dispatch(&either, input), works);
+    let called = output.unwrap().metadata.sub_dispatches;
+    let called: Vec<_> = called.iter().map(|it| (it.name.as_str(), it.success)).collect();
+    assert_eq!(called, [("a", false), ("b", true)]);
 }
 
 #[tokio::test]

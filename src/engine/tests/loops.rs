@@ -9,7 +9,7 @@ use script::{Either, Mute, Scripted, Server};
 use super::*;
 use crate::{
     journal::{Decision, Outcome},
-    protocol::{ModelRequest, StepKind},
+    protocol::{Content, ModelRequest, OperatorInput, Orchestrator as _, StepKind, TriggerType},
 };
 
 /// A bench whose operators are those of the others, a model and a server.
@@ -257,6 +257,15 @@ async fn of_two_loops_in_one_session_the_slower_one_answers_the_faster_ones_word
     for run in [first, second] {
         loops.replays(run).await;
     }
+}
+
+#[tokio::test]
+async fn an_answer_records_the_turns_of_its_model() {
+    let loops = Loops::new();
+    let orchestrator = loops.engine.orchestrator(loops.admin());
+    let input = OperatorInput::new(Content::text("x"), TriggerType::Task);
+    let metadata = orchestrator.dispatch(&"model".into(), input).await.unwrap().metadata;
+    assert_eq!((metadata.turns_used, metadata.sub_dispatches.len()), (1, 0));
 }
 
 #[tokio::test]

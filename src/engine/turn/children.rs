@@ -39,7 +39,7 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: Stri
     {
         Err(failure)
     } else {
-        excepted("a called program", || turn.shared.programs.resolve(&blueprint, own))
+        excepted("a called program", || turn.shared.programs.called(&blueprint, own))
             .and_then(|program| {
                 authority::may_call(turn, &program)?;
                 let input = crate::engine::shared::programs::accept_input(&program, &input)?;
@@ -125,7 +125,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
     let own = turn.run.program.as_ref().map(|program| {
         (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
     });
-    let resolved = excepted("a called program", || turn.shared.programs.resolve(&blueprint, own));
+    let resolved = excepted("a called program", || turn.shared.programs.called(&blueprint, own));
     let permitted =
         resolved.and_then(|program| authority::may_call(turn, &program).map(|()| program));
     let program = match permitted {

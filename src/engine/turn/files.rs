@@ -16,6 +16,9 @@ use crate::{
 /// The largest artifact, in bytes.
 pub(crate) const ARTIFACT_BYTES: usize = 64 << 20;
 
+/// The step of artifacts that come from outside of any task.
+pub(crate) const OUTSIDE: u32 = 0;
+
 /// The longest name of an artifact, in bytes.
 const NAME_BYTES: usize = 255;
 
@@ -94,7 +97,8 @@ pub(crate) fn put_artifact(
         (file.step, file.attempt) == (step, attempt)
             && (file.name.as_str(), &file.hash) == (name, &hash)
     };
-    let sent_before = if published { None } else { files.iter().find(is_known) };
+    let is_ours = published && step != OUTSIDE;
+    let sent_before = if is_ours { None } else { files.iter().find(is_known) };
     if let Some(file) = sent_before {
         return Ok((ArtifactId::new(num, file.n, file.created_ms), hash, size));
     }
@@ -114,7 +118,7 @@ pub(crate) fn put_artifact(
     };
     files.push(row.clone());
     turn.run.header.bytes += size;
-    turn.run.restate |= !published;
+    turn.run.restate |= !is_ours;
     fault::point("engine.artifact");
     let data: Arc<[u8]> = data.into();
     turn.run.pending.after.files.push((hash.clone(), Arc::clone(&data)));

@@ -235,6 +235,8 @@ impl Engine {
     ) -> Result<(Started, Option<RunView>), EngineError> {
         let shared = self.shared();
         self.check_sizes(&start)?;
+        // Until the commit, nobody deletes the version.
+        let _stored = shared.programs.starts.read().await;
         if matches!(start.program, Program::Bundle(_)) {
             self.blueprints().keep_posted(&program).await?;
         }

@@ -38,6 +38,9 @@ pub struct BlueprintView {
     pub on: Vec<TriggerView>,
     /// RFC 3339, UTC: when it was stored, or the name set.
     pub updated_at: String,
+    /// RFC 3339, UTC: when it was archived. Nothing starts under its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived_at: Option<String>,
 }
 
 impl BlueprintVerbs<'_> {
@@ -93,6 +96,7 @@ impl BlueprintVerbs<'_> {
         more: Vec<Write>,
         now_ms: u64,
     ) -> Result<(), EngineError> {
+        self.refuse_archived(program.blueprint().name())?;
         let hash = program.blueprint().hash().to_owned();
         let before = self.publisher_of(&hash).await?;
         // An earlier grant for the same source stays if it is wider.
@@ -199,21 +203,21 @@ impl BlueprintVerbs<'_> {
         let names = self.engine.read(|store| store.blueprint_names()).await?;
         let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
-            match self.program_by(hash.clone()).await {
-                Ok(program) => {
-                    let mut view = view_of(&program, at_ms, self.engine.shared().clock.now_ms());
-                    self.engine
-                        .shared()
-                        .watches
-                        .tell(&mut view, &program.blueprint().definition().on);
-                    views.push(view);
-                }
-                // A version of an older release may not compile any more; it is listed
-                // nevertheless.
-                Err(_) => views.push(bare(name, hash, at_ms)),
-            }
+            views.push(self.view_stored(name, hash, at_ms).await);
         }
         Ok(views)
+    }
+
+    /// Returns the view of a stored version. One of an older release that does not compile any more
+    /// is shown nevertheless.
+    pub(crate) async fn view_stored(self, name: String, hash: String, at_ms: u64) -> BlueprintView {
+        let Ok(program) = self.program_by(hash.clone()).await else {
+            return bare(name, hash, at_ms);
+        };
+        let shared = self.engine.shared();
+        let mut view = view_of(&program, at_ms, shared.clock.now_ms());
+        shared.watches.tell(&mut view, &program.blueprint().definition().on);
+        view
     }
 
     /// Returns the version that `name` or `name@hash-prefix` refers to.
@@ -237,7 +241,10 @@ impl BlueprintVerbs<'_> {
         };
         Ok({
             let stored_ms = row.map_or(0, |row| row.created_ms);
-            view_of(&program, stored_ms, self.engine.shared().clock.now_ms())
+            let shared = self.engine.shared();
+            let mark = shared.programs.archived(bare);
+            let view = view_of(&program, stored_ms, shared.clock.now_ms());
+            BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view }
         })
     }
 
@@ -313,6 +320,7 @@ fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
         agents: agents.collect(),
         on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
         updated_at: rfc3339(at_ms),
+        archived_at: None,
     }
 }
 
@@ -325,5 +333,6 @@ fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
         agents: BTreeMap::new(),
         on: Vec::new(),
         updated_at: rfc3339(at_ms),
+        archived_at: None,
     }
 }

@@ -179,7 +179,7 @@ impl Engine {
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
-            programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
+            programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone())?,
             spawner: spawners.over(registry.clone(), tasks.clone()),
             store,
             booted_ms: clock.steady_ms(),

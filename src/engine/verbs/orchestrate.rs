@@ -15,12 +15,12 @@ use crate::{
     blueprint::Bundle,
     engine::{
         Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
-        run::values::task_input, verbs::begin::Permit, verbs::engine::DispatchVerbs,
+        run::values::task_input,
+        verbs::{begin::Permit, engine::DispatchVerbs, last_step::LastStep},
     },
-    journal::{Fact, Usage},
-    middleware::answer_of,
+    journal::Usage,
     protocol::{
-        DurationMs, Effect, Json, OperatorError, OperatorId, OperatorInput, OperatorOutput,
+        DurationMs, Json, Operator, OperatorError, OperatorId, OperatorInput, OperatorOutput,
         OrchError, Orchestrator, QueryPayload, RunId, SignalPayload, WorkflowId, failure::kind,
     },
     store::RunStatus,
@@ -98,6 +98,12 @@ impl Engine {
     pub fn orchestrator(&self, caller: Caller) -> Orchestration {
         Orchestration { engine: self.clone(), caller }
     }
+
+    /// Returns an operator of this host as an operator of the protocol: each of its executions is
+    /// a dispatch of `caller`.
+    pub fn operator(&self, caller: Caller, operator: impl Into<OperatorId>) -> HostOperator {
+        HostOperator { orchestration: self.orchestrator(caller), operator: operator.into() }
+    }
 }
 
 impl DispatchVerbs<'_> {
@@ -120,10 +126,10 @@ impl DispatchVerbs<'_> {
         let input = input.into();
         let whole = matches!(input, DispatchInput::Operator(_));
         let view = self.dispatched(caller, operator, input, timeout, patience).await?;
-        let (usage, effects) = self.last_step(view.id).await?;
+        let last = self.last_step(view.id).await?;
         let ended = whole && view.status.is_ended();
-        let operator_output =
-            ended.then(|| answer(view.output.as_ref(), usage.clone(), effects.as_ref())).flatten();
+        let operator_output = ended.then(|| last.answer(view.output.as_ref())).flatten();
+        let LastStep { usage, effects, .. } = last;
         Ok(DispatchView {
             operator_output,
             run: view.id,
@@ -211,18 +217,13 @@ impl DispatchVerbs<'_> {
         if !view.status.is_ended() {
             return Ok(None);
         }
-        let (usage, effects) = self.last_step(run).await?;
-        Ok(answer(view.output.as_ref(), usage, effects.as_ref()))
+        Ok(self.last_step(run).await?.answer(view.output.as_ref()))
     }
 
-    /// Returns the usage of a run's last step, and the effects that were applied with it.
-    async fn last_step(self, run: RunId) -> Result<(Option<Usage>, Option<Json>), EngineError> {
+    /// Returns what the history has of a run's last step.
+    async fn last_step(self, run: RunId) -> Result<LastStep, EngineError> {
         let entries = self.engine.read(move |store| store.entries(run.num(), 0)).await?;
-        let last = entries.into_iter().rev().find_map(|entry| match entry.fact {
-            Fact::StepEnded { usage, effects, .. } => Some((usage, effects)),
-            _ => None,
-        });
-        Ok(last.unwrap_or_default())
+        Ok(LastStep::of(entries))
     }
 
     pub(crate) fn owner(self) -> Caller {
@@ -257,15 +258,11 @@ impl Orchestration {
             .dispatched(&self.caller, operator.as_str(), asked, None, patience)
             .await
             .map_err(|error| not_dispatched(operator, error))?;
-        let (usage, effects) = self
-            .engine
-            .dispatches()
-            .last_step(view.id)
-            .await
-            .map_err(|error| OrchError::Other(error.into()))?;
+        let last = self.engine.dispatches().last_step(view.id).await;
+        let last = last.map_err(|error| OrchError::Other(error.into()))?;
         // An operator that fell short has answered all the same.
         if view.status.is_ended()
-            && let Some(answer) = answer(view.output.as_ref(), usage, effects.as_ref())
+            && let Some(answer) = last.answer(view.output.as_ref())
         {
             return Ok(answer);
         }
@@ -279,15 +276,24 @@ impl Orchestration {
     }
 }
 
-/// The answer of a run that ended: what its operator said, or its value; nothing if it failed
-/// without one.
-fn answer(
-    output: Option<&Json>,
-    usage: Option<Usage>,
-    effects: Option<&Json>,
-) -> Option<OperatorOutput> {
-    let effects = effects.and_then(|effects| effects.decode::<Vec<Effect>>().ok());
-    answer_of(output, usage, effects.unwrap_or_default())
+/// An operator of a host, as an operator of the protocol.
+#[derive(Clone)]
+pub struct HostOperator {
+    orchestration: Orchestration,
+    operator: OperatorId,
+}
+
+#[async_trait]
+impl Operator for HostOperator {
+    async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
+        self.orchestration.one(&self.operator, input).await.map_err(|error| match error {
+            OrchError::OperatorError(error) => error,
+            error => OperatorError::SubDispatch {
+                operator: self.operator.to_string(),
+                message: error.to_string(),
+            },
+        })
+    }
 }
 
 fn not_dispatched(operator: &OperatorId, error: EngineError) -> OrchError {

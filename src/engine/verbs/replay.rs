@@ -49,7 +49,7 @@ impl HistoryVerbs<'_> {
         let program = match against {
             None => self.engine.blueprints().program_by(header.hash).await?,
             Some(Program::Named(name)) => {
-                let program = self.engine.program_of(&Program::Named(name)).await?;
+                let program = self.engine.program_to_read(&Program::Named(name)).await?;
                 self.engine.blueprints().reach(caller, Verb::RunReplay, &program).await?;
                 program
             }

@@ -13,7 +13,7 @@ use crate::engine::{
 use crate::{
     blueprint::Schema,
     lua,
-    protocol::{Json, RunId},
+    protocol::{Code, Json, RunId},
     respond::{
         Stream, candidates,
         open_responses::{Conversation, Create, last_text},
@@ -75,7 +75,10 @@ impl ResponseVerbs<'_> {
         let unknown = || EngineError::NotFound { what: "model", id: id.to_owned() };
         let (name, agent) = parts(id);
         let program = match self.engine.program_of(&Program::Named(name.to_owned())).await {
-            Err(EngineError::NotFound { .. }) => return Err(unknown()),
+            Err(
+                EngineError::NotFound { .. }
+                | EngineError::Conflict { code: Code::BlueprintArchived, .. },
+            ) => return Err(unknown()),
             program => program?,
         };
         match agent {

@@ -27,8 +27,20 @@ use crate::{
 const NAME_BYTES: usize = 200;
 
 impl Engine {
-    /// Returns the program that a request names, or brings along; stores nothing.
+    /// Returns the program that a run can be started of: one that a request names, or brings along.
+    /// Stores nothing.
     pub(crate) async fn program_of(
+        &self,
+        program: &Program,
+    ) -> Result<Arc<lua::Program>, EngineError> {
+        if let Program::Named(name) = program {
+            self.blueprints().refuse_archived(name.split('@').next().unwrap_or(name))?;
+        }
+        self.program_to_read(program).await
+    }
+
+    /// As [`Engine::program_of`], also of an archived blueprint.
+    pub(crate) async fn program_to_read(
         &self,
         program: &Program,
     ) -> Result<Arc<lua::Program>, EngineError> {

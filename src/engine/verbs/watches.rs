@@ -366,7 +366,7 @@ impl TriggerVerbs<'_> {
 }
 
 /// Returns the key of the stored data of a blueprint's watches.
-fn key_of(name: &str) -> String {
+pub(crate) fn key_of(name: &str) -> String {
     format!("watches:{name}")
 }
 

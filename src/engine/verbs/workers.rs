@@ -7,6 +7,7 @@ use crate::engine::{
     Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
+    turn::files::OUTSIDE,
     verbs::engine::{TaskVerbs, TokenVerbs},
     view,
 };
@@ -359,6 +360,28 @@ impl TaskVerbs<'_> {
         self.engine
             .answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
             .await
+    }
+
+    /// Stores a file with a run, outside of any task; it is published and durable when this returns.
+    /// The same file again is the same artifact.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, there is no such run, it has ended, or the file or
+    /// its name is too large.
+    pub async fn put_run_artifact(
+        self,
+        caller: &Caller,
+        run: RunId,
+        name: String,
+        data: Vec<u8>,
+    ) -> Result<ArtifactView, EngineError> {
+        caller.may(Verb::ArtifactWrite, run)?;
+        self.engine.header(run).await?;
+        let jti = Some(caller.jti.clone());
+        let ask = ControlAsk::PutArtifact { name: name.clone(), data, jti };
+        let (id, hash, size): (ArtifactId, String, u64) = self.engine.ask(run.num(), ask).await?;
+        let (step, created_at) = (OUTSIDE, rfc3339(self.engine.shared().clock.now_ms()));
+        Ok(ArtifactView { id, run, step, name, hash, size, created_at })
     }
 
     /// Returns the published files of a run.

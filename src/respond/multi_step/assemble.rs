@@ -1,10 +1,11 @@
 //! The conversion of a stored chain to a response.
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
     journal::{Chain, Outcome, RunState},
-    protocol::{Json, StepKind},
+    protocol::{Json, ModelEnd, StepKind},
     store::Header,
 };
 
@@ -45,14 +46,22 @@ pub(super) fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Val
         sum
     });
     let (status, error) = match chain.state() {
-        RunState::Ended(Outcome::Completed(_)) => ("completed", Value::Null),
+        RunState::Ended(Outcome::Completed(value)) => match cut_off(&value.to_value()["end"]) {
+            Some(_) => ("incomplete", Value::Null),
+            None => ("completed", Value::Null),
+        },
         RunState::Ended(Outcome::Failed(failure)) => {
-            ("failed", json!({ "code": "server_error", "message": failure.message }))
+            let message = format!("{}: {}", failure.kind, failure.message);
+            ("failed", json!({ "code": code_of(&failure.kind), "message": message }))
         }
         RunState::Ended(Outcome::Canceled(_)) => ("cancelled", Value::Null),
         RunState::Active | RunState::Compensating(_) => ("in_progress", Value::Null),
     };
     let seconds = |ms: u64| ms / 1_000;
+    let incomplete = match chain.state() {
+        RunState::Ended(Outcome::Completed(value)) => cut_off(&value.to_value()["end"]),
+        _ => None,
+    };
     let option = |name: &str, default: Value| match &asked["options"][name] {
         Value::Null => default,
         given => given.clone(),
@@ -61,11 +70,11 @@ pub(super) fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Val
         "id": format!("resp_{}", request_id.strip_prefix("run_").unwrap_or(request_id)),
         "object": "response",
         "created_at": seconds(header.created_ms),
-        "completed_at": header.ended_ms.map(seconds),
+        "completed_at": header.ended_ms.filter(|_| status == "completed").map(seconds),
         "status": status,
-        "incomplete_details": null,
+        "incomplete_details": incomplete.map(|reason| json!({ "reason": reason })),
         "model": model,
-        "previous_response_id": null,
+        "previous_response_id": option("previous_response_id", Value::Null),
         "instructions": asked["instructions"],
         "output": output,
         "error": error,
@@ -83,13 +92,32 @@ pub(super) fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Val
         "usage": usage,
         "max_output_tokens": option("max_output_tokens", Value::Null),
         "max_tool_calls": option("max_tool_calls", Value::Null),
-        "store": true,
-        "background": false,
+        "store": option("store", json!(true)),
+        "background": option("background", json!(false)),
         "service_tier": option("service_tier", json!("default")),
         "metadata": option("metadata", json!({})),
         "safety_identifier": option("safety_identifier", Value::Null),
         "prompt_cache_key": option("prompt_cache_key", Value::Null),
     })
+}
+
+/// Returns the reason why an answer was cut off, from the end of its loop.
+fn cut_off(end: &Value) -> Option<&'static str> {
+    match ModelEnd::deserialize(end).ok()? {
+        ModelEnd::Length => Some("max_output_tokens"),
+        ModelEnd::ContentFilter => Some("content_filter"),
+        ModelEnd::MaxToolCalls => Some("max_tool_calls"),
+        ModelEnd::Complete | ModelEnd::HandedBack => None,
+    }
+}
+
+/// Returns the code of a failure's kind that clients know.
+pub(in crate::respond) fn code_of(kind: &str) -> &'static str {
+    match kind {
+        "rate_limited" | "rate_limit" | "overloaded" => "rate_limit_exceeded",
+        "invalid_input" | "invalid_prompt" => "invalid_prompt",
+        _ => "server_error",
+    }
 }
 
 /// Adds the numbers of one object to those of another, recursively.

@@ -264,6 +264,23 @@ async fn a_response_goes_from_its_question_over_its_tools_to_its_end() {
 }
 
 #[tokio::test]
+async fn a_response_says_what_it_continues_and_that_it_was_cut_off() {
+    let bench = Bench::new(&json!(["x"]));
+    let id = bench.begin(json!(["done"])).await;
+    let mut answer = bench.run(&id).await.unwrap();
+    answer["end"] = json!("length");
+    bench.chains.close(&id, &Ok(answer)).await.unwrap();
+    let response = bench.chains.assemble_response(&id).await.unwrap();
+    assert_eq!(response["status"], "incomplete");
+    assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
+    assert_eq!(response["completed_at"], json!(null), "only what is complete");
+    assert_eq!(
+        (&response["background"], &response["previous_response_id"]),
+        (&json!(false), &json!(null))
+    );
+}
+
+#[tokio::test]
 async fn a_failed_sibling_is_stored_and_every_one_is_seen() {
     let bench = Bench::new(&json!(["x"]));
     let calls = json!([["fail", { "n": 1 }], ["echo", { "n": 2 }], ["fail", { "n": 3 }], ["gone", {}], ["echo", "{"], ["echo", { "n": "x" }], ["echo", "7"]]);

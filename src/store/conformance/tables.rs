@@ -7,8 +7,8 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        OutboxRow, RunStatus, SessionRow, Store, StoreError, TaskFilter, TaskPhase, TaskRow,
-        TokenRow, UNSTORED, Write,
+        Header, OutboxRow, RunStatus, SessionRow, Store, StoreError, TaskFilter, TaskPhase,
+        TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -267,6 +267,13 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
     assert!(
         store.blueprint("aa9").unwrap().is_none() || store.blueprint_names().unwrap().len() == 1
     );
+    begin(store, Header { blueprint: "x".into(), hash: "aa1".into(), ..header(1) });
+    put(store, vec![Write::DeleteBlueprint { name: "x".to_owned() }]);
+    assert_eq!(store.blueprint_named("x").unwrap(), None);
+    let left = store.blueprint_versions("x", "").unwrap();
+    assert_eq!(left.len(), 1, "a run has it: {left:?}");
+    assert_eq!(left[0].hash, "aa1");
+    assert!(store.blueprint("aa9").unwrap().is_some(), "it has another name");
 }
 
 pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {

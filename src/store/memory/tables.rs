@@ -313,6 +313,13 @@ impl Tables {
                     self.names.remove(&name);
                 }
             }
+            Write::DeleteBlueprint { name } => {
+                self.names.remove(&name);
+                let headers = &self.headers;
+                self.blueprints.retain(|row| {
+                    row.name != name || headers.values().any(|run| run.hash == row.hash)
+                });
+            }
             Write::PutCharge(row) => drop(self.charges.insert(row.run, row)),
             Write::PutToken(row) => self.put_token(row),
             Write::RevokeToken { jti, at_ms } => {

@@ -41,6 +41,17 @@ pub fn unname(conn: &Connection, name: &str, hash: &str) -> rusqlite::Result<()>
         .map(drop)
 }
 
+/// Deletes the versions of a name that no run has, and the name.
+pub fn delete(conn: &Connection, name: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM blueprint_names WHERE name = ?1")?.execute([name])?;
+    conn.prepare_cached(
+        "DELETE FROM blueprints WHERE name = ?1
+         AND hash NOT IN (SELECT hash FROM runs WHERE blueprint = ?1)",
+    )?
+    .execute([name])
+    .map(drop)
+}
+
 /// Returns a version by its full hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRow>> {
     conn.prepare_cached(

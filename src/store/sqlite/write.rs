@@ -30,6 +30,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutBlueprint(version) => blueprints::put(conn, version),
         Write::NameBlueprint { name, hash, at_ms } => blueprints::name(conn, name, hash, *at_ms),
         Write::UnnameBlueprint { name, hash } => blueprints::unname(conn, name, hash),
+        Write::DeleteBlueprint { name } => blueprints::delete(conn, name),
         Write::PutCharge(row) => charges::put(conn, row),
         Write::PutToken(token) => tokens::put(conn, token),
         Write::RevokeToken { jti, at_ms } => tokens::revoke(conn, jti, *at_ms),
@@ -87,6 +88,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PutBlueprint(_)
         | Write::NameBlueprint { .. }
         | Write::UnnameBlueprint { .. }
+        | Write::DeleteBlueprint { .. }
         | Write::PutCharge(_)
         | Write::PutIdempotency(_)
         | Write::PutOutbox(_)

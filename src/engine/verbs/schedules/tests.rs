@@ -88,6 +88,31 @@ fn what_was_missed_is_passed_over_or_done_once_or_done_for_each() {
 }
 
 #[test]
+fn an_archived_blueprint_is_not_started_and_misses_nothing_until_it_is_restored() {
+    let mut stage = stage("all");
+    look(&mut stage);
+    let begin = stage.now_ms();
+    stage.pass_to(begin + HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    stage
+        .ask(|engine, by| async move { engine.blueprints().archive(&by, "nightly").await })
+        .unwrap();
+    stage.pass_to(begin + 4 * HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    assert_eq!(runs(&mut stage).len(), 1);
+    stage
+        .ask(|engine, by| async move { engine.blueprints().restore(&by, "nightly").await })
+        .unwrap();
+    look(&mut stage);
+    stage.pass_to(begin + 5 * HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    assert_eq!(runs(&mut stage).len(), 2, "from then on");
+}
+
+#[test]
 fn a_crash_after_any_write_starts_no_run_twice_and_forgets_none() {
     let play = |crash: Option<u64>| {
         let mut stage = stage("all");

@@ -1,0 +1,246 @@
+//! Archived blueprints: nothing starts under their name until they are restored. Their runs go on, and
+//! their history stays.
+//!
+//! | the name | `archive` | `restore` | `delete` |
+//! |---|---|---|---|
+//! | stands for a version | archived | nothing changes | refused |
+//! | archived, or its file was removed | archived | stands for that version again | deleted, if no run has it |
+//! | unknown | not found | not found | not found |
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    engine::{
+        BlueprintView, Caller, EngineError, rfc3339,
+        shared::archive::{Archive, Archived, KEY},
+        verbs::{engine::BlueprintVerbs, schedules::TRIES, watches},
+    },
+    fault,
+    protocol::{Code, RunId},
+    store::{Check, RunFilter, StoreError, Write},
+    token::{Need, ScopeKind, Verb},
+};
+
+/// The maximum number of archived blueprints.
+const MOST: usize = 10_000;
+/// The maximum wait of a deletion for the starts that are in progress.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl BlueprintVerbs<'_> {
+    /// Archives a blueprint: nothing starts under its name, its schedules and watches stop.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or there is no such blueprint.
+    pub async fn archive(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+        caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
+        for _ in 0..TRIES {
+            if self.engine.shared().programs.archived(name).is_some() {
+                break;
+            }
+            let hash = self.last_version(name).await?;
+            let at_ms = self.engine.shared().clock.now_ms();
+            let mark = Archived { hash: hash.clone(), at_ms, by: caller.subject.clone() };
+            let unname = Write::UnnameBlueprint { name: name.to_owned(), hash };
+            if self.change_archive(caller, name, Some(mark), vec![unname]).await? {
+                break;
+            }
+        }
+        self.blueprint_seen(name).await
+    }
+
+    /// Lets the name of a blueprint stand again for the version that it stood for. Its schedules
+    /// begin anew: times that passed meanwhile were not missed.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or there is no such blueprint.
+    pub async fn restore(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+        caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
+        for _ in 0..TRIES {
+            if self.stands_for(name).await?.is_some()
+                && self.engine.shared().programs.archived(name).is_none()
+            {
+                break;
+            }
+            let hash = match self.engine.shared().programs.archived(name) {
+                Some(mark) => mark.hash,
+                None => self.last_version(name).await?,
+            };
+            let at_ms = self.engine.shared().clock.now_ms();
+            let mut writes = self.forgotten(name).await?;
+            writes.push(Write::NameBlueprint { name: name.to_owned(), hash, at_ms });
+            if self.change_archive(caller, name, None, writes).await? {
+                break;
+            }
+        }
+        self.blueprint_seen(name).await
+    }
+
+    /// Deletes the versions of a blueprint that nothing starts any more and no run has.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, there is no such blueprint, it is not archived, or
+    /// a run has it.
+    pub async fn delete(self, caller: &Caller, name: &str) -> Result<(), EngineError> {
+        caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
+        // No start is between its look at what is stored and its commit.
+        let starts = &self.engine.shared().programs.starts;
+        let alone = tokio::time::timeout(PATIENCE, starts.write()).await;
+        let _alone = alone.map_err(|_| EngineError::Busy {
+            code: Code::Overloaded,
+            message: format!("delete blueprint {name}: runs are being started"),
+            retry_after_s: 5,
+        })?;
+        for _ in 0..TRIES {
+            if self.stands_for(name).await?.is_some() {
+                return Err(in_use(format!(
+                    "delete blueprint {name}: runs can be started of it; archive it first"
+                )));
+            }
+            self.last_version(name).await?;
+            let filter =
+                RunFilter { blueprint: Some(name.to_owned()), limit: 1, ..RunFilter::default() };
+            if let [run, ..] = &*self.engine.read(move |store| store.headers(&filter)).await? {
+                return Err(in_use(format!(
+                    "delete blueprint {name}: run {} has it, and there may be more; its history \
+                     needs the source",
+                    RunId::new(run.num, run.created_ms)
+                )));
+            }
+            let mut writes = self.forgotten(name).await?;
+            writes.push(Write::DeleteBlueprint { name: name.to_owned() });
+            fault::point("engine.blueprint_delete");
+            if self.change_archive(caller, name, None, writes).await? {
+                self.engine.shared().programs.forget(name);
+                return Ok(());
+            }
+        }
+        Err(changing(name))
+    }
+
+    /// Returns the archived blueprints.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn archived(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        let names = self.engine.shared().programs.archive().names.clone();
+        let mut views = Vec::with_capacity(names.len());
+        for (name, mark) in names {
+            views.push(self.view_archived(name, &mark).await);
+        }
+        Ok(views)
+    }
+
+    /// Refuses to name a version of an archived blueprint.
+    pub(crate) fn refuse_archived(self, name: &str) -> Result<(), EngineError> {
+        self.engine.shared().programs.refuse_archived(name)
+    }
+
+    /// Replaces what is stored of one name; returns false if another change came in between.
+    async fn change_archive(
+        self,
+        caller: &Caller,
+        name: &str,
+        mark: Option<Archived>,
+        mut writes: Vec<Write>,
+    ) -> Result<bool, EngineError> {
+        let (before, mut names) = {
+            let archive = self.engine.shared().programs.archive();
+            (archive.text.clone(), archive.names.clone())
+        };
+        match mark {
+            Some(mark) if names.len() < MOST => drop(names.insert(name.to_owned(), mark)),
+            Some(_) => {
+                return Err(EngineError::Conflict {
+                    code: Code::Conflict,
+                    message: format!("archive blueprint {name}: {MOST} are archived; delete some"),
+                });
+            }
+            None => drop(names.remove(name)),
+        }
+        let text = serde_json::to_string(&names).expect("marks by name are plain data");
+        let mut checks = vec![Check::MetaIs { key: KEY.to_owned(), value: before }];
+        if !caller.jti.is_empty() {
+            checks.push(Check::TokenLive(caller.jti.clone()));
+        }
+        writes.push(Write::PutMeta { key: KEY.to_owned(), value: text.clone() });
+        fault::point("engine.blueprint_archive");
+        let (shared, name) = (Arc::clone(&self.engine.inner.shared), name.to_owned());
+        let written = self.engine.write_then(checks, writes, move |durable| {
+            if durable {
+                *shared.programs.archive() = Archive { text: Some(text), names };
+            }
+            shared.programs.moved(&name);
+            shared.watches.moved();
+        });
+        match written.await {
+            Ok(()) => Ok(true),
+            Err(EngineError::Store(StoreError::Changed { .. })) => {
+                let stored = self.engine.read(|store| store.meta(KEY)).await?;
+                *self.engine.shared().programs.archive() = Archive::read(stored);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the writes that let the schedules and watches of a name begin anew.
+    async fn forgotten(self, name: &str) -> Result<Vec<Write>, EngineError> {
+        let mut writes = Vec::new();
+        for key in [format!("schedules:{name}"), watches::key_of(name)] {
+            if self.meta(&key).await?.is_some() {
+                writes.push(Write::PutMeta { key, value: "{}".to_owned() });
+            }
+        }
+        Ok(writes)
+    }
+
+    async fn stands_for(self, name: &str) -> Result<Option<String>, EngineError> {
+        let name = name.to_owned();
+        self.engine.read(move |store| store.blueprint_named(&name)).await
+    }
+
+    /// Returns the version that a name stands for, or stood for last.
+    async fn last_version(self, name: &str) -> Result<String, EngineError> {
+        if let Some(hash) = self.stands_for(name).await? {
+            return Ok(hash);
+        }
+        let wanted = name.to_owned();
+        let versions = self.engine.read(move |store| store.blueprint_versions(&wanted, "")).await?;
+        let last = versions.into_iter().find(|row| row.publisher.is_some());
+        last.map(|row| row.hash)
+            .ok_or_else(|| EngineError::NotFound { what: "blueprint", id: name.to_owned() })
+    }
+
+    /// Returns the view of a blueprint for a caller who may change it, whether or not it may read it.
+    async fn blueprint_seen(self, name: &str) -> Result<BlueprintView, EngineError> {
+        if let Some(mark) = self.engine.shared().programs.archived(name) {
+            return Ok(self.view_archived(name.to_owned(), &mark).await);
+        }
+        match self.stands_for(name).await? {
+            Some(hash) => {
+                let at_ms = self.engine.shared().clock.now_ms();
+                Ok(self.view_stored(name.to_owned(), hash, at_ms).await)
+            }
+            None => Err(changing(name)),
+        }
+    }
+
+    async fn view_archived(self, name: String, mark: &Archived) -> BlueprintView {
+        let mut view = self.view_stored(name, mark.hash.clone(), mark.at_ms).await;
+        for trigger in &mut view.on {
+            // Nothing is due.
+            trigger.next_at = None;
+        }
+        BlueprintView { archived_at: Some(rfc3339(mark.at_ms)), ..view }
+    }
+}
+
+fn in_use(message: String) -> EngineError {
+    EngineError::Conflict { code: Code::InUse, message }
+}
+
+fn changing(name: &str) -> EngineError {
+    let message = format!("blueprint {name} changes all the time; try again");
+    EngineError::Conflict { code: Code::Conflict, message }
+}
