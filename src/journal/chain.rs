@@ -219,6 +219,12 @@ impl Chain {
             Fact::StepRecorded(scheduled, outcome) => {
                 self.schedule(seq, scheduled, at)?;
                 self.end(seq, scheduled.step, outcome, None, at)?;
+                // Scheduled and ended in one transition: a task neither waited nor ran for long.
+                if let Some(step) = self.steps.last_mut()
+                    && scheduled.kind == StepKind::Task
+                {
+                    step.times = Some((0, 0));
+                }
             }
             Fact::AttemptDelivered { step, worker, deadline_ms, .. } => {
                 let step = self.open_step(seq, *step)?;

@@ -229,9 +229,11 @@ return swarm.blueprint {
   agents = {
     nap = { operator = "process", command = { "sleep", "0.3" }, max_concurrency = 1 },
     sum = { operator = "lua", fn = function(input) return input.a + 1 end },
+    said = { operator = "echo" },
   },
   flow = function(ctx)
     ctx:map({ 1, 2, 3 }, function() return ctx:run("nap") end)
+    ctx:run("said")
     return ctx:run("sum", { a = 1 })
   end,
 }
@@ -252,6 +254,8 @@ return swarm.blueprint {
     assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 580), "{naps:#?}");
     let sum = steps.iter().find(|step| step["name"] == "sum").unwrap();
     assert!(!sum["ran_ms"].is_null(), "{sum}");
+    let echo = steps.iter().find(|step| step["name"] == "said").unwrap();
+    assert_eq!((number(echo, "queued_ms"), &echo["ran_ms"]), (0, &0.into()), "{echo}");
     let text = shell.run(&["show", id]).ok().stdout;
     assert!(text.contains("waiting)"), "{text}");
 }

@@ -72,6 +72,7 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
             }
         }
         Poll::Ready(result) => {
+            task.ran_ms = live.began.elapsed(turn.shared.clock.steady_ms());
             let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
             attempts::finished(turn, number, 1, result);
         }
