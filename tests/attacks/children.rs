@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, eventually_blocking, send, when};
+use crate::support::{Daemon, eventually, eventually_blocking, send, when};
 
 /// A user who may nothing.
 const NOBODY: u32 = 65_534;
@@ -354,8 +354,24 @@ async fn a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good() {
         when(fs::metadata(&big).is_ok_and(|meta| meta.len() >= 1 << 20), daemon.log())
     });
     assert_eq!(daemon.bare(reqwest::Method::GET, "/healthz").send().await.unwrap().status(), 200);
-    fs::remove_file(&big).unwrap();
+    // Its result cannot be written. It is tried again once a second, although a client waits for it
+    // all the time.
+    let tries = || daemon.log().matches("could not write a run").count();
+    let waits = daemon.get(&format!("/v1/runs/{run}?wait=60s"));
+    let waits = tokio::spawn(async move { waits.send().await });
+    eventually("its first result to be refused", async || when(tries() >= 2, tries())).await;
+    let (since, first) = (std::time::Instant::now(), tries());
+    eventually("it to be tried again", async || when(tries() >= first + 2, tries())).await;
+    assert!(since.elapsed() >= std::time::Duration::from_secs(1), "{:?}", since.elapsed());
+    let ended = eventually("room to be found", async || {
+        // An attempt that begins meanwhile writes it once more.
+        let _ = fs::remove_file(&big);
+        let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
+        when(!view["ended_at"].is_null(), view.to_string())
+    });
+    ended.await;
     let view = daemon.ended(&run).await;
+    assert_eq!(waits.await.unwrap().unwrap().status(), 200);
     assert_eq!(view["status"], "completed", "{view}");
     assert_eq!(daemon.stop(), Some(0));
 }

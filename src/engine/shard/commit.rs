@@ -103,6 +103,9 @@ impl Shard {
                 }
             });
         }
+        if damage.is_none() && !refusal {
+            self.resting.insert(run.num, self.steady_ms + STORAGE_RETRY_MS);
+        }
         self.tell_held(run.num);
         match damage {
             Some(damage) => {

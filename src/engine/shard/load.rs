@@ -49,9 +49,14 @@ const READS: usize = 4;
 const HELD: usize = 4_096;
 
 impl Shard {
-    /// Holds a message if its run is being loaded; returns it otherwise.
+    /// Holds a message if its run is being loaded, or rests after a write that failed; returns it
+    /// otherwise.
     pub(crate) fn hold(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
-        if !self.loading.contains_key(&num) {
+        let rests = self.resting.get(&num).is_some_and(|until| *until > self.steady_ms);
+        if !rests && self.resting.remove(&num).is_some() {
+            self.tell_held(num);
+        }
+        if !rests && !self.loading.contains_key(&num) {
             return Some(message);
         }
         let held = self.held.entry(num).or_default();

@@ -55,6 +55,9 @@ pub(crate) struct Shard {
     pub(crate) unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
     pub(crate) unheard: HashSet<u64>,
+    /// The runs that could not be written, and until when they rest: nothing that is asked of one
+    /// makes it begin its work again before that. In steady milliseconds.
+    pub(crate) resting: HashMap<u64, u64>,
     /// The callers that wait for or watch a quarantined run.
     pub(crate) outside: Vec<(u64, Internal)>,
 }

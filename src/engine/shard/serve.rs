@@ -80,6 +80,7 @@ impl Shard {
             held: HashMap::new(),
             unfinished: HashSet::new(),
             unheard: HashSet::new(),
+            resting: HashMap::new(),
             outside: Vec::new(),
         }
     }
