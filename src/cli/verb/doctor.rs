@@ -1,5 +1,6 @@
 //! `doctor`: what could keep this machine from running moonswarm well.
 
+mod agents;
 mod deep;
 mod upgrade;
 
@@ -92,6 +93,7 @@ impl Doctor {
         lines.extend(enforces(cx));
         lines.extend(secrets(cx).await);
         lines.extend(watched(cx));
+        lines.extend(agents::check(cx).await);
         lines.extend(programs());
         lines.push(terminal(cx));
         if self.deep {
@@ -105,20 +107,25 @@ fn tell(cx: &Context, lines: &[Line]) -> Result<Exit> {
     if cx.terminal.json {
         cx.terminal.print_json(lines)?;
     } else {
-        cx.terminal.print(&lines.iter().map(shown).collect::<String>())?;
+        let width = cx.terminal.width().unwrap_or(usize::MAX);
+        cx.terminal.print(&lines.iter().map(|line| shown(line, width)).collect::<String>())?;
     }
     let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
     Ok(if failed { Exit::Failed } else { Exit::Ok })
 }
 
-fn shown(line: &Line) -> String {
+/// A line for a person, wrapped to the width of the terminal.
+fn shown(line: &Line, width: usize) -> String {
     let verdict = match line.verdict {
         Verdict::Ok => "ok  ",
         Verdict::Warn => "warn",
         Verdict::Fail => "fail",
     };
-    let next = line.next.as_ref().map_or(String::new(), |next| format!("\n      next: {next}"));
-    format!("{verdict}  {}: {}{next}\n", line.what, line.says)
+    // The command to run next stays whole: a terminal's own wrap can be copied as one line.
+    let next = line.next.as_ref().map_or(String::new(), |next| format!("      next: {next}\n"));
+    let text = format!("{verdict}  {}: {}", line.what, line.says);
+    let options = textwrap::Options::new(width).subsequent_indent("      ");
+    format!("{}\n{next}", textwrap::fill(&text, options))
 }
 
 fn directory(data: &Path) -> Line {
@@ -364,9 +371,21 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         let line = secret(dir.path(), "admin.token").unwrap();
         assert_eq!(line.verdict, Verdict::Fail);
-        assert!(shown(&line).contains("next: chmod 600"), "{}", shown(&line));
+        let text = shown(&line, 80);
+        assert!(text.contains("next: chmod 600"), "{text}");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_long_line_is_wrapped_to_the_terminal_and_the_next_command_stays_whole() {
+        let line =
+            Line::new(Verdict::Warn, "disk", "word ".repeat(40).trim()).next("x ".repeat(60));
+        let text = shown(&line, 80);
+        let (long, short): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.len() > 80);
+        assert_eq!(long, [format!("      next: {}", "x ".repeat(60))]);
+        assert!(short.len() == 3 && short[1].starts_with("      word"), "{text}");
+        assert_eq!(shown(&line, usize::MAX).lines().count(), 2, "a file is never wrapped");
     }
 
     #[test]

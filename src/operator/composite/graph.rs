@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::Composite;
-use crate::blueprint::did_you_mean;
+use crate::{
+    blueprint::did_you_mean,
+    operator::main_ai::{KIND, MAIN_AI},
+};
 
 /// The maximum nesting depth of composites.
 pub const MOST_DEPTH: usize = 8;
@@ -56,9 +59,9 @@ impl GraphError {
 /// Returns the first member that does not exist, cycle, or nesting that is too deep.
 pub fn check(composites: &BTreeMap<String, Composite>, others: &[&str]) -> Result<(), GraphError> {
     for (name, composite) in composites {
-        let known = |member: &&Arc<str>| {
-            composites.contains_key(&***member) || others.contains(&&***member)
-        };
+        let is_there = |name: &str| composites.contains_key(name) || others.contains(&name);
+        let known =
+            |member: &&Arc<str>| is_there(member) || ***member == *KIND && is_there(MAIN_AI);
         if let Some(member) = composite.members().iter().find(|member| !known(member)) {
             let names = composites.keys().map(String::as_str).chain(others.iter().copied());
             let likely = did_you_mean(member, names).map(str::to_owned);

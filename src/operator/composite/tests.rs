@@ -6,7 +6,7 @@ fn of(members: &[&str]) -> Composite {
 
 fn checked(composites: &[(&str, &[&str])]) -> Result<(), String> {
     let composites = composites.iter().map(|(name, members)| ((*name).to_owned(), of(members)));
-    check(&composites.collect(), &["echo", "human"])
+    check(&composites.collect(), &["echo", "human", "main-ai"])
         .map_err(|error| format!("{}: {error}", error.operator()))
 }
 
@@ -41,6 +41,7 @@ fn what_can_never_come_to_an_end_is_refused() {
 #[test]
 fn members_that_do_not_exist_and_cycles_are_found() {
     assert_eq!(checked(&[("a", &["b", "echo"]), ("b", &["echo", "human"])]), Ok(()));
+    assert_eq!(checked(&[("a", &["main-ai", "main_ai"])]), Ok(()), "the kind is read as the name");
     assert_eq!(
         checked(&[("a", &["echo", "humen"])]).unwrap_err(),
         "a: its member `humen` is no operator; did you mean `human`?"
