@@ -22,6 +22,6 @@ mod sign_in;
 mod site;
 mod visitor;
 
-pub use component::wait_words::{move_command, wait_words};
+pub use component::move_command::move_command;
 pub use mount::router;
 pub use site::Site;

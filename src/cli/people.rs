@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     exit::Stop,
-    render::{command, printable, what},
+    render::{command, printable},
 };
 use crate::{
     engine::{RunView, WaitingOn},
@@ -53,12 +53,12 @@ fn is_for_somebody(on: &WaitingOn) -> bool {
 pub fn wanted(run: &RunView) -> String {
     let one = |on: &WaitingOn| match on.kind.as_str() {
         "task" if !is_for_a_person(on) && is_for_somebody(on) => match command(run, on) {
-            Some(command) => format!("{}; start it with `{command}`", what(on)),
-            None => what(on),
+            Some(command) => format!("{on}; start it with `{command}`"),
+            None => on.to_string(),
         },
-        "task" => format!("an answer to {}", what(on).trim_end_matches(" (human)")),
+        "task" => format!("an answer to {}", on.to_string().trim_end_matches(" (human)")),
         "resume" => "somebody to resume it".to_owned(),
-        _ => what(on),
+        _ => on.to_string(),
     };
     let all: Vec<_> = run.waiting_on.iter().take(NAMED).map(one).collect();
     let more = match run.waiting_on.len().saturating_sub(NAMED) {

@@ -3,6 +3,7 @@
 pub(super) mod command;
 pub(super) mod form;
 pub(super) mod json;
+pub(super) mod move_command;
 pub(super) mod pager;
 pub(super) mod run_table;
 pub(super) mod status;
@@ -10,5 +11,4 @@ pub(super) mod text;
 pub(super) mod time;
 pub(super) mod timeline;
 pub(super) mod usage;
-pub(super) mod wait_words;
 pub(super) mod waiting;

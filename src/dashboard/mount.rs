@@ -17,7 +17,7 @@ use super::{
     site::Site,
 };
 use crate::{
-    door::{self, Code, Door, Problem, Rule, Who},
+    door::{self, Code, Door, Problem, Rule, Shape, Who},
     engine::Engine,
     tasks::Tasks,
     token::Verb,
@@ -113,7 +113,7 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks, site: Site) -> Rou
     };
     let mut router = Router::new();
     for row in table() {
-        let rule = Rule { who: row.who, body: row.body, page: None, models: false };
+        let rule = Rule { who: row.who, body: row.body, page: None, shape: Shape::Problem };
         let behind =
             from_fn_with_state((desk.engine.clone(), Arc::clone(&desk.door), rule), door::pass);
         let handler = match row.form {

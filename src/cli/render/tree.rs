@@ -8,7 +8,7 @@ use super::{
     said::Said,
     text::{cut, printable},
     time::{elapsed, since_ms, unix_ms},
-    waits::{command, what},
+    waits::command,
 };
 use crate::{
     engine::{RunView, StepView, WaitingOn},
@@ -247,7 +247,7 @@ pub fn used(usage: &Usage) -> String {
 
 /// Returns the waits of a run, one line each, with the command that moves it.
 pub fn waiting(run: &RunView, on: &WaitingOn, now_ms: u64) -> String {
-    let what = printable(&what(on));
+    let what = printable(&on.to_string());
     let what = match on.kind.as_str() {
         // Their text says what they are.
         "signal" | "child" | "timer" => what,

@@ -1,13 +1,13 @@
-//! The waits of a run, as the dashboard words them, and as data.
+//! The waits of a run as data, and the command that moves it.
 
-pub use crate::dashboard::{move_command as command, wait_words as what};
+pub use crate::dashboard::move_command as command;
 use crate::engine::{RunView, WaitingOn};
 
 /// Returns the waits of a run for the test of a blueprint: the data, and the words.
 pub fn data(run: &RunView) -> Vec<serde_json::Value> {
     let one = |on: &WaitingOn| {
         let mut shown = serde_json::json!(on);
-        shown["what"] = what(on).into();
+        shown["what"] = on.to_string().into();
         shown
     };
     run.waiting_on.iter().map(one).collect()
@@ -27,7 +27,7 @@ mod tests {
         let run = fixture::run(RunStatus::Waiting);
         let on = on(kind, subject);
         let own = |command: String| command.replace(&run.id.to_string(), "RUN");
-        (what(&on), command(&run, &on).map(own))
+        (on.to_string(), command(&run, &on).map(own))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
-    cli::render::{data, what},
+    cli::render::data,
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
     },
@@ -521,7 +521,7 @@ impl<'a> Play<'a> {
             match self.stage.next_due() {
                 Some(due) => self.stage.pass_to(due),
                 None => {
-                    let waits: Vec<_> = view.waiting_on.iter().map(what).collect();
+                    let waits: Vec<_> = view.waiting_on.iter().map(ToString::to_string).collect();
                     return Err(usage(format!(
                         "the run never ends: it waits for {}",
                         if waits.is_empty() { "nothing".to_owned() } else { waits.join(", ") }

@@ -8,7 +8,7 @@ use crate::{
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
-        render::{age, fitted, printable, what},
+        render::{age, fitted, printable},
     },
     engine::RunView,
     store::RunStatus,
@@ -111,7 +111,7 @@ fn row(run: &RunView, now_ms: u64) -> Vec<String> {
 
 /// Returns the most important fact of a run: its failure, its wait, or its status text.
 fn says(run: &RunView) -> String {
-    let waits: Vec<_> = run.waiting_on.iter().map(what).collect();
+    let waits: Vec<_> = run.waiting_on.iter().map(ToString::to_string).collect();
     let text = match (&run.error, waits.as_slice(), &run.status_text) {
         (Some(error), _, _) => format!("{}: {}", error.kind, error.message),
         (None, [], text) => text.clone().unwrap_or_default(),

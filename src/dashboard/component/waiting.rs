@@ -2,10 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{
-    text, time,
-    wait_words::{move_command, wait_words},
-};
+use super::{move_command::move_command, text, time};
 use crate::engine::{RunView, WaitingOn};
 
 /// The maximum number of waits that are listed.
@@ -34,7 +31,7 @@ pub(in crate::dashboard) fn list(run: &RunView, now_ms: u64) -> Markup {
 
 /// Returns one wait in words.
 pub(in crate::dashboard) fn reason(on: &WaitingOn) -> Markup {
-    let what = wait_words(on);
+    let what = on.to_string();
     let lead = match on.kind.as_str() {
         "resume" => "Paused: ",
         "quarantine" => "Quarantined: ",

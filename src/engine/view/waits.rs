@@ -1,5 +1,7 @@
 //! The things that a run waits for, as data. The display adds words and commands.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -22,6 +24,58 @@ pub struct WaitingOn {
     pub since: String,
     /// RFC 3339, UTC: when it ends by itself.
     pub until: Option<String>,
+}
+
+/// In words: `ship (human)`, `signal "go"`.
+impl fmt::Display for WaitingOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Subject { name, operator, served, question, session, run, scope, reason, .. } =
+            &self.subject;
+        if let Some(reason) = reason {
+            return f.write_str(reason);
+        }
+        let name = name.as_deref().unwrap_or_default();
+        match self.kind.as_str() {
+            "timer" => f.write_str("a time"),
+            "memory" => f.write_str("room: the host holds as much for its runs as it may"),
+            "signal" => write!(f, "signal {name:?}"),
+            "conversation" => {
+                let scope = scope.as_deref().unwrap_or_default();
+                write!(f, "another {name} in the conversation {scope}")
+            }
+            "state" => write!(f, "{name} in {}", scope.as_deref().unwrap_or_default()),
+            "child" => match run {
+                Some(run) => write!(f, "run {run} ({name})"),
+                None => write!(f, "a run ({name})"),
+            },
+            _ => {
+                match question {
+                    Some(question) => write!(f, "a senior's answer to {name}: {question}")?,
+                    None => write!(f, "{name} ({})", operator.as_deref().unwrap_or_default())?,
+                }
+                match session {
+                    _ if *served == Some(false) => f.write_str(", which no worker takes"),
+                    Some(session) => write!(f, " for {session}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for SessionWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.id.as_deref().unwrap_or_default();
+        match self.state.as_str() {
+            "connected" => write!(f, "session {id}"),
+            "away" => write!(f, "session {id}, which is not connected"),
+            "closed" => write!(f, "session {id}, which is closed"),
+            "several" => {
+                write!(f, "a seat: {} sessions are open", self.open.unwrap_or_default())
+            }
+            _ => f.write_str("a session to open"),
+        }
+    }
 }
 
 /// What exactly a run waits for: only what its kind has.
