@@ -198,18 +198,21 @@ report() {
     test -s "$scratch/report"
 }
 
-# The official clients of the Responses API, below target/, for tests/responses/clients.rs.
+# The official clients of the Responses and the Messages API, below target/, for
+# tests/responses/clients.rs.
 clients="$(realpath -m "${CARGO_TARGET_DIR:-target}")/clients"
 python_client() {
   python3 -c "import ensurepip" 2>/dev/null || debian python3 python3-venv || return 1
   test -x "$clients/py/bin/python" || python3 -m venv "$clients/py" || return 1
-  "$clients/py/bin/python" -c "import openai" 2>/dev/null || "$clients/py/bin/pip" install -q openai
+  "$clients/py/bin/python" -c "import openai, anthropic" 2>/dev/null ||
+    "$clients/py/bin/pip" install -q openai anthropic
 }
 typescript_client() {
   { have node && have npm; } || debian nodejs npm || return 1
   mkdir -p "$clients/ts" && cd "$clients/ts" || return 1
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
-  test -d node_modules/openai || npm install --silent openai typescript @types/node
+  test -d node_modules/openai && test -d node_modules/@anthropic-ai/sdk ||
+    npm install --silent openai @anthropic-ai/sdk typescript @types/node
 }
 # A real browser for the dashboard, and what drives it: tests/dashboard/browser.rs.
 browser() {
@@ -253,8 +256,8 @@ language_server() {
     cargo install --locked --debug --quiet --version 0.25.1 --root "$tools" emmylua_check
 }
 compile_typescript() {
-  cp tests/responses/clients/client.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js &&
-    npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts
+  cp tests/responses/clients/*.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js messages.js &&
+    npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts messages.ts
 }
 
 have c++ || debian g++ || skip "a C++ compiler" "it could not be installed; nothing that has Luau compiles"

@@ -19,7 +19,9 @@ pub use config::{DoorConfig, Limits};
 pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
 pub(crate) use places::Place;
-pub(crate) use problem::{FindingBody, ModelErrorBody, Problem, ProblemBody};
+pub(crate) use problem::{
+    FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
+};
 pub use server::serve;
 
 pub(crate) use crate::protocol::Code;

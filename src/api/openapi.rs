@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{app::Api, described, routes};
 use crate::{
-    door::{Code, ModelErrorBody, ProblemBody, Rule, Who},
+    door::{Code, MessageErrorBody, ModelErrorBody, ProblemBody, Rule, Shape, Who},
     protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
 };
 
@@ -26,7 +26,7 @@ use crate::{
         title = "moonswarm",
         description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/` and `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results and for clients of model APIs.",
     ),
-    components(schemas(ProblemBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
+    components(schemas(ProblemBody, MessageErrorBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "responses", description = "Blueprints and agents as models, for clients of the Responses API (Open Responses) and of chat completions. Refusals are `{\"error\": {message, type, param, code}}` here, and unknown fields are ignored."),
@@ -118,7 +118,7 @@ fn complete(operation: &mut Operation, rule: Rule) {
     let door = ExtensionsBuilder::new().add("x-door", serde_json::Value::Object(door));
     operation.extensions.get_or_insert_default().merge(door.build());
     for code in refusals {
-        add_refusal(operation, code, rule.models);
+        add_refusal(operation, code, rule.shape);
     }
     if rule.page.is_some()
         && let Some(RefOr::T(refusal)) = operation.responses.responses.get_mut("401")
@@ -130,19 +130,24 @@ fn complete(operation: &mut Operation, rule: Rule) {
     described::complete(operation);
 }
 
-fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
+fn add_refusal(operation: &mut Operation, code: Code, shape: Shape) {
     let word = format!("`{code}`");
     let answers = &mut operation.responses.responses;
-    let status = if models && code.status() == 422 { 400 } else { code.status() }.to_string();
+    let status = match (shape, code.status()) {
+        (Shape::Models | Shape::Messages, 422) => 400,
+        (_, status) => status,
+    };
+    let status = status.to_string();
     if let Some(RefOr::T(known)) = answers.get_mut(&status) {
         if !known.description.contains(&word) {
             known.description = format!("{word}, {}", known.description);
         }
         return;
     }
-    let (schema, kind) = match models {
-        true => ("ModelError", "application/json"),
-        false => ("Problem", "application/problem+json"),
+    let (schema, kind) = match shape {
+        Shape::Models => ("ModelError", "application/json"),
+        Shape::Messages => ("MessageError", "application/json"),
+        Shape::Problem => ("Problem", "application/problem+json"),
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
     let refusal = ResponseBuilder::new().description(word).content(kind, content);

@@ -1,4 +1,5 @@
-//! Blueprints and agents as models: `/v1/responses`, `/v1/models`, `/v1/chat/completions`.
+//! Blueprints and agents as models: `/v1/responses`, `/v1/models`, `/v1/chat/completions`,
+//! `/v1/messages`.
 //!
 //! A response is a run; its id is the run's under another prefix. The room `respond` interprets
 //! requests and builds responses; this module has the routes, and the time for which each waits.
@@ -22,6 +23,7 @@ mod chat;
 mod compact;
 mod conversations;
 mod create;
+mod messages;
 mod models;
 mod socket;
 mod sse;
@@ -31,6 +33,7 @@ pub(super) use chat::*;
 pub(super) use compact::*;
 pub(super) use conversations::*;
 pub(super) use create::*;
+pub(super) use messages::*;
 pub(super) use models::*;
 pub(super) use socket::*;
 pub(super) use stored::*;

@@ -12,7 +12,7 @@ use super::{
     upkeep, worker,
 };
 use crate::{
-    door::{self, Code, Problem, Rule, Who},
+    door::{self, Code, Problem, Rule, Shape, Who},
     token::Verb,
 };
 
@@ -61,7 +61,13 @@ impl Row {
 
     /// Marks a route for clients of model APIs.
     fn models(mut self) -> Self {
-        self.rule.models = true;
+        self.rule.shape = Shape::Models;
+        self
+    }
+
+    /// Marks a route for clients of the Messages API.
+    fn messages(mut self) -> Self {
+        self.rule.shape = Shape::Messages;
         self
     }
 
@@ -72,7 +78,7 @@ impl Row {
 }
 
 fn row(who: Who, handler: UtoipaMethodRouter<Api>) -> Row {
-    Row { rule: Rule { who, body: MIB, page: None, models: false }, handler }
+    Row { rule: Rule { who, body: MIB, page: None, shape: Shape::Problem }, handler }
 }
 
 fn caller(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
@@ -133,6 +139,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunStart,          routes!(responses::connect)).models(),
     || caller(Verb::RunStart,          routes!(responses::compact)).large().models(),
     || caller(Verb::RunStart,          routes!(responses::complete)).large().models(),
+    || caller(Verb::RunStart,          routes!(responses::message)).large().messages(),
     || caller(Verb::RunRead,           routes!(responses::get)).models(),
     || caller(Verb::RunRead,           routes!(responses::input_items)).models(),
     || caller(Verb::RunCancel,         routes!(responses::cancel)).models(),
@@ -214,7 +221,7 @@ pub(super) fn router(api: Api) -> Router {
         let (engine, door) = (api.engine.clone(), Arc::clone(&api.door));
         from_fn_with_state((engine, door, rule), door::pass)
     };
-    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: None, models: false });
+    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: None, shape: Shape::Problem });
     let mut router = Router::new();
     for row in table() {
         let (rule, (_, mut paths, handler)) = (row.rule, row.handler);

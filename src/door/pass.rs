@@ -19,7 +19,7 @@ use super::{
     Code, DoorConfig, Limits,
     origin::Site,
     places::{Place, Places},
-    problem::{self, Problem},
+    problem::{self, Problem, Shape},
     rate::Rates,
 };
 use crate::{
@@ -52,8 +52,8 @@ pub(crate) struct Rule {
     pub body: usize,
     /// The page shown to a browser without a bearer, where one can be entered.
     pub page: Option<fn(StatusCode) -> Response>,
-    /// True if errors have the shape that clients of model APIs expect.
-    pub models: bool,
+    /// The shape of its errors.
+    pub shape: Shape,
 }
 
 /// The callers that a route accepts.
@@ -110,7 +110,10 @@ impl Door {
         self.site.check(uri, headers)?;
         match rule.who {
             Who::Anybody => Ok(None),
-            Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => bearer(headers).map(Some),
+            Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => match key(rule, headers) {
+                Some(key) => Ok(Some(key)),
+                None => bearer(headers).map(Some),
+            },
         }
     }
 
@@ -151,6 +154,18 @@ fn too_often(seconds: u64) -> Problem {
 
 fn refused(refusal: Refusal) -> Problem {
     EngineError::Refused(refusal).into()
+}
+
+/// Returns the token in `x-api-key`, where clients of the Messages API send it. An `Authorization`
+/// header goes first: such a client may send the key of another service beside it.
+fn key(rule: Rule, headers: &HeaderMap) -> Option<&str> {
+    if rule.shape == Shape::Problem || headers.contains_key(header::AUTHORIZATION) {
+        return None;
+    }
+    let mut given = headers.get_all("x-api-key").iter();
+    let (Some(key), None) = (given.next(), given.next()) else { return None };
+    let key = key.to_str().ok()?.trim();
+    (!key.is_empty() && key.len() <= MOST_BEARER_BYTES).then_some(key)
 }
 
 /// Returns the bearer of a request.
@@ -212,7 +227,10 @@ pub(crate) async fn pass(
         }
         (Err(problem), _) => problem.into_response(),
     };
-    hardened(if rule.models { problem::for_models(response) } else { response })
+    hardened(match rule.shape {
+        Shape::Problem => response,
+        Shape::Models | Shape::Messages => problem::for_models(response, rule.shape),
+    })
 }
 
 /// Runs the checks. The place is released when the returned value is dropped.
@@ -284,7 +302,7 @@ mod tests {
     }
 
     fn rule(who: Who) -> Rule {
-        Rule { who, body: 0, page: None, models: false }
+        Rule { who, body: 0, page: None, shape: Shape::Problem }
     }
 
     fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {

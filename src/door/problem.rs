@@ -305,6 +305,17 @@ fn storage(error: &StoreError) -> Problem {
     }
 }
 
+/// The shape of a route's errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A problem (RFC 9457).
+    Problem,
+    /// What clients of the Responses API and of chat completions expect.
+    Models,
+    /// What clients of the Messages API expect.
+    Messages,
+}
+
 /// The error of a request of a client of model APIs.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelError)]
@@ -353,8 +364,47 @@ impl ProblemBody {
     }
 }
 
+/// The error of a request of a client of the Messages API.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = MessageError)]
+pub(crate) struct MessageErrorBody<'a> {
+    /// `error`.
+    r#type: &'static str,
+    /// The refusal.
+    error: MessageRefusal<'a>,
+}
+
+/// A refusal, as clients of the Messages API read it.
+#[derive(Debug, Serialize, ToSchema)]
+struct MessageRefusal<'a> {
+    /// `invalid_request_error`, `not_found_error`, `api_error`, …
+    r#type: &'static str,
+    /// The cause of this error, for a person.
+    message: &'a str,
+    /// A stable word; docs/errors.md has them.
+    code: &'static str,
+}
+
+impl ProblemBody {
+    /// Returns the body for clients of the Messages API: `{type: "error", error: {type, message}}`.
+    fn message_error(&self) -> MessageErrorBody<'_> {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        let error = MessageRefusal { r#type: kind, message: &self.detail, code: self.code };
+        MessageErrorBody { r#type: "error", error }
+    }
+}
+
 /// Converts a response for clients of model APIs: a problem becomes `{"error": …}`.
-pub(crate) fn for_models(response: Response) -> Response {
+pub(crate) fn for_models(response: Response, shape: Shape) -> Response {
     let Some(body) = response.extensions().get::<Arc<ProblemBody>>().cloned() else {
         return response;
     };
@@ -362,7 +412,11 @@ pub(crate) fn for_models(response: Response) -> Response {
     parts.status = StatusCode::from_u16(body.model_status()).unwrap_or(parts.status);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(header::CONTENT_LENGTH);
-    let text = serde_json::to_string(&body.model_error()).expect("a refusal is plain data");
+    let text = match shape {
+        Shape::Messages => serde_json::to_string(&body.message_error()),
+        Shape::Models | Shape::Problem => serde_json::to_string(&body.model_error()),
+    };
+    let text = text.expect("a refusal is plain data");
     Response::from_parts(parts, text.into())
 }
 

@@ -48,30 +48,34 @@ async fn run(daemon: &Daemon, mut command: Command) {
 }
 
 #[tokio::test]
-async fn the_official_python_client_is_served() {
+async fn the_official_python_clients_are_served() {
     let python = clients().join("py/bin/python");
     if !python.exists() {
-        skip("the official Python client", &format!("{} is not there", python.display()));
+        skip("the official Python clients", &format!("{} is not there", python.display()));
         return;
     }
     let shell = Shell::new();
     let daemon = daemon(&shell).await;
-    let mut command = Command::new(python);
-    command.arg(repository("tests/responses/clients/client.py"));
-    run(&daemon, command).await;
+    for script in ["client.py", "messages.py"] {
+        let mut command = Command::new(&python);
+        command.arg(repository("tests/responses/clients").join(script));
+        run(&daemon, command).await;
+    }
 }
 
 #[tokio::test]
-async fn the_official_typescript_client_is_served() {
-    let script = clients().join("ts/client.js");
-    if !script.exists() {
-        skip("the official TypeScript client", &format!("{} is not there", script.display()));
+async fn the_official_typescript_clients_are_served() {
+    let scripts = ["client.js", "messages.js"].map(|name| clients().join("ts").join(name));
+    if let Some(script) = scripts.iter().find(|script| !script.exists()) {
+        skip("the official TypeScript clients", &format!("{} is not there", script.display()));
         return;
     }
     let shell = Shell::new();
     let daemon = daemon(&shell).await;
     let node = std::env::var_os("MOONSWARM_NODE").unwrap_or_else(|| "node".into());
-    let mut command = Command::new(node);
-    command.arg(script);
-    run(&daemon, command).await;
+    for script in scripts {
+        let mut command = Command::new(&node);
+        command.arg(script);
+        run(&daemon, command).await;
+    }
 }

@@ -9,6 +9,7 @@ mod clients;
 mod conversations;
 #[path = "../http/feed.rs"]
 mod feed;
+mod messages;
 mod model;
 mod plain;
 mod restart;

@@ -64,7 +64,7 @@ pub(in crate::api) async fn complete(
         let usage = posted.body["stream_options"]["include_usage"] == true;
         let mut chunks = Chunks::new(&answering.responding.stream().response(), usage, stops);
         let feed = sse::Feed::new(answering, None);
-        return Ok(sse::stream(&api, feed, move |event| {
+        return Ok(sse::stream(&api, feed, Some(sse::DONE), move |event| {
             chunks.of(event).into_iter().map(|chunk| (None, chunk.to_string())).collect()
         }));
     }

@@ -1,5 +1,5 @@
 //! Responses as server-sent events: `event:` is the type, there is no `id:`, and the last data are
-//! `[DONE]`.
+//! `[DONE]`, except for messages.
 
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -12,8 +12,8 @@ use futures::StreamExt;
 use super::Answering;
 use crate::{api::app::Api, respond::Event};
 
-/// The data after the last event.
-const DONE: &str = "[DONE]";
+/// The data after the last event, except for messages.
+pub(super) const DONE: &str = "[DONE]";
 
 /// The events for a client.
 pub(super) struct Feed {
@@ -68,23 +68,25 @@ fn since(after: Option<u64>, mut event: Event) -> Option<Event> {
 /// Streams the events of a response.
 pub(super) fn events(api: &Api, answering: Answering, after: Option<u64>) -> Response {
     let feed = Feed::new(answering, after);
-    stream(api, feed, |event| vec![(Some(event.kind), event.data.to_string())])
+    stream(api, feed, Some(DONE), |event| vec![(Some(event.kind), event.data.to_string())])
 }
 
-/// Streams the result of `make` for each event: a name, if it has one, and the data.
-pub(super) fn stream<F>(api: &Api, feed: Feed, make: F) -> Response
+/// Streams the result of `make` for each event: a name, if it has one, and the data. `last` are the
+/// data after them, if there are any.
+pub(super) fn stream<F>(api: &Api, feed: Feed, last: Option<&'static str>, make: F) -> Response
 where
     F: FnMut(&Event) -> Vec<(Option<&'static str>, String)> + Send + 'static,
 {
     let state = (feed, make, false);
-    let sent = futures::stream::unfold(state, |(mut feed, mut make, done)| async move {
+    let sent = futures::stream::unfold(state, move |(mut feed, mut make, done)| async move {
         if done {
             return None;
         }
         let sent: Vec<_> = match feed.next().await {
             Some(event) => make(&event).into_iter().map(written).collect(),
             None if feed.over => {
-                return Some((vec![written((None, DONE.to_owned()))], (feed, make, true)));
+                let last = last.map(|last| written((None, last.to_owned())));
+                return Some((last.into_iter().collect(), (feed, make, true)));
             }
             // The stream failed: without the last line, no client mistakes this for the end.
             None => return None,

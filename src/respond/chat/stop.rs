@@ -18,7 +18,8 @@ pub struct Stops {
     texts: Vec<String>,
     /// The end of what was seen, which may be the beginning of one of them.
     held: String,
-    over: bool,
+    /// The one that was met.
+    met: Option<String>,
 }
 
 impl Stops {
@@ -27,17 +28,25 @@ impl Stops {
     /// # Errors
     /// Fails when it is something else.
     pub fn read(body: &Value) -> Result<Self, Refused> {
+        Self::of(body, "stop", MOST)
+    }
+
+    /// Reads a parameter of a body: a text, or up to `most`.
+    ///
+    /// # Errors
+    /// Fails when it is something else.
+    pub fn of(body: &Value, name: &str, most: usize) -> Result<Self, Refused> {
         let Value::Object(map) = body else { return Ok(Self::default()) };
         let fields = Fields::at(map, "");
         let wrong = || {
             let what =
-                format!("must be a text or a list of at most {MOST}, of 1 to {LONGEST} bytes");
-            fields.wrong("stop", &what)
+                format!("must be a text or a list of at most {most}, of 1 to {LONGEST} bytes");
+            fields.wrong(name, &what)
         };
-        let texts: Vec<String> = match fields.get("stop") {
+        let texts: Vec<String> = match fields.get(name) {
             None => Vec::new(),
             Some(Value::String(text)) => vec![text.clone()],
-            Some(Value::Array(list)) if list.len() <= MOST => list
+            Some(Value::Array(list)) if list.len() <= most => list
                 .iter()
                 .map(|it| it.as_str().map(str::to_owned).ok_or_else(wrong))
                 .collect::<Result<_, _>>()?,
@@ -56,18 +65,23 @@ impl Stops {
 
     /// Returns true if one of them was met.
     pub(super) fn is_over(&self) -> bool {
-        self.over
+        self.met.is_some()
     }
 
-    /// Takes a piece, and returns the text that can be sent: all but the possible beginning of a stop
-    /// text.
-    pub(super) fn feed(&mut self, piece: &str) -> String {
-        if self.over || self.texts.is_empty() {
-            return if self.over { String::new() } else { piece.to_owned() };
+    /// Returns the one that was met.
+    pub fn met(&self) -> Option<&str> {
+        self.met.as_deref()
+    }
+
+    /// What can be sent on, once a piece was said: all but what may be the beginning of one.
+    pub(in crate::respond) fn feed(&mut self, piece: &str) -> String {
+        if self.is_over() || self.texts.is_empty() {
+            return if self.is_over() { String::new() } else { piece.to_owned() };
         }
         self.held.push_str(piece);
-        if let Some(at) = self.texts.iter().filter_map(|text| self.held.find(text)).min() {
-            self.over = true;
+        let found = self.texts.iter().filter_map(|text| Some((self.held.find(text)?, text)));
+        if let Some((at, text)) = found.min_by_key(|(at, _)| *at) {
+            self.met = Some(text.clone());
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
@@ -81,8 +95,8 @@ impl Stops {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Returns the rest, once every piece was taken.
-    pub(super) fn rest(&mut self) -> String {
+    /// What is left once everything was said.
+    pub(in crate::respond) fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
