@@ -36,6 +36,7 @@ mod schedule;
 pub mod stubs;
 mod template;
 mod tokens;
+mod tool_face;
 
 pub use budget::{Budget, UsedUp};
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
@@ -65,3 +66,4 @@ pub use template::{
 pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};
 pub use tokens::lines_without_statements;
+pub use tool_face::ToolFace;

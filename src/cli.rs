@@ -16,6 +16,7 @@ mod context;
 mod descriptors;
 mod download;
 mod exit;
+mod files;
 #[cfg(test)]
 mod fixture;
 mod follow;
@@ -26,6 +27,7 @@ mod people;
 mod render;
 mod report_worker;
 mod resolve;
+mod skill;
 mod sse;
 mod terminal;
 mod testkit;

@@ -23,6 +23,7 @@ mod agent;
 mod around;
 mod calls;
 mod checker;
+mod face;
 mod files;
 mod habits;
 mod nodes;
@@ -115,9 +116,11 @@ impl Checker<'_> {
         let mut names: Vec<&str> = flowing.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         self.unused_agents(&names, flow);
+        let named = name.clone().unwrap_or_default();
         let definition = Definition {
-            name: name.unwrap_or_default(),
+            name: named.clone(),
             edition: self.edition,
+            tool: self.face(&table, &named),
             description: self.text(&table, "description"),
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),

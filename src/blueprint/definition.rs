@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, ContextNames, Edition, FileWatch, Labels, Schedule, model_loop::ModelLoop};
+use super::{
+    Budget, ContextNames, Edition, FileWatch, Labels, Schedule, ToolFace, model_loop::ModelLoop,
+};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -19,6 +21,8 @@ pub struct Definition {
     pub edition: Edition,
     /// One line for a person.
     pub description: Option<String>,
+    /// The blueprint as a tool for clients of MCP, if it is one.
+    pub tool: Option<ToolFace>,
     /// The JSON Schema of its input.
     pub input: Option<Json>,
     /// The JSON Schema of its output.

@@ -127,8 +127,12 @@ pub const TYPES: &[(&str, &str)] = &[
         "{ steps: number?, depth: number?, wall: Duration?, width: number?, open_tasks: number?, tokens: number?, usd: Money? }",
     ),
     (
+        "McpTool",
+        "{ name: string?, description: string?, read_only: boolean?, destructive: boolean?, idempotent: boolean? }",
+    ),
+    (
         "Blueprint",
-        "{ name: string, edition: number?, description: string?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: Limits?, on: { Trigger }? }",
+        "{ name: string, edition: number?, description: string?, mcp: (boolean | McpTool)?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: Limits?, on: { Trigger }? }",
     ),
 ];
 

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 
 /// The name of our entry.
 const NAME: &str = "moonswarm";
+/// The variable with the file of the token.
+pub const TOKEN_FILE: &str = "MOONSWARM_TOKEN_FILE";
 /// The header of our table, and the beginning of the headers of those below it.
 const TABLE: &str = "[mcp_servers.moonswarm]";
 const BELOW: &str = "[mcp_servers.moonswarm.";
@@ -63,6 +65,28 @@ impl Entry {
 }
 
 impl McpClient {
+    /// Every client.
+    pub const ALL: [Self; 3] = [Self::ClaudeCode, Self::Codex, Self::Cursor];
+
+    /// Our entry in the text of its file: the program, and the file of the token.
+    pub fn entry_in(self, text: &str) -> Option<(PathBuf, PathBuf)> {
+        let (program, token) = match self {
+            Self::Codex => {
+                let root = text.parse::<toml::Table>().ok()?;
+                let ours = root.get("mcp_servers")?.get(NAME)?;
+                let token = ours.get("env")?.get(TOKEN_FILE)?;
+                (ours.get("command")?.as_str()?.to_owned(), token.as_str()?.to_owned())
+            }
+            Self::ClaudeCode | Self::Cursor => {
+                let root = object(text).ok()?;
+                let ours = root.get("mcpServers")?.get(NAME)?;
+                let token = ours["env"][TOKEN_FILE].as_str()?;
+                (ours["command"].as_str()?.to_owned(), token.to_owned())
+            }
+        };
+        Some((program.into(), token.into()))
+    }
+
     /// The word of the command line.
     pub fn word(self) -> &'static str {
         match self {
@@ -192,6 +216,10 @@ mod tests {
             [(McpClient::ClaudeCode, json), (McpClient::Cursor, json), (McpClient::Codex, toml)]
         {
             let once = client.with(before, &entry()).unwrap();
+            let (program, token) = client.entry_in(&once).unwrap();
+            assert_eq!(program, Path::new("moonswarm"));
+            assert_eq!(token, Path::new("/home/a b/\"x\".token"));
+            assert_eq!(client.entry_in(before), None);
             assert!(once.contains("MOONSWARM_TOKEN_FILE") && once.contains("other"), "{once}");
             assert_eq!(client.with(&once, &entry()).unwrap(), once, "twice is once");
             assert_eq!(client.without(&once).unwrap().as_deref(), Some(before));

@@ -1,6 +1,9 @@
 //! Results and errors of tools, as a model reads them.
 
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::{
+    ErrorData,
+    model::{CallToolResult, ContentBlock, Resource},
+};
 use serde_json::Value;
 
 /// The maximum length of the JSON in the text of a result, in bytes. The structured content has all
@@ -22,6 +25,10 @@ pub(super) struct Done {
     pub(super) value: Value,
     /// One or two lines about it.
     pub(super) text: String,
+    /// The resource with all of it, for a client that reads texts only.
+    link: Option<Box<Resource>>,
+    /// True if what the call began has failed.
+    is_failed: bool,
 }
 
 /// The reason why a call has no result.
@@ -48,19 +55,34 @@ impl Done {
             Value::Object(_) => value,
             other => serde_json::json!({ "value": other }),
         };
-        Self { value, text: text.into() }
+        Self { value, text: text.into(), link: None, is_failed: false }
+    }
+
+    /// Marks a result as that of a failure.
+    pub(super) fn failed(self) -> Self {
+        Self { is_failed: true, ..self }
+    }
+
+    /// Links the resource that has all of the result. The link is sent if the text is cut.
+    pub(super) fn linked(self, link: Option<Resource>) -> Self {
+        Self { link: link.map(Box::new), ..self }
     }
 
     /// Returns the result of the protocol.
     pub(super) fn into_result(self) -> CallToolResult {
-        let Self { value, text } = self;
+        let Self { value, text, link, is_failed } = self;
         let json = value.to_string();
+        let link = link.filter(|_| json.len() > TEXT);
         let shown = match json.len() {
             0..=TEXT => json,
             bytes => format!("{}… ({bytes} bytes; structuredContent has all)", cut(&json, TEXT)),
         };
-        let mut result = CallToolResult::structured(value);
+        let mut result = match is_failed {
+            true => CallToolResult::structured_error(value),
+            false => CallToolResult::structured(value),
+        };
         result.content = vec![ContentBlock::text(format!("{text}\n{shown}"))];
+        result.content.extend(link.map(|link| ContentBlock::resource_link(*link)));
         result
     }
 }
@@ -88,7 +110,23 @@ impl Trouble {
 
     /// Returns the error result: what happened, and what to do next.
     pub(super) fn into_result(self) -> CallToolResult {
-        let text = match self {
+        CallToolResult::error(vec![ContentBlock::text(self.text())])
+    }
+
+    /// Returns the error of a request that is no call of a tool.
+    pub(super) fn into_error(self) -> ErrorData {
+        let text = self.text();
+        match self {
+            Self::Refused { status: 404, .. } => ErrorData::resource_not_found(text, None),
+            Self::Arguments(_) | Self::Refused { status: 400..500, .. } => {
+                ErrorData::invalid_params(text, None)
+            }
+            Self::Refused { .. } | Self::Broken(_) => ErrorData::internal_error(text, None),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
             Self::Arguments(detail) => {
                 format!("The arguments do not fit: {detail}\nNext: correct them and call again.")
             }
@@ -96,11 +134,10 @@ impl Trouble {
                 format!("{broken}\nNext: call again; if it persists, ask a person to look at it.")
             }
             Self::Refused { status, code, detail } => {
-                let next = next_step(&code, status);
+                let next = next_step(code, *status);
                 format!("{detail} ({code}, {status})\nNext: {next}")
             }
-        };
-        CallToolResult::error(vec![ContentBlock::text(text)])
+        }
     }
 }
 
@@ -170,7 +207,9 @@ mod tests {
         let done = Done::new(serde_json::json!([1]), "one").into_result();
         assert_eq!(done.structured_content, Some(serde_json::json!({"value": [1]})));
         assert_eq!(text(&done), "one\n{\"value\":[1]}");
-        let long = Done::new("é".repeat(TEXT).into(), "long").into_result();
+        let long = Done::new("é".repeat(TEXT).into(), "long");
+        let long = long.linked(Some(Resource::new("moonswarm://runs/r", "r"))).into_result();
         assert!(text(&long).len() < TEXT + 200);
+        assert_eq!(serde_json::to_value(&long).unwrap()["content"][1]["type"], "resource_link");
     }
 }

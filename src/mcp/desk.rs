@@ -6,8 +6,11 @@ use axum::{Router, http::request::Parts};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
-        CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
-        PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+        CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse,
+        GetPromptResult, Implementation, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
+        ServerConfig,
     },
     service::RequestContext,
     transport::async_rw::AsyncRwTransport,
@@ -16,7 +19,9 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
+    answer::{Done, Trouble},
     inside::Inside,
+    prompts, published, resources,
     tool::Tool,
     tools,
     transport::{Path, Transport},
@@ -32,7 +37,8 @@ are tasks of agents, people, models and programs. Runs are durable. To run somet
 list_blueprints, start_run, get_run with wait_seconds until it has ended. To write a blueprint: \
 search_docs, check_blueprint, save_blueprint. To work on tasks yourself: open_session once, then \
 next_task and report_task in a loop; pass the `after` of the last next_task. Approvals of your own \
-runs are answered by people: wait with get_run.";
+runs are answered by people: wait with get_run. Resources have the documentation and what runs \
+produced; prompts begin common work.";
 
 /// The server. One value serves every client, or the one of a pipe.
 #[derive(Clone)]
@@ -84,6 +90,34 @@ impl Desk {
         }
     }
 
+    /// Calls a blueprint that is a tool. A canceled call cancels its run.
+    async fn call_published(
+        &self,
+        transport: &dyn Transport,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let all = published::all(transport).await.map_err(Trouble::into_error)?;
+        let Some(found) = all.into_iter().find(|it| it.tool.name == request.name) else {
+            let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let follower = context.meta.get_progress_token().map(|token| (&context.peer, token));
+        let mut started = None;
+        let arguments = request.arguments.unwrap_or_default();
+        let called = tokio::select! {
+            called = found.call(transport, arguments, &mut started, follower) => Some(called),
+            () = context.ct.cancelled() => None,
+        };
+        let Some(called) = called else {
+            if let Some(run) = started {
+                published::cancel(transport, &run).await;
+            }
+            return Err(ErrorData::internal_error("the call was canceled", None));
+        };
+        Ok(called.map_or_else(Trouble::into_result, Done::into_result).into())
+    }
+
     async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
         let who = transport.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
             ErrorData::internal_error(format!("the token cannot be read: {trouble:?}"), None)
@@ -102,7 +136,8 @@ fn sees(tool: &Tool, verbs: &BTreeSet<String>) -> bool {
 impl ServerHandler for Desk {
     fn get_info(&self) -> ServerConfig {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        let able = ServerCapabilities::builder().enable_tools().enable_resources();
+        ServerConfig::new(able.enable_prompts().build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
             .with_instructions(INSTRUCTIONS)
@@ -113,9 +148,16 @@ impl ServerHandler for Desk {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let verbs = Self::verbs(&*self.transport(&context)?).await?;
+        let transport = self.transport(&context)?;
+        let verbs = Self::verbs(&*transport).await?;
         let seen = tools::all().iter().filter(|(tool, _)| sees(tool, &verbs));
-        Ok(ListToolsResult::with_all_items(seen.map(|(_, shown)| shown.clone()).collect()))
+        let mut all: Vec<_> = seen.map(|(_, shown)| shown.clone()).collect();
+        if [Verb::RunStart, Verb::BlueprintRead].iter().all(|verb| verbs.contains(verb.as_str())) {
+            // A token that may not list every blueprint has none as a tool.
+            let published = published::all(&*transport).await.unwrap_or_default();
+            all.extend(published.into_iter().map(|it| it.tool));
+        }
+        Ok(ListToolsResult::with_all_items(all))
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
@@ -127,12 +169,11 @@ impl ServerHandler for Desk {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let transport = self.transport(&context)?;
         let found = tools::all().iter().find(|(tool, _)| tool.name == request.name);
         let Some((tool, _)) = found else {
-            let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
-            return Err(ErrorData::invalid_params(message, None));
+            return self.call_published(&*transport, request, &context).await;
         };
-        let transport = self.transport(&context)?;
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let called = tokio::select! {
             called = (tool.call)(&*transport, arguments) => called,
@@ -145,5 +186,55 @@ impl ServerHandler for Desk {
             Err(trouble) => trouble.into_result(),
         };
         Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(resources::list()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let transport = self.transport(&context)?;
+        let found = resources::read(&*transport, &request.uri).await;
+        let contents = found.map_err(Trouble::into_error)?.ok_or_else(|| {
+            let message =
+                format!("there is no resource {:?}; resources/list lists them", request.uri);
+            ErrorData::resource_not_found(message, None)
+        })?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(prompts::list()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        let filled = prompts::fill(&request.name, &arguments);
+        let (text, message) = filled.map_err(|why| ErrorData::invalid_params(why, None))?;
+        Ok(GetPromptResult::new(vec![message]).with_description(text).into())
     }
 }

@@ -13,6 +13,9 @@ const PAGES: &[(&str, &str)] = &[
     ("session-protocol.md", include_str!("../../docs/session-protocol.md")),
     ("worker-protocol.md", include_str!("../../docs/worker-protocol.md")),
     ("mcp.md", include_str!("../../docs/mcp.md")),
+    ("coding-agents.md", include_str!("../../docs/coding-agents.md")),
+    ("cookbook.md", include_str!("../../docs/cookbook.md")),
+    ("state.md", include_str!("../../docs/state.md")),
 ];
 /// The maximum number of words of a query.
 const WORDS: usize = 16;
@@ -33,6 +36,17 @@ impl Section {
     pub(super) fn title(&self) -> String {
         format!("docs/{}: {}", self.page, self.heading)
     }
+}
+
+/// Returns the pages: the name and the text of each.
+pub(super) fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.iter().copied()
+}
+
+/// Returns the first heading of a page.
+pub(super) fn heading(text: &str) -> &str {
+    let line = text.lines().find(|line| line.starts_with('#')).unwrap_or_default();
+    line.trim_start_matches('#').trim()
 }
 
 /// Returns the sections that have the words of a query, the best first.

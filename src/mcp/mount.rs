@@ -18,7 +18,7 @@ use rmcp::transport::{
 
 use super::desk::Desk;
 use crate::{
-    door::{self, Code, Door, Place, Problem, Rule, Who},
+    door::{self, Code, Door, Place, Problem, Rule, Shape, Who},
     engine::{Bearer, Engine},
     tasks::Tasks,
 };
@@ -51,7 +51,7 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
         .with_cancellation_token(tasks.stopping().clone());
     let manager = Arc::new(NeverSessionManager::default());
     let service = StreamableHttpService::new(move || Ok(desk.clone()), manager, config);
-    let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, models: false };
+    let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
     Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp { service, door })
 }

@@ -34,6 +34,11 @@ macro_rules! tool {
     };
 }
 
+/// Returns true if a tool of this server has the name.
+pub(super) fn is_own(name: &str) -> bool {
+    TOOLS.iter().any(|tool| tool.name == name)
+}
+
 /// Every tool as the protocol shows it, beside its row of the table.
 pub(super) fn all() -> &'static [(&'static Tool, rmcp::model::Tool)] {
     static ALL: OnceLock<Vec<(&'static Tool, rmcp::model::Tool)>> = OnceLock::new();

@@ -11,14 +11,17 @@ use moonswarm::{
 
 use super::*;
 
+/// What an environment answers with.
+type Answers = fn() -> Result<OperatorOutput, EnvError>;
+
 /// Keeps what it is asked to execute, and answers with what is sent to it.
-struct Box1 {
+struct Answering {
     seen: Arc<Mutex<Vec<(OperatorInput, EnvironmentSpec)>>>,
-    answers: fn() -> Result<OperatorOutput, EnvError>,
+    answers: Answers,
 }
 
 #[async_trait]
-impl Environment for Box1 {
+impl Environment for Answering {
     async fn run(
         &self,
         input: OperatorInput,
@@ -41,7 +44,7 @@ const BOXED: &str = r#"return require("swarm").blueprint { name = "boxed",
 async fn a_process_goes_through_an_environment_in_code_that_it_names() {
     let data = tempfile::tempdir().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let cases: [(fn() -> Result<OperatorOutput, EnvError>, Value); 3] = [
+    let cases: [(Answers, Value); 3] = [
         (
             || Ok(OperatorOutput::new(Content::text("{\"n\": 1}"), ExitReason::Complete)),
             json!({ "value": { "n": 1 } }),
@@ -56,7 +59,7 @@ async fn a_process_goes_through_an_environment_in_code_that_it_names() {
         ),
     ];
     for (answers, expected) in cases {
-        let environment = Box1 { seen: Arc::clone(&seen), answers };
+        let environment = Answering { seen: Arc::clone(&seen), answers };
         let code = Coded::default().and_environment("box", Arc::new(environment));
         let mut config = config(data.path(), code);
         let declared = json!({ "isolation": "local", "resources": { "memory": "1Gi" } });
@@ -84,7 +87,7 @@ async fn an_environment_in_code_needs_no_declaration_and_gives_what_this_machine
     let data = tempfile::tempdir().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let answers = || Ok(OperatorOutput::new(Content::text("fine"), ExitReason::Complete));
-    let environment = Arc::new(Box1 { seen: Arc::clone(&seen), answers });
+    let environment = Arc::new(Answering { seen: Arc::clone(&seen), answers });
     for declared in [None, Some(json!({ "resources": { "gpu": "1" } }))] {
         let environment: Arc<dyn Environment> = Arc::clone(&environment) as _;
         let code = Coded::default().and_environment("box", environment);

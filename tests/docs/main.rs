@@ -137,6 +137,7 @@ fn told(place: &str) -> (&'static str, &'static str) {
         Some("quickstart.md" | "blueprints.md") => {
             ("{}", "run:mock(\"today\", { exit_code = 0, stdout = \"Monday\\n\", stderr = \"\" })")
         }
+        Some("coding-agents.md") => ("{ task = \"mend it\" }", "run:mock(\"coder\", \"done\")"),
         Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"It is in src/lib.rs.\")"),
         _ => ("{}", ""),
     }

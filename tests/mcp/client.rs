@@ -6,8 +6,8 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use rmcp::{
     RoleClient,
     model::{
-        CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ProtocolVersion,
-        Tool,
+        CallToolRequestParams, ClientCapabilities, ClientConfig, GetPromptRequestParams,
+        Implementation, ProtocolVersion, ReadResourceRequestParams, Tool,
     },
     service::{ClientLifecycleMode, ClientServiceExt as _, RunningService},
     transport::{
@@ -46,6 +46,32 @@ fn newest() -> ClientLifecycleMode {
 }
 
 impl Agent {
+    /// The URIs of the resources.
+    pub async fn resources(&self) -> Vec<String> {
+        let all = self.service.list_all_resources().await.unwrap();
+        all.into_iter().map(|it| it.uri).collect()
+    }
+
+    /// A resource as the protocol shows it, or the error.
+    pub async fn read(&self, uri: &str) -> Result<Value, String> {
+        let read = self.service.read_resource(ReadResourceRequestParams::new(uri)).await;
+        read.map(|it| json!(it)["contents"][0].clone()).map_err(|error| error.to_string())
+    }
+
+    /// The text of a prompt, or the error.
+    pub async fn prompt(&self, name: &str, arguments: Value) -> Result<String, String> {
+        let mut request = GetPromptRequestParams::new(name);
+        request.arguments = arguments.as_object().cloned();
+        let filled = self.service.get_prompt(request).await.map_err(|error| error.to_string())?;
+        Ok(json!(filled)["messages"][0]["content"]["text"].as_str().unwrap().to_owned())
+    }
+
+    /// The names of the prompts.
+    pub async fn prompts(&self) -> Vec<String> {
+        let all = self.service.list_all_prompts().await.unwrap();
+        all.into_iter().map(|it| it.name).collect()
+    }
+
     /// Connects over HTTP.
     pub async fn http(daemon: &Daemon, token: &str) -> Self {
         Self::speaking(daemon, token, newest()).await

@@ -51,6 +51,22 @@ async fn a_client_is_set_up_with_a_narrow_token_and_the_set_up_is_taken_back() {
     assert!(!verbs.contains("run.source") && !verbs.contains("task.answer"), "{verbs}");
     agent.close().await;
 
+    let doctor = |words: &[&str]| {
+        let mut command = program();
+        command.args(words).arg("--data").arg(&data).current_dir(&here).env("HOME", &home);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let checked = doctor(&["doctor"]);
+    assert!(
+        checked.contains("ok    coding agent: ./.mcp.json: its token is valid until 2"),
+        "{checked}"
+    );
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let checked = doctor(&["doctor"]);
+    assert!(checked.contains("fail  coding agent: ./.mcp.json: others can read"), "{checked}");
+    let again = "next: moonswarm mcp install --client claude-code --scope project";
+    assert!(checked.contains(again), "{checked}");
+
     run(&["mcp", "uninstall", "--client", "claude-code", "--yes"]);
     let text = std::fs::read_to_string(here.join(".mcp.json")).unwrap();
     let left: Value = serde_json::from_str(&text).unwrap();
@@ -58,4 +74,40 @@ async fn a_client_is_set_up_with_a_narrow_token_and_the_set_up_is_taken_back() {
     assert!(!std::path::Path::new(file).exists());
     let gone = daemon.with(token.trim(), reqwest::Method::GET, "/v1/whoami");
     assert_eq!(send(gone).await.1["code"], "token_revoked");
+}
+
+#[test]
+fn the_skill_is_written_where_agents_look_for_it_and_taken_back() {
+    let shell = Shell::new();
+    let here = shell.path("project");
+    std::fs::create_dir(&here).unwrap();
+    std::fs::write(here.join("AGENTS.md"), "# Rules\n\nBe kind.\n").unwrap();
+    let run = |words: &[&str]| {
+        let done = program().args(words).current_dir(&here).output().unwrap();
+        (done.status.code().unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    let skill = here.join(".claude/skills/moonswarm/SKILL.md");
+    let (code, shown) = run(&["skills", "install"]);
+    assert!(
+        code == 0 && shown.contains("write AGENTS.md") && shown.contains("nothing is written"),
+        "{shown}"
+    );
+    assert!(!skill.exists(), "it only shows");
+    assert_eq!(run(&["skills", "install", "--yes"]).0, 0);
+    assert_eq!(run(&["skills", "install", "--yes"]).0, 0, "twice is once");
+    let text = std::fs::read_to_string(&skill).unwrap();
+    assert!(text.contains("| `ctx:run` |") && text.contains("Lua here is Luau"), "{text}");
+    let rules = std::fs::read_to_string(here.join("AGENTS.md")).unwrap();
+    assert!(rules.starts_with("# Rules") && rules.matches("## moonswarm").count() == 1, "{rules}");
+
+    // The blueprint that it shows is one that runs.
+    let source = text.split("```lua\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(here.join("shown.lua"), source).unwrap();
+    assert_eq!(run(&["check", "shown.lua"]).0, 0);
+
+    assert_eq!(run(&["skills", "uninstall", "--yes"]).0, 0);
+    assert!(!skill.exists() && !skill.parent().unwrap().exists());
+    let rules = std::fs::read_to_string(here.join("AGENTS.md")).unwrap();
+    assert_eq!(rules, "# Rules\n\nBe kind.\n");
+    assert_eq!(run(&["skills", "uninstall", "--yes"]).0, 4, "there is nothing to take back");
 }

@@ -128,7 +128,8 @@ async fn an_agent_never_answers_the_approvals_of_its_own_runs() {
     let agent = Agent::http(&daemon, &token).await;
     let run = agent.ok("start_run", json!({"blueprint": "ship"})).await;
     let until = json!({"run": run["id"], "wait_seconds": 45, "until": "people"});
-    agent.ok("get_run", until).await;
+    let said = agent.call("get_run", until).await.text;
+    assert!(said.contains("; waits for ") && said.contains("(human)"), "{said}");
     let inbox = agent.ok("list_inbox", json!({})).await;
     let answer = json!({"task": inbox["items"][0]["id"], "output": {"approved": true}});
     let said = agent.refused("answer_task", answer.clone()).await;
@@ -154,4 +155,136 @@ async fn an_agent_never_answers_the_approvals_of_its_own_runs() {
     assert_eq!(send(daemon.post(&path, &body)).await.0, 200);
     let ended = agent.ok("get_run", json!({"run": run["id"], "wait_seconds": 45})).await;
     assert_eq!(ended["status"], "completed");
+}
+
+#[tokio::test]
+async fn runs_steps_artifacts_and_pages_are_resources() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let flow = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "filed", edition = 2,
+            agents = { echo = { operator = "echo" } },
+            flow = function(ctx)
+                ctx:artifact("notes.txt", "words")
+                ctx:artifact("raw.bin", "\255\254")
+                return ctx:run("echo", { text = string.rep("x", 10000) })
+            end }"#;
+    assert_eq!(send(daemon.put("/v1/blueprints/filed", &json!({"source": flow}))).await.0, 200);
+    let agent = Agent::http(&daemon, &operator(&daemon).await).await;
+    let uris = agent.resources().await;
+    for uri in ["moonswarm://docs/flows.md", "moonswarm://schema/flow.json"] {
+        assert!(uris.iter().any(|it| it == uri), "{uris:?}");
+        assert!(agent.read(uri).await.unwrap()["text"].as_str().unwrap().len() > 500);
+    }
+    let run = agent.ok("start_run", json!({"blueprint": "filed", "wait_seconds": 45})).await;
+    let id = run["id"].as_str().unwrap();
+    let read = agent.read(&format!("moonswarm://runs/{id}")).await.unwrap();
+    assert_eq!(read["mimeType"], "application/json");
+    let view: Value = serde_json::from_str(read["text"].as_str().unwrap()).unwrap();
+    assert_eq!(view["status"], "completed");
+    let steps = agent.ok("list_steps", json!({"run": id})).await;
+    let seq = steps["items"].as_array().unwrap().iter().find(|it| it["name"] == "echo").unwrap();
+    let seq = seq["seq"].as_u64().unwrap();
+    let read = agent.read(&format!("moonswarm://runs/{id}/steps/{seq}")).await.unwrap();
+    assert!(read["text"].as_str().unwrap().contains("xxxx"));
+    let shown = agent.ok("get_artifact", json!({"run": id})).await;
+    for file in shown["items"].as_array().unwrap() {
+        let uri = format!("moonswarm://artifacts/{}", file["id"].as_str().unwrap());
+        let read = agent.read(&uri).await.unwrap();
+        match file["name"].as_str().unwrap() {
+            "notes.txt" => assert_eq!(read["text"], "words"),
+            name => assert_eq!((name, &read["blob"]), ("raw.bin", &json!("//4="))),
+        }
+    }
+    // What the token may not read is no resource of it, and a path stays in its place.
+    let other = json!({"role": "operator", "verbs": ["blueprint.read"], "ttl": "1h"});
+    let other = Agent::http(&daemon, &mint(&daemon, other).await).await;
+    let refused = other.read(&format!("moonswarm://runs/{id}")).await.unwrap_err();
+    assert!(refused.contains("forbidden_verb"), "{refused}");
+    for uri in ["moonswarm://runs/..%2Ftokens", "moonswarm://tokens", "file:///etc/passwd"] {
+        assert!(agent.read(uri).await.is_err(), "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn prompts_begin_common_work() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let agent = Agent::http(&daemon, &operator(&daemon).await).await;
+    let names = ["new-blueprint", "debug-run", "work-the-queue", "review-diff"];
+    assert_eq!(agent.prompts().await, names);
+    let text = agent.prompt("debug-run", json!({"run": "run_x"})).await.unwrap();
+    assert!(text.contains("the moonswarm run run_x failed"), "{text}");
+    // Each tool that a prompt names is one that there is. The agent may not see all of them.
+    let tools = Agent::http(&daemon, &daemon.token).await.names().await;
+    for (name, given) in [
+        ("new-blueprint", json!({"goal": "g"})),
+        ("debug-run", json!({"run": "r"})),
+        ("work-the-queue", json!({})),
+        ("review-diff", json!({"blueprint": "b", "source": "s"})),
+    ] {
+        let text = agent.prompt(name, given).await.unwrap();
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+        for word in words.filter(|word| word.contains('_')) {
+            let is_data = ["wait_seconds", "output_schema"].contains(&word);
+            assert!(is_data || tools.iter().any(|it| it == word), "{name}: {word}");
+        }
+    }
+    let missing = agent.prompt("debug-run", json!({})).await.unwrap_err();
+    assert!(missing.contains("run is missing"), "{missing}");
+}
+
+const CLEAN: &str = r#"local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint { name = "clean-up", edition = 2,
+    description = "Cleans a directory up.", mcp = { destructive = true },
+    input = s.object { path = s.string },
+    flow = function(ctx, input)
+        if input.path == "/" then swarm.fail("refused", "not that one") end
+        if input.path == "wait" then ctx:status("waiting for go"); ctx:wait("go") end
+        return { cleaned = input.path }
+    end }"#;
+
+#[tokio::test]
+async fn a_blueprint_is_a_tool_if_whoever_published_it_may_bring_code() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let agent = Agent::http(&daemon, &operator(&daemon).await).await;
+    let own = agent.names().await.len();
+    // What an agent saves is no tool.
+    let writes = json!({"role": "operator", "extra_verbs": ["blueprint.write"], "ttl": "1h"});
+    let writer = mint(&daemon, writes).await;
+    let path = "/v1/blueprints/clean-up";
+    let saved = daemon.with(&writer, reqwest::Method::PUT, path).json(&json!({"source": CLEAN}));
+    let (status, view) = send(saved).await;
+    assert_eq!((status, view.get("tool")), (200, None), "{view}");
+    assert_eq!(agent.names().await.len(), own);
+
+    assert_eq!(send(daemon.put(path, &json!({"source": CLEAN}))).await.0, 200);
+    let wide = CLEAN
+        .replace("clean-up", "wide")
+        .replace("{ destructive = true }", "{ name = \"doctor\" }");
+    let wide = wide.replace("s.object { path = s.string }", "s.string");
+    assert_eq!(send(daemon.put("/v1/blueprints/wide", &json!({"source": wide}))).await.0, 200);
+    let tools = agent.tools().await;
+    let shown: Vec<Value> = tools[own..].iter().map(|tool| json!(tool)).collect();
+    let names: Vec<_> = shown.iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(names, ["clean-up", "run_doctor"], "a name that is taken has run_ before it");
+    assert_eq!(shown[0]["description"], "Cleans a directory up.");
+    assert_eq!(shown[0]["annotations"]["destructiveHint"], true);
+    assert_eq!(shown[0]["inputSchema"]["required"], json!(["path"]));
+    assert_eq!(shown[1]["inputSchema"]["required"], json!(["input"]), "arguments are an object");
+
+    let done = agent.ok("clean-up", json!({"path": "tmp"})).await;
+    assert_eq!((&done["status"], &done["output"]["cleaned"]), (&json!("completed"), &json!("tmp")));
+    let done = agent.ok("run_doctor", json!({"input": "tmp"})).await;
+    assert_eq!(done["output"]["cleaned"], "tmp");
+    let said = agent.call("clean-up", json!({"path": "/"})).await;
+    assert!(said.is_error && said.text.contains("not that one"), "{said:?}");
+    assert_eq!(said.value["status"], "failed");
+    assert!(agent.refused("clean-up", json!({"path": 7})).await.contains("invalid_input"));
+    // A token that may start nothing sees no such tool.
+    let reads = json!({"role": "operator", "verbs": ["run.read", "blueprint.read"], "ttl": "1h"});
+    let names = Agent::http(&daemon, &mint(&daemon, reads).await).await.names().await;
+    assert!(!names.iter().any(|name| name == "clean-up"), "{names:?}");
 }

@@ -1,8 +1,7 @@
 //! `mcp`: the tools for coding agents over stdin and stdout, and their set-up in a client.
 
 use std::{
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,7 +18,8 @@ use crate::{
         connect::{Connection, Start},
         context::Context,
         exit::{Exit, Stop},
-        mcp_clients::{Entry, McpClient, Reach},
+        files,
+        mcp_clients::{Entry, McpClient, Reach, TOKEN_FILE},
     },
     mcp::{self, Broken, Reply, Request, Transport},
 };
@@ -121,15 +121,15 @@ impl Setup {
         let entry = entry(cx, &token)?;
         let after = self.client.with(&before, &entry).map_err(|why| left(&file, &why))?;
         let shown = format!("{}\n{}", file.display(), self.client.shown(&entry));
-        if !self.may(cx, &shown)? {
+        if !files::may(cx, self.yes, &shown)? {
             return Ok(Exit::Ok);
         }
         // An operator has neither run.source nor task.answer unless its token names them.
         let name = format!("mcp-{}", self.client.word());
         let body = json!({ "role": "operator", "name": name, "ttl": self.ttl });
         let minted = cx.with(Start::Fresh, async |at| at.client.mint(&body).await).await?;
-        put_private(&token, &minted.token)?;
-        put(&file, &after)?;
+        files::put_private(&token, &minted.token)?;
+        files::put(&file, &after)?;
         cx.terminal.say(&format!("wrote {}", file.display()));
         cx.terminal.say(&format!("wrote {}, until {}", token.display(), minted.expires_at));
         Ok(Exit::Ok)
@@ -143,10 +143,11 @@ impl Setup {
             let message = format!("{} has no server moonswarm", file.display());
             return Err(Stop::new(Exit::NotFound, message).into());
         };
-        if !self.may(cx, &format!("{}: without the server moonswarm", file.display()))? {
+        if !files::may(cx, self.yes, &format!("{}: without the server moonswarm", file.display()))?
+        {
             return Ok(Exit::Ok);
         }
-        put(&file, &after)?;
+        files::put(&file, &after)?;
         cx.terminal.say(&format!("wrote {}", file.display()));
         if let Ok(text) = fs::read_to_string(&token) {
             let revoked = cx.with(Start::Existing, async |at| {
@@ -164,28 +165,12 @@ impl Setup {
 
     /// The file of the client and its text; empty, if there is none yet.
     fn file(&self) -> Result<(PathBuf, String)> {
-        let file = self.client.file(self.scope, &home()?, Path::new("."));
+        let file = self.client.file(self.scope, &files::home()?, Path::new("."));
         match fs::read_to_string(&file) {
             Ok(text) => Ok((file, text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file, String::new())),
             Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
         }
-    }
-
-    /// Shows a change, and asks whether to make it.
-    fn may(&self, cx: &Context, shown: &str) -> Result<bool> {
-        cx.terminal.say(shown);
-        if self.yes {
-            return Ok(true);
-        }
-        if !cx.terminal.asks {
-            cx.terminal.say("nothing is written; --yes writes it");
-            return Ok(false);
-        }
-        cx.terminal.say("write it? [y/N]");
-        let mut answer = String::new();
-        io::stdin().read_line(&mut answer).context("read the answer")?;
-        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
 }
 
@@ -199,7 +184,7 @@ fn entry(cx: &Context, token: &Path) -> Result<Entry> {
             ("MOONSWARM_DATA", data.display().to_string())
         }
     };
-    let token = ("MOONSWARM_TOKEN_FILE", token.display().to_string());
+    let token = (TOKEN_FILE, token.display().to_string());
     Ok(Entry { command: program.display().to_string(), env: vec![at, token] })
 }
 
@@ -207,7 +192,7 @@ fn entry(cx: &Context, token: &Path) -> Result<Entry> {
 fn token_file(cx: &Context, client: &str) -> Result<PathBuf> {
     let config = match std::env::var_os("XDG_CONFIG_HOME").filter(|it| !it.is_empty()) {
         Some(config) => PathBuf::from(config),
-        None => home()?.join(".config"),
+        None => files::home()?.join(".config"),
     };
     let data = std::path::absolute(&cx.config.data).context("find the data directory")?;
     let host = cx.target.server.clone().unwrap_or_else(|| data.display().to_string());
@@ -215,43 +200,9 @@ fn token_file(cx: &Context, client: &str) -> Result<PathBuf> {
     Ok(config.join("moonswarm").join(format!("{client}-{}.token", &host[..12])))
 }
 
-fn home() -> Result<PathBuf> {
-    let home = std::env::var_os("HOME").filter(|it| !it.is_empty()).map(PathBuf::from);
-    home.ok_or_else(|| Stop::usage("HOME is not set, and the token is kept below it").into())
-}
-
 fn left(file: &Path, why: &str) -> Stop {
     Stop::new(Exit::Conflict, format!("{}: {why}", file.display()))
         .next("correct it; it was left as it is")
-}
-
-/// Writes a file that only its owner reads.
-fn put_private(file: &Path, text: &str) -> Result<()> {
-    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-    let dir = file.parent().expect("it is below a directory");
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("make {}", dir.display()))?;
-    // A file that is there may have other permissions.
-    let _ = fs::remove_file(file);
-    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
-    let mut opened = opened.with_context(|| format!("make {}", file.display()))?;
-    let end = if text.ends_with('\n') { "" } else { "\n" };
-    write!(opened, "{text}{end}").with_context(|| format!("write {}", file.display()))
-}
-
-/// Replaces a file as a whole; a link stays one, and so do the permissions.
-fn put(file: &Path, text: &str) -> Result<()> {
-    let write = || -> io::Result<()> {
-        if let Some(dir) = file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            fs::create_dir_all(dir)?;
-        }
-        let Ok(there) = fs::canonicalize(file) else { return fs::write(file, text) };
-        let fresh = there.with_extension("moonswarm-new");
-        put_private(&fresh, text).map_err(io::Error::other)?;
-        fs::set_permissions(&fresh, fs::metadata(&there)?.permissions())?;
-        fs::rename(&fresh, &there)
-    };
-    write().with_context(|| format!("write {}", file.display()))
 }
 
 #[async_trait]

@@ -11,7 +11,7 @@ use crate::engine::{
     verbs::engine::BlueprintVerbs,
 };
 use crate::{
-    blueprint::{Bundle, Finding},
+    blueprint::{Bundle, Finding, ToolFace},
     fault,
     lua::Program,
     protocol::Json,
@@ -28,6 +28,9 @@ pub struct BlueprintView {
     pub hash: String,
     /// One line for a person.
     pub description: Option<String>,
+    /// The blueprint as a tool for clients of MCP, if whoever published it may bring code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<ToolFace>,
     /// The JSON Schema of its input.
     #[schema(value_type = Option<serde_json::Value>)]
     pub input: Option<Json>,
@@ -191,7 +194,7 @@ impl BlueprintVerbs<'_> {
             writes.push(write);
         }
         self.publish(&program, caller.grant.clone(), checks, writes, now_ms).await?;
-        Ok((view_of(&program, now_ms, now_ms), warnings))
+        Ok((self.view(&program, now_ms).await?, warnings))
     }
 
     /// Returns the names, each with its current version.
@@ -214,9 +217,11 @@ impl BlueprintVerbs<'_> {
         let Ok(program) = self.program_by(hash.clone()).await else {
             return bare(name, hash, at_ms);
         };
-        let shared = self.engine.shared();
-        let mut view = view_of(&program, at_ms, shared.clock.now_ms());
-        shared.watches.tell(&mut view, &program.blueprint().definition().on);
+        let Ok(mut view) = self.view(&program, at_ms).await else {
+            return bare(name, hash, at_ms);
+        };
+        let on = &program.blueprint().definition().on;
+        self.engine.shared().watches.tell(&mut view, on);
         view
     }
 
@@ -239,13 +244,9 @@ impl BlueprintVerbs<'_> {
             let hash = program.blueprint().hash().to_owned();
             self.engine.read(move |store| store.blueprint(&hash)).await?
         };
-        Ok({
-            let stored_ms = row.map_or(0, |row| row.created_ms);
-            let shared = self.engine.shared();
-            let mark = shared.programs.archived(bare);
-            let view = view_of(&program, stored_ms, shared.clock.now_ms());
-            BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view }
-        })
+        let view = self.view(&program, row.map_or(0, |row| row.created_ms)).await?;
+        let mark = self.engine.shared().programs.archived(bare);
+        Ok(BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view })
     }
 
     /// Returns the source of one version, exactly as it was stored.
@@ -301,10 +302,19 @@ impl BlueprintVerbs<'_> {
     async fn view_version(self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
         let program = self.program_by(hash.to_owned()).await?;
         debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
-        Ok({
-            let now_ms = self.engine.shared().clock.now_ms();
-            view_of(&program, now_ms, now_ms)
-        })
+        self.view(&program, self.engine.shared().clock.now_ms()).await
+    }
+
+    /// Returns a version that was stored at a time. It is a tool only if its publisher may bring
+    /// code: what a model has saved with a narrow token describes itself to no other model.
+    async fn view(self, program: &Program, at_ms: u64) -> Result<BlueprintView, EngineError> {
+        let mut view = view_of(program, at_ms, self.engine.shared().clock.now_ms());
+        if let Some(tool) = &program.blueprint().definition().tool {
+            let publisher = self.publisher_of(program.blueprint().hash()).await?;
+            let may = publisher.is_some_and(|it| it.check(Verb::RunSource, &[]).is_ok());
+            view.tool = may.then(|| tool.clone());
+        }
+        Ok(view)
     }
 }
 
@@ -316,6 +326,7 @@ fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
         name: blueprint.name().to_owned(),
         hash: blueprint.hash().to_owned(),
         description: definition.description.clone(),
+        tool: None,
         input: definition.input.clone(),
         agents: agents.collect(),
         on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
@@ -329,6 +340,7 @@ fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
         name,
         hash,
         description: None,
+        tool: None,
         input: None,
         agents: BTreeMap::new(),
         on: Vec::new(),

@@ -7,10 +7,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::blueprints::{bundle, items};
-use crate::mcp::{
-    answer::{Done, Trouble, cut},
-    tool::wait,
-    transport::{Path, Transport},
+use crate::{
+    engine::WaitingOn,
+    mcp::{
+        answer::{Done, Trouble, cut},
+        resources,
+        tool::wait,
+        transport::{Path, Transport},
+    },
 };
 
 /// The maximum size of an artifact that is returned as text, in bytes.
@@ -93,8 +97,8 @@ pub(super) async fn get(transport: &dyn Transport, args: Get) -> Result<Done, Tr
     let path = Path::new("/v1/runs").at(&args.run);
     let path = path.with("wait", wait(args.wait_seconds)).with("until", args.until);
     let value = transport.get(path).await?;
-    let text = told(&value);
-    Ok(Done::new(value, text))
+    let (text, link) = (told(&value), resources::of_run(&value));
+    Ok(Done::new(value, text).linked(link))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -131,8 +135,9 @@ pub(super) struct Step {
 pub(super) async fn step(transport: &dyn Transport, args: Step) -> Result<Done, Trouble> {
     let path = Path::new("/v1/runs").at(&args.run).at("steps").at(&args.step.to_string());
     let value = transport.get(path).await?;
-    let text = format!("step {} of {}: {}", args.step, args.run, word(&value, "status"));
-    Ok(Done::new(value, text))
+    let text = format!("step {} of {}: {}", args.step, args.run, word(&value, "state"));
+    let link = resources::of_step(&args.run, args.step);
+    Ok(Done::new(value, text).linked(Some(link)))
 }
 
 /// What is done to a run.
@@ -268,8 +273,8 @@ fn told(run: &Value) -> String {
     let blueprint = word(run, "blueprint");
     let mut line = format!("{id} ({blueprint}): {status}");
     let waits = run["waiting_on"].as_array().into_iter().flatten();
-    for what in waits.filter_map(|it| it["what"].as_str()).take(3) {
-        line.push_str(&format!("; waits for {}", cut(what, 200)));
+    for on in waits.filter_map(|it| serde_json::from_value::<WaitingOn>(it.clone()).ok()).take(3) {
+        line.push_str(&format!("; waits for {}", cut(&on.to_string(), 200)));
     }
     if let Some(message) = run["error"]["message"].as_str() {
         line.push_str(&format!("; {}", cut(message, 500)));
