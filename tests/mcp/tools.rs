@@ -252,7 +252,8 @@ async fn a_blueprint_is_a_tool_if_whoever_published_it_may_bring_code() {
     let agent = Agent::http(&daemon, &operator(&daemon).await).await;
     let own = agent.names().await.len();
     // What an agent saves is no tool.
-    let writes = json!({"role": "operator", "extra_verbs": ["blueprint.write"], "ttl": "1h"});
+    let writes =
+        json!({"role": "admin", "verbs": ["blueprint.write", "blueprint.read"], "ttl": "1h"});
     let writer = mint(&daemon, writes).await;
     let path = "/v1/blueprints/clean-up";
     let saved = daemon.with(&writer, reqwest::Method::PUT, path).json(&json!({"source": CLEAN}));

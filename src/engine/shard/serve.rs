@@ -498,7 +498,10 @@ impl Shard {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "could not read which runs are due");
+                // A store that is closed is that of a host that stops.
+                if !matches!(error, StoreError::Closed) {
+                    tracing::error!(%error, "could not read which runs are due");
+                }
                 self.horizon_ms = self.now_ms + HORIZON_MS / 2 + STORAGE_RETRY_MS;
             }
         }
