@@ -215,19 +215,22 @@ async fn slow_bodies_of_one_token_keep_nobody_else_out() {
     let slow = minted(&daemon, &daemon.token, named("slow")).await;
     let other = minted(&daemon, &daemon.token, named("other")).await;
     let start = head(&daemon, "/v1/runs", &slow, 1_000);
-    // Half of all connections carry requests, and a quarter of those may be one token's: 32. Some
-    // more, since a look below may come before one of them and take its place.
-    let held: Vec<_> = (0..64)
-        .map(|_| {
-            let mut stream = connect(&daemon);
-            stream.write_all(start.as_bytes()).unwrap();
-            stream
-        })
-        .collect();
+    // Half of all connections carry requests, and a quarter of those may be one token's: 32. A look
+    // takes a place as well, and each that finds one is followed by one more slow request.
+    let slow_request = || {
+        let mut stream = connect(&daemon);
+        stream.write_all(start.as_bytes()).unwrap();
+        stream
+    };
+    let mut held: Vec<_> = (0..32).map(|_| slow_request()).collect();
     let refused = async || send(daemon.with(&slow, Method::GET, "/v1/runs")).await;
     let (status, body) = eventually("the refusal of another request", async || {
         let (status, body) = refused().await;
-        if status == 200 { Err(body) } else { Ok((status, body)) }
+        if status != 200 {
+            return Ok((status, body));
+        }
+        held.push(slow_request());
+        Err(body)
     })
     .await;
     assert_eq!((status, &body["code"]), (429, &json!("busy")), "{body}");
