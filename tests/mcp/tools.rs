@@ -265,7 +265,8 @@ async fn a_blueprint_is_a_tool_if_whoever_published_it_may_bring_code() {
     let wide = CLEAN
         .replace("clean-up", "wide")
         .replace("{ destructive = true }", "{ name = \"doctor\" }");
-    let wide = wide.replace("s.object { path = s.string }", "s.string");
+    let wide =
+        wide.replace("s.object { path = s.string }", "s.string").replace("input.path", "input");
     assert_eq!(send(daemon.put("/v1/blueprints/wide", &json!({"source": wide}))).await.0, 200);
     let tools = agent.tools().await;
     let shown: Vec<Value> = tools[own..].iter().map(|tool| json!(tool)).collect();
