@@ -8,7 +8,7 @@ use axum::{
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{begin, create::MessageBody, read, sse};
+use super::{begin, read, sse};
 use crate::{
     api::{
         app::Api,
@@ -31,7 +31,18 @@ pub(super) struct MessagesBody {
     max_tokens: u64,
     /// The conversation.
     #[schema(min_items = 1)]
-    messages: Vec<MessageBody>,
+    messages: Vec<TurnBody>,
+}
+
+/// A message of the conversation.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+struct TurnBody {
+    /// The author.
+    #[schema(pattern = "^(user|assistant|system)$")]
+    role: String,
+    /// The text, or blocks.
+    content: String,
 }
 
 /// Answers a conversation in the shape of Anthropic's Messages API. It is a response like any other;
