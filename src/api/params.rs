@@ -195,14 +195,30 @@ impl FromRequestParts<Api> for Key {
         let Some(value) = parts.headers.get("idempotency-key") else {
             return Ok(Self { key: None, path: String::new() });
         };
-        let key = value.to_str().ok().filter(|key| (1..=MOST_KEY_CHARS).contains(&key.len()));
-        let Some(key) = key else {
-            let detail =
-                format!("Idempotency-Key has 1 to {MOST_KEY_CHARS} visible ASCII characters");
-            return Err(Problem::new(Code::BadHeader, detail));
-        };
-        Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })
+        let key = String::from_utf8_lossy(value.as_bytes());
+        check_key(&key)
+            .map_err(|rule| Problem::new(Code::BadHeader, format!("Idempotency-Key {rule}")))?;
+        Ok(Self { key: Some(key.into_owned()), path: parts.uri.path().to_owned() })
     }
+}
+
+/// Returns the idempotency key of a session's frame.
+///
+/// # Errors
+/// Returns `invalid_body` if no header could carry it.
+pub(super) fn framed_key(key: Option<String>) -> Result<Option<String>, Problem> {
+    let check = key.as_deref().map_or(Ok(()), check_key);
+    check.map_err(|rule| Problem::new(Code::InvalidBody, rule).at("$.idempotency_key"))?;
+    Ok(key)
+}
+
+/// Checks an idempotency key. Returns the rule that it breaks.
+fn check_key(key: &str) -> Result<(), String> {
+    let is_visible = key.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_visible && (1..=MOST_KEY_CHARS).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(format!("has 1 to {MOST_KEY_CHARS} visible ASCII characters and no blanks"))
 }
 
 impl Key {

@@ -107,6 +107,7 @@ async fn every_refusal_has_its_code_and_the_socket_lives_on() {
         ("run/get", json!({"run": unknown_run}), "not_found"),
         ("run/start", json!({"blueprint": "nobody"}), "not_found"),
         ("run/start", json!({"source": "return 1"}), "blueprint_invalid"),
+        ("run/start", json!({"blueprint": "nobody", "idempotency_key": "a b"}), "invalid_body"),
         ("seat/acquire", json!({"run": "x"}), "bad_id"),
         ("session/renew", json!({"ttl": "soon"}), "invalid_body"),
     ] {

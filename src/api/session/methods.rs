@@ -224,9 +224,14 @@ impl Asking {
         self.caller.session.clone().ok_or_else(|| Problem::new(Code::WrongSeat, detail))
     }
 
-    fn key(&self, key: Option<String>, route: &'static str) -> Option<IdempotencyKey> {
+    fn key(
+        &self,
+        key: Option<String>,
+        route: &'static str,
+    ) -> Result<Option<IdempotencyKey>, Problem> {
+        let Some(key) = params::framed_key(key)? else { return Ok(None) };
         let body = blake3::hash(self.params.as_str().as_bytes()).to_hex().to_string();
-        Some(IdempotencyKey { route, key: key?, body })
+        Ok(Some(IdempotencyKey { route, key, body }))
     }
 
     async fn ack(&self) -> Result<Json, Problem> {
@@ -256,7 +261,7 @@ impl Asking {
             fields.remove("idempotency_key");
         }
         let (start, wait) = read_json::<StartBody>(body.to_string().as_bytes())?.into_start()?;
-        let key = self.key(idempotency_key, "run/start");
+        let key = self.key(idempotency_key, "run/start")?;
         let engine = &self.api.engine;
         let made = match wait {
             Some(wait) => {
@@ -300,7 +305,7 @@ impl Asking {
     async fn signal(&self) -> Result<Json, Problem> {
         let SignalRun { run, name, payload, idempotency_key } = self.read()?;
         let payload = payload.unwrap_or_else(|| Json::from_trusted("true"));
-        let key = self.key(idempotency_key, "run/signal");
+        let key = self.key(idempotency_key, "run/signal")?;
         let run = Self::run(&run)?;
         self.api.engine.signal(&self.caller, run, name, payload, key).await?;
         Ok(json(&serde_json::json!({ "queued": true })))

@@ -119,7 +119,7 @@ impl Work<'_> {
             effects,
             body_hash: blake3::hash(self.params.as_bytes()).to_hex().to_string(),
             body: self.params.to_owned(),
-            key: key.or(idempotency_key),
+            key: params::framed_key(key.or(idempotency_key))?,
         };
         Ok(self.api.engine.tasks().report(&holder, report).await?)
     }
