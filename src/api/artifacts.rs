@@ -39,7 +39,7 @@ pub(super) async fn list(
     Ok(JsonBody(All::of(api.engine.tasks().artifacts(&caller, params::id(&run)?).await?)))
 }
 
-/// How an artifact is called.
+/// The name of an artifact.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

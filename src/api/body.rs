@@ -1,14 +1,11 @@
 //! Request bodies: read within limits of size and time, parsed as JSON, refused with the position
 //! of the error.
 
-use std::sync::Arc;
-
 use axum::{
-    body::{Body, Bytes},
+    body::Bytes,
     extract::{FromRequest, Request},
     http::{HeaderMap, header},
 };
-use futures::StreamExt;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, IgnoredAny, Visitor, value},
@@ -16,7 +13,7 @@ use serde::{
 use serde_json::error::Category;
 
 use super::app::Api;
-use crate::door::{Code, Place, Problem, Rule};
+use crate::door::{Code, Problem, Rule};
 
 /// The maximum nesting depth of a body.
 const MOST_DEPTH: usize = 100;
@@ -44,25 +41,9 @@ impl FromRequest<Api> for Raw {
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let limit = request.extensions().get::<Rule>().map_or(0, |rule| rule.body);
-        let place = request.extensions().get::<Arc<Place>>().cloned();
         let (parts, body) = request.into_parts();
         let kind = content_type(&parts.headers)?;
-        let announced = parts
-            .headers
-            .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|announced| announced > limit as u64) {
-            return Err(too_large(limit));
-        }
-        let bytes =
-            tokio::time::timeout(api.door.limits.body_time, collect(body, limit, place.as_deref()))
-                .await
-                .map_err(|_| {
-                    Problem::new(
-                        Code::BodyTimeout,
-                        "the body was not complete within the time limit",
-                    )
-                })??;
+        let bytes = api.door.body(&parts, body, limit).await?;
         Ok(Self { bytes, kind })
     }
 }
@@ -118,38 +99,6 @@ fn content_type(headers: &HeaderMap) -> Result<String, Problem> {
         .to_str()
         .map_err(|_| Problem::new(Code::BadHeader, "the content type is not readable"))?;
     Ok(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
-}
-
-fn too_large(limit: usize) -> Problem {
-    Problem::new(Code::TooLarge, format!("the body may have at most {limit} bytes"))
-}
-
-async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
-    let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
-    let lost =
-        |_| Problem::new(Code::BadRequest, "the connection closed before the body was complete");
-    let mut chunks = body.into_data_stream();
-    let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
-    let first = first.map_err(lost)?;
-    if first.len() > limit {
-        return Err(too_large(limit));
-    }
-    grow(first.len())?;
-    // Usually there is only one chunk, which needs no copy.
-    let Some(second) = chunks.next().await else { return Ok(first) };
-    let mut all = Vec::from(first);
-    let mut chunk = second.map_err(lost)?;
-    loop {
-        if all.len() + chunk.len() > limit {
-            return Err(too_large(limit));
-        }
-        grow(chunk.len())?;
-        all.extend_from_slice(&chunk);
-        match chunks.next().await {
-            Some(next) => chunk = next.map_err(lost)?,
-            None => return Ok(all.into()),
-        }
-    }
 }
 
 /// Parses JSON; an empty body counts as `null`, for bodies that are optional.
@@ -375,21 +324,5 @@ mod tests {
     #[test]
     fn nothing_reads_as_an_absent_body() {
         assert_eq!(read_json::<Option<Order>>(b" ").unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn a_body_over_its_limit_is_refused_whatever_its_chunks() {
-        let chunked = |sizes: &'static [usize]| {
-            let chunks = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size]));
-            Body::from_stream(futures::stream::iter(chunks))
-        };
-        for (sizes, fits) in
-            [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
-        {
-            let read =
-                collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code().as_str());
-            let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
-            assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
-        }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     protocol::RunId,
     respond::{
         self, Refused,
+        chat::Stops,
         open_responses::{Conversation, Create},
     },
     token::Verb,
@@ -194,6 +195,28 @@ async fn begin(
         });
     }
     Ok(Answering { responding, _answered: Some(answered) })
+}
+
+/// Starts a response for a request of another API, which was converted to `body`. Returns true as
+/// well if its client asks for a stream.
+async fn begin_other(
+    api: &Api,
+    caller: &Caller,
+    body: &Value,
+    stops: &Stops,
+    key: Option<IdempotencyKey>,
+) -> Result<(Answering, bool), Problem> {
+    let mut asked = read(api, caller, body).await?;
+    if let Some(stop) = stops.option() {
+        asked.create.ask.options.insert("stop".to_owned(), stop);
+    }
+    let is_streamed = asked.create.stream;
+    Ok((begin(api, caller, asked, key).await?, is_streamed))
+}
+
+/// Converts the error of a failed response.
+fn failed(error: &Value) -> Problem {
+    Problem::new(Code::ResponseFailed, error["message"].as_str().unwrap_or("the flow failed"))
 }
 
 /// A response with a client that waits for it. One with `store: false` is deleted once the client

@@ -208,7 +208,7 @@ pub(super) async fn submit(
     accept(&api, &holder, report_of(&raw, key, Verdict::Done(output), None, Vec::new())?).await
 }
 
-/// How an artifact is called.
+/// The name of an artifact.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -13,7 +13,7 @@ pub const TOOL_TEXT: usize = 1_000;
 pub struct ToolFace {
     /// The name: the blueprint's, unless it has another.
     pub name: String,
-    /// What it does and when to use it, for a model.
+    /// A description for a model: the purpose, and when to use it.
     pub description: String,
     /// True if it changes nothing.
     pub read_only: bool,

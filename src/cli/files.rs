@@ -38,6 +38,18 @@ pub fn home() -> Result<PathBuf> {
     home.ok_or_else(|| Stop::usage("HOME is not set, and the file is below it").into())
 }
 
+/// Reads a file, if it is there.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn read_if_there(file: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+    }
+}
+
 /// Writes a file that only its owner reads.
 ///
 /// # Errors

@@ -2,7 +2,6 @@
 
 use axum::{
     Json as JsonBody,
-    body::to_bytes,
     extract::{Path, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
@@ -109,12 +108,7 @@ pub(super) async fn code(State(desk): State<Desk>, request: Request) -> Result<R
     let Some(Bearer::Caller(caller)) = parts.extensions.get::<Bearer>() else {
         return Err(Problem::new(Code::Internal, "the route's rule and its handler differ"));
     };
-    let bytes = tokio::time::timeout(desk.door.limits.body_time, to_bytes(body, MOST_TOKEN)).await;
-    let bytes = bytes
-        .map_err(|_| {
-            Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
-        })?
-        .map_err(|_| Problem::new(Code::TooLarge, "the body has a role and nothing else"))?;
+    let bytes = desk.door.body(&parts, body, MOST_TOKEN).await?;
     let asked: CodeBody = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::new(Code::InvalidBody, error.to_string()))?;
     let view = CodeView {

@@ -1,15 +1,13 @@
 //! The fields of a form that was sent, and those of a query.
 
-use std::sync::Arc;
-
 use axum::{
-    body::{Body, to_bytes},
+    body::Body,
     extract::{FromRequestParts, Query},
     http::{HeaderValue, Uri, header, request::Parts},
 };
 
 use super::desk::Desk;
-use crate::door::{Code, Place, Problem, Rule};
+use crate::door::{Code, Problem, Rule};
 
 /// The maximum number of fields.
 const MOST_FIELDS: usize = 1_000;
@@ -30,16 +28,7 @@ impl Fields {
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
         let limit = parts.extensions.get::<Rule>().map_or(0, |rule| rule.body);
-        let bytes = tokio::time::timeout(desk.door.limits.body_time, to_bytes(body, limit)).await;
-        let bytes = bytes.map_err(|_| {
-            Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
-        })?;
-        let bytes = bytes.map_err(|_| {
-            Problem::new(Code::TooLarge, format!("a form has at most {limit} bytes"))
-        })?;
-        if let Some(place) = parts.extensions.get::<Arc<Place>>() {
-            place.grow(bytes.len())?;
-        }
+        let bytes = desk.door.body(parts, body, limit).await?;
         let not_one = || Problem::new(Code::BadRequest, "the body is not a form");
         let text = std::str::from_utf8(&bytes).map_err(|_| not_one())?;
         Self::parse(text).ok_or_else(not_one)

@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
-    body::{Body, to_bytes},
+    body::Body,
     extract::{Request as HttpRequest, State},
-    http::header,
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::any,
@@ -18,7 +17,7 @@ use rmcp::transport::{
 
 use super::desk::Desk;
 use crate::{
-    door::{self, Code, Door, Place, Problem, Rule, Shape, Who},
+    door::{self, Code, Door, Problem, Rule, Shape, Who},
     engine::{Bearer, Engine},
     tasks::Tasks,
 };
@@ -59,7 +58,6 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
 async fn serve(
     State(mcp): State<Mcp>,
     Extension(bearer): Extension<Bearer>,
-    Extension(place): Extension<Arc<Place>>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
     if matches!(bearer, Bearer::Holder(_)) {
@@ -67,21 +65,7 @@ async fn serve(
         return Err(Problem::new(Code::ForbiddenVerb, detail));
     }
     let (parts, body) = request.into_parts();
-    let announced = parts.headers.get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|announced| announced > MESSAGE) {
-        return Err(too_large());
-    }
-    let body = tokio::time::timeout(mcp.door.limits.body_time, to_bytes(body, MESSAGE)).await;
-    let body = body.map_err(|_| {
-        Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
-    })?;
-    let body = body.map_err(|_| too_large())?;
-    place.grow(body.len())?;
+    let body = mcp.door.body(&parts, body, MESSAGE).await?;
     let request = HttpRequest::from_parts(parts, Body::from(body));
     Ok(mcp.service.handle(request).await.into_response())
-}
-
-fn too_large() -> Problem {
-    Problem::new(Code::TooLarge, format!("a message has at most {MESSAGE} bytes"))
 }

@@ -52,7 +52,7 @@ pub(super) struct Tool {
     pub(super) name: &'static str,
     /// The name for people.
     pub(super) title: &'static str,
-    /// What it does and when to use it, for a model.
+    /// A description for a model: the purpose, and when to use it.
     pub(super) text: &'static str,
     /// Tokens with one of these verbs see it; all tokens, if there are none.
     pub(super) verbs: &'static [Verb],

@@ -187,6 +187,31 @@ pub(super) fn object(said: &ResponseFields<'_>) -> Value {
     Value::Object(object)
 }
 
+/// Checks that an ended response has an answer.
+///
+/// # Errors
+/// Returns the error of a failed response: `{code, message}`.
+pub(super) fn ended(response: &Value) -> Result<(), Value> {
+    match response["status"].as_str() {
+        Some("failed") => Err(response["error"].clone()),
+        Some("cancelled") => {
+            Err(json!({ "code": "server_error", "message": "the response was cancelled" }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the calls without an output, which are the client's.
+pub(super) fn open_calls(response: &Value) -> impl Iterator<Item = &Value> {
+    let items = || response["output"].as_array().into_iter().flatten();
+    items().filter(move |call| {
+        call["type"] == "function_call"
+            && !items().any(|item| {
+                item["type"] == "function_call_output" && item["call_id"] == call["call_id"]
+            })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

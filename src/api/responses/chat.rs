@@ -8,14 +8,14 @@ use axum::{
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{begin, create::MessageBody, read, sse};
+use super::{begin_other, create::MessageBody, failed, sse};
 use crate::{
     api::{
         app::Api,
         body::Posted,
         params::{Asker, Key},
     },
-    door::{Code, ModelErrorBody, Problem},
+    door::{ModelErrorBody, Problem},
     respond::chat::{Chunks, Stops, as_response, completion},
 };
 
@@ -53,14 +53,9 @@ pub(in crate::api) async fn complete(
 ) -> Result<Response, Problem> {
     let body = as_response(&posted.body)?;
     let stops = Stops::read(&posted.body)?;
-    let mut asked = read(&api, &caller, &body).await?;
-    if let Some(stop) = stops.option() {
-        asked.create.ask.options.insert("stop".to_owned(), stop);
-    }
-    let stream = asked.create.stream;
     let key = key.of("POST /v1/chat/completions", &posted.raw);
-    let mut answering = begin(&api, &caller, asked, key).await?;
-    if stream {
+    let (mut answering, is_streamed) = begin_other(&api, &caller, &body, &stops, key).await?;
+    if is_streamed {
         let usage = posted.body["stream_options"]["include_usage"] == true;
         let mut chunks = Chunks::new(&answering.responding.stream().response(), usage, stops);
         let feed = sse::Feed::new(answering, None);
@@ -69,9 +64,5 @@ pub(in crate::api) async fn complete(
         }));
     }
     let response = answering.end(&api).await?;
-    let completion = completion(&response, stops).map_err(|error| {
-        let message = error["message"].as_str().unwrap_or("the flow failed");
-        Problem::new(Code::ResponseFailed, message)
-    })?;
-    Ok(JsonBody(completion).into_response())
+    Ok(JsonBody(completion(&response, stops).map_err(|error| failed(&error))?).into_response())
 }

@@ -8,14 +8,14 @@ use axum::{
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{begin, read, sse};
+use super::{begin_other, failed, sse};
 use crate::{
     api::{
         app::Api,
         body::Posted,
         params::{Asker, Key},
     },
-    door::{Code, MessageErrorBody, Problem},
+    door::{MessageErrorBody, Problem},
     respond::messages::{self, Events},
 };
 
@@ -67,14 +67,9 @@ pub(in crate::api) async fn message(
 ) -> Result<Response, Problem> {
     let body = messages::as_response(&posted.body)?;
     let stops = messages::stops(&posted.body)?;
-    let mut asked = read(&api, &caller, &body).await?;
-    if let Some(stop) = stops.option() {
-        asked.create.ask.options.insert("stop".to_owned(), stop);
-    }
-    let stream = asked.create.stream;
     let key = key.of("POST /v1/messages", &posted.raw);
-    let mut answering = begin(&api, &caller, asked, key).await?;
-    if stream {
+    let (mut answering, is_streamed) = begin_other(&api, &caller, &body, &stops, key).await?;
+    if is_streamed {
         let mut events = Events::new(&answering.responding.stream().response(), stops);
         let feed = sse::Feed::new(answering, None);
         return Ok(sse::stream(&api, feed, None, move |event| {
@@ -82,9 +77,6 @@ pub(in crate::api) async fn message(
         }));
     }
     let response = answering.end(&api).await?;
-    let message = messages::message(&response, stops).map_err(|error| {
-        let message = error["message"].as_str().unwrap_or("the flow failed");
-        Problem::new(Code::ResponseFailed, message)
-    })?;
-    Ok(JsonBody(message).into_response())
+    Ok(JsonBody(messages::message(&response, stops).map_err(|error| failed(&error))?)
+        .into_response())
 }

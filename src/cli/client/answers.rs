@@ -66,12 +66,12 @@ pub struct MintedToken {
 pub struct OperatorEntry {
     /// Its name.
     pub name: String,
-    /// What kind it is.
+    /// The kind of the operator.
     pub kind: String,
     /// Open sessions; absent for operators that have none.
     #[serde(default)]
     pub sessions: Option<usize>,
-    /// How many of them are connected.
+    /// The number of connected sessions.
     #[serde(default)]
     pub connected: usize,
     /// The strategy of a composite.

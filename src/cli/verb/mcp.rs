@@ -1,7 +1,7 @@
 //! `mcp`: the tools for coding agents over stdin and stdout, and their set-up in a client.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -166,11 +166,8 @@ impl Setup {
     /// The file of the client and its text; empty, if there is none yet.
     fn file(&self) -> Result<(PathBuf, String)> {
         let file = self.client.file(self.scope, &files::home()?, Path::new("."));
-        match fs::read_to_string(&file) {
-            Ok(text) => Ok((file, text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file, String::new())),
-            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
-        }
+        let text = files::read_if_there(&file)?.unwrap_or_default();
+        Ok((file, text))
     }
 }
 

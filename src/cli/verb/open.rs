@@ -18,7 +18,7 @@ use crate::cli::{
 /// Print a link that signs in to the dashboard once, within a minute
 #[derive(Debug, Args)]
 pub struct Open {
-    /// What the sign-in may do
+    /// The role of the sign-in
     #[arg(long, value_enum, default_value_t = Role::Operator)]
     role: Role,
     /// Only print the link; by default a desktop's browser is opened as well

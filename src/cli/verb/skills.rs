@@ -1,17 +1,19 @@
 //! `skills`: what a coding agent should know of moonswarm, written where it looks for it.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use crate::cli::{
     context::Context,
     exit::{Exit, Stop},
-    files, skill,
+    files,
+    mcp_clients::Reach,
+    skill,
 };
 
 /// Write a skill for coding agents, and a section for AGENTS.md
@@ -42,14 +44,6 @@ struct Place {
     /// Write without asking
     #[arg(long)]
     yes: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Reach {
-    /// .claude/skills and AGENTS.md of the current directory.
-    Project,
-    /// ~/.claude/skills.
-    User,
 }
 
 impl Skills {
@@ -95,7 +89,7 @@ impl Place {
         let (file, instructions) = self.files()?;
         let mut changes = vec![(file, Some(skill::skill()))];
         if let Some(file) = instructions {
-            let text = read(&file)?.unwrap_or_default();
+            let text = files::read_if_there(&file)?.unwrap_or_default();
             changes.push((file, Some(skill::with_section(&text))));
         }
         Ok(changes)
@@ -108,7 +102,7 @@ impl Place {
             changes.push((file, None));
         }
         if let Some(file) = instructions
-            && let Some(text) = read(&file)?
+            && let Some(text) = files::read_if_there(&file)?
             && let Some(without) = skill::without_section(&text)
         {
             changes.push((file, Some(without).filter(|text| !text.is_empty())));
@@ -140,14 +134,6 @@ impl Place {
             }
         }
         Ok(Exit::Ok)
-    }
-}
-
-fn read(file: &Path) -> Result<Option<String>> {
-    match fs::read_to_string(file) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
     }
 }
 

@@ -3,7 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Stops;
-use crate::respond::{Event, shown_id};
+use crate::respond::{
+    Event,
+    response::{ended, open_calls},
+    shown_id,
+};
 
 /// The separator between two messages of one answer.
 const BETWEEN: &str = "\n\n";
@@ -40,16 +44,6 @@ pub fn completion(response: &Value, mut stops: Stops) -> Result<Value, Value> {
     Ok(completion)
 }
 
-fn ended(response: &Value) -> Result<(), Value> {
-    match response["status"].as_str() {
-        Some("failed") => Err(response["error"].clone()),
-        Some("cancelled") => {
-            Err(json!({ "code": "server_error", "message": "the response was cancelled" }))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn head(response: &Value, object: &str) -> Value {
     let id = response["id"].as_str().unwrap_or_default();
     json!({
@@ -75,16 +69,12 @@ fn text(response: &Value, kind: &str, field: &str) -> Value {
 
 /// Returns the calls without an output.
 fn calls(response: &Value) -> Vec<Value> {
-    let items = || response["output"].as_array().into_iter().flatten();
-    let answered = |call: &Value| {
-        items().any(|it| it["type"] == "function_call_output" && it["call_id"] == call["call_id"])
-    };
-    let open = items().filter(|item| item["type"] == "function_call" && !answered(item));
-    open.map(|call| {
-        json!({ "id": call["call_id"], "type": "function",
+    open_calls(response)
+        .map(|call| {
+            json!({ "id": call["call_id"], "type": "function",
             "function": { "name": call["name"], "arguments": call["arguments"] } })
-    })
-    .collect()
+        })
+        .collect()
 }
 
 fn finish(response: &Value, stops: &Stops) -> &'static str {

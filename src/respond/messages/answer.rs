@@ -2,7 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::respond::{chat::Stops, shown_id};
+use crate::respond::{
+    chat::Stops,
+    response::{ended, open_calls},
+    shown_id,
+};
 
 /// Converts an ended response to a message, cut at the stops.
 ///
@@ -42,17 +46,6 @@ pub fn message(response: &Value, mut stops: Stops) -> Result<Value, Value> {
     Ok(message)
 }
 
-/// Returns the error of a response that has no answer.
-pub(super) fn ended(response: &Value) -> Result<(), Value> {
-    match response["status"].as_str() {
-        Some("failed") => Err(response["error"].clone()),
-        Some("cancelled") => {
-            Err(json!({ "code": "server_error", "message": "the response was cancelled" }))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// A message without its content.
 pub(super) fn head(response: &Value) -> Value {
     let id = response["id"].as_str().unwrap_or_default();
@@ -90,12 +83,7 @@ fn texts(item: &Value) -> impl Iterator<Item = &str> {
 
 /// Returns the calls without an output, which are the client's.
 pub(super) fn calls(response: &Value) -> Vec<Value> {
-    let items = || response["output"].as_array().into_iter().flatten();
-    let answered = |call: &Value| {
-        items().any(|it| it["type"] == "function_call_output" && it["call_id"] == call["call_id"])
-    };
-    let open = items().filter(|item| item["type"] == "function_call" && !answered(item));
-    open.map(|call| {
+    open_calls(response).map(|call| {
         let arguments = call["arguments"].as_str().unwrap_or_default();
         let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
         json!({ "type": "tool_use", "id": call["call_id"], "name": call["name"], "input": input })

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{calls, ended, head, reason, usage};
-use crate::respond::{Event, chat::Stops};
+use super::answer::{calls, head, reason, usage};
+use crate::respond::{Event, chat::Stops, response::ended};
 
 /// An event: its name, and its data.
 type Sent = (&'static str, Value);

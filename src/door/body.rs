@@ -1,0 +1,89 @@
+//! Bodies of requests: read within a limit of size and of time, and counted while they come.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    http::{header, request::Parts},
+};
+use futures::StreamExt;
+
+use super::{Code, Door, Place, Problem};
+
+impl Door {
+    /// Reads a body of at most `limit` bytes. Each chunk is counted against the place of the
+    /// request before it is kept.
+    ///
+    /// # Errors
+    /// Fails when it is too large, too slow, cut off, or more than its caller may have in memory.
+    pub(crate) async fn body(
+        &self,
+        parts: &Parts,
+        body: Body,
+        limit: usize,
+    ) -> Result<Bytes, Problem> {
+        let announced = parts.headers.get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|announced| announced > limit as u64) {
+            return Err(too_large(limit));
+        }
+        let place = parts.extensions.get::<Arc<Place>>().map(|place| &**place);
+        let read = tokio::time::timeout(self.limits.body_time, collect(body, limit, place)).await;
+        read.map_err(|_| {
+            Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
+        })?
+    }
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(Code::TooLarge, format!("the body may have at most {limit} bytes"))
+}
+
+async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
+    let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
+    let lost =
+        |_| Problem::new(Code::BadRequest, "the connection closed before the body was complete");
+    let mut chunks = body.into_data_stream();
+    let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
+    let first = first.map_err(lost)?;
+    if first.len() > limit {
+        return Err(too_large(limit));
+    }
+    grow(first.len())?;
+    // Usually there is only one chunk, which needs no copy.
+    let Some(second) = chunks.next().await else { return Ok(first) };
+    let mut all = Vec::from(first);
+    let mut chunk = second.map_err(lost)?;
+    loop {
+        if all.len() + chunk.len() > limit {
+            return Err(too_large(limit));
+        }
+        grow(chunk.len())?;
+        all.extend_from_slice(&chunk);
+        match chunks.next().await {
+            Some(next) => chunk = next.map_err(lost)?,
+            None => return Ok(all.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_over_its_limit_is_refused_whatever_its_chunks() {
+        let chunked = |sizes: &'static [usize]| {
+            let chunks = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size]));
+            Body::from_stream(futures::stream::iter(chunks))
+        };
+        for (sizes, fits) in
+            [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
+        {
+            let read =
+                collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code().as_str());
+            let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
+            assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
+        }
+    }
+}
