@@ -125,7 +125,8 @@ impl Trouble {
         }
     }
 
-    fn text(&self) -> String {
+    /// Returns what happened, and what to do next.
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Arguments(detail) => {
                 format!("The arguments do not fit: {detail}\nNext: correct them and call again.")
