@@ -104,7 +104,8 @@ impl Desk {
             return Err(ErrorData::invalid_params(message, None));
         };
         let client = client_of(&self.0, context);
-        let mut run = request.request_state.clone();
+        let state = request.request_state.as_deref();
+        let mut run = state.and_then(|state| state.split_once('.')).map(|(_, run)| run.to_owned());
         let called = async {
             match &request.request_state {
                 Some(state) => {

@@ -1,15 +1,16 @@
 //! Calls of blueprints that are tools. A call is a run: it is followed until the run ends, asks its
 //! starter something, or has taken as long as a call may. Nothing is kept between two calls: the
-//! state of a call, and the id of a task of the protocol, is the id of the run.
+//! state of a call names the run and what it asked, and the id of a task of the protocol is the
+//! run's.
 
 use std::time::Duration;
 
 use rmcp::{
     RoleServer,
     model::{
-        CreateTaskResult, DetailedTask, ElicitRequestParams, GetTaskResult, InputRequest,
-        InputRequiredResult, InputResponses, JsonObject, ProgressNotificationParam, ProgressToken,
-        Task, TaskPayload, TaskStatus,
+        ContentBlock, CreateTaskResult, DetailedTask, ElicitRequestParams, GetTaskResult,
+        InputRequest, InputRequiredResult, InputResponses, JsonObject, ProgressNotificationParam,
+        ProgressToken, Task, TaskPayload, TaskStatus,
     },
     service::Peer,
 };
@@ -17,13 +18,15 @@ use serde_json::{Value, json};
 
 use super::{
     answer::{Done, Trouble},
-    questions::{self, Replied},
+    questions::{self, Keys, Question, Replied},
     tool::LONGEST_WAIT_S,
     transport::{Path, Transport},
 };
 
-/// How long one look at a run waits, in seconds; the client is told of progress after each.
+/// How long one look at a run waits, in seconds.
 const LOOK_S: u32 = 5;
+/// The same for a client that gets progress after each look.
+const PROGRESS_S: u32 = 1;
 /// How long a client that takes tasks waits for a result before it gets a task, in milliseconds.
 const QUICK_MS: u32 = 250;
 /// How often a client should look at a task, in milliseconds.
@@ -83,18 +86,23 @@ pub(super) async fn follow(
 /// Goes on with a call whose client was asked something.
 pub(super) async fn resume(
     transport: &dyn Transport,
-    run: &str,
+    state: &str,
     blueprint: &str,
     responses: &InputResponses,
     client: &Client<'_>,
 ) -> Result<Called, Trouble> {
+    let foreign = || Trouble::Arguments("requestState is not of a call of this tool".to_owned());
+    let (asked, run) = state.split_once('.').ok_or_else(foreign)?;
     let run = transport.get(Path::new("/v1/runs").at(run)).await?;
     if run["blueprint"] != blueprint {
-        let message = "requestState is not of a call of this tool";
-        return Err(Trouble::Arguments(message.to_owned()));
+        return Err(foreign());
     }
     let open = questions::open(transport, &run).await?;
-    let replied = questions::reply(transport, &open, responses).await?;
+    let replied = match asked == questions::digest(&open) {
+        true => questions::reply(transport, &open, Keys::Agents, responses).await?,
+        // What it asked is not what it asks now: that is asked again.
+        false => Replied::default(),
+    };
     if replied.is_closed && replied.accepted == 0 {
         return Ok(Called::Done(shown(&run)));
     }
@@ -112,23 +120,26 @@ async fn follow_on(
     // A run that only people are left to answer comes back at once: so only the first look, and
     // that after a reply, end with that.
     let mut for_people = true;
-    for _ in 0..LONGEST_WAIT_S / LOOK_S {
+    let look_s = if client.progress.is_some() { PROGRESS_S } else { LOOK_S };
+    for _ in 0..LONGEST_WAIT_S / look_s {
         if is_ended(&run) {
             break;
         }
-        run = look(transport, &id, format!("{LOOK_S}s"), for_people).await?;
+        run = look(transport, &id, format!("{look_s}s"), for_people).await?;
         for_people = false;
         progress.report(&run, client).await;
-        let open = match client.asked {
-            Asked::Never => continue,
-            Asked::WithResult | Asked::Directly(_) => questions::open(transport, &run).await?,
-        };
+        let open = questions::open(transport, &run).await?;
         if open.is_empty() {
             continue;
         }
-        let requests = questions::requests(&open, &replied.refused);
-        let Asked::Directly(peer) = client.asked else {
-            return Ok(Called::Asks(InputRequiredResult::new(Some(requests), Some(id))));
+        let requests = questions::requests(&open, Keys::Agents, &replied.refused);
+        let peer = match client.asked {
+            Asked::Never => break,
+            Asked::WithResult => {
+                let state = state_of(&run, &open);
+                return Ok(Called::Asks(InputRequiredResult::new(Some(requests), Some(state))));
+            }
+            Asked::Directly(peer) => peer,
         };
         let mut responses = InputResponses::new();
         for (key, request) in requests {
@@ -138,7 +149,7 @@ async fn follow_on(
             };
             responses.insert(key, response);
         }
-        replied = questions::reply(transport, &open, &responses).await?;
+        replied = questions::reply(transport, &open, Keys::Agents, &responses).await?;
         if replied.is_closed && replied.accepted == 0 {
             break;
         }
@@ -161,7 +172,9 @@ pub(super) async fn task(transport: &dyn Transport, run: &str) -> Result<GetTask
         _ if is_ended(&run) => TaskPayload::Completed { result: result_of(&run) },
         _ => match questions::open(transport, &run).await? {
             open if open.is_empty() => TaskPayload::Working,
-            open => TaskPayload::InputRequired { input_requests: questions::requests(&open, &[]) },
+            open => TaskPayload::InputRequired {
+                input_requests: questions::requests(&open, Keys::Tasks, &[]),
+            },
         },
     };
     let task = task_of(&run, payload.status());
@@ -176,7 +189,7 @@ pub(super) async fn update_task(
 ) -> Result<(), Trouble> {
     let run = transport.get(Path::new("/v1/runs").at(run)).await?;
     let open = questions::open(transport, &run).await?;
-    let replied = questions::reply(transport, &open, responses).await?;
+    let replied = questions::reply(transport, &open, Keys::Tasks, responses).await?;
     match replied.refused.into_iter().next() {
         Some((key, why)) => Err(Trouble::Arguments(format!("{key}: {why}"))),
         None => Ok(()),
@@ -232,6 +245,11 @@ fn id_of(run: &Value) -> String {
     run["id"].as_str().unwrap_or_default().to_owned()
 }
 
+/// The state of a call that asks something.
+fn state_of(run: &Value, open: &[Question]) -> String {
+    format!("{}.{}", questions::digest(open), id_of(run))
+}
+
 fn is_ended(run: &Value) -> bool {
     !run["ended_at"].is_null()
 }
@@ -251,6 +269,12 @@ fn result_of(run: &Value) -> JsonObject {
     }
 }
 
+/// Returns the content blocks of an output `{content: [block, …]}`; none of any other.
+fn blocks_of(output: &Value) -> Vec<ContentBlock> {
+    let content = output.get("content").cloned().unwrap_or_default();
+    serde_json::from_value(content).unwrap_or_default()
+}
+
 fn shown(run: &Value) -> Done {
     let id = id_of(run);
     let status = run["status"].as_str().unwrap_or_default();
@@ -258,13 +282,18 @@ fn shown(run: &Value) -> Done {
     let text = match status {
         "completed" => {
             value["output"] = run["output"].clone();
-            format!("run {id} is completed")
+            let blocks = blocks_of(&run["output"]);
+            let text = format!("run {id} is completed");
+            return Done::new(value, text).with_blocks(blocks);
         }
         _ if is_ended(run) => {
             let message = run["error"]["message"].as_str().unwrap_or("it was canceled");
             return Done::new(value, format!("run {id} is {status}: {message}")).failed();
         }
-        _ => format!("run {id} goes on; call get_run with run and wait_seconds for its end"),
+        _ => format!(
+            "run {id} goes on; call get_run with run and wait_seconds for its end. If it asks you, \
+             list_inbox shows what, and answer_task answers"
+        ),
     };
     Done::new(value, text)
 }

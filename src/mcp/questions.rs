@@ -36,6 +36,7 @@ const FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
 /// An open question.
 #[derive(Debug)]
 pub(super) struct Question {
+    agent: String,
     task: String,
     revision: String,
     message: String,
@@ -91,26 +92,60 @@ pub(super) async fn open(transport: &dyn Transport, run: &Value) -> Result<Vec<Q
     Ok(open)
 }
 
+/// The keys of the questions of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// The agent that asks, if only one of these does: the state of the result says which question
+    /// that was.
+    Agents,
+    /// The task and its revision, which are unique for as long as a task of the protocol lives.
+    Tasks,
+}
+
+impl Keys {
+    fn of(self, question: &Question, open: &[Question]) -> String {
+        let is_one = open.iter().filter(|other| other.agent == question.agent).count() == 1;
+        match self {
+            Self::Agents if is_one => question.agent.clone(),
+            Self::Agents | Self::Tasks => format!("{}.{}", question.task, question.revision),
+        }
+    }
+}
+
 /// Returns the questions as requests to the client; a refused answer is explained.
-pub(super) fn requests(open: &[Question], refused: &[(String, String)]) -> InputRequests {
+pub(super) fn requests(
+    open: &[Question],
+    keys: Keys,
+    refused: &[(String, String)],
+) -> InputRequests {
     open.iter()
         .map(|question| {
-            let key = question.key();
+            let key = keys.of(question, open);
             let why = refused.iter().find(|(of, _)| *of == key).map(|(_, why)| why.as_str());
             (key, question.request(why))
         })
         .collect()
 }
 
+/// Returns a digest of exactly these questions, as they are shown.
+pub(super) fn digest(open: &[Question]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for question in open {
+        hasher.update(Keys::Tasks.of(question, open).as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
 /// Sends the answers of a client. Those to questions that are not open any more have no effect.
 pub(super) async fn reply(
     transport: &dyn Transport,
     open: &[Question],
+    keys: Keys,
     responses: &InputResponses,
 ) -> Result<Replied, Trouble> {
     let mut replied = Replied::default();
     for question in open {
-        let key = question.key();
+        let key = keys.of(question, open);
         let Some(response) = responses.get(&key) else { continue };
         let body = match question.read(response) {
             Ok(Reply::Said(body)) => body,
@@ -148,17 +183,13 @@ impl Question {
         let message = message.into_iter().find(|text| !text.is_empty())?;
         let (form, schema) = form_of(&task["output_schema"]);
         Some(Self {
+            agent: text("agent").to_owned(),
             task: text("id").to_owned(),
             revision: text("revision").to_owned(),
             message: cut(message, TEXT).to_owned(),
             form,
             schema,
         })
-    }
-
-    /// Its key among the requests of a result: it changes with what is shown.
-    pub(super) fn key(&self) -> String {
-        format!("{}.{}", self.task, self.revision)
     }
 
     /// Returns the request to the client.
@@ -250,7 +281,7 @@ mod tests {
     use super::*;
 
     fn question(schema: Value) -> Question {
-        let task = json!({ "id": "task_a", "revision": "r1", "by": ["ann", "starter"],
+        let task = json!({ "agent": "ask", "id": "task_a", "revision": "r1", "by": ["ann", "starter"],
             "prompt": "Which?", "output_schema": schema });
         Question::of(&task).expect("it asks the starter")
     }
@@ -292,8 +323,21 @@ mod tests {
             let message = shown["params"]["message"].as_str().unwrap();
             assert!(message.starts_with("Which?") && message.ends_with("did not fit: too long"));
             let fields = shown["params"]["requestedSchema"]["properties"].as_object().unwrap();
-            assert!(!fields.is_empty() && question.key() == "task_a.r1");
+            assert!(!fields.is_empty());
         }
+    }
+
+    #[test]
+    fn a_question_has_the_name_of_its_agent_unless_another_has_it_too() {
+        let mut open = vec![question(json!({}))];
+        let keys =
+            |open: &[Question], keys| requests(open, keys, &[]).into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(&open, Keys::Agents), ["ask"]);
+        assert_eq!(keys(&open, Keys::Tasks), ["task_a.r1"]);
+        let before = digest(&open);
+        open.push(Question { task: "task_b".to_owned(), ..question(json!({})) });
+        assert_eq!(keys(&open, Keys::Agents), ["task_a.r1", "task_b.r1"]);
+        assert_ne!(digest(&open), before);
     }
 
     #[test]

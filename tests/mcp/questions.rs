@@ -107,7 +107,7 @@ async fn a_question_to_the_starter_is_answered_by_the_next_call() {
     let asked = host.call(json!({"arguments": {}})).await["result"].clone();
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let request = &asked["inputRequests"][key(&asked)];
-    assert_eq!(request["method"], "elicitation/create");
+    assert_eq!((key(&asked).as_str(), &request["method"]), ("name", &json!("elicitation/create")));
     assert_eq!(request["params"]["message"], "Who are you?");
     let properties = &request["params"]["requestedSchema"]["properties"];
     assert_eq!(properties["name"], json!({"type": "string", "minLength": 2}));
@@ -133,20 +133,28 @@ async fn a_state_that_was_not_given_to_this_call_is_refused() {
     let host = Host::new(forms()).await;
     let asked = host.call(json!({"arguments": {}})).await["result"].clone();
     let state = asked["requestState"].as_str().unwrap();
+    let (digest, own) = state.split_once('.').unwrap();
     let last = if state.ends_with('a') { "b" } else { "a" };
     let other = send(host.daemon.post(
         "/v1/runs",
         &json!({"source": r#"local swarm = require("swarm") return swarm.blueprint {
-            name = "other", flow = function(ctx) return ctx:signal("never") end }"#}),
+            name = "other", flow = function(ctx) return ctx:wait("never") end }"#}),
     ));
     let other = other.await.1["id"].clone();
     let changed = format!("{}{last}", &state[..state.len() - 1]);
-    for forged in [json!(changed), other, json!("../whoami"), json!("")] {
+    let other = format!("{digest}.{}", other.as_str().unwrap());
+    for forged in [changed, other, own.to_owned(), format!("{digest}.../whoami"), String::new()] {
         let responses = json!({key(&asked): said("moon")});
         let call = json!({"arguments": {}, "requestState": forged, "inputResponses": responses});
         let answer = host.call(call).await;
         assert_eq!(answer["error"]["code"], -32602, "{forged}: {answer}");
     }
+    // An answer to another question than the one that is open is none.
+    let responses = json!({key(&asked): said("moon")});
+    let state = format!("0000000000000000.{own}");
+    let call = json!({"arguments": {}, "requestState": state, "inputResponses": responses});
+    let again = host.call(call).await["result"].clone();
+    assert_eq!((key(&again), &again["requestState"]), (key(&asked), &asked["requestState"]));
 }
 
 #[tokio::test]
@@ -156,7 +164,7 @@ async fn an_approval_is_never_asked_of_the_client_and_a_decline_is_a_no() {
     let answer = json!({"arguments": {}, "requestState": asked["requestState"],
         "inputResponses": {key(&asked): said("moon")}});
     // Nobody approves: the call goes on until its time is over, so it is left behind.
-    let run = asked["requestState"].as_str().unwrap().to_owned();
+    let run = asked["requestState"].as_str().unwrap().split_once('.').unwrap().1.to_owned();
     let approves = async {
         let path = format!("/v1/tasks?run={run}&kind=human");
         let task = eventually("the approval", async || {
@@ -247,6 +255,60 @@ async fn a_client_that_did_not_say_that_it_takes_tasks_gets_none() {
     assert_eq!(refused["error"]["code"], -32021, "{refused}");
     let extensions = &refused["error"]["data"]["requiredCapabilities"]["extensions"];
     assert!(extensions.get(TASKS).is_some(), "{refused}");
+}
+
+#[tokio::test]
+async fn an_output_with_content_blocks_is_shown_as_these() {
+    let host = Host::new(json!({})).await;
+    let source = |output: &str| {
+        json!({"source": format!(r#"local swarm = require("swarm") return swarm.blueprint {{
+            name = "greet", description = "Draws.", mcp = true,
+            flow = function() return {output} end }}"#)})
+    };
+    let image = r#"{ content = { { type = "image", data = "aGk=", mimeType = "image/png" },
+        { type = "text", text = "a moon" } } }"#;
+    for (output, first, count) in [
+        (image, "image", 2),
+        (r#"{ content = { { type = "image" } } }"#, "text", 1),
+        (r#"{ content = {} }"#, "text", 1),
+    ] {
+        assert_eq!(send(host.daemon.put("/v1/blueprints/greet", &source(output))).await.0, 200);
+        let done = host.call(json!({"arguments": {}})).await["result"].clone();
+        let content = done["content"].as_array().unwrap();
+        assert_eq!((content.len(), &content[0]["type"]), (count, &json!(first)), "{done}");
+        assert_eq!(done["structuredContent"]["status"], "completed", "{done}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_asks_for_progress_streams_it_before_the_answer() {
+    let host = Host::new(json!({})).await;
+    let source = r#"local swarm = require("swarm") return swarm.blueprint {
+        name = "greet", description = "Greets.", mcp = true,
+        flow = function(ctx) ctx:status("halfway") ctx:wait("go") return "done" end }"#;
+    let put = host.daemon.put("/v1/blueprints/greet", &json!({"source": source}));
+    assert_eq!(send(put).await.0, 200);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "greet", "arguments": {}, "_meta": {"progressToken": "p"}}});
+    let call = host
+        .daemon
+        .with(&host.token, reqwest::Method::POST, "/mcp")
+        .header("accept", "application/json, text/event-stream")
+        .json(&body);
+    let goes = async {
+        let run = eventually("the run", async || {
+            let (_, runs) = send(host.daemon.get("/v1/runs")).await;
+            let run = runs["items"][0].clone();
+            if run["status_text"] == "halfway" { Ok(run["id"].clone()) } else { Err(run) }
+        })
+        .await;
+        let path = format!("/v1/runs/{}/signals/go", run.as_str().unwrap());
+        assert_eq!(send(host.daemon.post(&path, &json!(1))).await.0, 204);
+    };
+    let (answer, ()) =
+        tokio::join!(async { call.send().await.unwrap().text().await.unwrap() }, goes);
+    let told = answer.find("notifications/progress").unwrap_or_else(|| panic!("{answer}"));
+    assert!(answer.contains("halfway") && told < answer.find("\"result\"").unwrap(), "{answer}");
 }
 
 /// A client of an older revision that answers what it is asked during a call.
