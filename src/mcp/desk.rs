@@ -15,7 +15,7 @@ use rmcp::{
     service::RequestContext,
     transport::async_rw::AsyncRwTransport,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
@@ -292,7 +292,7 @@ impl ServerHandler for Desk {
         let contents = found.map_err(Trouble::into_error)?.ok_or_else(|| {
             let message =
                 format!("there is no resource {:?}; resources/list lists them", request.uri);
-            ErrorData::resource_not_found(message, None)
+            ErrorData::resource_not_found(message, Some(json!({ "uri": request.uri })))
         })?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
