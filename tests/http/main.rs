@@ -15,6 +15,7 @@ mod refusals;
 mod routes;
 mod state;
 mod tokens;
+mod triggers;
 mod upkeep;
 mod webhook;
 mod worker;
