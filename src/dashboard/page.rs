@@ -9,6 +9,7 @@ pub(super) mod overview;
 pub(super) mod problem;
 pub(super) mod run;
 pub(super) mod runs;
+pub(super) mod source;
 pub(super) mod step;
 pub(super) mod system;
 pub(super) mod task;

@@ -10,3 +10,4 @@ mod live;
 mod pages;
 mod person;
 mod sign_in;
+mod source;
