@@ -26,6 +26,8 @@ pub(super) enum Nav {
     Blueprints,
     /// `/ui/operators`
     Operators,
+    /// `/ui/usage`
+    Usage,
     /// `/ui/tokens`
     Tokens,
     /// `/ui/system`
@@ -33,12 +35,13 @@ pub(super) enum Nav {
 }
 
 /// The entries, each with the verb without which it is not shown.
-const NAV: [(Nav, &str, &str, Option<Verb>); 7] = [
+const NAV: [(Nav, &str, &str, Option<Verb>); 8] = [
     (Nav::Overview, "/ui", "Overview", None),
     (Nav::Runs, "/ui/runs", "Runs", Some(Verb::RunRead)),
     (Nav::Inbox, "/ui/inbox", "Inbox", Some(Verb::TaskList)),
     (Nav::Blueprints, "/ui/blueprints", "Blueprints", Some(Verb::BlueprintRead)),
     (Nav::Operators, "/ui/operators", "Operators", Some(Verb::OperatorRead)),
+    (Nav::Usage, "/ui/usage", "Usage", Some(Verb::RunRead)),
     (Nav::Tokens, "/ui/tokens", "Tokens", Some(Verb::TokenList)),
     (Nav::System, "/ui/system", "System", Some(Verb::HostRead)),
 ];

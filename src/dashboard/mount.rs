@@ -84,6 +84,7 @@ fn table() -> Vec<Row> {
         page(BlueprintRead, "/ui/blueprints", get(page::blueprints::show)),
         page(BlueprintRead, "/ui/blueprints/{name}", get(page::blueprint::show)),
         page(OperatorRead, "/ui/operators", get(page::operators::show)),
+        page(RunRead, "/ui/usage", get(page::usage::show)),
         page(TokenList, "/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 

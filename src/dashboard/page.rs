@@ -14,3 +14,4 @@ pub(super) mod step;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod tokens;
+pub(super) mod usage;

@@ -36,6 +36,7 @@ mod retention;
 mod sessions;
 mod state;
 mod state_text;
+mod stats;
 mod tasks;
 mod tokens;
 mod upgrade;
