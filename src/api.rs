@@ -32,6 +32,7 @@ mod stats;
 mod steps;
 mod tasks;
 mod tokens;
+mod triggers;
 mod upkeep;
 mod worker;
 

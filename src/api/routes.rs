@@ -9,7 +9,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
     operators, query, responses, runs, session, sessions, signals, state, stats, steps, tasks,
-    tokens, upkeep, worker,
+    tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -138,6 +138,11 @@ const ROWS: &[fn() -> Row] = &[
 
     || caller(Verb::RunRead,           routes!(stats::stats)),
 
+    || caller(Verb::BlueprintRead,     routes!(triggers::list)),
+    || caller(Verb::TriggerPause,      routes!(triggers::pause)),
+    || caller(Verb::TriggerPause,      routes!(triggers::resume)),
+    || caller(Verb::RunStart,          routes!(triggers::fire)),
+
     || caller(Verb::RunStart,          routes!(responses::create)).large().models(),
     || caller(Verb::RunStart,          routes!(responses::connect)).models(),
     || caller(Verb::RunStart,          routes!(responses::compact)).large().models(),
@@ -167,6 +172,7 @@ const ROWS: &[fn() -> Row] = &[
 
     || caller(Verb::Dispatch,          routes!(dispatch::dispatch)).large(),
 
+    || caller(Verb::StateRead,         routes!(state::scopes)),
     || caller(Verb::StateRead,         routes!(state::list)),
     || caller(Verb::StateRead,         routes!(state::get)),
     || caller(Verb::StateWrite,        routes!(state::put)).large(),

@@ -8,6 +8,7 @@ pub(super) mod move_command;
 pub(super) mod pager;
 pub(super) mod run_table;
 pub(super) mod sparkline;
+pub(super) mod state_path;
 pub(super) mod status;
 pub(super) mod text;
 pub(super) mod time;

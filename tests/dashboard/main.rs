@@ -11,3 +11,4 @@ mod pages;
 mod person;
 mod sign_in;
 mod source;
+mod things;

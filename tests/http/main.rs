@@ -17,6 +17,7 @@ mod state;
 mod stats;
 mod steps;
 mod tokens;
+mod triggers;
 mod upkeep;
 mod webhook;
 mod worker;
