@@ -204,7 +204,7 @@ fn summed(by: StatsBy, since_ms: u64, rows: Vec<StatsRow>, limit: Option<usize>)
     let mut items: Vec<_> = groups.into_iter().map(|(key, group)| group.item(key)).collect();
     let is_of_time = matches!(by, StatsBy::Hour | StatsBy::Day);
     if !is_of_time {
-        items.sort_by(|a, b| (b.usd, b.tokens, b.count).cmp(&(a.usd, a.tokens, a.count)));
+        items.sort_by_key(|it| std::cmp::Reverse((it.usd, it.tokens, it.count)));
     }
     let limit = limit.unwrap_or(if is_of_time { usize::MAX } else { KEYS });
     let left_off = items.len().saturating_sub(limit);
