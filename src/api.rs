@@ -31,6 +31,7 @@ mod state;
 mod steps;
 mod tasks;
 mod tokens;
+mod triggers;
 mod upkeep;
 mod worker;
 

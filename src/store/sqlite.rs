@@ -33,6 +33,7 @@ mod pool;
 mod reader;
 mod restore;
 mod retention;
+mod scopes;
 mod sessions;
 mod state;
 mod state_text;
