@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
-    triggers, upkeep, worker,
+    operators, query, responses, runs, session, sessions, signals, state, stats, steps, tasks,
+    tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -135,6 +135,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintWrite,    routes!(blueprints::delete)),
     || caller(Verb::RunStart,          routes!(signals::start)),
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
+
+    || caller(Verb::RunRead,           routes!(stats::stats)),
 
     || caller(Verb::BlueprintRead,     routes!(triggers::list)),
     || caller(Verb::TriggerPause,      routes!(triggers::pause)),
