@@ -162,7 +162,7 @@ pub(super) async fn reply(
         match transport.post(path, &body).await {
             Ok(_) => replied.accepted += 1,
             Err(Trouble::Refused { status: 422, detail, .. }) => {
-                replied.refused.push((key, detail))
+                replied.refused.push((key, detail));
             }
             // Somebody else answered it, or it changed.
             Err(Trouble::Refused { status: 404 | 409, .. }) => {}
