@@ -3,6 +3,7 @@
 //! Owns the [`Backend`] seam and the built-in operators. Refuses to know runs, journals and
 //! retries: a backend gets one attempt of one task and replies once. The spawner calls it.
 
+mod agent_cli;
 mod assemble;
 mod backend;
 mod builtin;

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agent_clis;
 mod agents;
 mod authoring;
 mod data_dir;

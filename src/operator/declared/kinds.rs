@@ -6,16 +6,18 @@ use serde::de::DeserializeOwned;
 use toml::de::{Error, ValueDeserializer};
 
 use crate::operator::{
-    Settings, composite::settings::CompositeSettings, echo::EchoSettings, http::HttpSettings,
-    human::HumanSettings, llm::LlmSettings, lua::LuaSettings, main_ai::MainAiSettings,
-    mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
+    Settings, agent_cli::AgentCliSettings, composite::settings::CompositeSettings,
+    echo::EchoSettings, http::HttpSettings, human::HumanSettings, llm::LlmSettings,
+    lua::LuaSettings, main_ai::MainAiSettings, mcp::McpSettings, process::ProcessSettings,
+    queue::QueueSettings,
 };
 
 /// Parses the settings of one kind.
 pub(super) type Read = fn(ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>;
 
 /// Every kind by name.
-pub(super) const KINDS: [(&str, Read); 10] = [
+pub(super) const KINDS: [(&str, Read); 11] = [
+    ("agent_cli", read::<AgentCliSettings>),
     ("composite", read::<CompositeSettings>),
     ("echo", read::<EchoSettings>),
     ("http", read::<HttpSettings>),
@@ -35,6 +37,7 @@ pub(in crate::operator) fn lines_of(kind: &str) -> Option<&'static str> {
             "[operators.model]\nkind = \"llm\"\napi = \"anthropic\"\nmodel = \"claude-sonnet-4-5\"\n\
              key = { env = \"ANTHROPIC_API_KEY\" }"
         }
+        "agent_cli" => "[operators.claude]\nkind = \"agent_cli\"\nprofile = \"claude-code\"",
         "http" => "[operators.hook]\nkind = \"http\"\nurl = \"https://ci.example.com/hooks/swarm\"",
         "mcp" => "[operators.files]\nkind = \"mcp\"\ncommand = [\"mcp-server-filesystem\", \".\"]",
         "composite" => {

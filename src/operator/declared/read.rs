@@ -298,7 +298,7 @@ mod tests {
             ("[operators.X]\nkind = \"echo\"", "1:12: operator `X`: a name has"),
             (
                 "[operators.x]\n",
-                "1:12: operator `x`: it has no `kind`; the kinds are composite, echo",
+                "1:12: operator `x`: it has no `kind`; the kinds are agent_cli, composite, echo",
             ),
             ("[operators.x]\nkind = 1", "2:8: operator `x`: its `kind` must be a text"),
             (

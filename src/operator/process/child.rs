@@ -4,15 +4,18 @@ use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
 use rustix::process::Signal;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader},
     process::{ChildStderr, ChildStdout},
     time::timeout,
 };
 
 use crate::{
     environment::{DeathWatch, Input, Launch, Launched, NotStarted, Scrubber},
-    operator::Task,
+    operator::{Task, agent_cli::Listener},
 };
+
+/// The number of lines of the maximum length that a stream may have.
+const LINES: usize = 32;
 
 /// The limits of a child.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +114,13 @@ impl Running {
     }
 
     /// Reads the output until the child or its attempt ends. Afterwards its process group is dead.
-    pub(super) async fn finish(mut self, task: &Task, limits: Limits) -> io::Result<ChildEnd> {
+    /// With a listener, lines of stdout go to it and are not kept.
+    pub(super) async fn finish(
+        mut self,
+        task: &Task,
+        limits: Limits,
+        listener: Option<&mut Listener<'_>>,
+    ) -> io::Result<ChildEnd> {
         let wall = async {
             match limits.wall {
                 Some(wall) => tokio::time::sleep(wall).await,
@@ -125,7 +134,12 @@ impl Running {
         let ended = {
             let pump = async {
                 tokio::try_join!(
-                    collect(out, &mut stdout, limits.stdout),
+                    async {
+                        match listener {
+                            None => collect(out, &mut stdout, limits.stdout).await,
+                            Some(listener) => hear(out, listener, limits.stdout).await,
+                        }
+                    },
                     keep_tail(err, &mut stderr, limits.stderr),
                 )
                 .map(|_| ())
@@ -221,6 +235,33 @@ async fn collect(
     // A read error ends the stream; what was read before is kept.
     let _ = stream.read_to_end(into).await;
     if into.len() > cap { Err(Overflow) } else { Ok(()) }
+}
+
+/// Passes the lines of a stream on until its end. A line has at most `cap` bytes, and all of them
+/// [`LINES`] times that.
+async fn hear(
+    stream: Option<impl AsyncRead + Unpin>,
+    listener: &mut Listener<'_>,
+    cap: usize,
+) -> Result<(), Overflow> {
+    let Some(stream) = stream else { return Ok(()) };
+    let all = u64::try_from(cap.saturating_mul(LINES)).unwrap_or(u64::MAX);
+    let mut stream = BufReader::new(stream.take(all.saturating_add(1)));
+    let (mut line, mut read) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let mut limited = (&mut stream).take(u64::try_from(cap).unwrap_or(u64::MAX) + 1);
+        // A read error ends the stream.
+        let got = limited.read_until(b'\n', &mut line).await.unwrap_or(0);
+        read += got as u64;
+        if got > cap || read > all {
+            return Err(Overflow);
+        }
+        if got == 0 {
+            return Ok(());
+        }
+        listener.line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']));
+    }
 }
 
 /// Reads a stream to its end and keeps its last `cap` bytes.

@@ -17,7 +17,10 @@ use crate::{
         Asked, DeathWatch, Environments, Input, NotStarted, Provisioned, Scrubber, Secret, Text,
     },
     middleware::{Dispatched, ExecCall, ExecTerminal, PROGRAMS, TaskDone},
-    operator::{Backend, Delivery, Reply, Residence, Task},
+    operator::{
+        Backend, Delivery, Reply, Residence, Task,
+        agent_cli::{AgentCli, CliCall, Listener},
+    },
     protocol::{EnvironmentSpec, Failure, Json, failure::kind},
 };
 
@@ -32,6 +35,8 @@ pub struct Process {
     pub(super) environments: Arc<Environments>,
     pub(super) watch: Arc<DeathWatch>,
     env: Arc<BTreeMap<String, Text>>,
+    /// The command line of a coding agent, in place of the agent's `command`.
+    cli: Option<Arc<AgentCli>>,
     pub(super) limits: Limits,
 }
 
@@ -43,6 +48,7 @@ impl Process {
             environments,
             watch: DeathWatch::of_process(),
             env: Arc::default(),
+            cli: None,
             limits: Limits::default(),
         }
     }
@@ -51,6 +57,12 @@ impl Process {
     #[must_use]
     pub fn with_env(self, env: BTreeMap<String, Text>) -> Self {
         Self { env: Arc::new(env), ..self }
+    }
+
+    /// Runs the command line of a coding agent in place of the agent's `command`.
+    #[must_use]
+    pub(in crate::operator) fn of_cli(self, cli: AgentCli) -> Self {
+        Self { cli: Some(Arc::new(cli)), ..self }
     }
 
     /// Prepares a child before it starts: its environment, and the operator's own secrets.
@@ -137,6 +149,7 @@ impl Process {
         &self,
         task: &Task,
         input: &Json,
+        stdin: Input<'_>,
         prepared: &Prepared,
         (program, arguments): (&str, Vec<String>),
     ) -> Result<Running, Failure> {
@@ -163,9 +176,8 @@ impl Process {
                 provisioned.launch(program, &arguments, &cwd, variables)
             }
         };
-        let input = Input::Whole(input.as_str().as_bytes());
         launch
-            .and_then(|launch| Running::start(launch, input, &self.watch))
+            .and_then(|launch| Running::start(launch, stdin, &self.watch))
             .map_err(|error| not_started(&error))
     }
 
@@ -176,6 +188,7 @@ impl Process {
         program: &str,
         prepared: &Prepared,
         end: io::Result<ChildEnd>,
+        listener: Option<Listener<'_>>,
     ) -> Result<Reply, Failure> {
         // After a report the exit status does not matter.
         if task.reported.is_cancelled() {
@@ -189,8 +202,15 @@ impl Process {
                     return Err(failure_of(broken));
                 }
                 let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
-                let output = outcome::outcome(program, exit, task.agent.check)?;
-                Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+                let Some(listener) = listener else {
+                    let output = outcome::outcome(program, exit, task.agent.check)?;
+                    return Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }));
+                };
+                let mut done = listener.end(outcome::outcome(program, exit, true).map(drop))?;
+                if !prepared.scrubber.is_empty() {
+                    done.output = prepared.scrubber.scrub_json(&done.output);
+                }
+                Ok(Reply::Done(done))
             }
             Ok(ChildEnd::NotStarted(NotStarted::Boundary(error))) => Err(failure_of(error)),
             Ok(ChildEnd::NotStarted(NotStarted::Program(error))) => Err(match environment {
@@ -221,7 +241,7 @@ impl fmt::Debug for Process {
 #[async_trait]
 impl Backend for Process {
     fn kind(&self) -> &'static str {
-        "process"
+        if self.cli.is_some() { "agent_cli" } else { "process" }
     }
 
     fn residence(&self) -> Residence {
@@ -236,11 +256,22 @@ impl Backend for Process {
             prepared = self.prepare(&task) => prepared?,
             () = task.cancel.cancelled() => return Err(given_up()),
         };
-        let done = match called(&task, &input, &prepared) {
+        let asked = match &self.cli {
+            Some(cli) => cli.ask(&task, &input).await.map(Some),
+            None => Ok(None),
+        };
+        let called =
+            asked.and_then(|asked| Ok((called(&task, &input, &prepared, asked.as_ref())?, asked)));
+        let done = match called {
             Err(failure) => Err(failure),
-            Ok(call) => {
-                let child =
-                    Child { process: self, task: &task, input: &input, prepared: &prepared };
+            Ok((call, asked)) => {
+                let child = Child {
+                    process: self,
+                    task: &task,
+                    input: &input,
+                    asked: asked.as_ref(),
+                    prepared: &prepared,
+                };
                 task.stacks.exec.run(call, &child).await
             }
         };
@@ -256,8 +287,16 @@ impl Backend for Process {
 }
 
 /// Returns the program of a task, as the layers see it.
-fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Failure> {
-    let (program, args) = Templates::new(task, input, &prepared.bundle).argv(task)?;
+fn called(
+    task: &Task,
+    input: &Json,
+    prepared: &Prepared,
+    asked: Option<&CliCall>,
+) -> Result<ExecCall, Failure> {
+    let (program, args) = match asked {
+        Some(asked) => asked.argv.clone(),
+        None => Templates::new(task, input, &prepared.bundle).argv(task)?,
+    };
     let given = prepared.variables.iter().map(|(name, _)| name);
     let known = prepared.known.iter().map(|(name, _)| name);
     Ok(ExecCall {
@@ -279,28 +318,38 @@ struct Child<'a> {
     process: &'a Process,
     task: &'a Task,
     input: &'a Json,
+    asked: Option<&'a CliCall>,
     prepared: &'a Prepared,
 }
 
 #[async_trait]
 impl ExecTerminal for Child<'_> {
     async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
-        let Self { process, task, input, prepared } = *self;
+        let Self { process, task, input, asked, prepared } = *self;
         if let Some(declared) = &task.agent.environment
             && let Some(environment) = process.environments.coded(&declared.to_value())
         {
             let spec = process.spec(declared)?;
             let within = (&**environment, &spec);
+            if asked.is_some() {
+                let message = "an environment in code runs no command line of a coding agent";
+                return Err(Failure::new(kind::ENVIRONMENT, message));
+            }
             return within::execute(within, task, input, prepared, &call).await;
         }
         let command = (call.program.as_str(), call.args);
-        let running = process.start(task, input, prepared, command)?;
+        let stdin = match asked {
+            Some(asked) => asked.input(),
+            None => Input::Whole(input.as_str().as_bytes()),
+        };
+        let running = process.start(task, input, stdin, prepared, command)?;
         task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
         let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
         let more = prepared.scrubber.longest();
         let limits = Limits { wall, stderr: process.limits.stderr + more, ..process.limits };
-        let end = running.finish(task, limits).await;
-        process.judge(task, &call.program, prepared, end).map(|reply| match reply {
+        let mut listener = process.cli.as_ref().map(|cli| cli.listener(task));
+        let end = running.finish(task, limits, listener.as_mut()).await;
+        process.judge(task, &call.program, prepared, end, listener).map(|reply| match reply {
             Reply::Done(done) => Dispatched::Done(done),
             Reply::Short(short) => Dispatched::Short(short),
             Reply::Parked => Dispatched::Parked,

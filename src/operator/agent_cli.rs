@@ -1,0 +1,81 @@
+//! The operator that runs the command line of a coding agent: Claude Code, Codex, Gemini, or one
+//! that speaks like them.
+//!
+//! Owns their flags and their streams of JSON. What a child is, the process operator owns: its
+//! directory, variables, environment, limits and end.
+
+mod profile;
+mod prompt;
+mod settings;
+mod stream;
+
+pub(in crate::operator) use settings::AgentCliSettings;
+pub(in crate::operator) use stream::Listener;
+
+use crate::{
+    environment::Input,
+    operator::Task,
+    protocol::{Failure, Json},
+};
+use profile::{Call, Permissions, Profile};
+
+/// How an agent's command line is called.
+#[derive(Debug, Clone)]
+pub(in crate::operator) struct AgentCli {
+    profile: Profile,
+    args: Vec<String>,
+    model: Option<String>,
+    allowed_tools: Vec<String>,
+    max_turns: Option<u32>,
+    permissions: Permissions,
+}
+
+/// One attempt of it.
+#[derive(Debug)]
+pub(in crate::operator) struct CliCall {
+    /// The program and its arguments.
+    pub(in crate::operator) argv: (String, Vec<String>),
+    /// What it reads on stdin.
+    pub(in crate::operator) stdin: String,
+}
+
+impl CliCall {
+    /// Returns what the child reads.
+    pub(in crate::operator) fn input(&self) -> Input<'_> {
+        Input::Whole(self.stdin.as_bytes())
+    }
+}
+
+impl AgentCli {
+    /// Prepares the call for a task; a conversation of its session goes on.
+    ///
+    /// # Errors
+    /// Fails when the task asks for what the program or its boundary does not permit.
+    pub(in crate::operator) async fn ask(
+        &self,
+        task: &Task,
+        input: &Json,
+    ) -> Result<CliCall, Failure> {
+        let agent = &*task.agent;
+        self.permissions.check(task)?;
+        let tools = agent.worker.as_ref().map_or(&[][..], |worker| &worker.tools);
+        let tools = if tools.is_empty() { &self.allowed_tools[..] } else { tools };
+        let resumed = prompt::conversation(task).await?;
+        let (system, text) = prompt::texts(task, input, self.profile.has_system_flag());
+        let call = Call {
+            model: agent.model.as_deref().or(self.model.as_deref()),
+            system: system.as_deref(),
+            tools,
+            turns: agent.file_turns.or(self.max_turns),
+            resumed: resumed.as_deref(),
+            permissions: self.permissions,
+            args: &self.args,
+        };
+        Ok(CliCall { argv: self.profile.argv(&call)?, stdin: text })
+    }
+
+    /// Returns the reader of the stream of one attempt.
+    pub(in crate::operator) fn listener<'a>(&self, task: &'a Task) -> Listener<'a> {
+        Listener::new(self.profile.stream, self.profile.program.clone(), task)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a command line is told, and the conversation that it continues.
+
+use crate::{
+    operator::Task,
+    protocol::{Effect, Failure, Json, OperatorId, Scope, WorkflowId, failure::kind},
+};
+
+/// The prefix of the keys under which conversations are kept.
+const KEY: &str = "agent_cli/";
+
+/// Returns the system prompt for an argument, if the program has one, and the text on stdin.
+pub(super) fn texts(task: &Task, input: &Json, has_flag: bool) -> (Option<String>, String) {
+    let prompt = task.prompt.as_deref();
+    let mut text = match prompt.map(|it| it.prompt.as_str()).filter(|text| !text.is_empty()) {
+        Some(text) => text.to_owned(),
+        None => match input.to_value() {
+            serde_json::Value::String(text) => text,
+            _ => input.as_str().to_owned(),
+        },
+    };
+    if let Some(schema) = &task.agent.output {
+        text.push_str("\n\nAnswer with JSON alone that fits this JSON Schema:\n");
+        text.push_str(schema.as_str());
+    }
+    match (task.system(), has_flag) {
+        (Some(system), false) => (None, format!("{system}\n\n{text}")),
+        (system, _) => (system, text),
+    }
+}
+
+/// The place where the conversation of a session is kept: that of the operator in its run, because
+/// the programs keep theirs by directory.
+fn place(task: &Task) -> Option<(Scope, String)> {
+    let session = task.opts.session_of()?;
+    let scope = Scope::Operator {
+        workflow: WorkflowId::new(task.run.to_string()),
+        operator: OperatorId::new(&**task.executor()),
+    };
+    Some((scope, format!("{KEY}{session}")))
+}
+
+/// Returns the id of the conversation that a task continues.
+pub(super) async fn conversation(task: &Task) -> Result<Option<String>, Failure> {
+    let Some((scope, key)) = place(task) else { return Ok(None) };
+    let read = task.state.read(&scope, &key).await.map_err(|error| {
+        Failure::new(kind::PROCESS, format!("failed to read {key:?}: {error}")).retryable()
+    })?;
+    Ok(read.and_then(|id| id.as_str().map(str::to_owned)))
+}
+
+/// Returns the effect that keeps the id of a conversation, with the result that it led to.
+pub(super) fn kept(task: &Task, id: &str) -> Option<Effect> {
+    let (scope, key) = place(task)?;
+    Some(Effect::WriteMemory {
+        scope,
+        key,
+        value: id.into(),
+        tier: None,
+        lifetime: None,
+        content_kind: None,
+        salience: None,
+        ttl: None,
+    })
+}

@@ -1,0 +1,257 @@
+//! The streams of the command lines: lines of JSON while they work, and what they came to.
+
+use serde_json::{Value, json};
+
+use super::{profile::Stream, prompt};
+use crate::{
+    journal::Usage,
+    middleware::TaskDone,
+    operator::{Task, read_usage},
+    protocol::{Failure, Json, ModelDelta, failure::kind},
+};
+
+/// The maximum size of a shown argument of a tool, in bytes.
+const SHOWN: usize = 200;
+/// The maximum size of an answer, in bytes.
+const ANSWER: usize = 8 << 20;
+
+/// Reads the stream of one attempt.
+pub(in crate::operator) struct Listener<'a> {
+    stream: Stream,
+    program: String,
+    task: &'a Task,
+    heard: Heard,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The id of the conversation.
+    conversation: Option<String>,
+    /// The answer: the last message, unless the end has one.
+    answer: String,
+    /// The number of messages, which are the items of the answer.
+    messages: usize,
+    usage: Option<Usage>,
+    /// The end of the stream: none, or what went wrong.
+    end: Option<Result<(), Failure>>,
+}
+
+impl<'a> Listener<'a> {
+    pub(super) fn new(stream: Stream, program: String, task: &'a Task) -> Self {
+        Self { stream, program, task, heard: Heard::default() }
+    }
+
+    /// Takes a line of stdout. One that is not of the stream is ignored: programs print notices.
+    pub(in crate::operator) fn line(&mut self, line: &str) {
+        if self.stream == Stream::Text {
+            if self.heard.answer.len() + line.len() < ANSWER {
+                self.heard.answer.push_str(line);
+                self.heard.answer.push('\n');
+            }
+            return;
+        }
+        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        match self.stream {
+            Stream::ClaudeCode => self.claude_code(&event),
+            Stream::Codex => self.codex(&event),
+            Stream::Gemini => self.gemini(&event),
+            Stream::Text => {}
+        }
+    }
+
+    fn claude_code(&mut self, event: &Value) {
+        self.conversation(&event["session_id"]);
+        match event["type"].as_str() {
+            Some("assistant") => {
+                for block in event["message"]["content"].as_array().into_iter().flatten() {
+                    match block["type"].as_str() {
+                        Some("text") => self.message(text(&block["text"])),
+                        Some("tool_use") => self.tool(text(&block["name"]), &block["input"]),
+                        _ => {}
+                    }
+                }
+            }
+            Some("result") => {
+                let mut usage = event["usage"].clone();
+                usage["cached"] = usage["cache_read_input_tokens"].clone();
+                usage["cost"] = event["total_cost_usd"].clone();
+                self.heard.usage = read_usage(&usage);
+                let answer = match &event["structured_output"] {
+                    Value::Null => text(&event["result"]).to_owned(),
+                    value => value.to_string(),
+                };
+                let subtype = text(&event["subtype"]);
+                let is_error = event["is_error"] == true || !matches!(subtype, "success" | "");
+                self.heard.end = Some(match (is_error, subtype) {
+                    (false, _) => Ok(self.heard.answer = answer),
+                    (true, "error_max_turns") => Err(self.turns()),
+                    (true, _) => {
+                        Err(self.failed(if answer.is_empty() { subtype } else { &answer }))
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn codex(&mut self, event: &Value) {
+        self.conversation(&event["thread_id"]);
+        let item = &event["item"];
+        match (event["type"].as_str(), item["type"].as_str()) {
+            (Some("item.completed"), Some("agent_message")) => self.message(text(&item["text"])),
+            (Some("item.started"), Some("command_execution")) => {
+                self.tool("command", &item["command"]);
+            }
+            (Some("item.completed"), Some("file_change")) => self.tool("file", &item["changes"]),
+            (Some("item.started"), Some("mcp_tool_call")) => {
+                self.tool(text(&item["tool"]), &item["arguments"]);
+            }
+            (Some("item.started"), Some("web_search")) => self.tool("web_search", &item["query"]),
+            (Some("turn.completed"), _) => {
+                let mut usage = event["usage"].clone();
+                usage["cached"] = usage["cached_input_tokens"].clone();
+                self.heard.usage = read_usage(&usage);
+                self.heard.end = Some(Ok(()));
+            }
+            (Some("turn.failed"), _) => {
+                self.heard.end = Some(Err(self.failed(text(&event["error"]["message"]))));
+            }
+            (Some("error"), _) => {
+                self.heard.end = Some(Err(self.failed(text(&event["message"]))));
+            }
+            _ => {}
+        }
+    }
+
+    fn gemini(&mut self, event: &Value) {
+        self.conversation(&event["session_id"]);
+        match event["type"].as_str() {
+            Some("message") if event["role"] == "assistant" => {
+                let content = text(&event["content"]);
+                if event["delta"] == true && self.heard.messages > 0 {
+                    self.more(content);
+                } else {
+                    self.message(content);
+                }
+            }
+            Some("tool_use") => {
+                self.tool(text(&event["tool_name"]), &event["parameters"]);
+                // What it says after a tool is a message of its own.
+                self.heard.messages += usize::from(!self.heard.answer.is_empty());
+                self.heard.answer.clear();
+            }
+            Some("result") => {
+                let mut usage = event["stats"].clone();
+                usage["input"] = usage["input_tokens"].clone();
+                self.heard.usage = read_usage(&usage);
+                self.heard.end = Some(match event["status"].as_str() {
+                    Some("error") => Err(self.failed(text(&event["error"]["message"]))),
+                    _ => Ok(()),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn conversation(&mut self, id: &Value) {
+        if let Some(id) = id.as_str().filter(|id| !id.is_empty()) {
+            self.heard.conversation = Some(id.to_owned());
+        }
+    }
+
+    /// A message begins; the last one is the answer.
+    fn message(&mut self, message: &str) {
+        self.heard.messages += 1;
+        self.heard.answer.clear();
+        self.more(message);
+    }
+
+    fn more(&mut self, delta: &str) {
+        if self.heard.answer.len() + delta.len() > ANSWER {
+            return;
+        }
+        self.heard.answer.push_str(delta);
+        let item = self.heard.messages.saturating_sub(1);
+        self.task.reporter.delta(ModelDelta::Text { item, part: 0, delta: delta.to_owned() });
+    }
+
+    fn tool(&self, name: &str, arguments: &Value) {
+        let shown = match arguments {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let shown: String = shown.chars().take(SHOWN).collect();
+        self.task.reporter.progress(json!({ "tool": name, "arguments": shown }).into());
+    }
+
+    fn turns(&self) -> Failure {
+        let message = format!("`{}` reached its maximum of turns", self.program);
+        Failure::new(kind::LIMIT, message)
+    }
+
+    fn failed(&self, why: &str) -> Failure {
+        let why: String = why.chars().take(2_000).collect();
+        Failure::new(kind::MODEL, format!("`{}` failed: {why}", self.program)).retryable()
+    }
+
+    /// Returns what the attempt came to, for a program that ended with success or with a failure of
+    /// its process.
+    ///
+    /// # Errors
+    /// Returns the failure that the stream names, or that of the process.
+    pub(in crate::operator) fn end(
+        self,
+        process: Result<(), Failure>,
+    ) -> Result<TaskDone, Failure> {
+        let Heard { conversation, answer, usage, end, .. } = self.heard;
+        match (end, process) {
+            (Some(Err(failure)), _) | (None, Err(failure)) => return Err(failure),
+            (Some(Ok(())), _) => {}
+            (None, Ok(())) if self.stream == Stream::Text => {}
+            (None, Ok(())) => {
+                let message = format!("`{}` ended without a result", self.program);
+                return Err(Failure::new(kind::PROCESS, message).retryable());
+            }
+        }
+        let output = match &self.task.agent.output {
+            Some(_) => json_in(&answer),
+            None => Value::String(answer.trim_end_matches('\n').to_owned()),
+        };
+        let effects =
+            conversation.and_then(|id| prompt::kept(self.task, &id)).into_iter().collect();
+        Ok(TaskDone { output: Json::from(output), usage, effects })
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Returns the JSON of an answer: all of it, or the block in it; else its text, for an agent whose
+/// output is one.
+fn json_in(answer: &str) -> Value {
+    let answer = answer.trim();
+    let block = || {
+        let inner = answer.split_once("```")?.1.rsplit_once("```")?.0;
+        Some(inner.strip_prefix("json").unwrap_or(inner))
+    };
+    serde_json::from_str(answer)
+        .ok()
+        .or_else(|| serde_json::from_str(block()?).ok())
+        .unwrap_or_else(|| Value::String(answer.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_json_or_has_a_block_of_it_or_is_a_text() {
+        assert_eq!(json_in(" {\"a\":1}\n"), json!({"a": 1}));
+        assert_eq!(json_in("Here:\n```json\n[1]\n```\nDone."), json!([1]));
+        assert_eq!(json_in("```\n7\n```"), json!(7));
+        assert_eq!(json_in("not JSON ``` at all"), json!("not JSON ``` at all"));
+    }
+}
