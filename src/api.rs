@@ -23,6 +23,7 @@ mod params;
 mod query;
 mod responses;
 mod routes;
+mod run_list;
 mod runs;
 mod session;
 mod sessions;

@@ -52,6 +52,7 @@ pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestr
 pub use verbs::replay::ReplayView;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
+pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
@@ -61,10 +62,10 @@ pub use verbs::transfer::Export;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
+pub use view::runs::{CopiedView, RunView, SeatView};
 pub use view::shown::{
-    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
-    rfc3339,
+    AnswerView, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page, PromptView,
+    QuotaUse, SpawnView, StateItem, StepView, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
 pub use view::waits::{SessionWait, Subject, WaitingOn};

@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
-    upkeep, worker,
+    operators, query, responses, run_list, runs, session, sessions, signals, state, steps, tasks,
+    tokens, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -106,7 +106,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostRead,          routes!(tokens::jwks)),
 
     || caller(Verb::RunStart,          routes!(runs::start)).large(),
-    || caller(Verb::RunRead,           routes!(runs::list)),
+    || caller(Verb::RunRead,           routes!(run_list::list)),
     || caller(Verb::RunRead,           routes!(runs::get)),
     || caller(Verb::RunDelete,         routes!(runs::delete)),
     || caller(Verb::RunCancel,         routes!(runs::cancel)),

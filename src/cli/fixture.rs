@@ -39,6 +39,7 @@ pub fn run(status: RunStatus) -> RunView {
         steps_done: 0,
         parent: None,
         copied_from: None,
+        tags: Default::default(),
         seats: Default::default(),
         delegate: None,
         usage: None,
@@ -48,6 +49,7 @@ pub fn run(status: RunStatus) -> RunView {
         created_at: AT.into(),
         updated_at: AT.into(),
         ended_at: None,
+        duration_ms: None,
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) mod queued;
 pub(crate) mod replay;
 pub(crate) mod respond;
 pub(crate) mod retention;
+pub(crate) mod run_list;
 pub(crate) mod runs;
 pub(crate) mod safe_mode;
 pub(crate) mod schedules;

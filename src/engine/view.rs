@@ -2,10 +2,12 @@
 
 pub(crate) mod context;
 pub(crate) mod events;
+pub(crate) mod runs;
 pub(crate) mod shown;
 pub(crate) mod spent;
 pub(crate) mod tasks;
 pub(crate) mod waits;
 
-pub(crate) use shown::{artifact, breach, run, seats, step};
+pub(crate) use runs::{run, seats};
+pub(crate) use shown::{artifact, breach, step};
 pub(crate) use tasks::{labels, task};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::Json;
+use crate::protocol::{Json, Tags};
 
 /// Named metadata of an entry, beside its fact.
 ///
@@ -31,6 +31,20 @@ impl Additions {
     /// Stores a value under a name, and replaces an earlier one.
     pub fn put(&mut self, name: impl Into<String>, value: Json) {
         self.0.insert(name.into(), value);
+    }
+
+    /// Returns the tags of a run that starts or is called; none if absent.
+    pub fn tags(&self) -> Tags {
+        self.get("tags").and_then(|tags| tags.decode().ok()).unwrap_or_default()
+    }
+
+    /// Returns the additions that store the tags of a run that starts or is called.
+    pub fn of_tags(tags: &Tags) -> Self {
+        let mut additions = Self::default();
+        if !tags.is_empty() {
+            additions.put("tags", Json::encode(tags).expect("tags are plain data"));
+        }
+        additions
     }
 
     /// Returns how long a step waited in all, and how long the work of its last attempt took, in

@@ -22,10 +22,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use super::{
     Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Usage,
 };
-use crate::protocol::{Failure, Json, StepKind, StepState};
+use crate::protocol::{Failure, Json, StepKind, StepState, Tags};
 
 /// The prefix of a session's id.
 const SESSION: &str = "ses_";
+/// The maximum number of agents that are remembered.
+const MOST_AGENTS: usize = 64;
 
 /// The current state of a run, folded from its entries.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +54,10 @@ pub struct Chain {
     spent: Spent,
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
+    tags: Tags,
+    /// The tags of called runs, by the open step that calls.
+    called_with: BTreeMap<u32, Tags>,
+    agents: BTreeSet<String>,
     keep_payloads: bool,
     /// True if the chain has no start: it then holds only the steps from `first_step` on.
     is_ending: bool,
@@ -214,8 +220,16 @@ impl Chain {
     fn fold(&mut self, entry: &Entry) -> Result<(), ChainError> {
         let (seq, at) = (entry.seq, entry.at_ms);
         match &entry.fact {
-            Fact::RunStarted(started) => self.start(started, at),
-            Fact::StepScheduled(scheduled) => self.schedule(seq, scheduled, at)?,
+            Fact::RunStarted(started) => {
+                self.start(started, at);
+                self.tags = entry.additions.tags();
+            }
+            Fact::StepScheduled(scheduled) => {
+                self.schedule(seq, scheduled, at)?;
+                if scheduled.kind == StepKind::Child && !entry.additions.is_empty() {
+                    self.called_with.insert(scheduled.step, entry.additions.tags());
+                }
+            }
             Fact::StepRecorded(scheduled, outcome) => {
                 self.schedule(seq, scheduled, at)?;
                 self.end(seq, scheduled.step, outcome, None, at)?;
@@ -344,6 +358,12 @@ impl Chain {
         if scheduled.kind == StepKind::Signal {
             self.waiters.entry(scheduled.name.clone()).or_default().push_back(number);
         }
+        if scheduled.kind == StepKind::Task
+            && self.agents.len() < MOST_AGENTS
+            && !self.agents.contains(&scheduled.name)
+        {
+            self.agents.insert(scheduled.name.clone());
+        }
         if !self.keep_payloads {
             scheduled.request = Json::null();
         }
@@ -421,6 +441,7 @@ impl Chain {
             }
         }
         self.open.remove(&number);
+        self.called_with.remove(&number);
         self.done += 1;
         self.spend(number, usage);
         Ok(())
@@ -550,31 +571,6 @@ impl Chain {
     /// Returns the number of open steps.
     pub fn open_count(&self) -> usize {
         self.open.len()
-    }
-
-    /// Returns the seat holders by operator.
-    pub fn seats(&self) -> &BTreeMap<String, SeatHolder> {
-        &self.seats
-    }
-
-    /// Returns the number of queued signals, of all names.
-    pub fn queued_signals(&self) -> usize {
-        self.queued
-    }
-
-    /// Returns the total size in bytes of the queued signals.
-    pub fn signal_bytes(&self) -> usize {
-        self.signal_bytes
-    }
-
-    /// Returns the total size in bytes of the failures and plans that steps hold.
-    pub fn kept_bytes(&self) -> usize {
-        self.kept_bytes
-    }
-
-    /// Returns the approximate size in bytes of this history's entries.
-    pub fn history_bytes(&self) -> u64 {
-        self.history_bytes
     }
 }
 

@@ -13,6 +13,7 @@ mod middleware;
 mod models;
 mod refusals;
 mod routes;
+mod runs;
 mod state;
 mod tokens;
 mod upkeep;

@@ -170,6 +170,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                     a href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) } { (text::short(&version, 100)) }
                 }
                 dt { "Started" } dd { (time::of(&view.created_at, now_ms)) " by " (text::line(&view.started_by, 120)) }
+                @if !view.tags.is_empty() { dt { "Tags" } dd { (run_table::tags(view)) } }
                 @if let Some(ended) = &view.ended_at { dt { "Ended" } dd { (time::of(ended, now_ms)) } }
                 dt { "Took" } dd { (run_table::lasted(view, now_ms)) }
                 dt { "Steps" } dd { (view.steps_done) " of " (view.steps) " ended" }

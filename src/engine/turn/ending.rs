@@ -14,7 +14,7 @@ use crate::{
     },
     fault,
     flow::{Input, NextAction},
-    journal::{Decision, Fact, Outcome, RunState, SeatHolder},
+    journal::{Additions, Decision, Fact, Outcome, RunState, SeatHolder},
     protocol::{Failure, Json, failure::kind},
     schema,
     store::Write,
@@ -131,7 +131,8 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
     turn.run.fresh_after = Some(turn.run.batches + 1);
     turn.run.inbox.clear();
     turn.run.timers.keep(Due::Wall);
-    facts::append(turn, Fact::RunStarted(Box::new(started)));
+    let tags = Additions::of_tags(turn.run.chain.tags());
+    facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
     if !spent.is_empty() {
         facts::append(turn, Fact::Decided(Decision::Spent(Box::new(spent))));
     }

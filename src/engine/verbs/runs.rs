@@ -1,4 +1,4 @@
-//! Runs: wait, list, show, control, signal, query, delete.
+//! Runs: wait, show, control, signal, query, delete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     protocol::{Code, Json, RunId},
     session::EVERY,
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
-    token::{Need, ScopeKind, Verb},
+    token::Verb,
 };
 
 /// The maximum length of the name of a signal or a query, in bytes.
@@ -128,7 +128,7 @@ impl Engine {
         Ok(view)
     }
 
-    async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
+    pub(crate) async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
         let mut view = view::run(header);
         if let Some((parent, _)) = header.parent
             && let Some(parent) = self.read(move |store| store.header(parent)).await?
@@ -198,27 +198,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Returns runs, newest first.
-    ///
-    /// # Errors
-    /// Fails when the caller lacks permission.
-    pub async fn runs(
-        &self,
-        caller: &Caller,
-        filter: RunFilter,
-    ) -> Result<Page<RunView>, EngineError> {
-        caller.grant.check(Verb::RunRead, &[Need::Every(ScopeKind::Run)])?;
-        let limit = filter.limit;
-        let headers = self.read(move |store| store.headers(&filter)).await?;
-        let id = |header: &Header| RunId::new(header.num, header.created_ms).to_string();
-        let next_cursor = (headers.len() == limit).then(|| headers.last().map(id));
-        let mut items = Vec::with_capacity(headers.len());
-        for header in &headers {
-            items.push(self.show(header).await?);
-        }
-        Ok(Page { items, next_cursor: next_cursor.flatten() })
     }
 
     /// Returns the steps of a run's history with a number over `after`.

@@ -200,6 +200,7 @@ impl TriggerVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: trigger.tags.clone(),
         };
         let word = format!("{name} {} {} {at}", schedule.text(), schedule.zone());
         let key = IdempotencyKey { route: "schedule", body: word.clone(), key: word };
@@ -263,6 +264,7 @@ impl TriggerVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: trigger.tags.clone(),
         };
         self.engine.start_seen(caller, start, key).await
     }

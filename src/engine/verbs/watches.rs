@@ -19,7 +19,7 @@ use crate::{
         verbs::engine::TriggerVerbs,
         verbs::schedules::TRIES,
     },
-    protocol::{Json, RunId},
+    protocol::{Json, RunId, Tags},
     store::{Check, StoreError, Write},
 };
 
@@ -52,6 +52,7 @@ pub struct Watched {
     pub watch: Box<FileWatch>,
     missed: Missed,
     input: Option<Json>,
+    tags: Tags,
     /// The ids of all watches of the blueprint: stored data of others is deleted.
     ids: Arc<[String]>,
 }
@@ -186,20 +187,21 @@ impl TriggerVerbs<'_> {
         for (name, hash, _) in names {
             let triggers = self.triggers(known, &hash).await;
             let watches = triggers.iter().filter_map(|trigger| match &trigger.event {
-                TriggerEvent::Watch { watch, missed } => Some((watch, *missed, &trigger.input)),
+                TriggerEvent::Watch { watch, missed } => Some((watch, *missed, trigger)),
                 TriggerEvent::Schedule { .. } | TriggerEvent::Signal(_) => None,
             });
             let watches: Vec<_> = watches.collect();
             let ids: Arc<[String]> = watches.iter().map(|(watch, ..)| watch.id()).collect();
             let board = self.engine.shared().watches.lock();
-            for (watch, missed, input) in watches {
+            for (watch, missed, trigger) in watches {
                 let Ok(dir) = board.directory(&name, &hash, watch) else { continue };
                 all.push(Watched {
                     name: name.clone(),
                     dir,
                     watch: watch.clone(),
                     missed,
-                    input: input.clone(),
+                    input: trigger.input.clone(),
+                    tags: trigger.tags.clone(),
                     ids: Arc::clone(&ids),
                 });
             }
@@ -292,6 +294,7 @@ impl TriggerVerbs<'_> {
             workdir: Some(watched.dir.display().to_string()),
             delegate: None,
             seats: BTreeMap::new(),
+            tags: watched.tags.clone(),
         };
         let word = format!("{} {}", watched.id(), kept.batch);
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };

@@ -11,8 +11,9 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
         IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Partition, Reader, Retired,
-        RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
-        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
+        RunFilter, RunPage, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
+        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, run_filter::Pick,
+        threads::may_wait,
     },
 };
 
@@ -75,15 +76,16 @@ impl Reader for Memory {
         self.reading().tables.load(run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        let fits = |header: &&Header| {
-            (filter.status.is_empty() || filter.status.contains(&header.status))
-                && filter.blueprint.as_ref().is_none_or(|name| *name == header.blueprint)
-                && filter.since_ms.is_none_or(|since| header.created_ms >= since)
-                && filter.before.is_none_or(|before| header.num < before.num())
-        };
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
         self.read(|tables| {
-            tables.headers.values().rev().filter(fits).take(filter.limit).cloned().collect()
+            let all = tables.headers.values().rev();
+            let mut rows: Vec<&Header> = all.filter(|header| filter.is_after(header)).collect();
+            if !filter.is_by_number() {
+                rows.sort_by_key(|header| std::cmp::Reverse(header.id()));
+            }
+            let mut pick = Pick::new(filter);
+            let _ = rows.into_iter().all(|header| pick.take(header));
+            pick.done()
         })
     }
 

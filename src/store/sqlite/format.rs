@@ -45,6 +45,10 @@ const MIGRATIONS: &[Migration] = &[
     },
     Migration::of(include_str!("migrations/0007_trust.sql")),
     Migration { fill: Some(sums), ..Migration::of(include_str!("migrations/0008_sums.sql")) },
+    Migration {
+        fill: Some(super::run_index::fill),
+        ..Migration::of(include_str!("migrations/0009_runs.sql"))
+    },
 ];
 
 /// Returns the newest format that this program knows.
@@ -141,7 +145,7 @@ fn run(conn: &mut Connection, steps: &[Migration], to: u32) -> rusqlite::Result<
 /// Fills the columns of format 8 that SQL cannot compute.
 fn sums(conn: &Connection) -> rusqlite::Result<()> {
     super::journal::fill(conn)?;
-    super::header::seal(conn, "1")
+    super::header::seal_format_8(conn)
 }
 
 /// Rewrites a file in which free pages cannot be released, so that they can.

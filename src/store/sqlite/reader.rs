@@ -7,7 +7,8 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, load, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, load, meta, outbox, retention, run_list, sessions, state, state_text, tasks,
+    tokens,
 };
 use crate::{
     journal::Entry,
@@ -15,8 +16,8 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
         IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired, RunFilter,
-        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow,
-        TokenRow, Want,
+        RunPage, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter,
+        TaskRow, TokenRow, Want,
     },
 };
 
@@ -39,8 +40,8 @@ impl Reader for Sqlite {
         load::load(&*self.pool.lend()?, run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        self.read("list runs", |conn| header::list(conn, filter))
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
+        self.read("list runs", |conn| run_list::page(conn, filter))
     }
 
     fn due(

@@ -1,0 +1,101 @@
+//! Lists of runs, and what is done with runs as a whole.
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Shell, refusal, send};
+
+const SOURCE: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "lister", agents = { e = { operator = "echo" }, ask = { operator = "human" } },
+  on = { { signal = "opened", tags = { source = "tracker" } } },
+  flow = function(ctx, input)
+    if input == "fail" then ctx:status("looking at the disk") error({ kind = "disk", message = "it is full" }) end
+    if input == "wait" then return ctx:wait("go") end
+    if input == "call" then return ctx:call("lister", 1, { tags = { from = "parent" } }) end
+    return ctx:run("e", input)
+  end,
+}"#;
+
+pub async fn ok(request: reqwest::RequestBuilder, status: u16) -> Value {
+    let (got, body) = send(request).await;
+    assert_eq!(got, status, "{body}");
+    body
+}
+
+async fn start(daemon: &Daemon, input: &str, tags: Value) -> Value {
+    let wait = if input == "wait" { "0s" } else { "30s" };
+    let body = json!({"blueprint": "lister", "input": input, "tags": tags, "wait": wait});
+    ok(daemon.post("/v1/runs", &body), 201).await
+}
+
+async fn ids(daemon: &Daemon, query: &str) -> Vec<String> {
+    let page = ok(daemon.get(&format!("/v1/runs?{query}")), 200).await;
+    assert_eq!(page["partial"], false, "{page}");
+    let items = page["items"].as_array().unwrap();
+    items.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn lister() -> (Shell, Daemon) {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    ok(daemon.put("/v1/blueprints/lister", &json!({"source": SOURCE})), 200).await;
+    (shell, daemon)
+}
+
+fn id(run: &Value) -> &str {
+    run["id"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn runs_are_found_by_their_tags_wherever_they_were_started() {
+    let (_shell, daemon) = lister().await;
+    let one = start(&daemon, "1", json!({"customer": "acme", "env": "a,b"})).await;
+    let two = start(&daemon, "call", json!({"customer": "acme"})).await;
+    let three = ok(daemon.post("/v1/blueprints/lister/signals/opened", &json!("3")), 201).await;
+    assert_eq!(one["tags"], json!({"customer": "acme", "env": "a,b"}));
+    assert_eq!(ids(&daemon, "tag=customer=acme").await, [id(&two), id(&one)]);
+    assert_eq!(ids(&daemon, "tag=customer=acme&tag=env=a,b").await, [id(&one)]);
+    assert_eq!(ids(&daemon, "tag=source").await, [id(&three)]);
+    let child = ids(&daemon, "tag=from=parent").await;
+    assert_eq!(child.len(), 1);
+    assert_eq!(ids(&daemon, &format!("parent={}", id(&two))).await, child);
+
+    let bad = json!({"blueprint": "lister", "tags": {"a b": "c"}});
+    let (status, problem) = send(daemon.post("/v1/runs", &bad)).await;
+    assert_eq!(
+        (status, &problem["code"], &problem["path"]),
+        (422, &json!("invalid_body"), &json!("$.tags"))
+    );
+    assert!(problem["detail"].as_str().unwrap().contains("ASCII letters"), "{problem}");
+}
+
+#[tokio::test]
+async fn runs_are_found_by_words_errors_waits_and_times() {
+    let (_shell, daemon) = lister().await;
+    let failed = start(&daemon, "fail", json!({})).await;
+    let waits = start(&daemon, "wait", json!({})).await;
+    let done = start(&daemon, "1", json!({})).await;
+    daemon.waits(id(&waits), "signal").await;
+    assert_eq!(ids(&daemon, "q=full").await, [id(&failed)]);
+    assert_eq!(ids(&daemon, "q=LOOKING+dis*").await, [id(&failed)]);
+    assert_eq!(ids(&daemon, "q=looking+tape").await, [""; 0]);
+    assert_eq!(ids(&daemon, &format!("q={}", id(&waits))).await, [id(&waits)]);
+    assert_eq!(ids(&daemon, "error=disk").await, [id(&failed)]);
+    assert_eq!(ids(&daemon, "waiting_on=signal").await, [id(&waits)]);
+    assert_eq!(ids(&daemon, "waiting_on=go&blueprint=lister").await, [id(&waits)]);
+    assert_eq!(ids(&daemon, "agent=e").await, [id(&done)]);
+    assert_eq!(ids(&daemon, "started_by=admin&status=completed").await, [id(&done)]);
+    let at = failed["ended_at"].as_str().unwrap();
+    assert!(ids(&daemon, &format!("ended_until={at}")).await.is_empty());
+    let ended = ids(&daemon, &format!("ended_since={at}")).await;
+    assert_eq!(ended, [id(&done), id(&failed)]);
+    let until = waits["created_at"].as_str().unwrap();
+    assert_eq!(ids(&daemon, &format!("until={until}")).await, [id(&failed)]);
+    let page = ok(daemon.get("/v1/runs?limit=1"), 200).await;
+    let item = &page["items"][0];
+    assert!(item["duration_ms"].is_u64() && item.get("input").is_none(), "{item}");
+    for query in ["q=*", "tag=%20", "since=now", "parent=1", "ended_until=x"] {
+        let (status, code) = refusal(daemon.get(&format!("/v1/runs?{query}"))).await;
+        assert!(status == 400 && code.starts_with("bad_"), "{query}: {status} {code}");
+    }
+}
