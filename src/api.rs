@@ -32,6 +32,7 @@ mod state;
 mod steps;
 mod tasks;
 mod tokens;
+mod triggers;
 mod upkeep;
 mod worker;
 

@@ -34,7 +34,7 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
-pub use find::{StateFilter, StateHit, StateSearch};
+pub use find::{MOST_COUNTED, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch};
 pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
@@ -266,6 +266,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError>;
+
+    /// Returns the scopes that have state, sorted. What has expired by now does not count.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError>;
 
     /// Returns the values of a state scope that contain every word of a query, the best first.
     /// Empty for a query without words.

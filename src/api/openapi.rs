@@ -31,6 +31,7 @@ use crate::{
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "responses", description = "Blueprints and agents as models, for clients of the Responses API (Open Responses) and of chat completions. Refusals are `{\"error\": {message, type, param, code}}` here, and unknown fields are ignored."),
         (name = "blueprints", description = "Blueprints and their versions."),
+        (name = "triggers", description = "What starts runs by itself: schedules, watches of files, signals to a blueprint."),
         (name = "tasks", description = "Tasks for people, and advice for attempts that asked."),
         (name = "operators", description = "Operators, and the sessions that are some of them."),
         (name = "worker", description = "For whoever holds an attempt; the bearer names the task."),

@@ -9,7 +9,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
     operators, query, responses, run_list, runs, session, sessions, signals, state, steps, tasks,
-    tokens, upkeep, worker,
+    tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -118,6 +118,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunImport,         routes!(fork::import)).huge(),
     || caller(Verb::RunRead,           routes!(steps::list)),
     || caller(Verb::RunRead,           routes!(steps::get)),
+    || caller(Verb::RunRead,           routes!(steps::attempts)),
     || caller(Verb::RunRead,           routes!(events::stream)),
     || caller(Verb::RunSignal,         routes!(signals::send)),
     || caller(Verb::RunQuery,          routes!(query::ask)),
@@ -134,6 +135,11 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintWrite,    routes!(blueprints::delete)),
     || caller(Verb::RunStart,          routes!(signals::start)),
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
+
+    || caller(Verb::BlueprintRead,     routes!(triggers::list)),
+    || caller(Verb::TriggerPause,      routes!(triggers::pause)),
+    || caller(Verb::TriggerPause,      routes!(triggers::resume)),
+    || caller(Verb::RunStart,          routes!(triggers::fire)),
 
     || caller(Verb::RunStart,          routes!(responses::create)).large().models(),
     || caller(Verb::RunStart,          routes!(responses::connect)).models(),
@@ -164,6 +170,7 @@ const ROWS: &[fn() -> Row] = &[
 
     || caller(Verb::Dispatch,          routes!(dispatch::dispatch)).large(),
 
+    || caller(Verb::StateRead,         routes!(state::scopes)),
     || caller(Verb::StateRead,         routes!(state::list)),
     || caller(Verb::StateRead,         routes!(state::get)),
     || caller(Verb::StateWrite,        routes!(state::put)).large(),

@@ -72,7 +72,8 @@ pub(super) async fn start(
     Ok(created(&made))
 }
 
-fn payload_of(posted: &Posted<Json>) -> Json {
+/// Returns the payload of a signal: `true` for an empty body.
+pub(super) fn payload_of(posted: &Posted<Json>) -> Json {
     let empty = posted.raw.iter().all(u8::is_ascii_whitespace);
     if empty { Json::from_trusted("true") } else { posted.body.clone() }
 }

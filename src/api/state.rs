@@ -12,7 +12,7 @@ use super::{
 use crate::{
     blueprint::parse_duration,
     door::{Code, Problem, ProblemBody},
-    engine::{ChangedView, StateItem, StateView},
+    engine::{ChangedView, ScopeView, StateItem, StateView},
     protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},
 };
@@ -246,6 +246,50 @@ fn short(key: &str) -> Result<(), Problem> {
         return Err(Problem::new(Code::BadId, detail));
     }
     Ok(())
+}
+
+/// Which scopes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ScopeParams {
+    /// Only scopes that begin like this: `custom:`, `run:`.
+    prefix: Option<String>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// At most this many: 1 to 500, 50 by default.
+    limit: Option<usize>,
+}
+
+/// A page of scopes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ScopePage {
+    /// The scopes.
+    items: Vec<ScopeView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Lists the scopes that have stored values, with their sizes: those that the token reaches as a
+/// whole. At most 1,000 keys of each are counted. Transient values, and scopes that a program keeps
+/// itself, are left out.
+#[utoipa::path(
+    get, path = "/v1/state", operation_id = "state_scopes", tag = "state",
+    params(ScopeParams),
+    responses(
+        (status = 200, description = "A page, sorted. It may be short and still have a next one.", body = ScopePage),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn scopes(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    Params(asked): Params<ScopeParams>,
+) -> Result<JsonBody<ScopePage>, Problem> {
+    let ScopeParams { prefix, cursor, limit } = asked;
+    let (prefix, limit) = (prefix.unwrap_or_default(), params::page_limit(limit)?);
+    let page = api.engine.stored_state().scopes(&caller, &prefix, cursor, limit).await?;
+    Ok(JsonBody(ScopePage { items: page.items, next_cursor: page.next_cursor }))
 }
 
 /// Gives a value.

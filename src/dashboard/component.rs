@@ -1,11 +1,13 @@
 //! The parts that pages are made of: pure functions from views to markup.
 
+pub(super) mod attempts;
 pub(super) mod command;
 pub(super) mod form;
 pub(super) mod json;
 pub(super) mod move_command;
 pub(super) mod pager;
 pub(super) mod run_table;
+pub(super) mod state_path;
 pub(super) mod status;
 pub(super) mod text;
 pub(super) mod time;

@@ -24,6 +24,10 @@ pub(super) enum Nav {
     Inbox,
     /// `/ui/blueprints`
     Blueprints,
+    /// `/ui/state`
+    State,
+    /// `/ui/triggers`
+    Triggers,
     /// `/ui/operators`
     Operators,
     /// `/ui/tokens`
@@ -33,11 +37,13 @@ pub(super) enum Nav {
 }
 
 /// The entries, each with the verb without which it is not shown.
-const NAV: [(Nav, &str, &str, Option<Verb>); 7] = [
+const NAV: [(Nav, &str, &str, Option<Verb>); 9] = [
     (Nav::Overview, "/ui", "Overview", None),
     (Nav::Runs, "/ui/runs", "Runs", Some(Verb::RunRead)),
     (Nav::Inbox, "/ui/inbox", "Inbox", Some(Verb::TaskList)),
     (Nav::Blueprints, "/ui/blueprints", "Blueprints", Some(Verb::BlueprintRead)),
+    (Nav::State, "/ui/state", "State", Some(Verb::StateRead)),
+    (Nav::Triggers, "/ui/triggers", "Triggers", Some(Verb::BlueprintRead)),
     (Nav::Operators, "/ui/operators", "Operators", Some(Verb::OperatorRead)),
     (Nav::Tokens, "/ui/tokens", "Tokens", Some(Verb::TokenList)),
     (Nav::System, "/ui/system", "System", Some(Verb::HostRead)),

@@ -63,7 +63,7 @@ impl Row {
 fn table() -> Vec<Row> {
     use Verb::{
         ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunFork, RunPause, RunRead, RunResume, RunSignal,
-        RunStart, TaskAnswer, TaskList, TaskRead, TokenList, TokenMint,
+        RunStart, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenList, TokenMint, TriggerPause,
     };
     let signed_in = |path, handler| Row { path, who: Who::AnyBearer, body: 0, form: false, handler };
     vec![
@@ -83,10 +83,18 @@ fn table() -> Vec<Row> {
         page(TaskRead, "/ui/inbox/{task}", get(page::task::show)),
         page(BlueprintRead, "/ui/blueprints", get(page::blueprints::show)),
         page(BlueprintRead, "/ui/blueprints/{name}", get(page::blueprint::show)),
+        page(StateRead, "/ui/state", get(page::state::show)),
+        page(StateRead, "/ui/state/value", get(page::state_value::show)),
+        page(BlueprintRead, "/ui/triggers", get(page::triggers::show)),
         page(OperatorRead, "/ui/operators", get(page::operators::show)),
         page(TokenList, "/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 
+        form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
+        form(Who::Caller(StateWrite), "/ui/state/delete", post(page::state_value::delete)),
+        form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/pause", post(page::triggers::pause)),
+        form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/resume", post(page::triggers::resume)),
+        form(Who::Caller(RunStart), "/ui/triggers/{trigger}/fire", post(page::triggers::fire)).large(),
         form(Who::Caller(RunCancel), "/ui/runs/{run}/cancel", post(acts::cancel)),
         form(Who::Caller(RunPause), "/ui/runs/{run}/pause", post(acts::pause)),
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),

@@ -58,6 +58,7 @@ const VERBS: &[Verb] = &[
     Verb::RunQuery,
     Verb::BlueprintRead,
     Verb::BlueprintCheck,
+    Verb::TriggerPause,
     Verb::TaskList,
     Verb::TaskRead,
     Verb::TaskAnswer,

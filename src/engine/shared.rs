@@ -12,5 +12,6 @@ pub(crate) mod request;
 pub(crate) mod shards;
 pub(crate) mod stacks;
 pub(crate) mod taking_up;
+pub(crate) mod trigger_board;
 pub(crate) mod verified;
 pub(crate) mod watch_board;

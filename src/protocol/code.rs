@@ -80,6 +80,7 @@ codes! {
     NotEnded = "not_ended", 409, "Run has not ended";
     HistoryTooLong = "history_too_long", 409, "History too long to copy";
     BlueprintArchived = "blueprint_archived", 409, "Blueprint is archived";
+    TriggerPaused = "trigger_paused", 409, "Trigger is paused";
     InUse = "in_use", 409, "Still in use";
     RevisionMismatch = "revision_mismatch", 409, "Revision mismatch";
     Conflict = "conflict", 409, "Conflicts with the current state";

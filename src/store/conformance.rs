@@ -74,6 +74,7 @@ macro_rules! conformance {
             a_batch_of_state_is_made_whole_or_not_at_all
             what_has_a_receipt_is_done_once
             state_ends_with_its_run_and_its_session
+            scopes_are_listed_with_what_they_hold
         }
     };
     ($open:expr => $($name:ident)* ; shared $($shared:ident)*) => {

@@ -45,6 +45,35 @@ pub struct StateFilter {
     pub now_ms: u64,
 }
 
+/// The selection of scopes in a listing.
+#[derive(Debug, Clone, Default)]
+pub struct ScopeFilter {
+    /// The prefix of the scopes.
+    pub prefix: String,
+    /// Only scopes after this one.
+    pub after: Option<String>,
+    /// The maximum number of results.
+    pub limit: usize,
+    /// The current time in Unix milliseconds. Values that have expired by then are not counted.
+    pub now_ms: u64,
+}
+
+/// The maximum number of keys of one scope that are counted.
+pub const MOST_COUNTED: u64 = 1_000;
+
+/// A scope of state, with the number and the size of its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeRow {
+    /// The scope.
+    pub scope: String,
+    /// The number of its keys, at most [`MOST_COUNTED`].
+    pub keys: u64,
+    /// The size of these keys and their values, in bytes.
+    pub bytes: u64,
+    /// True if there are more keys.
+    pub more: bool,
+}
+
 /// A value that a search found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateHit {

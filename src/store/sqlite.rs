@@ -35,6 +35,7 @@ mod restore;
 mod retention;
 mod run_index;
 mod run_list;
+mod scopes;
 mod sessions;
 mod state;
 mod state_text;

@@ -13,9 +13,9 @@ use super::{
         RunExport, RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume,
         RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire, SessionClose, SessionOpen,
         SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskExpire,
-        TaskList, TaskRead, TokenList, TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat,
-        WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit,
-        WorkerToken,
+        TaskList, TaskRead, TokenList, TokenMint, TokenRevoke, TriggerPause, WorkerArtifact,
+        WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult, WorkerState,
+        WorkerSubmit, WorkerToken,
     },
 };
 
@@ -60,6 +60,7 @@ const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     (BlueprintWrite,  [Y,    N,    N,     N,    N,    N,     N]),
     (BlueprintRead,   [Y,    Y,    N,     N,    N,    N,     Y]),
     (BlueprintCheck,  [Y,    Y,    N,     N,    N,    N,     N]),
+    (TriggerPause,    [Y,    Y,    N,     N,    N,    N,     N]),
     (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskAnswer,      [Y,    O,    N,     N,    Y,    N,     N]),

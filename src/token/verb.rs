@@ -79,6 +79,8 @@ verbs! {
     BlueprintRead = "blueprint.read",
     /// Check a blueprint without storing it.
     BlueprintCheck = "blueprint.check",
+    /// Pause and resume triggers.
+    TriggerPause = "trigger.pause",
     /// List tasks.
     TaskList = "task.list",
     /// Read a task.

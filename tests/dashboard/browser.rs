@@ -12,6 +12,7 @@ use crate::{
     person::{DEMO, HOSTILE, daemon, mint},
     sign_in::open,
     support::{Daemon, eventually_blocking, program, repository, send, skip},
+    things,
 };
 
 /// Where `scripts/test.sh` installs the packages of npm.
@@ -55,6 +56,7 @@ async fn a_person_walks_through_every_page() {
     let (status, view) = send(daemon.post("/v1/runs", &body)).await;
     assert_eq!(status, 201, "{view}");
     daemon.ended(view["id"].as_str().unwrap()).await;
+    things::furnish(&daemon).await;
     let approver = mint(&daemon, "approver", &json!({ "name": "ann" })).await;
     let mut walk = Command::new("node")
         .arg(repository("tests/dashboard/browser/walk.mjs"))

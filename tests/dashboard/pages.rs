@@ -12,12 +12,15 @@ const SHORT: &str = r#"
 return require("swarm").blueprint { name = "short", flow = function() return 1 end }
 "#;
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 11] = [
     "/ui",
     "/ui/runs",
     "/ui/runs?status=failed&blueprint=x&since=24h",
     "/ui/inbox",
     "/ui/blueprints",
+    "/ui/state",
+    "/ui/state?scope=global&q=x",
+    "/ui/triggers",
     "/ui/operators",
     "/ui/tokens",
     "/ui/system",

@@ -143,3 +143,42 @@ fn the_command_line_has_every_verb_of_state() {
     state(&["delete", "a"]).ok();
     state(&["get", "a"]).exits(4);
 }
+
+#[tokio::test]
+async fn scopes_are_listed_with_their_sizes_as_far_as_the_token_reaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    for (path, value) in
+        [("custom:a/one", json!("x")), ("custom:a/two", json!(2)), ("global/k", json!([1]))]
+    {
+        let (status, body) =
+            send(daemon.put(&format!("/v1/state/{path}"), &json!({ "value": value }))).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    let a = json!({ "scope": "custom:a", "keys": 2, "bytes": 10, "more": false });
+    let global = json!({ "scope": "global", "keys": 1, "bytes": 4, "more": false });
+    let (_, list) = send(daemon.get("/v1/state")).await;
+    assert_eq!(list, json!({ "items": [a, global], "next_cursor": null }));
+    let (_, first) = send(daemon.get("/v1/state?limit=1")).await;
+    assert_eq!(first, json!({ "items": [a], "next_cursor": "custom:a" }));
+    let (_, rest) = send(daemon.get("/v1/state?limit=1&cursor=custom:a")).await;
+    assert_eq!(rest["items"], json!([global]));
+    let (_, custom) = send(daemon.get("/v1/state?prefix=custom:")).await;
+    assert_eq!(custom["items"], json!([a]));
+
+    let mint = async |body: Value| {
+        let (_, minted) = send(daemon.post("/v1/tokens", &body)).await;
+        minted["token"].as_str().unwrap().to_owned()
+    };
+    let narrow =
+        mint(json!({ "role": "observer", "ttl": "1h", "scopes": ["state:custom:a/"] })).await;
+    let (_, list) = send(daemon.with(&narrow, Method::GET, "/v1/state")).await;
+    assert_eq!(list["items"], json!([a]));
+    let part =
+        mint(json!({ "role": "observer", "ttl": "1h", "scopes": ["state:custom:a/on"] })).await;
+    let (_, list) = send(daemon.with(&part, Method::GET, "/v1/state")).await;
+    assert_eq!(list["items"], json!([]), "it does not reach the whole scope");
+    let approver = mint(json!({ "role": "approver", "ttl": "1h" })).await;
+    let refused = refusal(daemon.with(&approver, Method::GET, "/v1/state")).await;
+    assert_eq!(refused, (403, "forbidden_verb".to_owned()));
+}

@@ -39,6 +39,11 @@ enum What {
         #[arg(long, value_name = "N")]
         if_revision: Option<u64>,
     },
+    /// List the scopes that have values, with their sizes
+    Scopes {
+        /// Only scopes with this prefix: `custom:`, `run:`
+        prefix: Option<String>,
+    },
     /// List keys
     Ls {
         /// Only keys with this prefix
@@ -115,6 +120,19 @@ struct Ends {
     relation: String,
 }
 
+async fn scopes(cx: &Context, at: &Connection, prefix: Option<&str>) -> Result<()> {
+    let scopes = at.client.state_scopes(prefix.unwrap_or_default()).await?;
+    if cx.terminal.json {
+        return Ok(cx.terminal.print_json(&scopes)?);
+    }
+    let rows = scopes.iter().map(|it| {
+        let more = if it.more { "+" } else { "" };
+        vec![it.scope.clone(), format!("{}{more}", it.keys), format!("{}{more}", it.bytes)]
+    });
+    let heads = ["scope", "keys", "bytes"];
+    Ok(cx.terminal.print(&fitted(cx.terminal.width(), &heads, rows))?)
+}
+
 impl State {
     /// Runs the command.
     ///
@@ -135,6 +153,7 @@ impl State {
                     at.client.delete_state(&self.scope, key, *if_revision).await?;
                     cx.terminal.say(&format!("deleted {key} from {}", self.scope));
                 }
+                What::Scopes { prefix } => scopes(cx, at, prefix.as_deref()).await?,
                 What::Ls { prefix } => {
                     self.list(cx, at, &[("prefix", prefix.clone().unwrap_or_default())]).await?;
                 }

@@ -19,6 +19,7 @@ use crate::{
             message::{Msg, RunMsg},
             programs::Programs,
             stacks::StackBook,
+            trigger_board::TriggerBoard,
             watch_board::WatchBoard,
         },
     },
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    pub(crate) triggers: TriggerBoard,
     pub(crate) taking_up: crate::engine::shared::taking_up::TakingUp,
     /// The memory that is held for all runs.
     pub(crate) memory: Arc<Memory>,

@@ -13,7 +13,11 @@ use crate::{
     engine::{
         BlueprintView, Caller, EngineError, rfc3339,
         shared::archive::{Archive, Archived, KEY},
-        verbs::{engine::BlueprintVerbs, schedules::TRIES, watches},
+        verbs::{
+            engine::BlueprintVerbs,
+            trigger_records::{self, TRIES},
+            watches,
+        },
     },
     fault,
     protocol::{Code, RunId},
@@ -187,7 +191,9 @@ impl BlueprintVerbs<'_> {
     /// Returns the writes that let the schedules and watches of a name begin anew.
     async fn forgotten(self, name: &str) -> Result<Vec<Write>, EngineError> {
         let mut writes = Vec::new();
-        for key in [format!("schedules:{name}"), watches::key_of(name)] {
+        let keys =
+            [format!("schedules:{name}"), watches::key_of(name), trigger_records::key_of(name)];
+        for key in keys {
             if self.meta(&key).await?.is_some() {
                 writes.push(Write::PutMeta { key, value: "{}".to_owned() });
             }

@@ -15,7 +15,10 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Caller, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
-    verbs::begin::Permit, verbs::engine::TriggerVerbs,
+    shared::trigger_board::LastStart,
+    verbs::begin::Permit,
+    verbs::engine::TriggerVerbs,
+    verbs::trigger_records::{TRIES, TriggerRecord, id_of},
 };
 use crate::{
     blueprint::{Missed, Schedule, Trigger, TriggerEvent},
@@ -31,9 +34,6 @@ const GRACE_MS: u64 = 60_000;
 const MOST_MISSED: usize = 100;
 /// The maximum delay before the next check, in milliseconds: names may have moved.
 const REST_MS: u64 = 10_000;
-/// The maximum number of tries to change the stored data of schedules or watches, which others may
-/// change concurrently.
-pub(super) const TRIES: usize = 8;
 
 /// A cache of the host's schedules; initially empty.
 #[derive(Default)]
@@ -81,6 +81,38 @@ impl TriggerView {
             },
             TriggerEvent::Signal(name) => bare("signal", name),
             TriggerEvent::Watch { watch, .. } => bare("watch", watch.pattern()),
+        }
+    }
+}
+
+/// What became of the due times of one schedule.
+struct Outcome {
+    skipped: u64,
+    last: Option<LastStart>,
+    error: Option<String>,
+}
+
+impl Outcome {
+    fn of(skipped: usize) -> Self {
+        Self { skipped: skipped as u64, last: None, error: None }
+    }
+
+    fn add(&mut self, started: &Result<Started, EngineError>, now: u64) {
+        match started {
+            Ok(started) => {
+                (self.last, self.error) = (Some(LastStart { at_ms: now, run: started.run }), None);
+            }
+            Err(error) => self.error = Some(error.to_string()),
+        }
+    }
+
+    fn record(&self, record: &mut TriggerRecord) {
+        record.skipped += self.skipped;
+        if let Some(last) = self.last {
+            record.started(last);
+        }
+        if self.error.is_some() {
+            record.last_error.clone_from(&self.error);
         }
     }
 }
@@ -150,7 +182,8 @@ impl TriggerVerbs<'_> {
         };
         let before: BTreeMap<String, u64> =
             stored.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let (mut after, mut next) = (BTreeMap::new(), None);
+        let records = self.records(name).await?;
+        let (mut after, mut next, mut outcomes) = (BTreeMap::new(), None, Vec::new());
         for trigger in triggers {
             let TriggerEvent::Schedule { schedule, missed } = &trigger.event else { continue };
             let id = format!("{} {}", schedule.text(), schedule.zone());
@@ -158,8 +191,14 @@ impl TriggerVerbs<'_> {
             let last = before.get(&id).copied().unwrap_or(now);
             let due = due(schedule, last, now);
             let mut done = due.last().copied().unwrap_or(last);
-            for at in chosen(&due, *missed, now) {
-                if let Err(error) = self.start_scheduled(name, trigger, schedule, at, now).await {
+            let trigger_id = id_of(name, trigger);
+            let paused = records.get(&trigger_id).is_some_and(|it| it.paused_ms.is_some());
+            let chosen = if paused { Vec::new() } else { chosen(&due, *missed, now) };
+            let mut result = Outcome::of(due.len() - chosen.len());
+            for at in chosen {
+                let started = self.start_scheduled(name, trigger, schedule, at, now).await;
+                result.add(&started, now);
+                if let Err(error) = started {
                     tracing::warn!(blueprint = name, schedule = schedule.text(), %error, "could not start a scheduled run");
                     if matches!(
                         error,
@@ -171,12 +210,16 @@ impl TriggerVerbs<'_> {
                 }
             }
             after.insert(id, done);
+            outcomes.push((trigger_id, result));
             next = next.into_iter().chain(schedule.next(done.max(last))).min();
         }
         if after != before {
             let value = serde_json::to_string(&after).expect("times by name are plain data");
             let unchanged = Check::MetaIs { key: key.clone(), value: stored };
             self.engine.write(vec![unchanged], vec![Write::PutMeta { key, value }]).await?;
+            for (id, outcome) in outcomes {
+                self.note(name, &id, |record| outcome.record(record)).await;
+            }
         }
         Ok(next)
     }
@@ -237,7 +280,8 @@ impl TriggerVerbs<'_> {
     /// Starts a run for each trigger of a blueprint that waits for this signal.
     ///
     /// # Errors
-    /// Fails when the caller lacks permission start it, or it waits for no such signal.
+    /// Fails when the caller lacks permission to start it, it waits for no such signal, or the
+    /// trigger is paused.
     pub async fn signal_blueprint(
         self,
         caller: &Caller,
@@ -255,6 +299,7 @@ impl TriggerVerbs<'_> {
                 known => format!("{name}/{signal}: the signals of {name} are {}", known.join(", ")),
             },
         })?;
+        self.refuse_paused(name, trigger).await?;
         let start = StartRun {
             program: Program::Named(name.to_owned()),
             input: trigger.input.clone().unwrap_or_else(|| payload.clone()),
@@ -266,7 +311,9 @@ impl TriggerVerbs<'_> {
             seats: BTreeMap::new(),
             tags: trigger.tags.clone(),
         };
-        self.engine.start_seen(caller, start, key).await
+        let started = self.engine.start(caller, start, key).await?;
+        self.note_start(name, &id_of(name, trigger), started.run).await;
+        self.engine.seen(caller, started.run).await
     }
 }
 

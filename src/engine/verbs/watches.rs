@@ -17,7 +17,7 @@ use crate::{
         BlueprintView, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
         shared::watch_board::{Directories, WatchBoard},
         verbs::engine::TriggerVerbs,
-        verbs::schedules::TRIES,
+        verbs::trigger_records::{TRIES, TriggerRecord, id_of},
     },
     protocol::{Json, RunId, Tags},
     store::{Check, StoreError, Write},
@@ -53,6 +53,8 @@ pub struct Watched {
     missed: Missed,
     input: Option<Json>,
     tags: Tags,
+    /// The id of the trigger.
+    trigger: String,
     /// The ids of all watches of the blueprint: stored data of others is deleted.
     ids: Arc<[String]>,
 }
@@ -202,6 +204,7 @@ impl TriggerVerbs<'_> {
                     missed,
                     input: trigger.input.clone(),
                     tags: trigger.tags.clone(),
+                    trigger: id_of(&name, trigger),
                     ids: Arc::clone(&ids),
                 });
             }
@@ -247,6 +250,14 @@ impl TriggerVerbs<'_> {
             return Ok(None);
         };
         let mut stored = kept.clone();
+        if self
+            .records(&watched.name)
+            .await?
+            .get(&watched.trigger)
+            .is_some_and(|it| it.paused_ms.is_some())
+        {
+            return self.pass_over(watched, kept, seen).await;
+        }
         if kept.pending.is_some() {
             self.start_batch(watched, &mut kept).await?;
             self.keep(watched, Some(&stored), &kept).await?;
@@ -275,6 +286,22 @@ impl TriggerVerbs<'_> {
         Ok(None)
     }
 
+    /// Takes the files of a paused watch as they are: their changes start nothing, also later.
+    async fn pass_over(
+        self,
+        watched: &Watched,
+        mut kept: WatchState,
+        seen: &Files,
+    ) -> Result<Option<u64>, EngineError> {
+        if kept.marks != *seen {
+            let before = kept.clone();
+            kept.marks.clone_from(seen);
+            self.keep(watched, Some(&before), &kept).await?;
+            self.note(&watched.name, &watched.trigger, |record| record.skipped += 1).await;
+        }
+        Ok(None)
+    }
+
     async fn start_batch(
         self,
         watched: &Watched,
@@ -299,12 +326,17 @@ impl TriggerVerbs<'_> {
         let word = format!("{} {}", watched.id(), kept.batch);
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };
         match self.start_by_itself("watch", &watched.name, start, key).await {
-            Ok(started) => kept.open.push(started.run),
+            Ok(started) => {
+                kept.open.push(started.run);
+                self.note_start(&watched.name, &watched.trigger, started.run).await;
+            }
             Err(
                 error @ (EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping),
             ) => return Err(error),
             Err(error) => {
-                let watch = watched.watch.pattern();
+                let (watch, reason) = (watched.watch.pattern(), error.to_string());
+                let failed = |record: &mut TriggerRecord| record.last_error = Some(reason.clone());
+                self.note(&watched.name, &watched.trigger, failed).await;
                 tracing::warn!(blueprint = watched.name, watch, %error, "could not start a run for changed files");
             }
         }

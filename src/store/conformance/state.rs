@@ -12,8 +12,8 @@ use crate::{
         StateReader, StateStore, StoreOptions,
     },
     store::{
-        Answers, Changed, DurableState, Reducer, StateAct, StateBatch, StateChange, StateLimits,
-        Store, StoreError, Write,
+        Answers, Changed, DurableState, MOST_COUNTED, Reducer, ScopeFilter, StateAct, StateBatch,
+        StateChange, StateLimits, Store, StoreError, Write,
     },
     tasks::Tasks,
 };
@@ -472,5 +472,33 @@ pub fn state_ends_with_its_run_and_its_session(store: Arc<dyn Store>) {
         }
         assert_eq!(StateStore::list(&state, &session, "").await.unwrap(), ["k"]);
         assert_eq!(StateStore::list(&state, &Scope::Global, "").await.unwrap(), ["k"]);
+    });
+}
+
+pub fn scopes_are_listed_with_what_they_hold(store: Arc<dyn Store>) {
+    let kept = Arc::clone(&store);
+    run(store, async |state, clock| {
+        for (scope, keys) in [("b", 3), ("a", 1), ("c", MOST_COUNTED + 1)] {
+            for n in 0..keys {
+                state.write(&custom(scope), &format!("{n:04}"), json!("é")).await.unwrap();
+            }
+        }
+        let passing = StoreOptions { ttl: Some(DurationMs::from_millis(5)), ..Default::default() };
+        state.write_hinted(&Scope::Global, "k", json!(1), &passing).await.unwrap();
+        let list = |prefix: &str, after: Option<&str>, limit, now_ms| {
+            let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+            let filter = ScopeFilter { prefix, after, limit, now_ms };
+            let rows = kept.state_scopes(&filter).unwrap().into_iter();
+            rows.map(|it| (it.scope, it.keys, it.bytes, it.more)).collect::<Vec<_>>()
+        };
+        let now = clock.now_ms();
+        let [a, b] = [("a", 1), ("b", 3)].map(|(it, n)| (format!("custom:{it}"), n, n * 8, false));
+        let c = ("custom:c".to_owned(), MOST_COUNTED, MOST_COUNTED * 8, true);
+        let global = ("global".to_owned(), 1, 2, false);
+        assert_eq!(list("", None, 9, now), [a.clone(), b.clone(), c.clone(), global]);
+        assert_eq!(list("", None, 9, now + 5), [a.clone(), b.clone(), c.clone()], "it has expired");
+        assert_eq!(list("custom:", None, 1, now), [a]);
+        assert_eq!(list("custom:", Some("custom:a"), 9, now), [b, c]);
+        assert!(list("run:", None, 9, now).is_empty());
     });
 }

@@ -10,10 +10,10 @@ use crate::{
     protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Partition, Reader, Retired,
-        RunFilter, RunPage, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
-        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, run_filter::Pick,
-        threads::may_wait,
+        IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES, PageMark, Partition,
+        Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow, StateFilter,
+        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, Want,
+        find, rows::is_blob, run_filter::Pick, threads::may_wait,
     },
 };
 
@@ -234,6 +234,32 @@ impl Reader for Memory {
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         let rows = self.state(scope)?;
         Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {
+        self.read(|tables| {
+            let mut scopes: Vec<ScopeRow> = Vec::new();
+            for row in tables.state.values().filter(|row| row.is_live(filter.now_ms)) {
+                let past = filter.after.as_ref().is_none_or(|after| row.scope > *after);
+                if !past || !row.scope.starts_with(&filter.prefix) {
+                    continue;
+                }
+                if scopes.last().is_none_or(|last| last.scope != row.scope) {
+                    if scopes.len() == filter.limit {
+                        break;
+                    }
+                    let scope = row.scope.clone();
+                    scopes.push(ScopeRow { scope, keys: 0, bytes: 0, more: false });
+                }
+                let last = scopes.last_mut().expect("one was pushed");
+                last.more = last.keys == MOST_COUNTED;
+                if !last.more {
+                    last.keys += 1;
+                    last.bytes += (row.key.len() + row.value.len()) as u64;
+                }
+            }
+            scopes
+        })
     }
 
     fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {

@@ -7,8 +7,8 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, load, meta, outbox, retention, run_list, sessions, state, state_text, tasks,
-    tokens,
+    kept, links, load, meta, outbox, retention, run_list, scopes, sessions, state, state_text,
+    tasks, tokens,
 };
 use crate::{
     journal::Entry,
@@ -16,8 +16,8 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
         IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired, RunFilter,
-        RunPage, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter,
-        TaskRow, TokenRow, Want,
+        RunPage, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        StoreError, TaskFilter, TaskRow, TokenRow, Want,
     },
 };
 
@@ -109,6 +109,10 @@ impl Reader for Sqlite {
 
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         self.read("sum up state", |conn| state::bytes(conn, scope))
+    }
+
+    fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {
+        self.read("list the scopes of state", |conn| scopes::page(conn, filter))
     }
 
     fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {

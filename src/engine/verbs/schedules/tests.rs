@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     blueprint::Bundle,
-    engine::Stage,
+    engine::{Engine, Stage},
     operator::{Backend, Echo, Registry},
     store::RunFilter,
 };
@@ -144,4 +144,42 @@ fn a_signal_to_a_blueprint_starts_a_run_with_its_payload() {
     };
     signal(&mut stage, "opened").unwrap();
     assert_eq!(signal(&mut stage, "closed").unwrap_err().code(), "not_found");
+}
+
+#[test]
+fn a_paused_schedule_skips_what_is_due_and_goes_on_when_it_is_resumed() {
+    let mut stage = stage("all");
+    look(&mut stage);
+    let begin = stage.now_ms();
+    let list = |stage: &mut Stage| {
+        let ask = |engine: Engine, by: Caller| async move {
+            engine.triggers().list(&by, None, None, 50).await
+        };
+        stage.ask(ask).unwrap().items.remove(0)
+    };
+    let id = list(&mut stage).id;
+    let pausing = id.clone();
+    let paused = stage.ask(move |engine, by| {
+        let id = pausing.clone();
+        async move { engine.triggers().pause(&by, &id).await }
+    });
+    assert!(paused.unwrap().trigger.next_at.is_none());
+    stage.pass_to(begin + 3 * HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    assert_eq!((runs(&mut stage).len(), list(&mut stage).skipped), (0, 3));
+    let resumed = stage.ask(move |engine, by| {
+        let id = id.clone();
+        async move { engine.triggers().resume(&by, &id).await }
+    });
+    assert!(resumed.unwrap().trigger.next_at.is_some());
+    look(&mut stage);
+    stage.settle().unwrap();
+    assert_eq!(runs(&mut stage).len(), 0, "what was skipped is not caught up");
+    stage.pass_to(begin + 4 * HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    let entry = list(&mut stage);
+    assert_eq!((runs(&mut stage).len(), entry.skipped), (1, 3));
+    assert!(entry.last_run.is_some() && entry.last_error.is_none());
 }

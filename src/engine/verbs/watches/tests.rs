@@ -212,3 +212,28 @@ fn two_who_look_at_the_watches_of_a_blueprint_lose_nothing_of_each_other() {
         })
         .unwrap();
 }
+
+#[test]
+fn a_paused_watch_passes_over_what_changes() {
+    let mut stage = stage("", "");
+    see(&mut stage, &files(&[]), true);
+    let turn = |stage: &mut Stage, pause: bool| {
+        stage
+            .ask(move |engine, by| async move {
+                let triggers = engine.triggers();
+                let id = triggers.list(&by, None, None, 50).await?.items.remove(0).id;
+                match pause {
+                    true => triggers.pause(&by, &id).await,
+                    false => triggers.resume(&by, &id).await,
+                }
+            })
+            .unwrap()
+    };
+    turn(&mut stage, true);
+    see(&mut stage, &files(&[("a.json", 1)]), false);
+    assert_eq!(turn(&mut stage, false).skipped, 1);
+    see(&mut stage, &files(&[("a.json", 1)]), false);
+    assert!(runs(&mut stage).is_empty(), "what changed meanwhile starts nothing");
+    see(&mut stage, &files(&[("a.json", 2)]), false);
+    assert_eq!(runs(&mut stage), [(vec!["changed inbox/a.json".to_owned()], false)]);
+}

@@ -1,0 +1,140 @@
+//! The pages of the host's things: triggers, state.
+
+use serde_json::json;
+
+use crate::{
+    person::Person,
+    support::{Daemon, send},
+};
+
+const NIGHTLY: &str = r#"
+return require("swarm").blueprint {
+  name = "nightly",
+  on = { { schedule = "0 7 * * *", input = 1 }, { signal = "<b>opened" } },
+  flow = function(ctx, input) return input end,
+}
+"#;
+
+async fn publish(daemon: &Daemon, name: &str, source: &str) {
+    let body = json!({ "source": source });
+    let (status, view) = send(daemon.put(&format!("/v1/blueprints/{name}"), &body)).await;
+    assert_eq!(status, 200, "{view}");
+}
+
+/// Gives a daemon a few things to look at.
+pub async fn furnish(daemon: &Daemon) {
+    publish(daemon, "nightly", NIGHTLY).await;
+    for (key, value) in [("plan%2Fmoon", json!({ "text": "a full moon rises" })), ("top", json!(1))]
+    {
+        let path = format!("/v1/state/custom:notes/{key}");
+        assert_eq!(send(daemon.put(&path, &json!({ "value": value }))).await.0, 200);
+    }
+    let signal = daemon.post("/v1/blueprints/nightly/signals/<b>opened", &json!(1));
+    assert_eq!(send(signal).await.0, 201);
+}
+
+#[tokio::test]
+async fn a_trigger_is_paused_resumed_and_fired_from_its_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    publish(&daemon, "nightly", NIGHTLY).await;
+    let (_, list) = send(daemon.get("/v1/triggers")).await;
+    let id = list["items"][0]["id"].as_str().unwrap().to_owned();
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get("/ui/triggers").await.page();
+    for part in
+        ["0 7 * * *", &id, "Pause", "Fire now", "moonswarm triggers pause", "&lt;b&gt;opened"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let act = |act: &str| format!("/ui/triggers/{id}/{act}");
+    let sent = desk.post(&act("pause"), &[]).await;
+    assert_eq!(sent.to, format!("/ui/triggers?done=pause#{id}"));
+    let page = desk.get("/ui/triggers?done=pause").await.page();
+    assert!(page.contains("⏸ paused") && page.contains("Resume"), "{page}");
+    desk.post(&act("resume"), &[]).await;
+    assert!(!desk.get("/ui/triggers").await.page().contains("⏸ paused"));
+    let sent = desk.post(&act("fire"), &[]).await;
+    let run = sent.to.rsplit('/').next().unwrap().to_owned();
+    assert_eq!(daemon.ended(&run).await["output"], 1);
+
+    let observer = Person::of_role(&daemon, "observer").await;
+    let page = observer.get("/ui/triggers").await.page();
+    assert!(
+        page.contains(&id) && !page.contains("Fire now") && !page.contains(">Pause<"),
+        "{page}"
+    );
+    assert_eq!(observer.post(&act("pause"), &[]).await.status, 403);
+}
+
+#[tokio::test]
+async fn state_is_browsed_as_a_tree_searched_and_changed_from_its_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    for (key, value) in [
+        ("plan/<b>a", json!("a full <i>moon</i> rises")),
+        ("plan/b", json!({ "n": 1 })),
+        ("plan/deep/c", json!(3)),
+        ("top", json!("x".repeat(20_000))),
+    ] {
+        let key = key.replace('/', "%2F").replace('<', "%3C").replace('>', "%3E");
+        let path = format!("/v1/state/custom:notes/{key}");
+        let (status, body) = send(daemon.put(&path, &json!({ "value": value }))).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    let link = json!({ "ops": [{ "op": "link", "scope": "custom:notes", "key": "plan/b", "to": "top", "relation": "of" }] });
+    assert_eq!(send(daemon.post("/v1/state/batch", &link)).await.0, 200);
+
+    let desk = Person::of_role(&daemon, "operator").await;
+    let all = desk.get("/ui/state").await.page();
+    assert!(all.contains("/ui/state?scope=custom%3Anotes"), "{all}");
+    let scope = desk.get("/ui/state?scope=custom:notes").await.page();
+    assert!(scope.contains("▸ <bdi>plan/</bdi>") && scope.contains(">top<"), "{scope}");
+    assert!(!scope.contains("deep"), "a folder is folded: {scope}");
+    let folder = desk.get("/ui/state?scope=custom:notes&prefix=plan/").await.page();
+    assert!(folder.contains("&lt;b&gt;a") && folder.contains("▸ <bdi>deep/</bdi>"), "{folder}");
+    let found = desk.get("/ui/state?scope=custom:notes&q=moon").await.page();
+    assert!(found.contains("<mark>moon</mark>") && !found.contains("<i>"), "{found}");
+
+    let path = "/ui/state/value?scope=custom:notes&key=plan/b";
+    let shown = desk.get(path).await;
+    let revision = shown.hidden("revision");
+    let page = shown.page();
+    assert!(page.contains("Links to") && page.contains("key=top"), "{page}");
+    assert!(page.contains("moonswarm state set plan/b"), "{page}");
+    let put = |value: &'static str| {
+        let fields = [
+            ("scope", "custom:notes"),
+            ("key", "plan/b"),
+            ("revision", &revision),
+            ("value", value),
+        ];
+        let fields = fields.map(|(name, value)| (name, value.to_owned()));
+        let desk = &desk;
+        async move {
+            let fields: Vec<_> =
+                fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            desk.post("/ui/state/put", &fields).await
+        }
+    };
+    assert_eq!(put("{").await.status, 400);
+    let done = put("{\"n\": 2}").await;
+    assert_eq!(
+        done.to, "/ui/state/value?scope=custom%3Anotes&key=plan%2Fb&done=put",
+        "{}",
+        done.html
+    );
+    let stale = put("{\"n\": 3}").await;
+    assert!(stale.status == 409 && stale.html.contains("revision_mismatch"), "{}", stale.html);
+    let fields = [("scope", "custom:notes"), ("key", "plan/b"), ("revision", "2")];
+    assert_eq!(desk.post("/ui/state/delete", &fields).await.status, 303);
+    assert_eq!(desk.get(path).await.status, 404);
+
+    let observer = Person::of_role(&daemon, "observer").await;
+    let page = observer.get("/ui/state/value?scope=custom:notes&key=top").await.page();
+    assert!(page.contains("Show all of it") && !page.contains("/ui/state/put"), "{page}");
+    let fields = [("scope", "custom:notes"), ("key", "top"), ("revision", "1"), ("value", "1")];
+    assert_eq!(observer.post("/ui/state/put", &fields).await.status, 403);
+    let approver = Person::of_role(&daemon, "approver").await;
+    assert_eq!(approver.get("/ui/state").await.status, 403);
+}
