@@ -21,6 +21,7 @@ mod openapi;
 mod operators;
 mod params;
 mod query;
+mod rerun;
 mod responses;
 mod routes;
 mod run_list;

@@ -50,6 +50,7 @@ pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
 pub use verbs::replay::ReplayView;
+pub use verbs::rerun::RerunVersion;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
 pub use verbs::run_list::RunList;
@@ -66,7 +67,7 @@ pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
-pub use view::runs::{CopiedView, RunView, SeatView};
+pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView};
 pub use view::shown::{
     AnswerView, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page, PromptView,
     QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,

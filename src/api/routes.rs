@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, responses, run_list, runs, session, sessions, signals, state, steps, tasks,
-    tokens, triggers, upkeep, worker,
+    operators, query, rerun, responses, run_list, runs, session, sessions, signals, state, steps,
+    tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -113,6 +113,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunPause,          routes!(runs::pause)),
     || caller(Verb::RunResume,         routes!(runs::resume)),
     || caller(Verb::RunFork,           routes!(fork::fork)).large(),
+    || caller(Verb::RunStart,          routes!(rerun::rerun)),
     || caller(Verb::RunReplay,         routes!(fork::replay)).large(),
     || caller(Verb::RunExport,         routes!(fork::export)),
     || caller(Verb::RunImport,         routes!(fork::import)).huge(),

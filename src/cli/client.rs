@@ -123,6 +123,11 @@ impl Client {
         self.post("/v1/runs", body).await
     }
 
+    /// Starts a run with the input of another one.
+    pub async fn rerun(&self, run: RunId, body: &Value) -> Result<Made> {
+        self.post(&format!("/v1/runs/{run}/rerun"), body).await
+    }
+
     /// Starts a run that is watched from then on.
     pub async fn start_watched(&self, body: &Value) -> Result<RunView> {
         let made = self.start(body).await?;

@@ -99,6 +99,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(RunPause), "/ui/runs/{run}/pause", post(acts::pause)),
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),
         form(Who::Caller(RunSignal), "/ui/runs/{run}/signal", post(acts::signal)).large(),
+        form(Who::Caller(RunStart), "/ui/runs/{run}/rerun", post(acts::rerun)),
         form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(acts::fork)).large(),
         form(Who::Caller(TaskAnswer), "/ui/inbox/{task}/answer", post(page::task::answer)).large(),
         form(Who::Caller(RunStart), "/ui/blueprints/{name}/start", post(page::blueprint::start)).large(),

@@ -99,3 +99,58 @@ async fn runs_are_found_by_words_errors_waits_and_times() {
         assert!(status == 400 && code.starts_with("bad_"), "{query}: {status} {code}");
     }
 }
+
+#[tokio::test]
+async fn a_run_is_started_again_with_its_input_and_its_tags() {
+    let (_shell, daemon) = lister().await;
+    let first = start(&daemon, "1", json!({"customer": "acme"})).await;
+    let path = format!("/v1/runs/{}/rerun", id(&first));
+    let rerun =
+        |body: Value| daemon.post(&path, &body).header("idempotency-key", body.to_string().len());
+    let again = ok(rerun(json!({})), 201).await;
+    assert_eq!(ok(rerun(json!({})), 201).await["id"], again["id"], "once for a key");
+    let again = daemon.ended(id(&again)).await;
+    assert_eq!(
+        (&again["input"], &again["output"], &again["tags"]),
+        (&first["input"], &first["output"], &first["tags"])
+    );
+    assert_eq!(again["trigger"], json!({"kind": "rerun", "run": first["id"]}));
+
+    let newer = SOURCE.replace("return ctx:run(\"e\", input)", "return \"newer\"");
+    ok(daemon.put("/v1/blueprints/lister", &json!({"source": newer})), 200).await;
+    let same = ok(daemon.post(&path, &json!({"version": "same"})), 201).await;
+    assert_eq!(daemon.ended(id(&same)).await["output"], "1");
+    let newest = ok(daemon.post(&path, &json!({"version": "newest"})), 201).await;
+    assert_eq!(daemon.ended(id(&newest)).await["output"], "newer");
+
+    let (status, code) = refusal(daemon.post(&path, &json!({"version": "other"}))).await;
+    assert_eq!((status, code.as_str()), (422, "invalid_body"));
+    let nobody = format!("/v1/runs/run_{}/rerun", "a".repeat(26));
+    assert_eq!(refusal(daemon.post(&nobody, &json!({}))).await.0, 404);
+}
+
+#[tokio::test]
+async fn the_view_of_a_run_has_its_limits_its_calls_and_what_the_token_may() {
+    let (_shell, daemon) = lister().await;
+    let caller = start(&daemon, "call", json!({})).await;
+    let view = ok(daemon.get(&format!("/v1/runs/{}", id(&caller))), 200).await;
+    assert_eq!(view["children"].as_array().map(Vec::len), Some(1), "{view}");
+    assert_eq!(view["children"][0]["step"], 1);
+    let limits = view["limits"].as_array().unwrap();
+    let steps = limits.iter().find(|it| it["name"] == "steps").unwrap();
+    assert_eq!(steps["used"], "1");
+    assert!(view["can"].as_array().unwrap().contains(&json!("run.cancel")), "{view}");
+
+    let body = json!({"role": "observer"});
+    let token =
+        ok(daemon.post("/v1/tokens", &body), 201).await["token"].as_str().unwrap().to_owned();
+    let path = format!("/v1/runs/{}", id(&caller));
+    let seen = ok(daemon.with(&token, reqwest::Method::GET, &path), 200).await;
+    let can = seen["can"].as_array().unwrap();
+    assert!(can.contains(&json!("run.read")) && !can.contains(&json!("run.cancel")), "{seen}");
+    let rerun =
+        daemon.with(&token, reqwest::Method::POST, &format!("{path}/rerun")).json(&json!({}));
+    assert_eq!(refusal(rerun).await.0, 403);
+    let page = ok(daemon.get("/v1/runs?limit=1"), 200).await;
+    assert!(page["items"][0].get("limits").is_none() && page["items"][0].get("can").is_none());
+}

@@ -87,10 +87,15 @@ impl Engine {
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn run(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.run_view(run).await
+        self.detailed(caller, run).await
     }
 
     pub(crate) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
+        Ok(self.read_run(run).await?.0)
+    }
+
+    /// Returns the view of a run, and the number of steps of its current history.
+    pub(crate) async fn read_run(&self, run: RunId) -> Result<(RunView, u32), EngineError> {
         let header = self.header(run).await?;
         let mut view = self.show(&header).await?;
         let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
@@ -98,7 +103,7 @@ impl Engine {
             Err(EngineError::Store(StoreError::Damaged { .. }))
                 if header.status == RunStatus::Paused =>
             {
-                return Ok(view);
+                return Ok((view, 0));
             }
             entries => entries?,
         };
@@ -110,6 +115,7 @@ impl Engine {
             match entry.fact {
                 Fact::RunStarted(started) => {
                     view.input = Some(started.input);
+                    view.trigger = Some(started.trigger).filter(|trigger| !trigger.is_null());
                     view.delegate = started.delegate;
                 }
                 Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
@@ -125,7 +131,7 @@ impl Engine {
                 _ => {}
             }
         }
-        Ok(view)
+        Ok((view, chain.counts().0))
     }
 
     pub(crate) async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
@@ -162,7 +168,8 @@ impl Engine {
         wait: Duration,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.wait_for(run, until, wait).await
+        self.wait_for(run, until, wait).await?;
+        self.detailed(caller, run).await
     }
 
     pub(crate) async fn wait_for(

@@ -57,6 +57,19 @@ pub struct RunView {
     /// The run that its history was copied from; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_from: Option<CopiedView>,
+    /// What started it: `{kind: "cli"}`, `{kind: "schedule", …}`; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub trigger: Option<Json>,
+    /// The runs that it called, newest first, 20 at most; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<ChildView>,
+    /// Its limits with the used parts; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitView>,
+    /// The verbs that this token has for it; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub can: Vec<String>,
     /// The subject that started it.
     pub started_by: String,
     /// Its tags.
@@ -85,6 +98,32 @@ pub struct RunView {
     /// From its start to its end, in milliseconds; absent while it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+}
+
+/// A limit of a run, and the used part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LimitView {
+    /// `steps`, `time_ms`, `stored_bytes`, `tokens` or `usd`.
+    pub name: String,
+    /// The used part: a number as text.
+    pub used: String,
+    /// The limit: a number as text.
+    pub allowed: String,
+}
+
+/// A run that a run called.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ChildView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: RunId,
+    /// The blueprint's name.
+    pub blueprint: String,
+    /// Its status.
+    #[schema(value_type = String)]
+    pub status: RunStatus,
+    /// The step that called it.
+    pub step: u32,
 }
 
 /// The origin of a copied history.
@@ -124,6 +163,10 @@ pub(crate) fn run(header: &Header) -> RunView {
         steps_done: header.steps_done,
         parent: None,
         copied_from: None,
+        trigger: None,
+        children: Vec::new(),
+        limits: Vec::new(),
+        can: Vec::new(),
         started_by: header.principal.clone(),
         tags: header.tags.as_map().clone(),
         seats: BTreeMap::new(),

@@ -212,6 +212,26 @@ pub(super) async fn control(transport: &dyn Transport, args: Control) -> Result<
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Rerun {
+    /// The run's id.
+    run: String,
+    /// True for the newest version of the blueprint; by default the run's own.
+    newest: Option<bool>,
+    /// A text of your choice: the same key with the same arguments starts no second run.
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn rerun(transport: &dyn Transport, args: Rerun) -> Result<Done, Trouble> {
+    let version = if args.newest == Some(true) { "newest" } else { "same" };
+    let path = Path::new("/v1/runs").at(&args.run).at("rerun");
+    let body = json!({ "version": version });
+    let value = transport.post_once(path, &body, args.idempotency_key).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Fork {
     /// The run's id.
     run: String,
