@@ -38,6 +38,7 @@ pub use shared::request::{
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
+pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::{
     BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
@@ -53,6 +54,7 @@ pub use verbs::replay::ReplayView;
 pub use verbs::rerun::RerunVersion;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
+pub use verbs::run_diff::{RunDiff, StepDiff};
 pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;

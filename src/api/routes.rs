@@ -7,9 +7,9 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, rerun, responses, run_list, runs, session, sessions, signals, state, steps,
-    tasks, tokens, triggers, upkeep, worker,
+    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, fork, health, layers,
+    operators, query, rerun, responses, run_diff, run_list, runs, session, sessions, signals,
+    state, steps, tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -114,6 +114,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunResume,         routes!(runs::resume)),
     || caller(Verb::RunFork,           routes!(fork::fork)).large(),
     || caller(Verb::RunStart,          routes!(rerun::rerun)),
+    || caller(Verb::RunRead,           routes!(run_diff::diff)),
+    || caller(Verb::RunRead,           routes!(bulk::bulk)),
     || caller(Verb::RunReplay,         routes!(fork::replay)).large(),
     || caller(Verb::RunExport,         routes!(fork::export)),
     || caller(Verb::RunImport,         routes!(fork::import)).huge(),

@@ -27,40 +27,40 @@ const TEXT_BYTES: usize = 256;
 pub(super) struct ListParams {
     /// Only these statuses, separated by commas; it may also be given more than once.
     #[param(example = "running,waiting")]
-    status: Option<String>,
+    pub(super) status: Option<String>,
     /// Only runs of this blueprint.
-    blueprint: Option<String>,
+    pub(super) blueprint: Option<String>,
     /// Only runs with this tag: `name=value`, or `name` for any value. It may be given more than
     /// once, at most 8 times; then all must fit.
     #[param(example = "customer=acme")]
-    tag: Option<String>,
+    pub(super) tag: Option<String>,
     /// Only runs started by this subject.
-    started_by: Option<String>,
+    pub(super) started_by: Option<String>,
     /// Only runs that this run called.
-    parent: Option<String>,
+    pub(super) parent: Option<String>,
     /// Only runs created at or after this time, RFC 3339.
-    since: Option<String>,
+    pub(super) since: Option<String>,
     /// Only runs created before this time, RFC 3339.
-    until: Option<String>,
+    pub(super) until: Option<String>,
     /// Only runs that ended at or after this time, RFC 3339.
-    ended_since: Option<String>,
+    pub(super) ended_since: Option<String>,
     /// Only runs that ended before this time, RFC 3339.
-    ended_until: Option<String>,
+    pub(super) ended_until: Option<String>,
     /// Only runs whose error is of this kind: `timeout`, `worker`, `limit`, an author's own.
-    error: Option<String>,
+    pub(super) error: Option<String>,
     /// Only runs that had a task of this agent in their current history.
-    agent: Option<String>,
+    pub(super) agent: Option<String>,
     /// Only runs that wait for this: the kind of a thing (`task`, `signal`, `timer`), or the name of
     /// an agent, a signal, an operator or its kind, a queue, a called run.
-    waiting_on: Option<String>,
+    pub(super) waiting_on: Option<String>,
     /// Only runs whose error or status text has all these words, the last letters of which may be
     /// left out with `*`; or whose id begins with this text, if it begins with `run_`. Runs with
     /// words come in the order of their numbers.
-    q: Option<String>,
+    pub(super) q: Option<String>,
     /// Items on a page: 1 to 500, 50 by default.
-    limit: Option<usize>,
+    pub(super) limit: Option<usize>,
     /// `next_cursor` of the page before.
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
 }
 
 impl ListParams {

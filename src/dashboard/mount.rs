@@ -78,6 +78,7 @@ fn table() -> Vec<Row> {
         page(RunRead, "/ui/runs", get(page::runs::show)),
         page(RunRead, "/ui/runs/{run}", get(page::run::show)),
         page(RunRead, "/ui/runs/{run}/steps/{seq}", get(page::step::show)),
+        page(RunRead, "/ui/runs/{run}/compare", get(page::compare::show)),
         page(ArtifactRead, "/ui/artifacts/{artifact}", get(acts::download)),
         page(TaskList, "/ui/inbox", get(page::inbox::show)),
         page(TaskRead, "/ui/inbox/{task}", get(page::task::show)),

@@ -154,3 +154,97 @@ async fn the_view_of_a_run_has_its_limits_its_calls_and_what_the_token_may() {
     let page = ok(daemon.get("/v1/runs?limit=1"), 200).await;
     assert!(page["items"][0].get("limits").is_none() && page["items"][0].get("can").is_none());
 }
+
+#[tokio::test]
+async fn many_runs_are_acted_on_after_a_dry_run_that_still_holds() {
+    let (_shell, daemon) = lister().await;
+    let done = start(&daemon, "1", json!({"batch": "x"})).await;
+    let waits = [
+        start(&daemon, "wait", json!({"batch": "x"})).await,
+        start(&daemon, "wait", json!({"batch": "x"})).await,
+    ];
+    for run in &waits {
+        daemon.waits(id(run), "signal").await;
+    }
+    let bulk = |body: Value| daemon.post("/v1/runs/bulk", &body);
+    let cancel = json!({"action": "cancel", "filter": {"tag": ["batch=x"]}});
+    let (status, problem) = send(bulk(cancel.clone())).await;
+    assert_eq!((status, &problem["path"]), (422, &json!("$.digest")), "{problem}");
+    let mut dry = cancel.clone();
+    dry["dry_run"] = true.into();
+    let planned = ok(bulk(dry.clone()), 200).await;
+    assert_eq!((&planned["eligible"], &planned["dry_run"]), (&json!(2), &json!(true)));
+    let results = |view: &Value| -> Vec<String> {
+        let items = view["items"].as_array().unwrap();
+        items.iter().map(|item| item["result"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(results(&planned), ["eligible", "eligible", "run_closed"]);
+
+    let path = format!("/v1/runs/{}/pause", id(&waits[0]));
+    ok(daemon.post(&path, &json!({})), 200).await;
+    let mut act = cancel.clone();
+    act["digest"] = planned["digest"].clone();
+    assert_eq!(refusal(bulk(act.clone())).await, (409, "selection_changed".to_owned()));
+    act["digest"] = ok(bulk(dry), 200).await["digest"].clone();
+    let canceled = ok(bulk(act), 200).await;
+    assert_eq!(results(&canceled), ["done", "done", "run_closed"]);
+    for run in &waits {
+        assert_eq!(daemon.ended(id(run)).await["status"], "canceled");
+    }
+
+    let ids = json!([id(&done), format!("run_{}", id(&done).trim_start_matches("run_"))]);
+    let mut rerun = json!({"action": "rerun", "ids": ids, "dry_run": true});
+    let planned = ok(bulk(rerun.clone()), 200).await;
+    assert_eq!(planned["items"].as_array().map(Vec::len), Some(1), "an id counts once");
+    rerun["dry_run"] = false.into();
+    rerun["digest"] = planned["digest"].clone();
+    let again = ok(bulk(rerun), 200).await;
+    let started = again["items"][0]["started"].as_str().unwrap();
+    assert_eq!(daemon.ended(started).await["output"], "1");
+
+    let token = ok(daemon.post("/v1/tokens", &json!({"role": "observer"})), 201).await;
+    let token = token["token"].as_str().unwrap().to_owned();
+    let path = "/v1/runs/bulk";
+    let dry = json!({"action": "delete", "filter": {}, "dry_run": true});
+    let asked = daemon.with(&token, reqwest::Method::POST, path).json(&dry);
+    assert_eq!(refusal(asked).await, (403, "forbidden_verb".to_owned()));
+    for body in [json!({"action": "delete", "dry_run": true}), json!({"action": "burn", "ids": []})]
+    {
+        assert_eq!(refusal(bulk(body)).await, (422, "invalid_body".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_fork_is_compared_with_its_origin_step_by_step() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "pair", agents = { e = { operator = "echo" } },
+  flow = function(ctx, input)
+    local a = ctx:run("e", "first")
+    return ctx:run("e", a .. input.word)
+  end,
+}"#;
+    ok(daemon.put("/v1/blueprints/pair", &json!({"source": source})), 200).await;
+    let body = json!({"blueprint": "pair", "input": {"word": "one"}, "wait": "30s"});
+    let origin = ok(daemon.post("/v1/runs", &body), 201).await;
+    let fork = json!({"from_step": 2, "input_patch": {"word": "two"}});
+    let fork = ok(daemon.post(&format!("/v1/runs/{}/fork", id(&origin)), &fork), 201).await;
+    daemon.ended(id(&fork)).await;
+    let path = format!("/v1/runs/{}/diff/{}", id(&origin), id(&fork));
+    let diff = ok(daemon.get(&path), 200).await;
+    assert_eq!((&diff["forked_at"], &diff["same_input"]), (&json!(2), &json!(false)), "{diff}");
+    assert_eq!((&diff["same_version"], &diff["differing"]), (&json!(true), &json!(1)));
+    assert_eq!((&diff["first"]["a"], &diff["first"]["difference"]), (&json!(2), &json!("request")));
+    assert_eq!(diff["items"][0]["difference"], "same");
+    let page = ok(daemon.get(&format!("{path}?limit=1")), 200).await;
+    assert_eq!(
+        (page["items"].as_array().map(Vec::len), &page["next_cursor"]),
+        (Some(1), &json!("1"))
+    );
+    let own = format!("/v1/runs/{0}/diff/{0}", id(&origin));
+    assert_eq!(ok(daemon.get(&own), 200).await["first"], Value::Null);
+    let nobody = format!("/v1/runs/{}/diff/run_{}", id(&origin), "a".repeat(26));
+    assert_eq!(refusal(daemon.get(&nobody)).await.0, 404);
+}

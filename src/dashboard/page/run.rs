@@ -197,6 +197,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                     dt { "Copied from" } dd {
                         a href={ "/ui/runs/" (crate::dashboard::headers::escaped(&copy.run)) } { (text::short(&copy.run, 60)) }
                         @if let Some(step) = copy.step { ", anew from step " (step) }
+                        " " a href={ "/ui/runs/" (id) "/compare" } { "Compare" }
                     }
                 }
                 @for (operator, seat) in view.seats.iter().take(20) {

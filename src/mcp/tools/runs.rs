@@ -212,6 +212,30 @@ pub(super) async fn control(transport: &dyn Transport, args: Control) -> Result<
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Diff {
+    /// The first run's id: the origin of a fork.
+    a: String,
+    /// The second run's id: the fork.
+    b: String,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+pub(super) async fn diff(transport: &dyn Transport, args: Diff) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs").at(&args.a).at("diff").at(&args.b);
+    let value = transport.get(path.with("limit", Some(100)).with("cursor", args.cursor)).await?;
+    let text = match value["first"]["name"].as_str() {
+        None => "no step differs".to_owned(),
+        Some(name) => {
+            let what = word(&value["first"], "difference");
+            format!("{} steps differ; the first is {name}: {what}", value["differing"])
+        }
+    };
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Rerun {
     /// The run's id.
     run: String,
