@@ -143,11 +143,8 @@ fn shown(cx: &Context, view: &BulkView) -> Result<Exit> {
         cx.terminal.say("no runs");
     } else {
         let head = ["run", "blueprint", "was", "result"];
-        cx.terminal.print(&fitted(
-            cx.terminal.width(),
-            &head,
-            view.items.iter().map(row).collect(),
-        ))?;
+        let rows: Vec<_> = view.items.iter().map(row).collect();
+        cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?;
         if view.dry_run {
             cx.terminal
                 .say(&format!("{} eligible; nothing was done: --yes does it", view.eligible));
