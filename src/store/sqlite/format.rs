@@ -47,7 +47,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { fill: Some(sums), ..Migration::of(include_str!("migrations/0008_sums.sql")) },
     Migration {
         fill: Some(super::run_index::fill),
-        ..Migration::of(include_str!("migrations/0009_runs.sql"))
+        ..Migration::of(include_str!("migrations/0010_runs.sql"))
     },
 ];
 
