@@ -111,7 +111,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Tool",
-        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, prefix: string?, scope: any?, timeout: Duration? }",
+        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, compaction: string?, prefix: string?, scope: any?, timeout: Duration? }",
     ),
     (
         "Agent",
