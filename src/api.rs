@@ -13,6 +13,7 @@ mod described;
 mod dispatch;
 mod docs;
 mod events;
+mod feed;
 mod fork;
 mod health;
 mod layers;

@@ -46,6 +46,7 @@ pub use verbs::engine::{
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
+pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
@@ -66,6 +67,7 @@ pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
+pub use view::host_events::HostEventView;
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, TaskView, TokenView, rfc3339,

@@ -98,6 +98,9 @@ pub trait Writer: Send + Sync {
     /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64;
 
+    /// Returns the largest journal row number that was ever allocated.
+    fn last_lsn(&self) -> u64;
+
     /// Returns a number for a new run, larger than all before it.
     fn next_run(&self) -> u64;
 
@@ -194,6 +197,19 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Also fails when an entry cannot be decoded.
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
+
+    /// Returns entries of all runs whose rows have numbers over `after` and up to `upto`, by number: at
+    /// most `rows` of them, and no more after `bytes` bytes.
+    ///
+    /// # Errors
+    /// Also fails when an entry cannot be decoded.
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError>;
 
     /// Returns the charge of a run, if it is counted.
     ///
@@ -523,6 +539,19 @@ pub struct JournalRow {
     pub begins: bool,
     /// The encoded entry.
     pub bytes: Vec<u8>,
+}
+
+/// An entry among those of all runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeedRow {
+    /// The row's number.
+    pub lsn: u64,
+    /// The run.
+    pub run: u64,
+    /// The entry.
+    pub entry: Entry,
+    /// The size of the encoded entry.
+    pub bytes: usize,
 }
 
 impl JournalRow {

@@ -7,7 +7,7 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
+    app::Api, artifacts, blueprints, check, dispatch, docs, events, feed, fork, health, layers,
     operators, query, responses, runs, session, sessions, signals, state, stats, steps, tasks,
     tokens, triggers, upkeep, worker,
 };
@@ -137,6 +137,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
 
     || caller(Verb::RunRead,           routes!(stats::stats)),
+    || caller(Verb::RunRead,           routes!(feed::stream)),
 
     || caller(Verb::BlueprintRead,     routes!(triggers::list)),
     || caller(Verb::TriggerPause,      routes!(triggers::pause)),

@@ -14,6 +14,7 @@ pub(crate) mod engine;
 pub(crate) mod events;
 pub(crate) mod facade;
 pub(crate) mod fork;
+pub(crate) mod host_events;
 pub(crate) mod keys;
 pub(crate) mod last_step;
 pub(crate) mod listing;

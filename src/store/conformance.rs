@@ -23,6 +23,7 @@ macro_rules! conformance {
             a_run_is_loaded_with_everything_that_it_is_taken_up_from
             of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for
             a_history_is_read_in_pages_that_are_bounded
+            the_rows_of_all_runs_are_read_in_their_order_and_bounded
             a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once

@@ -8,6 +8,7 @@ mod composites;
 mod events;
 mod feed;
 mod flows;
+mod host_events;
 mod inbox;
 mod middleware;
 mod models;

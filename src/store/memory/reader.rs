@@ -9,7 +9,7 @@ use crate::{
     journal::Entry,
     protocol::{MemoryLink, RunId},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES,
         PageMark, Partition, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow,
         StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
@@ -108,6 +108,30 @@ impl Reader for Memory {
             due.truncate(limit);
             due
         })
+    }
+
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError> {
+        let inner = self.reading();
+        let (mut feed, mut size) = (Vec::new(), 0);
+        let found = inner.tables.journal.range(after.saturating_add(1)..);
+        for (lsn, row) in found.take_while(|(lsn, _)| **lsn <= upto).take(rows) {
+            let entry = Entry::decode(row.run, &row.bytes).map_err(|error| {
+                let (what, reason) = (format!("row {lsn}"), error.to_string());
+                StoreError::Damaged { what, reason }
+            })?;
+            size += row.bytes.len();
+            feed.push(FeedRow { lsn: *lsn, run: row.run, entry, bytes: row.bytes.len() });
+            if size >= bytes {
+                break;
+            }
+        }
+        Ok(feed)
     }
 
     fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError> {

@@ -14,7 +14,7 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired,
         RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
         StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow, TokenRow, Want,
@@ -77,6 +77,16 @@ impl Reader for Sqlite {
 
     fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError> {
         self.read("list the most expensive runs", |conn| stats::costly(conn, since_ms, limit))
+    }
+
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError> {
+        journal::feed(&*self.pool.lend()?, (after, upto), rows, bytes)
     }
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
