@@ -168,6 +168,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::TaskList,          routes!(tasks::list)),
     || caller(Verb::TaskRead,          routes!(tasks::get)),
     || caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+    || caller(Verb::RunStart,          routes!(tasks::reply)).large(),
     || caller(Verb::TaskExpire,        routes!(tasks::expire)),
     || caller(Verb::TaskAdvise,        routes!(sessions::advise)),
 
