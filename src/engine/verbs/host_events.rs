@@ -78,7 +78,7 @@ pub struct HostEvents {
     /// The last row that was read.
     after: u64,
     ready: VecDeque<HostEventView>,
-    #[expect(dead_code, reason = "held while its page is, and given back when dropped")]
+    /// The memory of the page that is ready.
     held: Option<PageMemory>,
     passed: usize,
     known: Known,
