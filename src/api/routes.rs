@@ -8,7 +8,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
+    operators, query, queues, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
     triggers, upkeep, worker,
 };
 use crate::{
@@ -177,6 +177,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
     || caller(Verb::OperatorRead,      routes!(operators::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::workers)),
     || caller(Verb::SessionOpen,       routes!(sessions::open)),
     || caller(Verb::OperatorRead,      routes!(sessions::list)),
     || caller(Verb::SessionRead,       routes!(sessions::get)),
@@ -195,6 +197,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
     || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),
+    || caller(Verb::HostRead,          routes!(layers::states)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
