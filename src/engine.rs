@@ -56,6 +56,7 @@ pub use verbs::retention::{GcView, Gone, Sweeper, Why};
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
+pub use verbs::source_lines::{LineSteps, Lines};
 pub use verbs::stage::{Job, Stage};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
@@ -63,13 +64,14 @@ pub use verbs::transfer::Export;
 pub use verbs::triggers::TriggerEntry;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
+pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
-    rfc3339,
+    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
+pub use view::steps::StepView;
 pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod spent;
 mod stored;
 
 pub use additions::Additions;
+#[cfg(feature = "host")]
+pub(crate) use additions::{BRANCH, LINE};
 pub use chain::{Chain, ChainError, RunState, SeatHolder, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,

@@ -31,7 +31,7 @@ mod tests;
 
 pub use coverage::{Counts, Coverage, Lines};
 pub use evaluate::{LuaError, evaluate};
-pub use flow::{RunFacts, ScriptFlow};
+pub use flow::{Origin, RunFacts, ScriptFlow};
 pub use program::Program;
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};

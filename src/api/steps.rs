@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     door::{Problem, ProblemBody},
-    engine::{Page, StepView},
+    engine::{AttemptsView, Page, StepView},
 };
 
 /// Which steps to list.
@@ -75,4 +75,25 @@ pub(super) async fn get(
 ) -> Result<JsonBody<StepView>, Problem> {
     let step = api.engine.step(&caller, params::id(&run)?, params::number(&seq)?).await?;
     Ok(JsonBody(step))
+}
+
+/// Shows the attempts of a step: who had each, when, and how it ended.
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{seq}/attempts", operation_id = "step_attempts", tag = "runs",
+    params(
+        ("run" = String, Path, description = "The run's id."),
+        ("seq" = u32, Path, description = "The step's number."),
+    ),
+    responses(
+        (status = 200, description = "The attempts.", body = AttemptsView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn attempts(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At((run, seq)): At<(String, String)>,
+) -> Result<JsonBody<AttemptsView>, Problem> {
+    let (run, seq) = (params::id(&run)?, params::number(&seq)?);
+    Ok(JsonBody(api.engine.attempts(&caller, run, seq).await?))
 }

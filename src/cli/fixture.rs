@@ -56,6 +56,8 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         id: format!("run_x/{seq}"),
         seq,
         scope: scope.into(),
+        branch: None,
+        line: None,
         index,
         prev: None,
         kind: "task".into(),

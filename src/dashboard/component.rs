@@ -1,5 +1,6 @@
 //! The parts that pages are made of: pure functions from views to markup.
 
+pub(super) mod attempts;
 pub(super) mod command;
 pub(super) mod form;
 pub(super) mod json;

@@ -9,6 +9,7 @@ pub(super) mod overview;
 pub(super) mod problem;
 pub(super) mod run;
 pub(super) mod runs;
+pub(super) mod source;
 pub(super) mod state;
 pub(super) mod state_value;
 pub(super) mod step;

@@ -1,6 +1,7 @@
 //! The methods of the engine for the API, the command line and embedders.
 
 pub(crate) mod archive;
+pub(crate) mod attempts;
 pub(crate) mod auth;
 pub(crate) mod backup;
 pub(crate) mod begin;
@@ -29,6 +30,7 @@ pub(crate) mod session_keeper;
 pub(crate) mod session_work;
 pub(crate) mod sessions;
 pub(crate) mod sign_in;
+pub(crate) mod source_lines;
 pub(crate) mod stage;
 pub(crate) mod state_scopes;
 pub(crate) mod step_page;

@@ -94,6 +94,8 @@ pub struct LoopPart {
     pub tool: Option<String>,
     /// True for a call of the model.
     pub model: bool,
+    /// The operators and tools that the caller of the loop allows; any if absent.
+    pub allowed: Option<Vec<String>>,
 }
 
 impl TaskRequest {

@@ -38,8 +38,9 @@ pub use turn::{Begin, Call, Judge, LoopAction, LoopStop, Moment, RuleVerdict, Su
 use crate::{
     journal::{Outcome, Usage},
     protocol::{
-        ExitReason, Failure, FunctionTool, Json, LifecycleEvent, ModelAnswer, ModelEnd, ModelReply,
-        ModelStop, OperatorId, failure::kind,
+        Content, ContentBlock, ExitReason, Failure, FunctionTool, ImageSource, Json,
+        LifecycleEvent, ModelAnswer, ModelEnd, ModelReply, ModelStop, OperatorId, failure::kind,
+        model::output_text,
     },
 };
 
@@ -439,6 +440,14 @@ impl ResponseFlow {
         LoopAction::Done { value: Json::encode(&answer).expect("an answer is plain data"), end }
     }
 
+    /// Returns the text of the model's last reply.
+    pub fn last_text(&self) -> String {
+        let from = self.replies.last().copied().unwrap_or(self.own.len());
+        let items: Vec<Value> =
+            self.own[from.min(self.own.len())..].iter().map(|own| own.item.clone()).collect();
+        output_text(&items)
+    }
+
     /// Adds a message to the model that is not part of an answer.
     fn say(&mut self, text: &str) {
         self.own.push(Own { item: user_message(text), aside: true });
@@ -460,6 +469,27 @@ pub fn user_message(text: &str) -> Value {
         "role": "user",
         "content": [{ "type": "input_text", "text": text }],
     })
+}
+
+/// Returns a message of a user as an item; blocks that are neither text nor an image as their JSON.
+pub fn message_item(message: &Content) -> Value {
+    let blocks = match message {
+        Content::Text(text) => return user_message(text),
+        Content::Blocks(blocks) => blocks,
+    };
+    let part = |block: &ContentBlock| match block {
+        ContentBlock::Text { text } => json!({ "type": "input_text", "text": text }),
+        ContentBlock::Image { source, media_type } => {
+            let url = match source {
+                ImageSource::Url { url } => url.clone(),
+                ImageSource::Base64 { data } => format!("data:{media_type};base64,{data}"),
+            };
+            json!({ "type": "input_image", "image_url": url })
+        }
+        other => json!({ "type": "input_text", "text": json!(other).to_string() }),
+    };
+    let parts: Vec<Value> = blocks.iter().map(part).collect();
+    json!({ "type": "message", "role": "user", "content": parts })
 }
 
 /// Returns a summary as an item.

@@ -6,11 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Json;
 
+/// The name of the source line that scheduled a step: a text `file:line`.
+pub(crate) const LINE: &str = "line";
+/// The name of the branch that scheduled a step, in words.
+pub(crate) const BRANCH: &str = "branch";
+
 /// Named metadata of an entry, beside its fact.
 ///
 /// A release keeps the names that it does not know and ignores them, so new metadata needs no new
 /// stored form. Reserved names: `allowed` (the operators and tools that the layers
-/// left to a model), `line` (the source line of the flow's request), `queued_ms` and
+/// left to a model), `line` and `branch` (the source line of the flow's request, and the branch that
+/// made it, in words), `queued_ms` and
 /// `ran_ms` (when the work was queued and when it ran), `tags`, `trace` (ids of a distributed
 /// trace), `output` (the operator's full output) and `traceback`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +32,11 @@ impl Additions {
     /// Returns the value stored under a name.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.0.get(name)
+    }
+
+    /// Returns the text stored under a name.
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.get(name)?.decode().ok()
     }
 
     /// Stores a value under a name, and replaces an earlier one.

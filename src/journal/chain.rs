@@ -16,6 +16,9 @@
 //! | run ended | ended; no entry may follow |
 
 mod ending;
+mod step;
+
+pub use step::Step;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -82,47 +85,6 @@ pub enum RunState {
     Compensating(Outcome),
     /// The run has ended with this outcome.
     Ended(Outcome),
-}
-
-/// A step of the chain.
-#[derive(Debug, Clone)]
-pub struct Step {
-    /// The step as it was scheduled. `request` is null in a lean chain.
-    pub scheduled: Scheduled,
-    /// The current state.
-    pub state: StepState,
-    /// The number of the last attempt.
-    pub attempt: u32,
-    /// The number of ended attempts that count against the retry policy.
-    pub counted: u32,
-    /// True while the last attempt is open.
-    pub attempt_open: bool,
-    /// When it was scheduled, in Unix milliseconds.
-    pub scheduled_ms: u64,
-    /// When its last attempt was opened, in Unix milliseconds.
-    pub opened_ms: u64,
-    /// When the last attempt was delivered to a worker, in Unix milliseconds.
-    pub delivered_ms: Option<u64>,
-    /// The worker of the last attempt.
-    pub worker: Option<String>,
-    /// When the last attempt times out, in Unix milliseconds.
-    pub deadline_ms: Option<u64>,
-    /// When the next attempt may start, in Unix milliseconds.
-    pub retry_at_ms: Option<u64>,
-    /// When the step ended, in Unix milliseconds.
-    pub ended_ms: Option<u64>,
-    /// Its time in the queue in total, and the duration of its last attempt's work, in milliseconds.
-    pub times: Option<(u64, u64)>,
-    /// The output; kept only in a full chain.
-    pub output: Option<Json>,
-    /// The failure of the step, or of its last closed attempt.
-    pub error: Option<Failure>,
-    /// The sum of the usage that its attempts reported.
-    pub usage: Option<Usage>,
-    /// The effects that were applied with its results, in order; kept only in a full chain.
-    pub effects: Vec<Json>,
-    /// The plan of its last follow-up, in the engine's form.
-    pub follows: Option<Json>,
 }
 
 /// An entry that cannot be applied to the chain.
@@ -215,9 +177,9 @@ impl Chain {
         let (seq, at) = (entry.seq, entry.at_ms);
         match &entry.fact {
             Fact::RunStarted(started) => self.start(started, at),
-            Fact::StepScheduled(scheduled) => self.schedule(seq, scheduled, at)?,
+            Fact::StepScheduled(scheduled) => self.schedule(entry, scheduled)?,
             Fact::StepRecorded(scheduled, outcome) => {
-                self.schedule(seq, scheduled, at)?;
+                self.schedule(entry, scheduled)?;
                 self.end(seq, scheduled.step, outcome, None, at)?;
                 // Scheduled and ended in one transition: a task neither waited nor ran for long.
                 if let Some(step) = self.steps.last_mut()
@@ -334,10 +296,11 @@ impl Chain {
         self.started = Some((started.clone(), at));
     }
 
-    fn schedule(&mut self, seq: u32, scheduled: &Scheduled, at: u64) -> Result<(), ChainError> {
+    fn schedule(&mut self, entry: &Entry, scheduled: &Scheduled) -> Result<(), ChainError> {
         let expected = self.next_step();
         if scheduled.step != expected {
-            return Err(ChainError::StepOrder { seq, expected, found: scheduled.step });
+            let (seq, found) = (entry.seq, scheduled.step);
+            return Err(ChainError::StepOrder { seq, expected, found });
         }
         let number = scheduled.step;
         let mut scheduled = scheduled.clone();
@@ -350,26 +313,7 @@ impl Chain {
         self.index.insert(scheduled.key.clone(), number);
         self.tails.insert(scheduled.key.scope.clone(), number);
         self.open.insert(number);
-        self.steps.push(Step {
-            state: StepState::Pending,
-            attempt: scheduled.attempt,
-            counted: 0,
-            attempt_open: true,
-            scheduled_ms: at,
-            opened_ms: at,
-            delivered_ms: None,
-            worker: None,
-            deadline_ms: None,
-            retry_at_ms: None,
-            ended_ms: None,
-            times: None,
-            output: None,
-            error: None,
-            usage: None,
-            effects: Vec::new(),
-            follows: None,
-            scheduled,
-        });
+        self.steps.push(Step::scheduled(scheduled, entry, self.keep_payloads));
         Ok(())
     }
 

@@ -6,6 +6,9 @@
 
 mod branches;
 mod listen;
+mod origin;
+
+pub use origin::Origin;
 
 use std::{
     cell::RefCell,

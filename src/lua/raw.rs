@@ -31,7 +31,7 @@ use mlua::{
 
 pub(crate) use encode::EncodeError;
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
-pub(crate) use traceback::{Frame, joined};
+pub(crate) use traceback::{Frame, Place, joined};
 
 use crate::protocol::{Failure, Json, failure::kind};
 use meter::{METER, Parcel};
@@ -209,6 +209,12 @@ impl Coroutine {
     pub(crate) fn traceback(&self) -> Vec<Frame> {
         // SAFETY: halted and anchored: its calls stay until it is dropped; to ask changes nothing.
         unsafe { traceback::traceback(self.state) }
+    }
+
+    /// Returns the call that it waits in.
+    pub(crate) fn place(&self) -> Place {
+        // SAFETY: as above.
+        unsafe { traceback::place(self.state) }
     }
 }
 

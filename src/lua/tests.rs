@@ -6,6 +6,7 @@ mod flows;
 mod library;
 mod middleware;
 mod nodes;
+mod origins;
 mod sandbox;
 mod tracebacks;
 mod values;

@@ -45,12 +45,9 @@ pub fn usage_of(metadata: &OperatorMetadata) -> Option<Usage> {
     })
 }
 
-/// An operator's answer as what came of its task; with `kept` the history keeps the answer too.
-///
-/// # Errors
-/// What it fell short by.
-pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>> {
-    let answer = kept.then(|| Effect::Custom {
+/// Returns the effect by which the history keeps an answer.
+pub fn kept_answer(output: &OperatorOutput) -> Effect {
+    Effect::Custom {
         effect_type: ANSWER.to_owned(),
         data: json!({
             "message": output.message,
@@ -59,7 +56,15 @@ pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>>
             "sub_dispatches": output.metadata.sub_dispatches,
             "duration": output.metadata.duration,
         }),
-    });
+    }
+}
+
+/// An operator's answer as what came of its task; with `kept` the history keeps the answer too.
+///
+/// # Errors
+/// What it fell short by.
+pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>> {
+    let answer = kept.then(|| kept_answer(&output));
     let (usage, mut effects) = (usage_of(&output.metadata), output.effects);
     // Before what the operator declared: nothing may follow a handoff.
     effects.splice(0..0, answer);

@@ -79,6 +79,7 @@ impl Attempt {
             handle: "wh_test".to_owned(),
             prompt: None,
             seat: crate::session::Seat::default(),
+            passed_on: false,
             lists_tools: false,
             timeout_ms: None,
             cancel: CancellationToken::new(),

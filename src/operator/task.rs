@@ -61,6 +61,8 @@ pub struct Task {
     pub prompt: Option<Arc<Prompt>>,
     /// The seat that the task is for, if its operator uses sessions.
     pub seat: Seat,
+    /// True if another operator passed the task on: as a delegate, or by a handoff.
+    pub passed_on: bool,
     /// True if the operator is only asked for its list of tools.
     pub lists_tools: bool,
     /// The timeout of the attempt from its delivery, in milliseconds.

@@ -10,13 +10,13 @@ use crate::{
 };
 
 /// A stream of fragments.
-struct Live {
+pub struct Live {
     answer: Response,
     buffer: String,
 }
 
 impl Live {
-    async fn of(daemon: &Daemon, person: &Person<'_>, path: &str) -> Self {
+    pub async fn of(daemon: &Daemon, person: &Person<'_>, path: &str) -> Self {
         let answer =
             daemon.bare(Method::GET, path).header(COOKIE, &person.cookie).send().await.unwrap();
         assert_eq!(answer.status(), 200);
@@ -43,7 +43,7 @@ impl Live {
     }
 
     /// Reads until a fragment has a text.
-    async fn shows(&mut self, id: &str, text: &str) -> String {
+    pub async fn shows(&mut self, id: &str, text: &str) -> String {
         loop {
             let (_, data) = self.next().await.unwrap_or_else(|| panic!("{id} never has {text:?}"));
             let html = data["html"].as_str().unwrap_or_default();

@@ -10,4 +10,5 @@ mod live;
 mod pages;
 mod person;
 mod sign_in;
+mod source;
 mod things;

@@ -135,7 +135,11 @@ fn step_lines(step: &StepView, tree: &Tree<'_>) -> Vec<String> {
         fact("task", task.to_string());
     }
     if !step.scope.is_empty() {
-        fact("branch", printable(&step.scope));
+        let name = step.branch.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
+        fact("branch", printable(&format!("{}{name}", step.scope)));
+    }
+    if let Some(line) = &step.line {
+        fact("line", printable(line));
     }
     fact("scheduled", printable(&step.scheduled_at));
     for (name, at) in [("started", &step.started_at), ("ended", &step.ended_at)] {

@@ -33,8 +33,9 @@ const EVENTS: u32 = 100;
 const KEYS: usize = 200;
 
 /// The tabs: the word in the URL, the label, and the verb that one needs beside `run.read`.
-const TABS: [(&str, &str, Verb); 5] = [
+const TABS: [(&str, &str, Verb); 6] = [
     ("steps", "Steps", Verb::RunRead),
+    ("source", "Source", Verb::BlueprintRead),
     ("data", "Input and output", Verb::RunRead),
     ("events", "Events", Verb::RunRead),
     ("artifacts", "Artifacts", Verb::ArtifactRead),
@@ -70,7 +71,7 @@ pub(in crate::dashboard) async fn show(
         (parts.tab.html)
     };
     let mut query = vec![("tab", tab)];
-    query.extend(fields.given("cursor").map(|cursor| ("cursor", cursor)));
+    query.extend(["file", "cursor"].map(|name| (name, fields.given(name).unwrap_or_default())));
     let live = view.ended_at.is_none().then(|| pager::url(&format!("/ui/live/runs/{run}"), &query));
     let title = format!("{} {}", view.blueprint, view.status.as_str());
     Ok(Page { nav: Nav::Runs, title: &title, live, body }.shown(&visitor))
@@ -117,6 +118,7 @@ async fn parts(
         }
     };
     let tab = match tab(fields)? {
+        "source" => super::source::tab(desk, visitor, view, fields).await?,
         "data" => data(view, fields),
         "events" => events(desk, visitor, view, fields).await?,
         "artifacts" => artifacts(desk, visitor, view).await?,

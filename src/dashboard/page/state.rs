@@ -150,15 +150,13 @@ async fn of_scope(
 /// Returns links to the folders above a prefix.
 fn crumbs(scope: &str, prefix: &str) -> Markup {
     let ends = prefix.match_indices('/').map(|(at, _)| at + 1);
-    let mut begin = 0;
+    let folders = ends.scan(0, |begin, end| Some((std::mem::replace(begin, end), end)));
     html! {
         @if !prefix.is_empty() {
             nav.line aria-label="Folders" {
                 a href=(pager::url("/ui/state", &[("scope", scope)])) { "all keys" }
-                @for end in ends {
-                    @let part = &prefix[begin..end];
-                    @let _ = begin = end;
-                    a href=(pager::url("/ui/state", &[("scope", scope), ("prefix", &prefix[..end])])) { (text::short(part, 80)) }
+                @for (begin, end) in folders {
+                    a href=(pager::url("/ui/state", &[("scope", scope), ("prefix", &prefix[..end])])) { (text::short(&prefix[begin..end], 80)) }
                 }
             }
         }

@@ -7,13 +7,12 @@ use axum::{
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::run::events_between;
+use super::{run::events_between, source};
 use crate::{
     dashboard::{
-        component::{command, json, status, text, time, usage},
+        component::{attempts, command, json, status, text, time, usage},
         desk::Desk,
         fields::Fields,
-        fragment::allowed,
         layout::{self, Nav, Page},
         visitor::{Visitor, id},
     },
@@ -40,11 +39,7 @@ pub(in crate::dashboard) async fn show(
     let view = desk.engine.run(&visitor.caller, run).await?;
     let step = desk.engine.step(&visitor.caller, run, seq).await?;
     let open = step.ended_at.is_none();
-    let prompt = match step.task.filter(|_| open) {
-        Some(task) => allowed(desk.engine.tasks().get(&visitor.caller, task).await)?
-            .and_then(|task| task.prompt),
-        None => None,
-    };
+    let tried = desk.engine.attempts(&visitor.caller, run, seq).await?;
     let searched = view.last_event.min(SEARCHED);
     let events = events_between(&desk, &visitor, run, 1, searched).await?;
     let own: Vec<_> = events.iter().filter_map(|event| of_step(event, seq)).collect();
@@ -63,7 +58,14 @@ pub(in crate::dashboard) async fn show(
             }
         }
         (facts(run, &step, now_ms))
-        @if let Some(prompt) = &prompt { section.card { h2 { "Prompt" } (text::block(prompt, whole)) } }
+        @for (label, words) in [("System prompt", &tried.system), ("Prompt", &tried.prompt)] {
+            @if let Some(words) = words.as_ref().filter(|it| !it.is_empty()) {
+                section.card { h2 { (label) }
+                    @if !open { p.dim.small { "rendered again from the recorded input" } }
+                    (text::block(words, whole))
+                }
+            }
+        }
         div.cards {
             @if let Some(request) = &step.request { section.card { h2 { "Input" } (json::tree(request, whole)) } }
             section.card { h2 { "Output" }
@@ -76,7 +78,8 @@ pub(in crate::dashboard) async fn show(
                 section.card { h2 { "Effects" } @for effect in step.effects.iter().take(100) { (json::tree(effect, whole)) } }
             }
         }
-        (attempts(&own, now_ms, view.last_event > searched))
+        (attempts::of(&tried, now_ms))
+        (happened(&own, now_ms, view.last_event > searched))
         @if visitor.caller.may(Verb::RunFork, run).is_ok() { (fork(&visitor, run, seq, &view.blueprint)) }
         @if !whole { p { a href="?whole=1" { "Show long values in full" } } }
         (command::same(&visitor.url, &format!("moonswarm show {run}/{seq}"), &command::Request {
@@ -102,7 +105,13 @@ fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
             } }
             @if step.attempts > 0 { dt { "Attempts" } dd { (step.attempts) } }
             @if step.task.is_some() { dt { "Usage" } dd { (usage::of(step.usage.as_ref())) } }
-            @if !step.scope.is_empty() { dt { "Branch" } dd { code { (text::short(&step.scope, 200)) } } }
+            @if !step.scope.is_empty() { dt { "Branch" } dd {
+                @if let Some(name) = &step.branch { (text::short(name, 200)) " " }
+                code { (text::short(&step.scope, 200)) }
+            } }
+            @if let Some(line) = &step.line { dt { "Line" } dd {
+                a href=(source::path(run, line)) { code { (text::short(line, 200)) } }
+            } }
             @for (label, seq) in [("Before it", step.prev), ("Part of", step.parent), ("Member of", step.composite)] {
                 @if let Some(seq) = seq { dt { (label) } dd { a href={ "/ui/runs/" (run) "/steps/" (seq) } { "step " (seq) } } }
             }
@@ -154,7 +163,7 @@ fn of_step(event: &EventView, seq: u32) -> Option<(&EventView, Value)> {
     (data.get("step").and_then(Value::as_u64) == Some(u64::from(seq))).then_some((event, data))
 }
 
-fn attempts(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
+fn happened(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
     let word = |data: &Value, key: &str| match &data[key] {
         Value::Null => String::new(),
         Value::String(text) => text::short(text, 120),

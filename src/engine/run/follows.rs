@@ -163,6 +163,11 @@ impl Follows {
         }
     }
 
+    /// Returns true if the original operator is under way again.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.current.why == Why::Resume
+    }
+
     /// Returns true if the current follow-up is an approval by a person.
     pub(crate) fn asks_a_person(&self) -> bool {
         self.current.why == Why::Approval

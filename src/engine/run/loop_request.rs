@@ -29,6 +29,7 @@ impl OpenLoop {
             charged: charged.to_owned(),
             tool: None,
             model: false,
+            allowed: None,
         };
         let model = |request: ModelRequest, kind, name: &str, kept: Value| {
             let given = &self.request.opts;
@@ -40,7 +41,8 @@ impl OpenLoop {
                 ..TaskOpts::default()
             };
             let input = Json::encode(&request).expect("a request is plain data");
-            let part = LoopPart { model: true, ..own(kind, name, kept.into()) };
+            let allowed = self.given.allowed_operators.clone();
+            let part = LoopPart { model: true, allowed, ..own(kind, name, kept.into()) };
             TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(&**agent, input, opts) }
         };
         Some(match self.flow.part(place)? {
@@ -50,7 +52,7 @@ impl OpenLoop {
             }
             Begin::Compact { turn } => {
                 let request = ModelRequest {
-                    model: self.agent.agent().model.clone(),
+                    model: self.model().map(str::to_owned),
                     items: self.flow.to_sum_up(),
                     ..ModelRequest::default()
                 };
@@ -139,8 +141,14 @@ impl OpenLoop {
             charged: call.name.clone(),
             tool,
             model: false,
+            allowed: None,
         };
         TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(agent, input, opts) }
+    }
+
+    /// Returns the model of the loop: that of the call, or the agent's.
+    fn model(&self) -> Option<&str> {
+        self.given.model.as_deref().or(self.agent.agent().model.as_deref())
     }
 
     /// Returns the request of a model call.
@@ -149,7 +157,7 @@ impl OpenLoop {
         let mut request = ModelRequest {
             model: match self.flow.downgraded() {
                 Some(model) => Some(model.to_owned()),
-                None => self.agent.agent().model.clone(),
+                None => self.model().map(str::to_owned),
             },
             instructions: self.instructions.clone(),
             items: self.flow.conversation(),

@@ -15,7 +15,7 @@ use crate::{
         response::{Begin, Call, LoopAction, LoopStop, ResponseFlow},
     },
     journal::{Outcome, Scheduled, StepKey, Usage},
-    protocol::{Failure, StepKind, failure::kind},
+    protocol::{Failure, OperatorConfig, StepKind, failure::kind},
 };
 
 /// An open loop.
@@ -26,6 +26,8 @@ pub(crate) struct OpenLoop {
     pub(crate) flow: ResponseFlow,
     pub(crate) judge: LoopJudge,
     pub(crate) instructions: Option<String>,
+    /// The settings of the call, where the task was dispatched with some.
+    pub(crate) given: OperatorConfig,
     pub(crate) max_duration_ms: Option<u64>,
     /// The scope of state that turns are written to; the run's own if absent.
     pub(crate) flush_scope: Option<String>,

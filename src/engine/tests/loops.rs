@@ -1,3 +1,4 @@
+mod dispatched;
 mod script;
 mod twins;
 

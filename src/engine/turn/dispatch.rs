@@ -232,6 +232,7 @@ fn task_of(
             .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
             .map(Arc::new),
         seat: seats::seat(turn.run, &task.operator),
+        passed_on: task.follows.as_ref().is_some_and(|follows| !follows.is_resumed()),
         lists_tools: task.request.lists_tools(),
         timeout_ms: task.timeout_ms,
         cancel: live.cancel.clone(),

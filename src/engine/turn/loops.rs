@@ -16,16 +16,17 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    blueprint::{CompiledAgent, CompiledLoop, LoopJudge, Slots},
+    blueprint::{CompiledAgent, CompiledLoop, LoopJudge, Slots, model_loop::ModelLoop},
     engine::{
         run::{model_loop::OpenLoop, resident::Run, task::OpenTask},
         shared::shards::Shared,
         turn::scoped,
     },
     flow::response::{
-        Approve, Conversation, Face, Flush, LoopSettings, Owner, ResponseFlow, user_message,
+        Approve, Conversation, Face, Flush, LoopLimits, LoopSettings, Owner, ResponseFlow,
+        message_item, user_message,
     },
-    protocol::{Failure, ModelAsk, Scope, SessionId, WorkflowId, failure::kind},
+    protocol::{Failure, ModelAsk, OperatorConfig, Scope, SessionId, WorkflowId, failure::kind},
 };
 
 /// The prefix of the keys of conversations, in the scope of their session.
@@ -54,13 +55,20 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
     let compiled = agent.model_loop().map_or_else(Default::default, Arc::clone);
     let asked = request.opts.ask.as_deref();
-    let start = match asked {
-        Some(ask) if !ask.items.is_empty() => ask.items.clone(),
+    let whole = request.opts.asked();
+    let start = match (asked, &whole) {
+        (Some(ask), _) if !ask.items.is_empty() => ask.items.clone(),
+        // A dispatched message is not rendered, so that its images arrive.
+        (_, Some(whole)) if agent.agent().prompt.is_none() => vec![message_item(&whole.message)],
         _ => vec![user_message(&rendered.prompt)],
     };
+    let given = whole.and_then(|whole| whole.config).unwrap_or_default();
     let more = asked.and_then(|ask| ask.instructions.clone());
-    let instructions: Vec<String> = rendered.system.into_iter().chain(more).collect();
+    let addendum = given.system_addendum.clone();
+    let instructions: Vec<String> =
+        rendered.system.into_iter().chain(more).chain(addendum).collect();
     let mut settings = settings(&compiled, &agent, &operator, asked)?;
+    narrow(&mut settings.limits, compiled.declared(), &given);
     settings.run = run.id.to_string();
     let declared = compiled.declared().flush.as_ref();
     settings.flush = declared.map(|flush| {
@@ -73,6 +81,7 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
     });
     // A caller that brings the items has the conversation.
     let session = request.opts.session_of().filter(|_| asked.is_none());
+    let longest = given.max_duration.map(|longest| longest.as_millis());
     settings.conversation = session.map(|session| Conversation {
         scope: Scope::Session(SessionId::from(session)).to_string(),
         key: format!("{CONVERSATION}{}", agent.name()),
@@ -80,9 +89,10 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
     Ok(OpenLoop {
         flush_scope: declared.and_then(|flush| flush.scope.clone()),
         flow: ResponseFlow::new(settings, start),
-        max_duration_ms: compiled.declared().max_duration_ms,
+        max_duration_ms: compiled.declared().max_duration_ms.into_iter().chain(longest).min(),
         judge: LoopJudge::new(Arc::clone(&agent), compiled),
         instructions: (!instructions.is_empty()).then(|| instructions.join("\n\n")),
+        given,
         request,
         agent,
         operator,
@@ -94,6 +104,14 @@ pub(crate) fn loop_of(run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop
         in_line: None,
         overtakes: false,
     })
+}
+
+/// Applies the limits of a call: the lower one holds where the agent declares one too.
+fn narrow(limits: &mut LoopLimits, declared: &ModelLoop, given: &OperatorConfig) {
+    if let Some(turns) = given.max_turns {
+        limits.turns = declared.max_turns.map_or(turns, |own| own.min(turns));
+    }
+    limits.cost = limits.cost.into_iter().chain(given.max_cost).min();
 }
 
 /// Returns the settings of an agent's loop.
@@ -131,4 +149,27 @@ fn settings(
         limits,
         compaction: compiled.declared().compaction.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lower_limit_of_call_and_agent_holds() {
+        let given = OperatorConfig::default().with_max_turns(4).with_max_cost(4.into());
+        for (turns, cost, expected) in [
+            (None, None, (4, Some(4.into()))),
+            (Some(2), Some(2.into()), (2, Some(2.into()))),
+            (Some(9), Some(9.into()), (4, Some(4.into()))),
+        ] {
+            let declared = ModelLoop { max_turns: turns, max_cost: cost, ..ModelLoop::default() };
+            let mut limits = declared.limits();
+            narrow(&mut limits, &declared, &given);
+            assert_eq!((limits.turns, limits.cost), expected);
+            let mut own = declared.limits();
+            narrow(&mut own, &declared, &OperatorConfig::default());
+            assert_eq!(own, declared.limits(), "a call without limits changes nothing");
+        }
+    }
 }

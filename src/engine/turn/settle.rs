@@ -193,6 +193,10 @@ pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
         config.allowed_operators = asked.allowed_operators.or(config.allowed_operators);
         config.system_addendum = asked.system_addendum;
     }
+    // The other settings of the call are those of its loop.
+    if let Some(allowed) = task.request.part.as_ref().and_then(|part| part.allowed.as_ref()) {
+        config.allowed_operators = Some(allowed.clone());
+    }
     config
 }
 

@@ -15,7 +15,9 @@ use crate::{
         },
     },
     flow::StepOp,
-    journal::{Additions, Fact, Outcome, Scheduled, ScopePath, StepKey, Usage, fingerprint},
+    journal::{
+        Additions, BRANCH, Fact, LINE, Outcome, Scheduled, ScopePath, StepKey, Usage, fingerprint,
+    },
     protocol::{Failure, Json, failure::kind},
 };
 
@@ -23,7 +25,8 @@ use crate::{
 pub(crate) fn record(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, outcome: Outcome) {
     let scheduled = decided(turn.run, key, op, None);
     let whole = scheduled.whole();
-    facts::append(turn, Fact::StepRecorded(Box::new(scheduled), outcome.clone()));
+    let origin = origin(turn.run, key);
+    facts::append_with(turn, Fact::StepRecorded(Box::new(scheduled), outcome.clone()), origin);
     hand_over(turn.run, key.clone(), whole, outcome);
 }
 
@@ -50,9 +53,22 @@ pub(crate) fn open_as(
         scheduled.seat_epoch = crate::engine::run::branches::seat_epoch(turn.run, &task.operator);
     }
     let number = scheduled.step;
-    facts::append(turn, Fact::StepScheduled(Box::new(scheduled)));
+    let origin = origin(turn.run, key);
+    facts::append_with(turn, Fact::StepScheduled(Box::new(scheduled)), origin);
     turn.run.open.insert(number, open);
     number
+}
+
+/// Returns where in the source a step of the flow comes from. A part of a whole comes from nowhere.
+fn origin(run: &Run, key: &StepKey) -> Additions {
+    let mut additions = Additions::default();
+    let origin = run.flow.as_ref().map(|flow| flow.origin(key)).unwrap_or_default();
+    for (name, text) in [(LINE, origin.line), (BRANCH, origin.branch)] {
+        if let Some(text) = text {
+            additions.put(name, Json::encode(&text).expect("a text is plain data"));
+        }
+    }
+    additions
 }
 
 fn decided(run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {

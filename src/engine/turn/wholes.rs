@@ -27,10 +27,11 @@ use crate::{
     fault,
     flow::{StepOp, response::LoopStop},
     journal::{Outcome, StepKey},
+    middleware::kept_answer,
     operator::{Composite, MOST_DEPTH, Residence, Ticket},
     protocol::{
-        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent,
-        ObservableEvent, OperatorId, failure::kind,
+        BudgetEvent, Content, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent,
+        ObservableEvent, OperatorId, OperatorOutput, failure::kind,
     },
     store::{TaskRow, Write},
     token::{Need, Verb},
@@ -128,13 +129,27 @@ pub(crate) fn end(turn: &mut Turn<'_>, number: u32, result: Result<Json, LoopSto
         number,
         result.as_ref().map_or_else(|stop| &stop.exit, |_| &ExitReason::Complete),
     );
+    let kept = result.as_ref().err().and_then(|stop| short_answer(turn.run, number, &stop.exit));
     let outcome = match result {
         Ok(value) => Outcome::Completed(value),
         // A failure that has a step says itself where it comes from.
         Err(LoopStop { failure, .. }) if failure.step.is_some() => Outcome::Failed(failure),
         Err(LoopStop { failure, .. }) => Outcome::Failed(failure.at(number, Some(&agent), 1)),
     };
-    steps::finish_step(turn, number, outcome, None, None);
+    steps::finish_step(turn, number, outcome, kept, None);
+}
+
+/// Returns the answer of a loop that was dispatched and stopped early, as the history keeps it: its
+/// exit and the last words of its model.
+fn short_answer(run: &Run, number: u32, exit: &ExitReason) -> Option<Json> {
+    let open = run.model_loop(number).filter(|open| open.request.opts.asked.is_some())?;
+    // Not an answer: its caller gets the failure.
+    if *exit == ExitReason::Error {
+        return None;
+    }
+    let message = Content::text(open.flow.last_text());
+    let effects = [kept_answer(&OperatorOutput::new(message, exit.clone()))];
+    Json::encode(&effects).ok()
 }
 
 /// Reports the end of a loop, once.

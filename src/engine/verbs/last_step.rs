@@ -43,6 +43,7 @@ impl LastStep {
         // Whom each step was passed on to: the operator, and when.
         let mut passed: Vec<(u32, String, u64)> = Vec::new();
         let mut last = None;
+        let mut used = Usage::default();
         for Entry { fact, at_ms, .. } in entries {
             match fact {
                 Fact::StepScheduled(step) => {
@@ -56,6 +57,9 @@ impl LastStep {
                 Fact::StepEnded { step, outcome, usage, effects, .. } => {
                     if let Some(known) = steps.get_mut(&step) {
                         known.end = Some((at_ms, is_completed(&outcome)));
+                    }
+                    if let Some(usage) = &usage {
+                        used.add(usage);
                     }
                     last = Some((step, usage, effects));
                 }
@@ -104,8 +108,10 @@ impl LastStep {
         }
         records.sort_by_key(|(from_ms, _)| *from_ms);
         let turns = parts.iter().filter(|it| it.scheduled.kind == StepKind::ModelCall).count();
+        // A composite or a loop has used what its parts have.
+        let of_parts = (!parts.is_empty() && used != Usage::default()).then_some(used);
         Self {
-            usage,
+            usage: usage.or(of_parts),
             effects,
             records: records.into_iter().map(|(_, record)| record).collect(),
             turns: u32::try_from(turns).unwrap_or(u32::MAX),

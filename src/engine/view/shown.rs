@@ -13,8 +13,8 @@ use crate::{
         Breach,
         view::{spent::SpentView, waits::WaitingOn},
     },
-    journal::{Outcome, SeatHolder, Step, Usage},
-    protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId, WorkerId},
+    journal::{Outcome, SeatHolder},
+    protocol::{ArtifactId, Failure, Json, RunId, StepKind, TaskId, WorkerId},
     session::EVERY,
     store::{ArtifactRow, Header, RunStatus},
     token::Quotas,
@@ -150,81 +150,6 @@ impl From<Failure> for FailureView {
         let Failure { kind, message, step, agent, attempt, retryable, data } = it;
         Self { kind, message, step, agent, attempt, retryable, data }
     }
-}
-
-/// A step of a run: a row of its chain.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct StepView {
-    /// `run_…/7`: the run and the step's number.
-    pub id: String,
-    /// The step's number in its run, from 1.
-    pub seq: u32,
-    /// The branch, empty for the main one: `3.1/0.2`.
-    pub scope: String,
-    /// The step's place in its branch, from 0.
-    pub index: u32,
-    /// The step before it in the same branch.
-    pub prev: Option<u32>,
-    /// task, timer, signal, child, state, local, model_call, tool_call.
-    pub kind: String,
-    /// The agent, signal, blueprint or operation.
-    pub name: String,
-    /// One line for a person.
-    pub summary: Option<String>,
-    /// pending, processing, completed, failed, canceled.
-    pub state: String,
-    /// The step of the composite that it is a member of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub composite: Option<u32>,
-    /// The step of the composite or of the model's loop that it is a part of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<u32>,
-    /// The provider's id of a tool's call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call_id: Option<String>,
-    /// The operator of a composite's member.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub operator: Option<String>,
-    /// Attempts so far.
-    pub attempts: u32,
-    /// The id of the worker of the last attempt, for tasks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub worker_id: Option<WorkerId>,
-    /// The task's id, for tasks.
-    #[schema(value_type = Option<String>)]
-    pub task: Option<TaskId>,
-    /// RFC 3339, UTC.
-    pub scheduled_at: String,
-    /// RFC 3339, UTC: when a worker got the last attempt.
-    pub started_at: Option<String>,
-    /// RFC 3339, UTC.
-    pub ended_at: Option<String>,
-    /// From scheduled to ended, in milliseconds.
-    pub duration_ms: Option<u64>,
-    /// How much of that it waited, for a worker, a place or another attempt, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queued_ms: Option<u64>,
-    /// How much of that the work of its last attempt took, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ran_ms: Option<u64>,
-    /// The usage, as far as it was reported.
-    #[schema(value_type = Option<Object>)]
-    pub usage: Option<Usage>,
-    /// The error.
-    pub error: Option<FailureView>,
-    /// The request; only in the view of one step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    pub request: Option<Json>,
-    /// The value; only where one step is asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    pub response: Option<Json>,
-    /// The effects that were applied with its results, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>)]
-    pub effects: Vec<Json>,
 }
 
 /// An event of a run.
@@ -478,48 +403,6 @@ pub(crate) fn run(header: &Header) -> RunView {
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
         ended_at: header.ended_ms.map(rfc3339),
-    }
-}
-
-/// Returns the view of a step; with its request and result if `whole`.
-pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
-    let (scheduled, number) = (&step.scheduled, step.scheduled.step);
-    let task = is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms));
-    StepView {
-        id: format!("{run}/{number}"),
-        seq: number,
-        scope: scheduled.key.scope.to_string(),
-        index: scheduled.key.index,
-        prev: scheduled.prev,
-        kind: scheduled.kind.as_str().to_owned(),
-        name: scheduled.name.clone(),
-        summary: scheduled.summary.clone(),
-        state: match step.state {
-            StepState::Pending => "pending",
-            StepState::Processing => "processing",
-            StepState::Completed => "completed",
-            StepState::Failed => "failed",
-            StepState::Canceled => "canceled",
-        }
-        .to_owned(),
-        composite: scheduled.member().map(|(composite, _)| composite),
-        operator: scheduled.member().map(|(_, operator)| operator.to_owned()),
-        parent: scheduled.whole(),
-        call_id: scheduled.call_id.clone().filter(|_| scheduled.kind == StepKind::ToolCall),
-        attempts: step.attempt,
-        worker_id: task.map(|_| WorkerId::new(run.num(), number, step.attempt)),
-        task,
-        scheduled_at: rfc3339(step.scheduled_ms),
-        started_at: step.delivered_ms.map(rfc3339),
-        ended_at: step.ended_ms.map(rfc3339),
-        duration_ms: step.ended_ms.map(|ended| ended.saturating_sub(step.scheduled_ms)),
-        queued_ms: step.times.map(|(queued, _)| queued),
-        ran_ms: step.times.map(|(_, ran)| ran),
-        usage: step.usage.clone(),
-        error: step.error.clone().map(FailureView::from),
-        request: whole.then(|| scheduled.request.clone()),
-        response: if whole { step.output.clone() } else { None },
-        effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
     }
 }
 

@@ -59,6 +59,47 @@ pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
     frames
 }
 
+/// Where a coroutine waits: the author's call, and the function of the library that it called.
+pub(crate) struct Place {
+    /// `file:line`; absent where no line of the author's is in progress.
+    pub(crate) line: Option<String>,
+    /// The name of the library's function.
+    pub(crate) function: Option<String>,
+}
+
+/// Returns where a halted coroutine waits. Looks at as few of its calls as possible.
+///
+/// # Safety
+/// As [`traceback`].
+pub(super) unsafe fn place(state: *mut lua_State) -> Place {
+    let mut found = Place { line: None, function: None };
+    for level in 0..DEEPEST {
+        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
+        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
+        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
+        let known = unsafe { ffi::lua_getinfo(state, level, c"sln".as_ptr(), &raw mut about) };
+        if known == 0 {
+            break;
+        }
+        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
+        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
+        let file = source.strip_prefix('=').unwrap_or(&source);
+        if about.currentline <= 0 || file.starts_with("[C]") {
+            continue;
+        }
+        if !file.starts_with("swarm/") {
+            found.line = Some(format!("{file}:{}", about.currentline));
+            break;
+        }
+        if found.function.is_none() && !about.name.is_null() {
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
+            found.function = Some(name.into_owned());
+        }
+    }
+    found
+}
+
 /// The frames of an inner coroutine and of the one that waited for it, as many as are kept.
 pub(crate) fn joined(mut inner: Vec<Frame>, outer: Vec<Frame>) -> Vec<Frame> {
     inner.extend(outer);

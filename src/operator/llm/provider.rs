@@ -21,13 +21,18 @@ use super::{
 use crate::{
     clock::Clock,
     environment::{EgressError, Scrubber, Secret, Text},
-    middleware::{Short, TaskDone},
+    flow::response::message_item,
+    middleware::{Short, TaskDone, value_of},
     operator::{
         Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task, joined,
         llm::asker::{Asker, Hears},
         outgoing::{self, refused},
+        plain::asked,
     },
-    protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind, sse::Cutter},
+    protocol::{
+        Content, Failure, Json, ModelDelta, ModelReply, ModelRequest, ModelStop, failure::kind,
+        sse::Cutter,
+    },
 };
 
 /// The maximum number of bytes that are read of an error response.
@@ -103,6 +108,30 @@ impl Llm {
                 }
             }
         }
+    }
+
+    /// Asks the model for an attempt: with the request of a loop's call, or with the message of a
+    /// task that another operator passed on, whose value is then the model's text.
+    async fn answer(&self, task: &Task, asker: &Asker<'_>, input: &Json) -> Result<Reply, Failure> {
+        if !task.passed_on {
+            return self.reply(asker, input).await;
+        }
+        let items = vec![message_item(&asked(task, input).message)];
+        let request = ModelRequest { items, ..ModelRequest::default() };
+        let request = Json::encode(&request).expect("a request is plain data");
+        let mut done = match self.reply(asker, &request).await? {
+            Reply::Done(done) => done,
+            other => return Ok(other),
+        };
+        let reply: ModelReply = done.output.decode().expect("a model replies with a reply");
+        if !matches!(reply.stop, ModelStop::End | ModelStop::ToolCalls) {
+            let message = format!("the model did not end its answer: {:?}", reply.stop);
+            let failure = Failure::new(kind::MODEL, message);
+            let TaskDone { usage, effects, .. } = done;
+            return Ok(Reply::Short(Box::new(Short { failure, usage, effects })));
+        }
+        done.output = value_of(&Content::text(reply.text()));
+        Ok(Reply::Done(done))
     }
 
     /// Returns the model, in this order: a layer's choice, the request's, the agent's, the
@@ -399,7 +428,7 @@ impl Backend for Llm {
             () = task.cancel.cancelled() => {
                 Err(Failure::new(kind::CANCELED, "the attempt was given up"))
             }
-            reply = self.reply(&asker, &input) => reply,
+            reply = self.answer(&task, &asker, &input) => reply,
         }
     }
 

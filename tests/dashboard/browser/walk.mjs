@@ -160,7 +160,7 @@ try {
   const storage = await desk.context().cookies();
   await narrow.context().addCookies(storage);
   for (const [path, name] of [
-    ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"],
+    ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"], [`${run}?tab=source`, "run-source"],
     [`${run}?tab=data`, "run-data"], [`${run}?tab=events`, "run-events"], [`${run}?tab=artifacts`, "run-artifacts"],
     [`${run}?tab=state`, "run-state"], [`${run}/steps/1`, "step"], ["/ui/inbox", "inbox"], ["/ui/blueprints", "blueprints"],
     ["/ui/blueprints/demo", "blueprint"], ["/ui/operators", "operators"], ["/ui/triggers", "triggers"],

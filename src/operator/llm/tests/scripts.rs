@@ -71,6 +71,17 @@ async fn attempts_fail_as_they_are_told_to_and_agents_have_turns_of_their_own() 
 }
 
 #[tokio::test]
+async fn a_task_that_was_passed_on_is_a_message_and_its_value_the_models_text() {
+    let (_dir, toml) = script(&json!([{ "when": "hello", "text": "hello too" }]));
+    let llm = llm(&toml);
+    let mut task = Attempt::new().task();
+    std::sync::Arc::get_mut(&mut task).unwrap().passed_on = true;
+    let input = Json::parse("\"hello\"").unwrap();
+    let Ok(Reply::Done(done)) = llm.execute(task, input).await else { panic!("it ends") };
+    assert_eq!(done.output.as_str(), "\"hello too\"");
+}
+
+#[tokio::test]
 async fn an_agents_function_answers() {
     let llm = llm("api = \"script\"");
     let task = Attempt::new().agent(|agent| agent.has_fn = true).task();

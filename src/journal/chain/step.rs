@@ -1,0 +1,84 @@
+//! A step as the fold has it.
+
+use crate::{
+    journal::{
+        Entry, Scheduled, Usage,
+        additions::{BRANCH, LINE},
+    },
+    protocol::{Failure, Json, StepState},
+};
+
+/// A step of the chain.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The step as it was scheduled. `request` is null in a lean chain.
+    pub scheduled: Scheduled,
+    /// The current state.
+    pub state: StepState,
+    /// The number of the last attempt.
+    pub attempt: u32,
+    /// The number of ended attempts that count against the retry policy.
+    pub counted: u32,
+    /// True while the last attempt is open.
+    pub attempt_open: bool,
+    /// When it was scheduled, in Unix milliseconds.
+    pub scheduled_ms: u64,
+    /// When its last attempt was opened, in Unix milliseconds.
+    pub opened_ms: u64,
+    /// When the last attempt was delivered to a worker, in Unix milliseconds.
+    pub delivered_ms: Option<u64>,
+    /// The worker of the last attempt.
+    pub worker: Option<String>,
+    /// When the last attempt times out, in Unix milliseconds.
+    pub deadline_ms: Option<u64>,
+    /// When the next attempt may start, in Unix milliseconds.
+    pub retry_at_ms: Option<u64>,
+    /// When the step ended, in Unix milliseconds.
+    pub ended_ms: Option<u64>,
+    /// Its time in the queue in total, and the duration of its last attempt's work, in milliseconds.
+    pub times: Option<(u64, u64)>,
+    /// The output; kept only in a full chain.
+    pub output: Option<Json>,
+    /// The failure of the step, or of its last closed attempt.
+    pub error: Option<Failure>,
+    /// The sum of the usage that its attempts reported.
+    pub usage: Option<Usage>,
+    /// The effects that were applied with its results, in order; kept only in a full chain.
+    pub effects: Vec<Json>,
+    /// The plan of its last follow-up, in the engine's form.
+    pub follows: Option<Json>,
+    /// The line of the source that scheduled it, `file:line`; kept only in a full chain.
+    pub line: Option<String>,
+    /// Its branch in words, `map, item 2`; kept only in a full chain.
+    pub branch: Option<String>,
+}
+
+impl Step {
+    /// Creates a step from the entry that scheduled it.
+    pub(super) fn scheduled(scheduled: Scheduled, entry: &Entry, keep_payloads: bool) -> Self {
+        let at = entry.at_ms;
+        let word = |name| keep_payloads.then(|| entry.additions.text(name)).flatten();
+        Self {
+            state: StepState::Pending,
+            attempt: scheduled.attempt,
+            counted: 0,
+            attempt_open: true,
+            scheduled_ms: at,
+            opened_ms: at,
+            delivered_ms: None,
+            worker: None,
+            deadline_ms: None,
+            retry_at_ms: None,
+            ended_ms: None,
+            times: None,
+            output: None,
+            error: None,
+            usage: None,
+            effects: Vec::new(),
+            follows: None,
+            line: word(LINE),
+            branch: word(BRANCH),
+            scheduled,
+        }
+    }
+}
