@@ -32,7 +32,9 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
-pub use find::{KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch};
+pub use find::{
+    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+};
 pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};

@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, queues, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
-    triggers, upkeep, worker,
+    operators, query, queues, responses, runs, session, sessions, signals, state, steps, tasks,
+    tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -203,6 +203,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
     || row(Who::AnyBearer,             routes!(tokens::whoami)),
+    || row(Who::AnyBearer,             routes!(tokens::own)),
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
@@ -275,8 +276,8 @@ mod tests {
             table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
         };
         assert_eq!(who(|who| who == Who::Anybody), ["/", "/healthz"]);
-        // Whoever has a bearer may ask whose it is.
-        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami"]);
+        // Whoever has a bearer may ask whose it is, and what it can do.
+        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami", "/v1/tokens/self"]);
     }
 
     #[test]

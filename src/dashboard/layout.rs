@@ -45,7 +45,7 @@ const NAV: [(Nav, &str, &str, Option<Verb>); 9] = [
     (Nav::State, "/ui/state", "State", Some(Verb::StateRead)),
     (Nav::Triggers, "/ui/triggers", "Triggers", Some(Verb::BlueprintRead)),
     (Nav::Operators, "/ui/operators", "Operators", Some(Verb::OperatorRead)),
-    (Nav::Tokens, "/ui/tokens", "Tokens", Some(Verb::TokenList)),
+    (Nav::Tokens, "/ui/tokens", "Tokens", None),
     (Nav::System, "/ui/system", "System", Some(Verb::HostRead)),
 ];
 

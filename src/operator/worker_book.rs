@@ -69,7 +69,8 @@ fn make_room(workers: &mut BTreeMap<(String, String), WorkerSeen>, now_ms: u64) 
     }
     workers.retain(|_, seen| !is_past(seen, now_ms));
     if workers.len() >= MOST {
-        let oldest = workers.iter().min_by_key(|(_, seen)| seen.last_ms).map(|(key, _)| key.clone());
+        let oldest =
+            workers.iter().min_by_key(|(_, seen)| seen.last_ms).map(|(key, _)| key.clone());
         oldest.and_then(|key| workers.remove(&key));
     }
 }

@@ -89,10 +89,30 @@ async fn a_role_sees_the_pages_of_its_verbs() {
                 "/ui/system",
             ][..],
         ),
-        ("operator", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
-        ("observer", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
-        ("approver", &["/ui/runs", "/ui/inbox"]),
-        ("senior", &["/ui/runs", "/ui/inbox"]),
+        (
+            "operator",
+            &[
+                "/ui/runs",
+                "/ui/inbox",
+                "/ui/blueprints",
+                "/ui/operators",
+                "/ui/tokens",
+                "/ui/system",
+            ],
+        ),
+        (
+            "observer",
+            &[
+                "/ui/runs",
+                "/ui/inbox",
+                "/ui/blueprints",
+                "/ui/operators",
+                "/ui/tokens",
+                "/ui/system",
+            ],
+        ),
+        ("approver", &["/ui/runs", "/ui/inbox", "/ui/tokens"]),
+        ("senior", &["/ui/runs", "/ui/inbox", "/ui/tokens"]),
     ] {
         let person = Person::of_role(&daemon, role).await;
         let overview = person.get("/ui").await.page();

@@ -99,9 +99,8 @@ impl UpkeepVerbs<'_> {
         let layers = self.layers(caller, None).await?;
         let now_ms = self.engine.shared().clock.now_ms();
         let kind = |it: &LayerView| it.settings.as_ref().map(|it| it.to_value()["kind"].clone());
-        let shown = |it: &LayerView| {
-            kind(it).is_some_and(|kind| SHOWN.iter().any(|shown| kind == *shown))
-        };
+        let shown =
+            |it: &LayerView| kind(it).is_some_and(|kind| SHOWN.iter().any(|shown| kind == *shown));
         let mut states = Vec::new();
         for layer in layers.into_iter().filter(shown) {
             let name = layer.name.clone();

@@ -9,12 +9,11 @@ use crate::{
     journal::Entry,
     protocol::{MemoryLink, RunId},
     store::{
-        KeptRow, QueuedRow, TaskPhase,
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES, PageMark, Partition,
-        Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit,
-        StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find,
-        rows::is_blob, threads::may_wait,
+        IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES, PageMark,
+        Partition, QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskPhase, TaskRow,
+        TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
     },
 };
 
@@ -246,7 +245,12 @@ impl Reader for Memory {
                 let group = groups.entry((queue.clone(), worker)).or_insert((0, u64::MAX));
                 *group = (group.0 + 1, group.1.min(task.scheduled_ms));
             }
-            let row = |((queue, worker), (tasks, oldest_ms))| QueuedRow { queue, worker, tasks, oldest_ms };
+            let row = |((queue, worker), (tasks, oldest_ms))| QueuedRow {
+                queue,
+                worker,
+                tasks,
+                oldest_ms,
+            };
             groups.into_iter().take(limit).map(row).collect()
         })
     }
@@ -254,11 +258,10 @@ impl Reader for Memory {
     fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         self.read(|tables| {
             let of = tables.kept.iter().filter(|((own, _), _)| own == layer);
-            let row = |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| KeptRow {
-                key: key.clone(),
-                value: value.clone(),
-                expires_ms: *expires_ms,
-            };
+            let row =
+                |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| {
+                    KeptRow { key: key.clone(), value: value.clone(), expires_ms: *expires_ms }
+                };
             of.map(row).take(limit).collect()
         })
     }

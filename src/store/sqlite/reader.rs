@@ -14,9 +14,9 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter,
-        ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, Want,
+        IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition, QueuedRow, Reader,
+        Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow,
+        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, Want,
     },
 };
 
