@@ -199,7 +199,7 @@ async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() 
     };
     let (first, second) = (open().await, open().await);
     let source = r#"return require("swarm").blueprint { name = "seats",
-      agents = { a = { operator = "main-ai", prompt = "x" }, q = { operator = "queue", queue = "<b>jobs", prompt = "y" } },
+      agents = { a = { operator = "main-ai", prompt = "x", worker = { subagent_type = "coder" } }, q = { operator = "queue", queue = "jobs", prompt = "y" } },
       flow = function(ctx) return ctx:all { function() return ctx:run("a", {}) end, function() return ctx:run("q", {}) end } end }"#;
     let body = json!({ "source": source, "seats": { "main-ai": first } });
     let (status, run) = send(daemon.post("/v1/runs", &body)).await;
@@ -209,7 +209,7 @@ async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() 
 
     let desk = Person::of_role(&daemon, "operator").await;
     let page = desk.get("/ui/operators").await.page();
-    for part in [first.as_str(), "&lt;b&gt;jobs", "Take over a seat", "No worker was seen"] {
+    for part in [first.as_str(), "jobs", "Take over a seat", "No worker was seen"] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let fields = [("run", run), ("session", second.as_str())];
