@@ -29,6 +29,7 @@ mod session;
 mod sessions;
 mod signals;
 mod state;
+mod stats;
 mod steps;
 mod tasks;
 mod tokens;

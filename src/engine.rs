@@ -59,6 +59,7 @@ pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::source_lines::{LineSteps, Lines};
 pub use verbs::stage::{Job, Stage};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
+pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
 pub use verbs::transfer::Export;
 pub use verbs::triggers::TriggerEntry;

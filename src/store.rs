@@ -19,6 +19,7 @@ mod part;
 mod rows;
 mod size;
 mod sqlite;
+mod stats;
 mod threads;
 mod upkeep;
 
@@ -51,6 +52,7 @@ pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
 };
+pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
 
@@ -207,6 +209,19 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
+
+    /// Returns the sums that a filter names. They include deleted runs.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError>;
+
+    /// Returns the runs that used most since the beginning of a day, the most expensive first, at most
+    /// `limit`. Of each day the 20 most expensive are known.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError>;
 
     /// Returns the open runs that a run called.
     ///
@@ -632,6 +647,8 @@ pub enum Write {
     },
     /// Stores the charge of a run.
     PutCharge(ChargeRow),
+    /// Counts a run that ended.
+    CountRun(Box<CountedRun>),
     /// Stores a token.
     PutToken(TokenRow),
     /// Revokes a token.

@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, queues, responses, runs, session, sessions, signals, state, steps, tasks,
-    tokens, triggers, upkeep, worker,
+    operators, query, queues, responses, runs, session, sessions, signals, state, stats, steps,
+    tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -136,6 +136,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunStart,          routes!(signals::start)),
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
 
+    || caller(Verb::RunRead,           routes!(stats::stats)),
+
     || caller(Verb::BlueprintRead,     routes!(triggers::list)),
     || caller(Verb::TriggerPause,      routes!(triggers::pause)),
     || caller(Verb::TriggerPause,      routes!(triggers::resume)),
@@ -165,6 +167,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::TaskList,          routes!(tasks::list)),
     || caller(Verb::TaskRead,          routes!(tasks::get)),
     || caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+    || caller(Verb::RunStart,          routes!(tasks::reply)).large(),
     || caller(Verb::TaskExpire,        routes!(tasks::expire)),
     || caller(Verb::TaskAdvise,        routes!(sessions::advise)),
 

@@ -22,7 +22,7 @@ use crate::{
     engine::{
         ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
         LeaseView, Made, PromptView, ReplayView, RunView, SessionView, StateItem, StateView,
-        StepView, TaskView, TokenView,
+        StatsView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -363,6 +363,11 @@ impl Client {
     pub async fn operators(&self) -> Result<Vec<OperatorEntry>> {
         let page: List<OperatorEntry> = self.get("/v1/operators", &[]).await?;
         Ok(page.items)
+    }
+
+    /// The statistics of what ended.
+    pub async fn stats(&self, query: &[(&str, String)]) -> Result<StatsView> {
+        self.get("/v1/stats", query).await
     }
 
     /// The open sessions, oldest first.

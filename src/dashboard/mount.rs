@@ -87,6 +87,7 @@ fn table() -> Vec<Row> {
         page(StateRead, "/ui/state/value", get(page::state_value::show)),
         page(BlueprintRead, "/ui/triggers", get(page::triggers::show)),
         page(OperatorRead, "/ui/operators", get(page::operators::show)),
+        page(RunRead, "/ui/usage", get(page::usage::show)),
         signed_in("/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 

@@ -33,6 +33,7 @@ pub(crate) mod sign_in;
 pub(crate) mod source_lines;
 pub(crate) mod stage;
 pub(crate) mod state_scopes;
+pub(crate) mod stats;
 pub(crate) mod step_page;
 pub(crate) mod stored_state;
 pub(crate) mod transfer;

@@ -3,11 +3,13 @@
 mod fixture;
 mod runs;
 mod state;
+mod stats;
 mod tables;
 
 pub use fixture::*;
 pub use runs::*;
 pub use state::*;
+pub use stats::*;
 pub use tables::*;
 
 /// Declares all tests of the suite for the store that `$open` creates, as (its directory, the
@@ -50,6 +52,8 @@ macro_rules! conformance {
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
             charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
+            ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
+            the_most_expensive_runs_of_each_day_are_known
             what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others

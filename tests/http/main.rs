@@ -14,6 +14,7 @@ mod models;
 mod refusals;
 mod routes;
 mod state;
+mod stats;
 mod steps;
 mod tokens;
 mod triggers;

@@ -88,6 +88,32 @@ async fn a_worker_leases_reads_works_and_reports_once() {
 }
 
 #[tokio::test]
+async fn a_raw_report_skips_by_its_verdict() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    let run = daemon.run_source(FLOW, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let handle = leased[0]["handle"].as_str().unwrap().to_owned();
+    let worker = Worker { daemon: &daemon, handle };
+    let submit = |query: &str, body: &'static str| {
+        worker.post(&format!("submit{query}"), &Value::Null).body(body)
+    };
+    assert_eq!(refusal(submit("?verdict=maybe", "x")).await.0, 400);
+    let (status, accepted) = send(submit("?verdict=skip", "no code was changed\n")).await;
+    assert_eq!((status, &accepted["repeated"]), (200, &json!(false)), "{accepted}");
+    let (_, accepted) = send(submit("?verdict=skip", "no code was changed\n")).await;
+    assert_eq!(accepted["repeated"], true, "{accepted}");
+    let other = refusal(submit("", "no code was changed\n")).await;
+    assert_eq!(other, (409, "already_accepted".to_owned()));
+    send(daemon.post(&format!("/v1/runs/{run}/signals/done"), &json!(true))).await;
+    assert_eq!(daemon.ended(&run).await["output"], Value::Null);
+    let (_, steps) = send(daemon.get(&format!("/v1/runs/{run}/steps"))).await;
+    let reason = &steps["items"][0]["effects"][0]["data"]["reason"];
+    assert_eq!(reason, "no code was changed", "{steps}");
+}
+
+#[tokio::test]
 async fn a_lease_and_its_handle_outlive_a_daemon_that_is_killed() {
     let shell = Shell::new();
     let data = shell.path("data");

@@ -30,7 +30,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Outcome, Step},
-    middleware::TaskDone,
+    middleware::{TaskDone, skips},
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Code, Effect, Failure, Json, WorkerId, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
@@ -305,7 +305,9 @@ fn judge(
     let declared = decode_effects(&report.effects, turn.shared.settings.custom_effects);
     let followed = matches!(&declared, Ok(effects) if follow::is_followed(turn.run, step, effects));
     // What is left to others is held to the schema at its end.
+    let skipped = matches!(&declared, Ok(effects) if skips(effects));
     let output = match turn.run.task(step) {
+        Some(_) if skipped && !followed => Json::null(),
         Some(task) if !followed => accept(task.agent.output(), output)?,
         _ => output.clone(),
     };

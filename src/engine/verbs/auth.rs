@@ -39,7 +39,7 @@ const SHORT_JTI: usize = 12;
 const LONGEST_NAME: usize = 64;
 
 /// Reserved names.
-const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
+const RESERVED: [&str; 6] = ["engine", "handle", "host", "session", "starter", "token"];
 
 /// The lifetime of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;

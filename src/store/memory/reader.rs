@@ -9,11 +9,14 @@ use crate::{
     journal::Entry,
     protocol::{MemoryLink, RunId},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES, PageMark,
-        Partition, QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskPhase, TaskRow,
-        TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
+        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow,
+        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
+        rows::is_blob,
+        stats::{Grain, most_expensive},
+        threads::may_wait,
     },
 };
 
@@ -104,6 +107,18 @@ impl Reader for Memory {
             due.sort_by_key(|(run, at)| (*at, *run));
             due.truncate(limit);
             due
+        })
+    }
+
+    fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError> {
+        self.read(|tables| tables.stats.find(filter))
+    }
+
+    fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError> {
+        let since_ms = Grain::Day.begin(since_ms);
+        self.read(|tables| {
+            let days = tables.stats.costly.range((since_ms, 0)..).map(|(_, it)| it.clone());
+            most_expensive(days, limit)
         })
     }
 

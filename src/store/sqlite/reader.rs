@@ -7,16 +7,18 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, load, meta, outbox, retention, scopes, sessions, state, state_text, tasks, tokens,
+    kept, links, load, meta, outbox, retention, scopes, sessions, state, state_text, stats, tasks,
+    tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition, QueuedRow, Reader,
-        Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow,
-        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, Want,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
+        QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter,
+        StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow,
+        TokenRow, Want,
     },
 };
 
@@ -68,6 +70,14 @@ impl Reader for Sqlite {
         self.read("read what tokens are charged", |conn| {
             Ok((charges::open(conn)?, charges::sums(conn, since_ms)?))
         })
+    }
+
+    fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError> {
+        self.read("read statistics", |conn| stats::list(conn, filter))
+    }
+
+    fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError> {
+        self.read("list the most expensive runs", |conn| stats::costly(conn, since_ms, limit))
     }
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
