@@ -22,6 +22,7 @@ mod openapi;
 mod operators;
 mod params;
 mod query;
+mod queues;
 mod responses;
 mod routes;
 mod runs;

@@ -33,7 +33,9 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
-pub use find::{MOST_COUNTED, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch};
+pub use find::{
+    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+};
 pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
@@ -255,6 +257,12 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
 
+    /// Returns the open tasks of queues, counted by queue and holder, sorted; at most `limit` groups.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError>;
+
     /// Returns all values of a state scope, sorted by key, including expired ones.
     ///
     /// # Errors
@@ -419,6 +427,13 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
+
+    /// Returns the values that a middleware layer stored, with their keys and expiries, sorted by key,
+    /// at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError>;
 
     /// Returns the lines of the audit log with numbers over `after`, in order, at most `limit`.
     ///

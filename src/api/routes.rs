@@ -8,8 +8,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, check, dispatch, docs, events, feed, fork, health, layers,
-    operators, query, responses, runs, session, sessions, signals, state, stats, steps, tasks,
-    tokens, triggers, upkeep, worker,
+    operators, query, queues, responses, runs, session, sessions, signals, state, stats, steps,
+    tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -182,6 +182,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
     || caller(Verb::OperatorRead,      routes!(operators::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::workers)),
     || caller(Verb::SessionOpen,       routes!(sessions::open)),
     || caller(Verb::OperatorRead,      routes!(sessions::list)),
     || caller(Verb::SessionRead,       routes!(sessions::get)),
@@ -200,10 +202,12 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
     || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),
+    || caller(Verb::HostRead,          routes!(layers::states)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
     || row(Who::AnyBearer,             routes!(tokens::whoami)),
+    || row(Who::AnyBearer,             routes!(tokens::own)),
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
@@ -276,8 +280,8 @@ mod tests {
             table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
         };
         assert_eq!(who(|who| who == Who::Anybody), ["/", "/healthz"]);
-        // Whoever has a bearer may ask whose it is.
-        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami"]);
+        // Whoever has a bearer may ask whose it is, and what it can do.
+        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami", "/v1/tokens/self"]);
     }
 
     #[test]

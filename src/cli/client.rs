@@ -1,6 +1,7 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod queues;
 mod scopes;
 mod triggers;
 

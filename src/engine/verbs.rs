@@ -20,6 +20,7 @@ pub(crate) mod last_step;
 pub(crate) mod listing;
 pub(crate) mod orchestrate;
 pub(crate) mod queued;
+pub(crate) mod queues;
 pub(crate) mod replay;
 pub(crate) mod respond;
 pub(crate) mod retention;

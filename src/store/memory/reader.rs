@@ -10,10 +10,10 @@ use crate::{
     protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
-        FrameRow, Header, IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES,
-        PageMark, Partition, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
-        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
+        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow,
+        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
         rows::is_blob,
         stats::{Grain, most_expensive},
         threads::may_wait,
@@ -272,6 +272,37 @@ impl Reader for Memory {
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         let rows = self.state(scope)?;
         Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
+        self.read(|tables| {
+            let mut groups: BTreeMap<(String, Option<String>), (u64, u64)> = BTreeMap::new();
+            for task in tables.tasks.values() {
+                let Some(queue) = &task.queue else { continue };
+                let held = task.phase != TaskPhase::Pending;
+                let worker = held.then(|| task.worker.clone().unwrap_or_default());
+                let group = groups.entry((queue.clone(), worker)).or_insert((0, u64::MAX));
+                *group = (group.0 + 1, group.1.min(task.scheduled_ms));
+            }
+            let row = |((queue, worker), (tasks, oldest_ms))| QueuedRow {
+                queue,
+                worker,
+                tasks,
+                oldest_ms,
+            };
+            groups.into_iter().take(limit).map(row).collect()
+        })
+    }
+
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read(|tables| {
+            let of = tables.kept.iter().filter(|((own, _), _)| own == layer);
+            let row =
+                |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| {
+                    KeptRow { key: key.clone(), value: value.clone(), expires_ms: *expires_ms }
+                };
+            of.map(row).take(limit).collect()
+        })
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {

@@ -15,9 +15,10 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
-        FrameRow, Header, IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired,
-        RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow, TokenRow, Want,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
+        QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter,
+        StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow,
+        TokenRow, Want,
     },
 };
 
@@ -127,6 +128,14 @@ impl Reader for Sqlite {
 
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         self.read("sum up state", |conn| state::bytes(conn, scope))
+    }
+
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
+        self.read("count queued tasks", |conn| tasks::queued(conn, limit))
+    }
+
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read("list kept values", |conn| kept::of(conn, layer, limit))
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {
