@@ -204,8 +204,8 @@ clients="$(realpath -m "${CARGO_TARGET_DIR:-target}")/clients"
 python_client() {
   python3 -c "import ensurepip" 2>/dev/null || debian python3 python3-venv || return 1
   test -x "$clients/py/bin/python" || python3 -m venv "$clients/py" || return 1
-  "$clients/py/bin/python" -c "import openai, anthropic" 2>/dev/null ||
-    "$clients/py/bin/pip" install -q openai anthropic
+  "$clients/py/bin/python" -c "import openai, anthropic, websockets" 2>/dev/null ||
+    "$clients/py/bin/pip" install -q openai anthropic websockets
 }
 typescript_client() {
   { have node && have npm; } || debian nodejs npm || return 1
@@ -213,6 +213,39 @@ typescript_client() {
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   test -d node_modules/openai && test -d node_modules/@anthropic-ai/sdk ||
     npm install --silent openai @anthropic-ai/sdk typescript @types/node
+}
+# A Node that runs TypeScript, and the conformance suite of MCP, which wants one as new: Debian's is
+# older, so it comes as a package, like the suite.
+newer_node() {
+  local arch
+  { have node && have npm; } || debian nodejs npm || return 1
+  case "$(uname -m)" in x86_64) arch=x64 ;; aarch64) arch=arm64 ;; *) return 1 ;; esac
+  mkdir -p "$clients/mcp" && cd "$clients/mcp" || return 1
+  test -f package.json || echo '{"private": true, "type": "module"}' >package.json
+  { test -x node/bin/node && test -d node_modules/@modelcontextprotocol/conformance; } ||
+    { npm install --silent "node-linux-$arch@22.23.3" @modelcontextprotocol/conformance@0.2.0-alpha.12 &&
+      ln -sfn "node_modules/node-linux-$arch" node; }
+}
+conformance() {
+  local data="$scratch/mcp" daemon proxy status=1 url revision
+  "$moonswarm" --data "$data" serve --listen 127.0.0.1:0 --blueprints tests/mcp/conformance 2>"$scratch/mcp.log" &
+  daemon=$!
+  timeout 30 bash -c "until test -f '$data/server.json'; do sleep 0.1; done" || { kill "$daemon"; return 1; }
+  url="$(sed -n 's/.*"url":"\([^"]*\)".*/\1/p' "$data/server.json")"
+  node tests/mcp/conformance/proxy.mjs "$url" "$(cat "$data/admin.token")" >"$scratch/proxy" &
+  proxy=$!
+  if timeout 30 bash -c "until test -s '$scratch/proxy'; do sleep 0.1; done"; then
+    status=0
+    for revision in 2025-11-25 2026-07-28; do
+      timeout 300 "$MOONSWARM_NODE" "$clients/mcp/node_modules/@modelcontextprotocol/conformance/dist/index.js" server \
+        --url "$(cat "$scratch/proxy")/mcp" --requirements "$revision" \
+        --expected-failures "tests/mcp/conformance/expected-$revision.yml" >"$scratch/conformance.log" 2>&1 || status=1
+      grep -E "^(✗|✓)|^Total|^Unexpected|^Stale" "$scratch/conformance.log"
+      (( status == 0 )) || tail -20 "$scratch/conformance.log"
+    done
+  fi
+  kill "$proxy" "$daemon" && wait "$daemon"
+  return "$status"
 }
 # A real browser for the dashboard, and what drives it: tests/dashboard/browser.rs.
 browser() {
@@ -270,7 +303,16 @@ fi
 step "format" cargo fmt --check
 step "clippy" cargo clippy --all-targets --features faults -- -D warnings
 step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --features faults --no-deps
-python_client || skip "the official Python client" "python3 with venv, or the registry, is not there"
+if python_client; then
+  export MOONSWARM_PYTHON="${MOONSWARM_PYTHON:-$clients/py/bin/python}"
+else
+  skip "the official Python client" "python3 with venv, or the registry, is not there"
+fi
+if (newer_node); then
+  export MOONSWARM_NODE="${MOONSWARM_NODE:-$clients/mcp/node/bin/node}"
+else
+  skip "a newer Node" "node and npm, or the registry, are not there"
+fi
 if (typescript_client); then
   step "the types of the official TypeScript client" eval "(compile_typescript)"
 else
@@ -297,6 +339,11 @@ if tester; then
   step "the API against its description" description
 else
   skip "the API against its description" "python3 with venv, or the registry, is not there"
+fi
+if [[ -n "${MOONSWARM_NODE:-}" && -d "$clients/mcp/node_modules" ]]; then
+  step "the MCP server against the conformance suite of the protocol" conformance
+else
+  skip "the conformance suite of MCP" "it could not be installed"
 fi
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
 if have cargo-deny; then

@@ -47,9 +47,11 @@ pub use verbs::engine::{
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
+pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
 pub use verbs::keys::{RotateKeys, Rotated};
-pub use verbs::listing::{AuditView, LayerView};
+pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
+pub use verbs::queues::{LineView, QueueView, WorkerView};
 pub use verbs::replay::ReplayView;
 pub use verbs::rerun::RerunVersion;
 pub use verbs::respond::{ModelView, Responding};
@@ -62,6 +64,7 @@ pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::source_lines::{LineSteps, Lines};
 pub use verbs::stage::{Job, Stage};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
+pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
 pub use verbs::transfer::Export;
 pub use verbs::triggers::TriggerEntry;
@@ -69,6 +72,7 @@ pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
+pub use view::host_events::HostEventView;
 pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView};
 pub use view::shown::{
     AnswerView, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page, PromptView,

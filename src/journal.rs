@@ -12,6 +12,7 @@ mod fingerprint;
 mod key;
 mod spent;
 mod stored;
+mod tally;
 
 pub use additions::Additions;
 #[cfg(feature = "host")]
@@ -25,3 +26,4 @@ pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};
 pub use spent::{Spent, Usage};
 pub use stored::{EntryError, OLDEST, VERSION};
+pub use tally::{Dimension, Durations, Ending, HOUR_MS, Measure, OTHER, Tally, TallyKey};

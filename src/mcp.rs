@@ -9,10 +9,12 @@
 mod answer;
 mod desk;
 mod docs;
+mod follow;
 mod inside;
 mod mount;
 mod prompts;
 mod published;
+mod questions;
 mod resources;
 mod schema;
 mod tool;

@@ -34,7 +34,9 @@ mod trace;
 
 pub use audit_line::{AuditLine, Chained, GENESIS, Tampered};
 pub use boundary::{Boundary, Class};
-pub use contract::{ANSWER, answer_of, kept_answer, message_of, taken, usage_of, value_of};
+pub use contract::{
+    ANSWER, SKIP, answer_of, kept_answer, message_of, skips, taken, usage_of, value_of,
+};
 pub use declared::{
     KINDS, Layer, LayerError, Listed, MOST, Settings, Stacks, TracingSettings, tell_apart, unknown,
 };

@@ -26,6 +26,7 @@ mod queue_hub;
 mod registry;
 mod task;
 mod usage;
+mod worker_book;
 
 pub use assemble::rehearsed;
 pub use backend::{Backend, Reply, Residence};
@@ -34,16 +35,17 @@ pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
 pub use human::{HUMAN, Human, inquiry_of, says_no};
-pub use inquiry::{Given, Inquiry};
+pub use inquiry::{Given, Inquiry, STARTER};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, PromptTransport, kind_of};
 pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
-pub use queue_hub::{QueueHub, TooManyPollers};
+pub use queue_hub::{QueueHub, TooManyPollers, WaitingLine};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
 pub use task::{Delivery, Prompt, Reporter, Task, joined};
 pub use usage::read_usage;
+pub use worker_book::{WorkerBook, WorkerSeen};

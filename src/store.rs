@@ -20,6 +20,7 @@ mod rows;
 mod run_filter;
 mod size;
 mod sqlite;
+mod stats;
 mod threads;
 mod upkeep;
 mod used;
@@ -34,7 +35,9 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
-pub use find::{MOST_COUNTED, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch};
+pub use find::{
+    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+};
 pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
@@ -52,6 +55,7 @@ pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
 };
+pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;
@@ -99,6 +103,9 @@ pub trait Writer: Send + Sync {
 
     /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64;
+
+    /// Returns the largest journal row number that was ever allocated.
+    fn last_lsn(&self) -> u64;
 
     /// Returns a number for a new run, larger than all before it.
     fn next_run(&self) -> u64;
@@ -206,6 +213,19 @@ pub trait Reader: Send + Sync {
     /// Also fails when an entry cannot be decoded.
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
 
+    /// Returns entries of all runs whose rows have numbers over `after` and up to `upto`, by number: at
+    /// most `rows` of them, and no more after `bytes` bytes.
+    ///
+    /// # Errors
+    /// Also fails when an entry cannot be decoded.
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError>;
+
     /// Returns the charge of a run, if it is counted.
     ///
     /// # Errors
@@ -218,6 +238,19 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
+
+    /// Returns the sums that a filter names. They include deleted runs.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError>;
+
+    /// Returns the runs that used most since the beginning of a day, the most expensive first, at most
+    /// `limit`. Of each day the 20 most expensive are known.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError>;
 
     /// Returns the open runs that a run called.
     ///
@@ -236,6 +269,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
+
+    /// Returns the open tasks of queues, counted by queue and holder, sorted; at most `limit` groups.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError>;
 
     /// Returns all values of a state scope, sorted by key, including expired ones.
     ///
@@ -402,6 +441,13 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
 
+    /// Returns the values that a middleware layer stored, with their keys and expiries, sorted by key,
+    /// at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError>;
+
     /// Returns the lines of the audit log with numbers over `after`, in order, at most `limit`.
     ///
     /// # Errors
@@ -523,6 +569,19 @@ pub struct JournalRow {
     pub bytes: Vec<u8>,
 }
 
+/// An entry among those of all runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeedRow {
+    /// The row's number.
+    pub lsn: u64,
+    /// The run.
+    pub run: u64,
+    /// The entry.
+    pub entry: Entry,
+    /// The size of the encoded entry.
+    pub bytes: usize,
+}
+
 impl JournalRow {
     /// Creates the row `lsn` of the run `run`. `before` is the last row of the run so far.
     pub fn new(run: u64, lsn: u64, before: Option<u64>, entry: &Entry) -> Self {
@@ -630,6 +689,8 @@ pub enum Write {
     },
     /// Stores the charge of a run.
     PutCharge(ChargeRow),
+    /// Counts a run that ended.
+    CountRun(Box<CountedRun>),
     /// Stores a token.
     PutToken(TokenRow),
     /// Revokes a token.

@@ -172,6 +172,35 @@ pub(super) async fn answer(
     Ok(JsonBody(api.engine.tasks().answer(&caller, params::id(&task)?, answer, key).await?))
 }
 
+/// Replies to a task by which a run asks the client that started it (`by = "starter"`), as that
+/// client. It takes no right to answer for people.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task}/reply", operation_id = "task_reply", tag = "tasks",
+    params(
+        ("task" = String, Path, description = "The task's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    request_body = AnswerBody,
+    responses(
+        (status = 200, description = "The task, answered.", body = TaskView),
+        (status = 403, description = "`wrong_role`, `self_approval`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`already_accepted`, `already_answered`, `stale_task`, `not_human`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`invalid_result` with `violations`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn reply(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(task): At<String>,
+    key: Key,
+    posted: Posted<AnswerBody>,
+) -> Result<JsonBody<TaskView>, Problem> {
+    let answer = posted.body.into_answer()?;
+    let key = key.of("POST /v1/tasks/{task}/reply", &posted.raw);
+    Ok(JsonBody(api.engine.tasks().reply(&caller, params::id(&task)?, answer, key).await?))
+}
+
 /// Ends the time of a task that waits for a person, as if it had run out: its flow hears
 /// `timeout`, or it is asked again where its agent retries.
 #[utoipa::path(

@@ -183,10 +183,30 @@ fn report_of(
     })
 }
 
+/// The verdict of a raw report.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SubmitParams {
+    /// `skip`: the task does not apply, and the body is the reason.
+    #[param(inline)]
+    verdict: Option<SubmitVerdict>,
+}
+
+/// The verdict of a raw report.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SubmitVerdict {
+    /// The task is done, and the body is its output.
+    Pass,
+    /// The task does not apply, and the body is the reason.
+    Skip,
+}
+
 /// Reports the raw body as the output: as JSON if it parses, as text otherwise.
 #[utoipa::path(
     post, path = "/v1/worker/submit", operation_id = "worker_submit", tag = "worker",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Marks a repetition; without it the body does.")),
+    params(SubmitParams, ("Idempotency-Key" = Option<String>, Header, description = "Marks a repetition; without it the body does.")),
     request_body(content = String, description = "The output.", content_type = "text/plain"),
     responses(
         (status = 200, description = "It is durable.", body = AcceptedView),
@@ -197,10 +217,18 @@ fn report_of(
 pub(super) async fn submit(
     State(api): State<Api>,
     Reporter(holder): Reporter,
+    Params(params): Params<SubmitParams>,
     key: Key,
     raw: Raw,
 ) -> Result<JsonBody<AcceptedView>, Problem> {
     let text = raw.text()?;
+    if let Some(SubmitVerdict::Skip) = params.verdict {
+        let (done, effects) = (Verdict::Done(Json::null()), vec![report::skip(text.trim())]);
+        let mut report = report_of(&raw, key, done, None, effects)?;
+        // The same words as an output are another report.
+        report.body_hash.push_str("-skip");
+        return accept(&api, &holder, report).await;
+    }
     let output = read_json::<Json>(text.trim().as_bytes())
         .ok()
         .filter(|_| !text.trim().is_empty())

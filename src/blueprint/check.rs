@@ -105,6 +105,7 @@ impl Checker<'_> {
         let input = self.schema(&table, "input", true);
         let agents = self.agents(&table, input.as_ref());
         self.tools_together(&agents);
+        self.auditors(&agents);
         if let Some(flow) = flow {
             self.nodes(flow, input.as_ref(), &agents);
         }

@@ -100,6 +100,8 @@ pub struct Agent {
     pub operator: String,
     /// The earlier steps and files that its worker may open.
     pub context: ContextNames,
+    /// The agents that audit its results.
+    pub audit: Vec<String>,
     /// The template of the system prompt.
     pub system: Option<String>,
     /// True if `system` is the prompt as it stands, and no template.

@@ -43,7 +43,7 @@ pub mod code {
     pub const FN_NEEDED: &str = "MS-B023";
     /// A key that the agent's operator has no use for.
     pub const KEY_DOES_NOT_FIT: &str = "MS-B024";
-    /// The flow runs an agent that is not declared.
+    /// The flow runs an agent that is not declared, or an agent names one as its auditor.
     pub const UNKNOWN_AGENT: &str = "MS-B025";
     /// An agent of an MCP server names no tool, and neither does its operator.
     pub const TOOL_NEEDED: &str = "MS-B026";
@@ -138,7 +138,7 @@ pub mod code {
         (COMMAND_NEEDED, "a process agent without `command`"),
         (FN_NEEDED, "a lua agent without `fn`"),
         (KEY_DOES_NOT_FIT, "a key that the agent's operator has no use for"),
-        (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
+        (UNKNOWN_AGENT, "an agent that is not declared"),
         (TOOL_NEEDED, "an mcp agent without `tool`"),
         (ENVIRONMENT, "an environment that this host cannot give"),
         (BAD_LAYER, "a layer of middleware that cannot be"),

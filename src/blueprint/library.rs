@@ -111,11 +111,11 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Tool",
-        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, prefix: string?, scope: any?, timeout: Duration? }",
+        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, compaction: string?, prefix: string?, scope: any?, timeout: Duration? }",
     ),
     (
         "Agent",
-        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, context: Context?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
+        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, context: Context?, audit: (string | {string})?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
     ),
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (

@@ -1,6 +1,7 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod queues;
 mod scopes;
 mod triggers;
 
@@ -20,8 +21,8 @@ use super::{
 use crate::{
     engine::{
         ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, GcView, HeartbeatView,
-        LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff, RunView, SessionView,
-        StateItem, StateView, StepView, TaskView, TokenView,
+        HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff, RunView,
+        SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -198,6 +199,13 @@ impl Client {
     /// The events of a run after number `after`, as they happen.
     pub async fn events(&self, run: RunId, after: u32) -> Result<Events> {
         self.stream(run, &[("starting_after", after.to_string())]).await
+    }
+
+    /// The events of all runs, as they happen.
+    pub async fn host_events(&self, query: &[(&str, String)]) -> Result<Events<HostEventView>> {
+        let request = self.request(Method::GET, "/v1/events", query)?;
+        let request = request.header("accept", "text/event-stream");
+        Ok(Events::new(self.send(request).await?))
     }
 
     /// The same, for whoever shows how far the run is: of very many steps only some.
@@ -389,6 +397,11 @@ impl Client {
     pub async fn operators(&self) -> Result<Vec<OperatorEntry>> {
         let page: List<OperatorEntry> = self.get("/v1/operators", &[]).await?;
         Ok(page.items)
+    }
+
+    /// The statistics of what ended.
+    pub async fn stats(&self, query: &[(&str, String)]) -> Result<StatsView> {
+        self.get("/v1/stats", query).await
     }
 
     /// The open sessions, oldest first.

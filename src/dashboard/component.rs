@@ -7,6 +7,7 @@ pub(super) mod json;
 pub(super) mod move_command;
 pub(super) mod pager;
 pub(super) mod run_table;
+pub(super) mod sparkline;
 pub(super) mod state_path;
 pub(super) mod status;
 pub(super) mod text;

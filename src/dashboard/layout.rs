@@ -30,6 +30,8 @@ pub(super) enum Nav {
     Triggers,
     /// `/ui/operators`
     Operators,
+    /// `/ui/usage`
+    Usage,
     /// `/ui/tokens`
     Tokens,
     /// `/ui/system`
@@ -37,7 +39,7 @@ pub(super) enum Nav {
 }
 
 /// The entries, each with the verb without which it is not shown.
-const NAV: [(Nav, &str, &str, Option<Verb>); 9] = [
+const NAV: [(Nav, &str, &str, Option<Verb>); 10] = [
     (Nav::Overview, "/ui", "Overview", None),
     (Nav::Runs, "/ui/runs", "Runs", Some(Verb::RunRead)),
     (Nav::Inbox, "/ui/inbox", "Inbox", Some(Verb::TaskList)),
@@ -45,7 +47,8 @@ const NAV: [(Nav, &str, &str, Option<Verb>); 9] = [
     (Nav::State, "/ui/state", "State", Some(Verb::StateRead)),
     (Nav::Triggers, "/ui/triggers", "Triggers", Some(Verb::BlueprintRead)),
     (Nav::Operators, "/ui/operators", "Operators", Some(Verb::OperatorRead)),
-    (Nav::Tokens, "/ui/tokens", "Tokens", Some(Verb::TokenList)),
+    (Nav::Usage, "/ui/usage", "Usage", Some(Verb::RunRead)),
+    (Nav::Tokens, "/ui/tokens", "Tokens", None),
     (Nav::System, "/ui/system", "System", Some(Verb::HostRead)),
 ];
 

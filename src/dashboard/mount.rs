@@ -63,7 +63,7 @@ impl Row {
 fn table() -> Vec<Row> {
     use Verb::{
         ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunFork, RunPause, RunRead, RunResume, RunSignal,
-        RunStart, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenList, TokenMint, TriggerPause,
+        RunStart, SeatAcquire, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenMint, TriggerPause,
     };
     let signed_in = |path, handler| Row { path, who: Who::AnyBearer, body: 0, form: false, handler };
     vec![
@@ -88,9 +88,13 @@ fn table() -> Vec<Row> {
         page(StateRead, "/ui/state/value", get(page::state_value::show)),
         page(BlueprintRead, "/ui/triggers", get(page::triggers::show)),
         page(OperatorRead, "/ui/operators", get(page::operators::show)),
-        page(TokenList, "/ui/tokens", get(page::tokens::show)),
+        page(RunRead, "/ui/usage", get(page::usage::show)),
+        signed_in("/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 
+        form(Who::AnyBearer, "/ui/tokens/mint", post(page::tokens::mint)),
+        form(Who::AnyBearer, "/ui/tokens/revoke", post(page::tokens::revoke)),
+        form(Who::Caller(SeatAcquire), "/ui/operators/seat", post(page::operators::seat)),
         form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
         form(Who::Caller(StateWrite), "/ui/state/delete", post(page::state_value::delete)),
         form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/pause", post(page::triggers::pause)),

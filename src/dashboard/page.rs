@@ -18,3 +18,4 @@ pub(super) mod system;
 pub(super) mod task;
 pub(super) mod tokens;
 pub(super) mod triggers;
+pub(super) mod usage;

@@ -15,6 +15,7 @@
 //! | secret accessed | nothing changes |
 //! | run ended | ended; no entry may follow |
 
+mod counted;
 mod ending;
 mod step;
 
@@ -23,7 +24,8 @@ pub use step::Step;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
-    Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Usage,
+    Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Tally,
+    Usage,
 };
 use crate::protocol::{Failure, Json, StepKind, StepState, Tags};
 
@@ -55,6 +57,7 @@ pub struct Chain {
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
     spent: Spent,
+    tally: Tally,
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
     tags: Tags,
@@ -222,7 +225,7 @@ impl Chain {
                 let gone = step.error.replace(closed.error.clone());
                 add_usage(&mut step.usage, closed.usage.as_ref());
                 self.keeps(Some(&closed.error), gone.as_ref());
-                self.spend(closed.step, closed.usage.as_ref());
+                self.spend(closed.step, closed.usage.as_ref(), at);
             }
             Fact::AttemptOpened(opened) => {
                 let step = self.open_step(seq, opened.step)?;
@@ -253,7 +256,10 @@ impl Chain {
             },
             Fact::SecretAccessed { .. } => {}
             Fact::Decided(decision) => match decision {
-                Decision::Copied { from, .. } => self.origins.push(from.clone()),
+                Decision::Copied { from, .. } => {
+                    self.origins.push(from.clone());
+                    self.tally = Tally::default();
+                }
                 Decision::Cancel { .. }
                 | Decision::Escalate { .. }
                 | Decision::Advise { .. }
@@ -278,7 +284,7 @@ impl Chain {
                     add_usage(&mut step.usage, followed.usage.as_ref());
                     self.kept_bytes += followed.plan.len();
                     self.kept_bytes -= gone.as_ref().map_or(0, Json::len);
-                    self.spend(followed.step, followed.usage.as_ref());
+                    self.spend(followed.step, followed.usage.as_ref(), at);
                     self.keep_effects(followed.step, followed.effects.as_ref());
                 }
                 Decision::Pause { reason, .. } => self.paused = Some(reason.clone()),
@@ -388,7 +394,8 @@ impl Chain {
         self.open.remove(&number);
         self.called_with.remove(&number);
         self.done += 1;
-        self.spend(number, usage);
+        self.count_end(number, outcome, usage, at);
+        self.spend(number, usage, at);
         Ok(())
     }
 
@@ -400,28 +407,6 @@ impl Chain {
         {
             step.effects.push(effects.clone());
         }
-    }
-
-    /// Adds the usage of a step's last attempt to the totals.
-    fn spend(&mut self, number: u32, usage: Option<&Usage>) {
-        let place = number.checked_sub(self.first_step).map(|place| place as usize);
-        let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
-        if step.delivered_ms.is_some() || usage.is_some() {
-            // A child process of the host has nothing to report.
-            let is_child = step.worker.as_deref().is_some_and(|it| it.starts_with("pid "));
-            let delivered = step.delivered_ms.is_some() && !is_child;
-            let agent = self.charged(&step.scheduled).map(str::to_owned);
-            self.spent.add(agent.as_deref(), usage, delivered);
-        }
-    }
-
-    /// Returns the agent or tool that a step's usage is charged to. A model call is charged to the
-    /// enclosing task or tool call.
-    fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
-        while matches!(step.kind, StepKind::ModelCall | StepKind::Local) {
-            step = &self.step(step.parent?)?.scheduled;
-        }
-        matches!(step.kind, StepKind::Task | StepKind::ToolCall).then_some(step.name.as_str())
     }
 
     /// Updates the byte count when a step's failure replaces an earlier one.

@@ -33,6 +33,14 @@ impl Usage {
         self.cost.as_ref()?.parse().ok()
     }
 
+    /// Returns the cost in billionths of a US dollar, rounded; `None` if it was not reported or is
+    /// negative.
+    pub fn nano_usd(&self) -> Option<u64> {
+        use rust_decimal::prelude::ToPrimitive as _;
+        let nano = self.usd()?.checked_mul(rust_decimal::Decimal::from(1_000_000_000_u64));
+        nano.map_or(Some(u64::MAX), |nano| nano.round().to_u64())
+    }
+
     /// Adds the usage of another attempt. A number that neither reported stays absent. Sums
     /// saturate.
     pub fn add(&mut self, more: &Self) {

@@ -27,6 +27,8 @@ pub(super) struct Done {
     pub(super) text: String,
     /// The resource with all of it, for a client that reads texts only.
     link: Option<Box<Resource>>,
+    /// The content in place of the JSON, for a client that shows images and sounds.
+    blocks: Vec<ContentBlock>,
     /// True if what the call began has failed.
     is_failed: bool,
 }
@@ -55,7 +57,7 @@ impl Done {
             Value::Object(_) => value,
             other => serde_json::json!({ "value": other }),
         };
-        Self { value, text: text.into(), link: None, is_failed: false }
+        Self { value, text: text.into(), link: None, blocks: Vec::new(), is_failed: false }
     }
 
     /// Marks a result as that of a failure.
@@ -68,9 +70,14 @@ impl Done {
         Self { link: link.map(Box::new), ..self }
     }
 
+    /// Shows these blocks in place of the JSON.
+    pub(super) fn with_blocks(self, blocks: Vec<ContentBlock>) -> Self {
+        Self { blocks, ..self }
+    }
+
     /// Returns the result of the protocol.
     pub(super) fn into_result(self) -> CallToolResult {
-        let Self { value, text, link, is_failed } = self;
+        let Self { value, text, link, blocks, is_failed } = self;
         let json = value.to_string();
         let link = link.filter(|_| json.len() > TEXT);
         let shown = match json.len() {
@@ -81,7 +88,10 @@ impl Done {
             true => CallToolResult::structured_error(value),
             false => CallToolResult::structured(value),
         };
-        result.content = vec![ContentBlock::text(format!("{text}\n{shown}"))];
+        result.content = match blocks.is_empty() {
+            true => vec![ContentBlock::text(format!("{text}\n{shown}"))],
+            false => blocks,
+        };
         result.content.extend(link.map(|link| ContentBlock::resource_link(*link)));
         result
     }
@@ -125,7 +135,8 @@ impl Trouble {
         }
     }
 
-    fn text(&self) -> String {
+    /// Returns what happened, and what to do next.
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Arguments(detail) => {
                 format!("The arguments do not fit: {detail}\nNext: correct them and call again.")

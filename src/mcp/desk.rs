@@ -6,20 +6,21 @@ use axum::{Router, http::request::Parts};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
-        CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse,
-        GetPromptResult, Implementation, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
-        ServerConfig,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, GetPromptRequestParams,
+        GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, ServerCapabilities, ServerConfig, UpdateTaskParams,
     },
     service::RequestContext,
     transport::async_rw::AsyncRwTransport,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    answer::{Done, Trouble},
+    answer::Trouble,
+    follow::{self, Asked, Called, Client},
     inside::Inside,
     prompts, published, resources,
     tool::Tool,
@@ -102,20 +103,43 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
-        let follower = context.meta.get_progress_token().map(|token| (&context.peer, token));
-        let mut started = None;
-        let arguments = request.arguments.unwrap_or_default();
+        let client = client_of(&self.0, context);
+        let state = request.request_state.as_deref();
+        let mut run = state.and_then(|state| state.split_once('.')).map(|(_, run)| run.to_owned());
+        let called = async {
+            match &request.request_state {
+                Some(state) => {
+                    let responses = request.input_responses.unwrap_or_default();
+                    follow::resume(transport, state, &found.blueprint, &responses, &client).await
+                }
+                None => {
+                    let arguments = request.arguments.unwrap_or_default();
+                    let started = found.start(transport, arguments).await?;
+                    run = started["id"].as_str().map(str::to_owned);
+                    follow::follow(transport, started, &client).await
+                }
+            }
+        };
         let called = tokio::select! {
-            called = found.call(transport, arguments, &mut started, follower) => Some(called),
+            called = called => Some(called),
             () = context.ct.cancelled() => None,
         };
-        let Some(called) = called else {
-            if let Some(run) = started {
-                published::cancel(transport, &run).await;
+        match called {
+            Some(Ok(Called::Done(done))) => Ok(done.into_result().into()),
+            Some(Ok(Called::Asks(asks))) => Ok(asks.into()),
+            Some(Ok(Called::Task(task))) => Ok(CallToolResponse::Task(task)),
+            // A state that the client made up is its mistake, and none of the tool.
+            Some(Err(trouble)) if request.request_state.is_some() => {
+                Err(ErrorData::invalid_params(trouble.text(), None))
             }
-            return Err(ErrorData::internal_error("the call was canceled", None));
-        };
-        Ok(called.map_or_else(Trouble::into_result, Done::into_result).into())
+            Some(Err(trouble)) => Ok(trouble.into_result().into()),
+            None => {
+                if let Some(run) = run {
+                    follow::cancel(transport, &run).await;
+                }
+                Err(ErrorData::internal_error("the call was canceled", None))
+            }
+        }
     }
 
     async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
@@ -127,17 +151,43 @@ impl Desk {
     }
 }
 
+/// Returns what the client of a request can do. A client over HTTP is asked with a result only:
+/// nothing is kept for it between its requests.
+fn client_of<'a>(way: &Way, context: &'a RequestContext<RoleServer>) -> Client<'a> {
+    let able = context.client_capabilities().unwrap_or_default();
+    let has_rounds =
+        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+    let fills_forms =
+        able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
+    let asked = match way {
+        _ if !fills_forms => Asked::Never,
+        _ if has_rounds => Asked::WithResult,
+        Way::Fixed(_) => Asked::Directly(&context.peer),
+        Way::Inside(_) => Asked::Never,
+    };
+    let progress = context.meta.get_progress_token().map(|token| (&context.peer, token));
+    Client { takes_tasks: able.supports_tasks(), asked, progress }
+}
+
 /// Returns true if a token with these verbs sees the tool.
 fn sees(tool: &Tool, verbs: &BTreeSet<String>) -> bool {
     let has = |verb: &Verb| verbs.contains(verb.as_str());
     tool.verbs.is_empty() || tool.verbs.iter().any(has)
 }
 
+/// Returns the error of a request for a task: one that does not exist is a wrong parameter.
+fn of_task(trouble: Trouble) -> ErrorData {
+    match &trouble {
+        Trouble::Refused { status: 404, .. } => ErrorData::invalid_params(trouble.text(), None),
+        _ => trouble.into_error(),
+    }
+}
+
 impl ServerHandler for Desk {
     fn get_info(&self) -> ServerConfig {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
         let able = ServerCapabilities::builder().enable_tools().enable_resources();
-        ServerConfig::new(able.enable_prompts().build())
+        ServerConfig::new(able.enable_prompts().enable_tasks().build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
             .with_instructions(INSTRUCTIONS)
@@ -188,6 +238,34 @@ impl ServerHandler for Desk {
         Ok(result.into())
     }
 
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let transport = self.transport(&context)?;
+        follow::task(&*transport, &request.task_id).await.map_err(of_task)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let transport = self.transport(&context)?;
+        let updated = follow::update_task(&*transport, &request.task_id, &request.input_responses);
+        updated.await.map_err(of_task)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let transport = self.transport(&context)?;
+        follow::cancel_task(&*transport, &request.task_id).await.map_err(of_task)
+    }
+
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
@@ -214,7 +292,7 @@ impl ServerHandler for Desk {
         let contents = found.map_err(Trouble::into_error)?.ok_or_else(|| {
             let message =
                 format!("there is no resource {:?}; resources/list lists them", request.uri);
-            ErrorData::resource_not_found(message, None)
+            ErrorData::resource_not_found(message, Some(json!({ "uri": request.uri })))
         })?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }

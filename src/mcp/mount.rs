@@ -15,6 +15,9 @@ use rmcp::transport::{
     streamable_http_server::session::never::NeverSessionManager,
 };
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
 use super::desk::Desk;
 use crate::{
     door::{self, Code, Door, Problem, Rule, Shape, Who},
@@ -32,7 +35,10 @@ type Service = StreamableHttpService<Desk, NeverSessionManager>;
 /// The state of the route.
 #[derive(Clone)]
 struct Mcp {
+    /// Answers with JSON.
     service: Service,
+    /// Answers with a stream, which has room for progress before the answer.
+    streams: Service,
     door: Arc<Door>,
 }
 
@@ -40,19 +46,26 @@ struct Mcp {
 pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
     let desk = Desk::inside(api);
     // The door has checked Host and Origin, and limits bodies. Nothing is kept between requests.
-    let config = StreamableHttpServerConfig::default()
-        .disable_allowed_hosts()
-        .disable_allowed_origins()
-        .with_legacy_session_mode(false)
-        .with_json_response(true)
-        .with_sse_keep_alive(Some(KEEP_ALIVE))
-        .with_max_request_body_bytes(MESSAGE)
-        .with_cancellation_token(tasks.stopping().clone());
+    let config = |is_json| {
+        StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_legacy_session_mode(false)
+            .with_json_response(is_json)
+            .with_sse_keep_alive(Some(KEEP_ALIVE))
+            .with_max_request_body_bytes(MESSAGE)
+            .with_cancellation_token(tasks.stopping().clone())
+    };
     let manager = Arc::new(NeverSessionManager::default());
-    let service = StreamableHttpService::new(move || Ok(desk.clone()), manager, config);
+    let service = |is_json| {
+        let desk = desk.clone();
+        let manager = Arc::clone(&manager);
+        StreamableHttpService::new(move || Ok(desk.clone()), manager, config(is_json))
+    };
+    let (service, streams) = (service(true), service(false));
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
-    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp { service, door })
+    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp { service, streams, door })
 }
 
 async fn serve(
@@ -66,6 +79,28 @@ async fn serve(
     }
     let (parts, body) = request.into_parts();
     let body = mcp.door.body(&parts, body, MESSAGE).await?;
+    let service = if asks_for_progress(&body) { &mcp.streams } else { &mcp.service };
     let request = HttpRequest::from_parts(parts, Body::from(body));
-    Ok(mcp.service.handle(request).await.into_response())
+    Ok(service.handle(request).await.into_response())
+}
+
+/// Returns true if a message has a token for the progress of its request.
+fn asks_for_progress(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        params: Option<Params<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(rename = "_meta", borrow)]
+        meta: Option<Meta<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "progressToken", borrow)]
+        token: Option<&'a RawValue>,
+    }
+    let message: Option<Message<'_>> = serde_json::from_slice(message).ok();
+    message.and_then(|it| it.params?.meta?.token).is_some()
 }

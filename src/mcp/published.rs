@@ -2,28 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use rmcp::{
-    RoleServer,
-    model::{JsonObject, ProgressNotificationParam, ProgressToken, Tool, ToolAnnotations},
-    service::Peer,
-};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{
-    answer::{Done, Trouble},
-    tool::LONGEST_WAIT_S,
+    answer::Trouble,
     tools,
     transport::{Path, Transport},
 };
-
-/// How long one look at a run waits, in seconds; the client is told of progress after each.
-const LOOK_S: u32 = 5;
 
 /// A blueprint as a tool.
 #[derive(Debug, Clone)]
 pub(super) struct Published {
     /// The blueprint.
-    blueprint: String,
+    pub(super) blueprint: String,
     /// The tool as the protocol shows it.
     pub(super) tool: Tool,
     /// True if the input is one of the arguments, because it is no object.
@@ -107,67 +99,19 @@ fn object(value: Value) -> JsonObject {
 }
 
 impl Published {
-    /// Starts a run, and follows it for as long as a tool may wait; the follower receives
-    /// its status text.
-    pub(super) async fn call(
+    /// Starts a run with the arguments of a call. Returns its view.
+    pub(super) async fn start(
         &self,
         transport: &dyn Transport,
         arguments: JsonObject,
-        started: &mut Option<String>,
-        follower: Option<(&Peer<RoleServer>, ProgressToken)>,
-    ) -> Result<Done, Trouble> {
+    ) -> Result<Value, Trouble> {
         let input = match self.is_wrapped {
             true => arguments.get("input").cloned().unwrap_or_default(),
             false => Value::Object(arguments),
         };
         let body = json!({ "blueprint": self.blueprint, "input": input });
-        let mut run = transport.post(Path::new("/v1/runs"), &body).await?;
-        let id = run["id"].as_str().unwrap_or_default().to_owned();
-        *started = Some(id.clone());
-        let (mut said, mut count) = (String::new(), 0_u32);
-        for _ in 0..LONGEST_WAIT_S / LOOK_S {
-            if !run["ended_at"].is_null() {
-                break;
-            }
-            let path = Path::new("/v1/runs").at(&id).with("wait", Some(format!("{LOOK_S}s")));
-            run = transport.get(path).await?;
-            if let Some(text) = run["status_text"].as_str().filter(|text| *text != said) {
-                text.clone_into(&mut said);
-                count += 1;
-                if let Some((peer, token)) = &follower {
-                    let mut told = ProgressNotificationParam::new(token.clone(), f64::from(count));
-                    told.message = Some(said.clone());
-                    // A client that has gone is noticed where its answer is sent.
-                    let _ = peer.notify_progress(told).await;
-                }
-            }
-        }
-        Ok(shown(&id, &run))
+        transport.post(Path::new("/v1/runs"), &body).await
     }
-}
-
-/// Asks for the end of the run that a canceled call has started.
-pub(super) async fn cancel(transport: &dyn Transport, run: &str) {
-    let body = json!({ "reason": "the call of the tool was canceled" });
-    // It may have ended.
-    let _ = transport.post(Path::new("/v1/runs").at(run).at("cancel"), &body).await;
-}
-
-fn shown(id: &str, run: &Value) -> Done {
-    let status = run["status"].as_str().unwrap_or_default();
-    let mut value = json!({ "run": id, "status": status });
-    let text = match status {
-        "completed" => {
-            value["output"] = run["output"].clone();
-            format!("run {id} is completed")
-        }
-        _ if !run["ended_at"].is_null() => {
-            let message = run["error"]["message"].as_str().unwrap_or("it was canceled");
-            return Done::new(value, format!("run {id} is {status}: {message}")).failed();
-        }
-        _ => format!("run {id} goes on; call get_run with run and wait_seconds for its end"),
-    };
-    Done::new(value, text)
 }
 
 #[cfg(test)]

@@ -104,9 +104,9 @@ const TOOLS: &[Tool] = &[
     tool!("list_inbox", "List tasks for people", Reads, [TaskList], Output::Of("task_list"),
         people::Inbox => people::inbox,
         "Lists the open tasks that wait for a person, with what they ask. Only people answer approvals of runs that you started."),
-    tool!("answer_task", "Answer a task for people", Adds, [TaskAnswer], Output::Of("task_answer"),
+    tool!("answer_task", "Answer a task for people", Adds, [TaskAnswer, RunStart], Output::Of("task_answer"),
         people::Answer => people::answer,
-        "Answers a task of the inbox, or rejects it, for the person who told you to. Refused for tasks of runs that you started yourself."),
+        "Answers a task of the inbox, or rejects it, for the person who told you to. Of runs that you started, only questions to their starter can be answered; approvals wait for somebody else."),
 
     tool!("search_state", "Search stored state", Reads, [StateRead], Output::Of("state_list"),
         state::Search => state::search,

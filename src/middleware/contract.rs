@@ -16,6 +16,15 @@ use crate::{
 /// it does nothing, and callers get it as the answer.
 pub const ANSWER: &str = "moonswarm.answer";
 
+/// The effect by which an operator or a worker declares that its task does not apply.
+pub const SKIP: &str = "skip";
+
+/// Returns true if a result declares that its task does not apply: its step is done without a value.
+pub fn skips(effects: &[Effect]) -> bool {
+    let skip = |effect: &Effect| matches!(effect, Effect::Custom { effect_type, .. } if effect_type == SKIP);
+    effects.iter().any(skip)
+}
+
 /// A step's value of a message: JSON that was written as text is taken for what it says.
 pub fn value_of(message: &Content) -> Json {
     match message {

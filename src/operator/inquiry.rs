@@ -8,6 +8,9 @@ use crate::{
     token::{Role, person},
 };
 
+/// The word of `by` for the client that started the run.
+pub const STARTER: &str = "starter";
+
 /// The maximum number of reminders of one attempt, so that a forgotten task does not fill its
 /// journal.
 const MOST_REMINDERS: u32 = 100;
@@ -66,6 +69,11 @@ impl Inquiry {
                 Ok(asked) => role.holds(asked),
                 Err(_) => who == subject || *who == person(subject),
             })
+    }
+
+    /// Returns true if the client that started the run is asked.
+    pub fn asks_starter(&self) -> bool {
+        self.by.iter().any(|who| who == STARTER)
     }
 
     /// Returns true if the person behind `subject` has already answered.

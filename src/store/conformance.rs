@@ -4,12 +4,14 @@ mod fixture;
 mod run_lists;
 mod runs;
 mod state;
+mod stats;
 mod tables;
 
 pub use fixture::*;
 pub use run_lists::*;
 pub use runs::*;
 pub use state::*;
+pub use stats::*;
 pub use tables::*;
 
 /// Declares all tests of the suite for the store that `$open` creates, as (its directory, the
@@ -23,6 +25,7 @@ macro_rules! conformance {
             a_run_is_loaded_with_everything_that_it_is_taken_up_from
             of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for
             a_history_is_read_in_pages_that_are_bounded
+            the_rows_of_all_runs_are_read_in_their_order_and_bounded
             a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
@@ -44,6 +47,7 @@ macro_rules! conformance {
             room_is_measured_and_everything_is_checked
             a_value_of_the_host_is_changed_by_who_has_seen_it
             a_task_is_replaced_and_closed
+            queued_tasks_are_counted_by_queue_and_holder
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
             a_blob_is_given_as_what_was_stored_or_not_at_all
@@ -54,6 +58,8 @@ macro_rules! conformance {
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
             charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
+            ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
+            the_most_expensive_runs_of_each_day_are_known
             what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others

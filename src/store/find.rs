@@ -58,6 +58,30 @@ pub struct ScopeFilter {
     pub now_ms: u64,
 }
 
+/// A value that a middleware layer stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRow {
+    /// The key.
+    pub key: String,
+    /// The value, as JSON.
+    pub value: String,
+    /// When it expires, in Unix milliseconds.
+    pub expires_ms: Option<u64>,
+}
+
+/// Open tasks of one queue that are in the same hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedRow {
+    /// The queue.
+    pub queue: String,
+    /// The worker that holds them; `None` for those that wait.
+    pub worker: Option<String>,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// When the oldest was scheduled, in Unix milliseconds.
+    pub oldest_ms: u64,
+}
+
 /// The maximum number of keys of one scope that are counted.
 pub const MOST_COUNTED: u64 = 1_000;
 

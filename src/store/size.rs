@@ -47,6 +47,9 @@ impl Write {
                 .sum(),
             Self::PutKept { value, .. } => value.len(),
             Self::AddAudit(row) => row.line.len(),
+            Self::CountRun(counted) => {
+                counted.tally.iter().map(|(key, _)| 100 + key.name.len()).sum()
+            }
             Self::CloseTask { .. }
             | Self::CloseTasks { .. }
             | Self::ForgetReceipt { .. }

@@ -39,6 +39,7 @@ mod scopes;
 mod sessions;
 mod state;
 mod state_text;
+mod stats;
 mod tasks;
 mod tokens;
 mod upgrade;

@@ -77,3 +77,60 @@ async fn a_model_takes_what_is_passed_on_to_it_and_answers_with_its_text() {
         host.stop(Duration::from_secs(5)).await;
     }
 }
+
+#[tokio::test]
+async fn an_operator_skips_a_task_by_an_effect() {
+    let data = tempfile::tempdir().unwrap();
+    let effect = Effect::Custom {
+        effect_type: "skip".to_owned(),
+        data: json!({ "reason": "nothing to do" }),
+    };
+    let witness = Witness::new(ExitReason::Complete);
+    let host = host(data.path(), effect.clone(), &witness, &json!([])).await;
+    let source = r#"local s = require("swarm").schema
+return require("swarm").blueprint { name = "skips",
+  agents = { w = { operator = "passes", output = s.object { n = s.integer } } },
+  flow = function(ctx) return { got = tostring(ctx:run("w", "x")) } end }"#;
+    let run = host.run(source, &Value::Null).await.unwrap();
+    assert_eq!(run.output.unwrap().to_value(), json!({ "got": "nil" }));
+    let asked = OperatorInput::new(Content::text("x"), TriggerType::User);
+    let output = Orchestrator::dispatch(host.engine(), &"passes".into(), asked).await.unwrap();
+    assert_eq!(output.effects, [effect], "it is for whoever asked");
+    host.stop(Duration::from_secs(5)).await;
+}
+
+const AUDITED: &str = r#"return require("swarm").blueprint { name = "audited", edition = 2,
+  agents = {
+    works = { operator = "lua", audit = { "looks", "fails" }, fn = function(input)
+      if input.bad then error("bad") end
+      return { n = input.n * 2 }
+    end },
+    looks = { operator = "lua", audit = "looks", fn = function(seen) return { saw = seen } end },
+    fails = { operator = "lua", fn = function() error("an auditor that fails") end },
+  },
+  flow = function(ctx)
+    local ran = ctx:run("works", { n = 1 })
+    local tried = ctx:try("works", { n = 2 })
+    local none, problem = ctx:try("works", { bad = true })
+    return { ran = ran.n, tried = tried.n, none = none == nil and problem ~= nil }
+  end }"#;
+
+#[tokio::test]
+async fn auditors_look_at_each_result_and_change_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let host = Host::open(config(data.path(), Coded::default())).await.unwrap();
+    let run = host.run(AUDITED, &Value::Null).await.unwrap();
+    assert_eq!(run.output.unwrap().to_value(), json!({ "ran": 2, "tried": 4, "none": true }));
+    let owner = host.owner().unwrap();
+    let steps = host.engine().steps(&owner, run.id, 0, 99).await.unwrap().items;
+    let of = |name: &str| steps.iter().filter(|it| it.kind == "task" && it.name == name).count();
+    assert_eq!((of("works"), of("looks"), of("fails")), (3, 2, 2), "what failed is not audited");
+    let files = host.engine().tasks().artifacts(&owner, run.id).await.unwrap();
+    assert_eq!(files.len(), 2);
+    assert_eq!(files[0].name, "audit-works.json");
+    let (_, bytes) = host.engine().tasks().artifact(&owner, files[0].id).await.unwrap();
+    let found: Value = serde_json::from_slice(&bytes).unwrap();
+    let seen = json!({ "agent": "works", "input": { "n": 1 }, "output": { "n": 2 } });
+    assert_eq!(found["saw"], seen);
+    host.stop(Duration::from_secs(5)).await;
+}

@@ -12,7 +12,7 @@ const SHORT: &str = r#"
 return require("swarm").blueprint { name = "short", flow = function() return 1 end }
 "#;
 
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 13] = [
     "/ui",
     "/ui/runs",
     "/ui/runs?status=failed&blueprint=x&since=24h",
@@ -22,6 +22,8 @@ const PAGES: [&str; 11] = [
     "/ui/state?scope=global&q=x",
     "/ui/triggers",
     "/ui/operators",
+    "/ui/usage",
+    "/ui/usage?since=1d",
     "/ui/tokens",
     "/ui/system",
 ];
@@ -85,20 +87,49 @@ async fn a_role_sees_the_pages_of_its_verbs() {
                 "/ui/inbox",
                 "/ui/blueprints",
                 "/ui/operators",
+                "/ui/usage",
                 "/ui/tokens",
                 "/ui/system",
             ][..],
         ),
-        ("operator", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
-        ("observer", &["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/system"]),
-        ("approver", &["/ui/runs", "/ui/inbox"]),
-        ("senior", &["/ui/runs", "/ui/inbox"]),
+        (
+            "operator",
+            &[
+                "/ui/runs",
+                "/ui/inbox",
+                "/ui/blueprints",
+                "/ui/operators",
+                "/ui/usage",
+                "/ui/tokens",
+                "/ui/system",
+            ],
+        ),
+        (
+            "observer",
+            &[
+                "/ui/runs",
+                "/ui/inbox",
+                "/ui/blueprints",
+                "/ui/operators",
+                "/ui/usage",
+                "/ui/tokens",
+                "/ui/system",
+            ],
+        ),
+        ("approver", &["/ui/runs", "/ui/inbox", "/ui/usage", "/ui/tokens"]),
+        ("senior", &["/ui/runs", "/ui/inbox", "/ui/usage", "/ui/tokens"]),
     ] {
         let person = Person::of_role(&daemon, role).await;
         let overview = person.get("/ui").await.page();
-        for path in
-            ["/ui/runs", "/ui/inbox", "/ui/blueprints", "/ui/operators", "/ui/tokens", "/ui/system"]
-        {
+        for path in [
+            "/ui/runs",
+            "/ui/inbox",
+            "/ui/blueprints",
+            "/ui/operators",
+            "/ui/usage",
+            "/ui/tokens",
+            "/ui/system",
+        ] {
             let may = seen.contains(&path);
             assert_eq!(person.get(path).await.status, if may { 200 } else { 403 }, "{role} {path}");
             assert_eq!(
@@ -311,4 +342,29 @@ async fn lists_have_pages_and_a_page_of_many_stays_small() {
 fn next_of(page: &str) -> String {
     let (_, rest) = page.split_once("rel=\"next\" href=\"").unwrap();
     rest.split('"').next().unwrap().replace("&amp;", "&")
+}
+
+#[tokio::test]
+async fn usage_has_what_ended_by_blueprint_and_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    for _ in 0..3 {
+        let body = json!({ "source": SHORT });
+        let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+        assert_eq!(status, 201, "{run}");
+        daemon.ended(run["id"].as_str().unwrap()).await;
+    }
+    let page = desk.get("/ui/usage").await.page();
+    for part in ["/ui/blueprints/short", "3 ended, 0 of them failed", "moonswarm stats --since 30d"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(desk.get("/ui/usage?since=2d").await.status, 400);
+    let overview = desk.get("/ui").await.page();
+    assert!(overview.contains("Ended in 30 days") && overview.contains("3 ended"), "{overview}");
+    let (status, put) = send(daemon.put("/v1/blueprints/short", &json!({ "source": SHORT }))).await;
+    assert!(status < 300, "{put}");
+    let blueprint = desk.get("/ui/blueprints/short").await.page();
+    assert!(blueprint.contains("Runs of 30 days") && blueprint.contains("100 %"), "{blueprint}");
 }

@@ -104,7 +104,7 @@ async fn a_refusal_says_what_happened_and_what_to_do() {
         ("get_artifact", json!({}), "give `run` or `artifact`"),
         ("next_task", json!({}), "open_session opens one"),
         ("next_task", json!({"session": "ses_none"}), "wrong_seat"),
-        ("report_task", json!({"session": "x", "task": "y"}), "give `output`, or `error`"),
+        ("report_task", json!({"session": "x", "task": "y"}), "give `output`, `error` or `skip`"),
         ("start_run", json!({"source": "return 1"}), "run.source"),
     ];
     for (tool, arguments, part) in cases {

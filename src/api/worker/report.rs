@@ -2,7 +2,7 @@
 //! a language model. Invalid usage is ignored; anything else that is invalid is refused.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     door::{Code, Problem},
     engine::Verdict,
     journal::Usage,
+    middleware::SKIP,
     operator::read_usage,
     protocol::Json,
 };
@@ -17,10 +18,13 @@ use crate::{
 /// The result of a task. Unknown fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::api) struct ResultBody {
-    /// The output; null is one. Needed unless the task failed.
+    /// The output; null is one. Needed unless the task failed or was skipped.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
+    /// Why the task does not apply: its step is done without a value, and no schema holds for it.
+    #[schema(max_length = 1024)]
+    skip: Option<String>,
     /// True if the task is done; by default true, unless there is an `error`.
     ok: Option<bool>,
     /// The error: a text, or `{message, retryable, data}`.
@@ -44,7 +48,15 @@ impl ResultBody {
         self,
     ) -> Result<(Verdict, Option<Usage>, Vec<Value>), Problem> {
         let usage = self.usage.and_then(|usage| read_usage(&usage.to_value()));
-        let effects = self.effects.unwrap_or_default();
+        let mut effects = self.effects.unwrap_or_default();
+        if let Some(reason) = self.skip {
+            if self.ok == Some(false) || self.error.is_some() || self.output.is_some() {
+                let detail = "a task that is skipped has no `output` and no `error`";
+                return Err(Problem::new(Code::InvalidBody, detail).at("$.skip"));
+            }
+            effects.push(skip(&reason));
+            return Ok((Verdict::Done(Json::null()), usage, effects));
+        }
         let verdict = match (self.ok, self.error, self.output) {
             (Some(true) | None, None, Some(output)) | (Some(true), Some(_), Some(output)) => {
                 Verdict::Done(output)
@@ -62,6 +74,11 @@ impl ResultBody {
         };
         Ok((verdict, usage, effects))
     }
+}
+
+/// Returns the effect of a task that does not apply.
+pub(in crate::api) fn skip(reason: &str) -> Value {
+    json!({ "type": "custom", "effect_type": SKIP, "data": { "reason": reason } })
 }
 
 fn failed(error: &Json, output: Option<Json>) -> Verdict {
@@ -113,6 +130,7 @@ mod tests {
                 r#"failed "busy" true [1]"#,
             ),
             (r#"{"error":{"code":5}}"#, r#"failed "{\"code\":5}" false null"#),
+            (r#"{"skip":"nothing to do"}"#, "done null"),
         ];
         for (text, expected) in cases {
             assert_eq!(outcome(text), expected, "{text}");
@@ -121,7 +139,16 @@ mod tests {
 
     #[test]
     fn a_report_that_says_nothing_is_refused() {
-        for text in ["{}", r#"{"result":1}"#, r#"{"ok":true}"#, r#"{"ok":"yes","output":1}"#, "1"] {
+        for text in [
+            "{}",
+            r#"{"result":1}"#,
+            r#"{"ok":true}"#,
+            r#"{"ok":"yes","output":1}"#,
+            "1",
+            r#"{"skip":"x","output":1}"#,
+            r#"{"skip":"x","error":"y"}"#,
+            r#"{"skip":true}"#,
+        ] {
             assert_eq!(parts(text).unwrap_err(), "invalid_body", "{text}");
         }
     }

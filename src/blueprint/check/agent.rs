@@ -1,5 +1,7 @@
 //! One agent: its keys, and whether they fit its operator.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{
@@ -12,6 +14,7 @@ use crate::{
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
         library,
+        locate::pointer,
     },
     flow::Asking,
     protocol::Json,
@@ -34,6 +37,9 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
     ("queue", "queue"),
     ("tool", "mcp"),
 ];
+
+/// The maximum number of auditors of an agent.
+const AUDITORS: usize = 8;
 
 /// The names of a context's steps, or of its files.
 const NAMES: usize = 256;
@@ -80,6 +86,7 @@ impl Checker<'_> {
             tool: self.text(table, "tool"),
             asking: self.asking(table),
             context: self.context(table),
+            audit: self.one_or_more(table, "audit"),
             has_fn,
             retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
@@ -341,13 +348,8 @@ impl Checker<'_> {
 
     /// Whom a task for people asks.
     fn asking(&mut self, table: &Table<'_>) -> Asking {
-        let by = match table.get("by") {
-            Some(Value::String(one)) => vec![one.clone()],
-            Some(_) => self.texts(table, "by").unwrap_or_default(),
-            None => Vec::new(),
-        };
         let asking = Asking {
-            by,
+            by: self.one_or_more(table, "by"),
             required: self.integer(table, "required", 1..=asking::MOST_ANSWERERS),
             remind_ms: self.positive_duration(table, "remind"),
         };
@@ -362,6 +364,38 @@ impl Checker<'_> {
             self.findings.push(finding);
         }
         asking
+    }
+
+    /// One text, or a list of them.
+    fn one_or_more(&mut self, table: &Table<'_>, key: &str) -> Vec<String> {
+        match table.get(key) {
+            Some(Value::String(one)) => vec![one.clone()],
+            Some(_) => self.texts(table, key).unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Reports auditors that are not declared, and agents that have too many.
+    pub(super) fn auditors(&mut self, agents: &BTreeMap<String, Agent>) {
+        let declared: Vec<&str> = agents.keys().map(String::as_str).collect();
+        for (name, agent) in agents {
+            let at = pointer(&pointer("/agents", name), "audit");
+            if agent.audit.len() > AUDITORS {
+                let message = format!("agent `{name}` has more than {AUDITORS} auditors");
+                let finding = self.at_value(&at, code::OUT_OF_RANGE, message);
+                self.findings.push(finding);
+            }
+            for auditor in agent.audit.iter().filter(|it| !agents.contains_key(*it)) {
+                let shown: String = auditor.chars().take(80).collect();
+                let message =
+                    format!("the auditor `{shown}` of agent `{name}` is not declared as an agent");
+                let mut finding = self.at_value(&at, code::UNKNOWN_AGENT, message);
+                if let Some(likely) = did_you_mean(auditor, declared.iter().copied()) {
+                    finding = finding.hint(format!("did you mean `{likely}`?"));
+                }
+                self.findings.push(finding);
+            }
+        }
     }
 
     /// The tools that a worker is told of: names; what is no name is a tool of a model's.

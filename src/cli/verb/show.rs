@@ -186,6 +186,11 @@ fn effect(effect: &Json) -> String {
     let effect = effect.to_value();
     let text = |name: &str| effect.get(name).and_then(|it| it.as_str()).map(printable);
     let kind = text("type").unwrap_or_default();
+    if let ("skip", Some(reason)) =
+        (text("effect_type").unwrap_or_default().as_str(), effect["data"]["reason"].as_str())
+    {
+        return format!("skipped: {}", printable(reason));
+    }
     let about = ["key", "operator", "target", "tool_name", "effect_type", "message", "from_key"];
     match about.into_iter().find_map(text) {
         Some(about) => format!("{kind} {about}"),

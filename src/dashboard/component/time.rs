@@ -17,6 +17,11 @@ pub(in crate::dashboard) fn of_ms(ms: u64, now_ms: u64) -> Markup {
     of(&rfc3339(ms), now_ms)
 }
 
+/// Returns a time of which the seconds do not matter.
+pub(in crate::dashboard) fn exact(ms: u64) -> String {
+    rfc3339(ms).chars().take("2026-01-31T08:00".len()).collect()
+}
+
 /// Returns the Unix milliseconds of a time.
 pub(in crate::dashboard) fn unix_ms(at: &str) -> Option<u64> {
     let at: jiff::Timestamp = at.parse().ok()?;

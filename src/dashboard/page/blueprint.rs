@@ -10,7 +10,13 @@ use maud::{Markup, html};
 use crate::{
     blueprint::{Bundle, Finding, Form},
     dashboard::{
-        component::{command, form, form::Wrong, json, text, time},
+        component::{
+            command, form,
+            form::Wrong,
+            json,
+            sparkline::{self, Shown},
+            text, time, usage,
+        },
         desk::Desk,
         fields::Fields,
         fragment::allowed,
@@ -20,8 +26,11 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::Problem,
-    engine::{BlueprintView, EngineError, IdempotencyKey, Program, StartRun},
+    engine::{
+        BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy, StatsView,
+    },
     protocol::Json,
+    store::DAY_MS,
     token::{Need, Verb},
 };
 
@@ -119,6 +128,9 @@ async fn shown(
         }
         Some(_) | None => Vec::new(),
     };
+    let blueprint = Some(view.name.clone());
+    let ask = StatsAsk { by: StatsBy::Day, since_ms: None, blueprint, limit: None };
+    let stats = allowed(engine.stats(caller, ask).await)?.filter(|it| it.total.count > 0);
     let may_start = caller.grant.check(Verb::RunStart, &[Need::Blueprint(&view.name)]).is_ok();
     let body = html! {
         p { a href="/ui/blueprints" { "← Blueprints" } }
@@ -128,6 +140,7 @@ async fn shown(
         div.cards {
             @if may_start { (start_form(visitor, view, sent, wrong)) }
             (about(view, &versions, now_ms))
+            @if let Some(stats) = &stats { (statistics(stats, now_ms)) }
         }
         (checked(&findings))
         @if let Some(bundle) = &bundle { (source(bundle, &findings)) }
@@ -159,6 +172,25 @@ fn start_form(
                 path: "/v1/runs".to_owned(),
                 body: Some(body),
             }))
+        }
+    }
+}
+
+/// Returns how often its runs succeed, how long they take and what they cost.
+fn statistics(view: &StatsView, now_ms: u64) -> Markup {
+    let total = &view.total;
+    html! {
+        section.card {
+            h2 { "Runs of 30 days" }
+            dl {
+                dt { "Ended" } dd { (usage::grouped(total.count)) }
+                dt { "Completed" } dd { (total.completed * 100 / total.count.max(1)) " %" }
+                @if let Some(ms) = total.p50_ms { dt { "Took, p50" } dd { (time::took(ms)) } }
+                @if let Some(ms) = total.p95_ms { dt { "Took, p95" } dd { (time::took(ms)) } }
+                dt { "Tokens" } dd { (usage::grouped(total.tokens)) }
+                dt { "Cost" } dd { "$" (total.usd) }
+            }
+            (sparkline::of(view, (30, DAY_MS), Shown::Runs, now_ms))
         }
     }
 }

@@ -5,14 +5,18 @@ use maud::{Markup, html};
 
 use crate::{
     dashboard::{
-        component::{run_table, text, time},
+        component::{
+            run_table,
+            sparkline::{self, Shown},
+            text, time,
+        },
         desk::Desk,
         fragment::{Fragment, allowed},
         layout::{Nav, Page},
         visitor::Visitor,
     },
     door::Problem,
-    engine::{RunView, TaskView},
+    engine::{RunView, StatsAsk, StatsBy, StatsView, TaskView},
     store::{RunFilter, RunStatus, TaskFilter},
     token::Verb,
 };
@@ -50,6 +54,9 @@ pub(in crate::dashboard) async fn fragments(
     let recent = allowed(engine.runs(caller, filter(Vec::new(), None, RECENT)).await)?;
     let day = filter(Vec::new(), Some(now_ms.saturating_sub(24 * HOUR_MS)), BARRED);
     let day = allowed(engine.runs(caller, day).await)?;
+    let ask = |by| StatsAsk { by, since_ms: None, blueprint: None, limit: None };
+    let hours = allowed(engine.stats(caller, ask(StatsBy::Hour)).await)?;
+    let days = allowed(engine.stats(caller, ask(StatsBy::Day)).await)?;
     let asked = TaskFilter { kind: Some("human".to_owned()), limit: 10, ..TaskFilter::default() };
     let tasks = allowed(engine.tasks().list(caller, asked).await)?;
     let sessions = allowed(engine.sessions().list(caller))?;
@@ -74,6 +81,7 @@ pub(in crate::dashboard) async fn fragments(
                 @if let Some(day) = day.as_ref().filter(|day| !day.items.is_empty()) {
                     (last_day(&day.items, day.next_cursor.is_some(), now_ms))
                 }
+                @if let (Some(hours), Some(days)) = (&hours, &days) { (ended(hours, days, now_ms)) }
                 @if let Some(sessions) = sessions.as_ref().filter(|it| !it.is_empty()) {
                     section.card {
                         h2 { "Sessions" }
@@ -186,6 +194,25 @@ fn attention(open: &[RunView], recent: &[RunView], now_ms: u64) -> Markup {
                     @if let Some(error) = &run.error { div.small { (text::line(&error.message, 160)) } }
                 }
             } }
+        }
+    }
+}
+
+/// Returns the ends and failures of the last day and of the last 30, and what they cost.
+fn ended(hours: &StatsView, days: &StatsView, now_ms: u64) -> Markup {
+    let day_ms = 24 * HOUR_MS;
+    html! {
+        @if days.total.count > 0 {
+            section.card {
+                h2 { "Ended in a day" }
+                (sparkline::of(hours, (24, HOUR_MS), Shown::Runs, now_ms))
+                h2 { "Ended in 30 days" }
+                (sparkline::of(days, (30, day_ms), Shown::Runs, now_ms))
+                @if days.total.tokens > 0 || !days.total.usd.is_zero() {
+                    (sparkline::of(days, (30, day_ms), Shown::Cost, now_ms))
+                }
+                a href="/ui/usage" { "Usage" }
+            }
         }
     }
 }

@@ -44,8 +44,17 @@ pub(crate) fn asked<'a>(
         let message = "answer the task: it is not one for people; its worker reports".into();
         return Err(EngineError::Conflict { code: Code::NotHuman, message });
     };
-    refuse_own(sessions, run, caller)?;
+    if !asks_caller_as_starter(run, inquiry, caller) {
+        refuse_own(sessions, run, caller)?;
+    }
     Ok((task, inquiry))
+}
+
+/// Returns true if a task asks the client that started its run, and the caller is that client. Such
+/// a task is a question and no approval: its author names the starter among those that are asked.
+pub(crate) fn asks_caller_as_starter(run: &Run, inquiry: &Inquiry, caller: &Caller) -> bool {
+    let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
+    inquiry.asks_starter() && starter == Some(caller.subject.as_str())
 }
 
 /// Ends the time of a task for people, as if it had run out.

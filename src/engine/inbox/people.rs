@@ -3,7 +3,10 @@
 use crate::{
     engine::{
         Answer, Caller, Checked, EngineError,
-        inbox::{answers, inquiry::asked},
+        inbox::{
+            answers,
+            inquiry::{asked, asks_caller_as_starter},
+        },
         run::{reply, resident::Run},
         shared::message::PersonAnswer,
         turn::{
@@ -48,8 +51,8 @@ pub(crate) fn answer(
     said: PersonAnswer,
 ) -> Result<reply::Answer, EngineError> {
     fault::point("engine.answer");
-    let PersonAnswer { answer, revision, caller, key } = said;
-    let outcome = heard(turn, step, answer, revision.as_deref(), &caller)?;
+    let outcome = heard(turn, step, &said)?;
+    let PersonAnswer { caller, key, .. } = said;
     let approval = turn
         .run
         .task(step)
@@ -84,21 +87,17 @@ pub(crate) fn answer(
 }
 
 /// Returns the effect of an answer, if the caller may give it to the current revision of the task.
-fn heard(
-    turn: &Turn<'_>,
-    step: u32,
-    answer: Answer,
-    revision: Option<&str>,
-    caller: &Caller,
-) -> Result<Outcome, EngineError> {
+fn heard(turn: &Turn<'_>, step: u32, said: &PersonAnswer) -> Result<Outcome, EngineError> {
+    let PersonAnswer { answer, revision, caller, as_starter, .. } = said;
     let sessions = &turn.shared.sessions;
     let (task, inquiry) = asked(sessions, turn.run, step, caller)?;
     let denied = |code, message: String| Err(EngineError::Conflict { code, message });
-    if !inquiry.asks(&caller.subject, caller.grant.role) {
+    let is_starter = asks_caller_as_starter(turn.run, inquiry, caller);
+    if !is_starter && (*as_starter || !inquiry.asks(&caller.subject, caller.grant.role)) {
         let message = format!("answer the task: it asks {}", inquiry.by.join(", "));
         return denied(Code::WrongRole, message);
     }
-    if revision.is_some_and(|seen| seen != inquiry.revision) {
+    if revision.as_ref().is_some_and(|seen| *seen != inquiry.revision) {
         let message = format!(
             "answer the task: it is not what you were shown any more; its revision is {}",
             inquiry.revision
@@ -113,10 +112,10 @@ fn heard(
     }
     match answer {
         Answer::Reject { reason } => {
-            let failure = Failure::new(kind::HUMAN_REJECTED, reason);
+            let failure = Failure::new(kind::HUMAN_REJECTED, reason.as_str());
             Ok(Outcome::Failed(settle::located(turn.run, step, failure)))
         }
-        Answer::Output(output) => match task.agent.output().accept_json(&output) {
+        Answer::Output(output) => match task.agent.output().accept_json(output) {
             Ok(output) => Ok(Outcome::Completed(output)),
             Err(violations) => {
                 let violations = violations.into_iter().map(view::breach).collect();

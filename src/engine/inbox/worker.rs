@@ -30,7 +30,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Outcome, Step},
-    middleware::TaskDone,
+    middleware::{TaskDone, skips},
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Code, Effect, Failure, Json, WorkerId, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
@@ -258,6 +258,9 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     let row = row.clone();
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);
+        if let Some(worker) = &row.worker {
+            turn.shared.hub.book().note(queue, worker, None, turn.now_ms);
+        }
     }
     task.graces = 0;
     turn.run.pending.writes.push(Write::PutTask(row));
@@ -302,7 +305,9 @@ fn judge(
     let declared = decode_effects(&report.effects, turn.shared.settings.custom_effects);
     let followed = matches!(&declared, Ok(effects) if follow::is_followed(turn.run, step, effects));
     // What is left to others is held to the schema at its end.
+    let skipped = matches!(&declared, Ok(effects) if skips(effects));
     let output = match turn.run.task(step) {
+        Some(_) if skipped && !followed => Json::null(),
         Some(task) if !followed => accept(task.agent.output(), output)?,
         _ => output.clone(),
     };

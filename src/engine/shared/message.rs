@@ -168,6 +168,8 @@ pub(crate) struct PersonAnswer {
     pub(crate) answer: crate::engine::Answer,
     /// The revision that was shown; an answer to another one is refused.
     pub(crate) revision: Option<String>,
+    /// True if the caller may answer only what the run asks its starter.
+    pub(crate) as_starter: bool,
     pub(crate) caller: Caller,
     pub(crate) key: Option<IdempotencyKey>,
 }

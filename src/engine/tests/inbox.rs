@@ -508,3 +508,61 @@ async fn a_task_for_people_has_a_form_and_its_list_goes_on_page_by_page() {
         bench.engine.tasks().list(&bench.admin(), TaskFilter { after, ..filter() }).await.unwrap();
     assert_ne!(second.items[0].run, first.items[0].run);
 }
+
+#[tokio::test]
+async fn the_starter_answers_what_names_it_and_nothing_else() {
+    let bench = Bench::new();
+    let starter = bench.token(&bench.admin(), Role::Operator, "bot", &["run.source"]).await;
+    let other = bench.token(&bench.admin(), Role::Operator, "cat", &["run.source"]).await;
+    let asks = |by: &str| {
+        format!(
+            r#"local swarm = require("swarm") return swarm.blueprint {{ name = "it",
+                agents = {{ ask = {{ operator = "human", by = {by} }} }},
+                flow = function(ctx) return ctx:run("ask") end }}"#
+        )
+    };
+    let begin = async |source: String| {
+        let start = StartRun {
+            program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
+            input: Json::null(),
+            trigger: Json::null(),
+            workdir: None,
+            delegate: None,
+            seats: Default::default(),
+        };
+        bench.engine.start(&starter, start, None).await.unwrap().run
+    };
+    let reply = async |who: &Caller, task| {
+        let answer = (Answer::Output(Json::parse("7").unwrap()), None);
+        let said = bench.engine.tasks().reply(who, task, answer, None).await;
+        said.map(drop).map_err(|error| error.code().as_str().to_owned())
+    };
+    let run = begin(asks(r#"{ "ann", "starter" }"#)).await;
+    let task = bench.asked(run).await.id;
+    // Without the verb, and without being asked.
+    assert_eq!(bench.say(&starter, task, "7").await.unwrap_err(), "forbidden_verb");
+    assert_eq!(reply(&other, task).await.unwrap_err(), "wrong_role");
+    assert_eq!(reply(&bench.admin(), task).await.unwrap_err(), "wrong_role");
+    assert_eq!(reply(&approver("ann"), task).await.unwrap_err(), "forbidden_verb");
+    // Behind the starter is not the starter.
+    let below = bench.token(&starter, Role::Operator, "child", &[]).await;
+    assert_eq!(reply(&below, task).await.unwrap_err(), "self_approval");
+    reply(&starter, task).await.unwrap();
+    bench.ended(run).await;
+
+    let run = begin(asks(r#"{ "ann" }"#)).await;
+    let task = bench.asked(run).await.id;
+    assert_eq!(reply(&starter, task).await.unwrap_err(), "self_approval");
+    bench.say(&approver("ann"), task, "7").await.unwrap();
+    bench.ended(run).await;
+
+    // An approval asks somebody else.
+    let body = r#"flow = function(ctx)
+        local ok, got = pcall(function() return ctx:approve { title = "x", by = "starter" } end)
+        return { ok, got.kind } end"#;
+    let run = bench.start(body, "null").await;
+    assert_eq!(
+        bench.ended(run).await.output,
+        Some(Json::parse(r#"[false,"invalid_input"]"#).unwrap())
+    );
+}

@@ -209,3 +209,26 @@ async fn a_revoked_token_is_refused_at_once() {
     assert_eq!(bench.engine.authenticate(&admin.token).unwrap_err().code(), "token_revoked");
     assert_eq!(bench.engine.authenticate(&child.token).unwrap_err().code(), "token_revoked");
 }
+
+#[tokio::test]
+async fn a_worker_skips_what_does_not_apply_whatever_the_schema_says() {
+    let bench = Bench::new();
+    let asks = ASKS.replace("return r or err.kind", "return tostring(r) .. tostring(err)");
+    let run = bench.start(&asks, "null").await;
+    let leased = bench.lease("q").await;
+    let skip = |data: serde_json::Value| {
+        let effect = serde_json::json!({ "type": "custom", "effect_type": "skip", "data": data });
+        Report { effects: vec![effect], ..report("\"no number\"") }
+    };
+    let holder = bench.holder(&leased.handle);
+    for data in [serde_json::json!(null), serde_json::json!({ "reason": "x".repeat(1_025) })] {
+        let error = bench.engine.tasks().report(&holder, skip(data)).await.unwrap_err();
+        assert_eq!(error.code(), "invalid_result", "{error}");
+    }
+    let reason = serde_json::json!({ "reason": "there is no number" });
+    bench.engine.tasks().report(&holder, skip(reason.clone())).await.unwrap();
+    let view = bench.ended(run).await;
+    assert_eq!((view.status, view.output.unwrap().as_str()), (RunStatus::Completed, "\"nilnil\""));
+    let steps = bench.engine.steps(&bench.admin(), run, 0, 9).await.unwrap().items;
+    assert_eq!(steps[0].effects[0].to_value()["data"], reason);
+}

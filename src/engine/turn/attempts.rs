@@ -29,7 +29,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{AttemptClosed, Fact, Outcome, Usage},
-    middleware::{Dispatched, Settled, Short, TaskDone},
+    middleware::{Dispatched, Settled, Short, TaskDone, skips},
     operator::Residence,
     protocol::{Effect, Failure, Json, failure::kind},
 };
@@ -91,7 +91,11 @@ fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
     if follow::is_followed(turn.run, number, &done.effects) {
         return follow::done_followed(turn, number, done);
     }
-    match judge(turn.shared, task, number, done.output) {
+    let judged = match skips(&done.effects) {
+        true => Outcome::Completed(Json::null()),
+        false => judge(turn.shared, task, number, done.output),
+    };
+    match judged {
         Outcome::Completed(output) => {
             let effects = match effects::apply_effects(turn, number, &done.effects) {
                 Ok(effects) => effects,

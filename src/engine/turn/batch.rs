@@ -37,6 +37,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         // Without entries nothing else would refuse it after a batch before it failed.
         pending.checks.push(Check::RunAt { run: turn.run.num, cursor });
     }
+    // Before the rows get their numbers; until the batch is durable or refused.
+    let flight = states.then(|| turn.shared.in_flight.begin(&*turn.shared.store));
     let write = states.then(|| run_write(turn, &pending.entries));
     if turn.run.charged {
         charge(turn, &mut pending, write.as_ref());
@@ -60,6 +62,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         run: write,
         writes: pending.writes,
         ack: Box::new(move |result| {
+            drop(flight);
             shared.send(num, Msg::Committed { run: num, batch, life, result });
         }),
     });

@@ -15,7 +15,7 @@ use crate::{
         },
     },
     fault,
-    middleware::ANSWER,
+    middleware::{ANSWER, SKIP, skips},
     protocol::{
         Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
     },
@@ -25,6 +25,9 @@ use crate::{
 
 /// The most effects of one result.
 const MOST: usize = 1_000;
+
+/// The most bytes of the reason for which a task is skipped.
+const REASON_BYTES: usize = 1_024;
 
 /// The most signals of one result.
 const MOST_SIGNALS: usize = 64;
@@ -60,6 +63,9 @@ pub(crate) fn apply_effects(
         })?;
     }
     admit_order(effects)?;
+    if skips(effects) && effects.iter().any(is_follow) {
+        return Err(no("a task that is skipped leaves nothing to others".to_owned()));
+    }
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
     let mut signals = 0;
     for effect in effects {
@@ -129,6 +135,13 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             Err(error) => Err(no(format!("signal: {error}"))),
         },
         Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
+        Effect::Custom { effect_type, data } if effect_type == SKIP => {
+            let is_short = |reason: &str| reason.len() <= REASON_BYTES;
+            if data["reason"].as_str().is_some_and(is_short) {
+                return Ok(());
+            }
+            Err(no(format!("skip: data is {{\"reason\": text}}, of at most {REASON_BYTES} bytes")))
+        }
         Effect::Custom { effect_type, data }
             if LifecycleEvent::read(effect_type, data)
                 .map_err(|error| no(error.to_string()))?
@@ -233,7 +246,9 @@ fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Resu
             });
             Ok(())
         }
-        Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
+        Effect::Custom { effect_type, .. } if [ANSWER, SKIP].contains(&effect_type.as_str()) => {
+            Ok(())
+        }
         Effect::Custom { effect_type, data } => {
             if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
                 settle::told(turn, Some(step), &event);

@@ -14,10 +14,10 @@ use crate::{
     },
     fault,
     flow::{Input, NextAction},
-    journal::{Additions, Decision, Fact, Outcome, RunState, SeatHolder},
+    journal::{Additions, Decision, Ending, Fact, Outcome, RunState, SeatHolder, Tally},
     protocol::{Failure, Json, failure::kind},
     schema,
-    store::Write,
+    store::{CountedRun, Write},
 };
 
 pub(crate) fn complete(turn: &mut Turn<'_>, output: &Json) {
@@ -90,7 +90,9 @@ fn finish_turn(run: &mut Run) -> bool {
 pub(crate) fn end(turn: &mut Turn<'_>, outcome: Outcome) {
     fault::point("engine.end");
     steps::close_all(turn, "the run ended");
+    let ending = (&outcome).into();
     facts::append(turn, Fact::RunEnded(outcome));
+    count(turn, ending, turn.run.chain.tally().clone());
     turn.run.inbox.clear();
     turn.run.timers.clear();
     turn.run.flow = None;
@@ -98,6 +100,18 @@ pub(crate) fn end(turn: &mut Turn<'_>, outcome: Outcome) {
     if turn.run.header.parent.is_some() {
         turn.run.pending.after.performs.push(Perform::TellParent);
     }
+}
+
+/// Counts the history that ends for the statistics of the host.
+fn count(turn: &mut Turn<'_>, ending: Ending, tally: Tally) {
+    turn.run.pending.writes.push(Write::CountRun(Box::new(CountedRun {
+        run: turn.run.num,
+        created_ms: turn.run.header.created_ms,
+        ended_ms: facts::time_of(turn),
+        blueprint: turn.run.header.blueprint.clone(),
+        ending,
+        tally,
+    })));
 }
 
 pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
@@ -131,8 +145,13 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
     turn.run.fresh_after = Some(turn.run.batches + 1);
     turn.run.inbox.clear();
     turn.run.timers.keep(Due::Wall);
+    // In the commit that begins the fresh history, so that none is counted twice.
+    let tally = turn.run.chain.tally().clone();
     let tags = Additions::of_tags(turn.run.chain.tags());
     facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
+    if !tally.is_empty() {
+        count(turn, Ending::Open, tally);
+    }
     if !spent.is_empty() {
         facts::append(turn, Fact::Decided(Decision::Spent(Box::new(spent))));
     }

@@ -8,12 +8,12 @@ use std::{
 use crate::{
     blueprint::{Blueprint, CompiledAgent, Operators as _, asking},
     engine::{
-        run::task::OpenTask,
+        run::{model_loop::APPROVE, task::OpenTask},
         turn::{facts::Turn, seats, settle},
     },
     flow::TaskRequest,
     middleware::message_of,
-    operator::{Backend, MAIN_AI},
+    operator::{Backend, MAIN_AI, STARTER},
     protocol::{Failure, Json, failure::kind},
     schema,
 };
@@ -93,6 +93,11 @@ fn input_of(
         let asking = request.opts.asking.over(&agent.agent().asking);
         if let Some((key, what)) = asking::complaint(&asking) {
             return Err(invalid(format!("agent {name}: {key}: {what}")));
+        }
+        if &*request.agent == APPROVE && asking.by.iter().any(|who| who == STARTER) {
+            let what = "an approval never asks the starter of the run; a question of another agent \
+                        of kind human may";
+            return Err(invalid(format!("agent {name}: by: {what}")));
         }
     }
     Ok(input)

@@ -39,7 +39,7 @@ const SHORT_JTI: usize = 12;
 const LONGEST_NAME: usize = 64;
 
 /// Reserved names.
-const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
+const RESERVED: [&str; 6] = ["engine", "handle", "host", "session", "starter", "token"];
 
 /// The lifetime of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
@@ -268,6 +268,19 @@ impl TokenVerbs<'_> {
         let used = |row: &TokenRow| self.engine.shared().accounts.used(&row.jti);
         let last = |row: &TokenRow| self.engine.inner.auth.last_use(&row.jti);
         Ok(rows.iter().map(|row| view_token(row, used(row), last(row))).collect())
+    }
+
+    /// Returns the caller's own token, which needs no verb.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    pub async fn own(self, caller: &Caller) -> Result<TokenView, EngineError> {
+        let jti = caller.jti.clone();
+        let row = self.engine.read(move |store| store.token(&jti)).await?;
+        let missing = || EngineError::NotFound { what: "token", id: caller.jti.clone() };
+        let row = row.ok_or_else(missing)?;
+        let used = self.engine.shared().accounts.used(&row.jti);
+        Ok(view_token(&row, used, self.engine.inner.auth.last_use(&row.jti)))
     }
 
     /// Revokes a token and every token derived from it; later requests with them are refused.

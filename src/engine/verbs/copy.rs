@@ -63,6 +63,7 @@ impl HistoryVerbs<'_> {
             }
             before = Some(u64::from(entry.seq));
         }
+        let _flight = shared.in_flight.begin(&*shared.store);
         let rows = append(&*shared.store, &mut header, None, &entries);
         header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();

@@ -136,10 +136,38 @@ impl TaskVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAnswer, &[Need::Task(task)])?;
+        self.keep_answer(caller, task, (answer, revision), key, false).await
+    }
+
+    /// Answers a task by which a run asks the client that started it; this is durable when this
+    /// returns.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer). Fails also when the task does not ask the starter, or the caller
+    /// is not the one.
+    pub async fn reply(
+        self,
+        caller: &Caller,
+        task: TaskId,
+        answer: (Answer, Option<String>),
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::RunStart, &[])?;
+        self.keep_answer(caller, task, answer, key, true).await
+    }
+
+    async fn keep_answer(
+        self,
+        caller: &Caller,
+        task: TaskId,
+        (answer, revision): (Answer, Option<String>),
+        key: Option<IdempotencyKey>,
+        as_starter: bool,
+    ) -> Result<TaskView, EngineError> {
         let found = self.task_view(task).await?;
         let step = task.step();
         let by = caller.clone();
-        let said = |key| PersonAnswer { answer, revision, caller: by, key };
+        let said = |key| PersonAnswer { answer, revision, as_starter, caller: by, key };
         self.engine
             .once(caller, found.run, key, |key| ControlAsk::Answer { step, said: said(key) })
             .await?;
@@ -183,7 +211,9 @@ impl TaskVerbs<'_> {
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
-            self.engine.shared().hub.note_worker(queue, self.engine.shared().clock.now_ms());
+            let (hub, now_ms) = (&self.engine.shared().hub, self.engine.shared().clock.now_ms());
+            hub.note_worker(queue, now_ms);
+            hub.book().note(queue, worker, Some(labels), now_ms);
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let taking = self.engine.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.engine.shared().tasks.stopping();

@@ -70,7 +70,14 @@ pub(super) async fn answer(transport: &dyn Transport, args: Answer) -> Result<Do
             body[key] = value;
         }
     }
-    let value = transport.post(Path::new("/v1/tasks").at(&args.task).at("answer"), &body).await?;
+    let path = |verb| Path::new("/v1/tasks").at(&args.task).at(verb);
+    let value = match transport.post(path("answer"), &body).await {
+        // A token without that right still answers what its own run asks it.
+        Err(Trouble::Refused { code, .. }) if code == "forbidden_verb" => {
+            transport.post(path("reply"), &body).await?
+        }
+        answered => answered?,
+    };
     let text = format!("answered {}", args.task);
     Ok(Done::new(value, text))
 }

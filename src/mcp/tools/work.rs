@@ -127,6 +127,8 @@ pub(super) struct Report {
     output: Option<Value>,
     /// Why the task failed, for a person.
     error: Option<String>,
+    /// Why the task does not apply: it is done without an output.
+    skip: Option<String>,
     /// With `error`: true if another attempt may succeed.
     retryable: Option<bool>,
     /// What it used: `{input, output}` as numbers of tokens, `cost` in US dollars.
@@ -143,13 +145,14 @@ pub(super) async fn report(transport: &dyn Transport, args: Report) -> Result<Do
     let mut body = json!({ "task": args.task });
     let retryable = args.retryable.unwrap_or(false);
     let error = args.error.map(|it| json!({ "message": it, "retryable": retryable }));
-    if args.output.is_none() && error.is_none() {
-        return Err(Trouble::Arguments("give `output`, or `error`".to_owned()));
+    if args.output.is_none() && error.is_none() && args.skip.is_none() {
+        return Err(Trouble::Arguments("give `output`, `error` or `skip`".to_owned()));
     }
     for (key, value) in [
         ("attempt", args.attempt.map(Value::from)),
         ("output", args.output),
         ("error", error),
+        ("skip", args.skip.map(Value::from)),
         ("usage", args.usage),
     ] {
         if let Some(value) = value {

@@ -9,11 +9,15 @@ use crate::{
     journal::Entry,
     protocol::{MemoryLink, RunId},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES, PageMark, Partition,
-        Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow, StateFilter,
-        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, Want,
-        find, rows::is_blob, run_filter::Pick, threads::may_wait,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
+        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter,
+        ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
+        rows::is_blob,
+        run_filter::Pick,
+        stats::{Grain, most_expensive},
+        threads::may_wait,
     },
 };
 
@@ -105,6 +109,42 @@ impl Reader for Memory {
             due.sort_by_key(|(run, at)| (*at, *run));
             due.truncate(limit);
             due
+        })
+    }
+
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError> {
+        let inner = self.reading();
+        let (mut feed, mut size) = (Vec::new(), 0);
+        let found = inner.tables.journal.range(after.saturating_add(1)..);
+        for (lsn, row) in found.take_while(|(lsn, _)| **lsn <= upto).take(rows) {
+            let entry = Entry::decode(row.run, &row.bytes).map_err(|error| {
+                let (what, reason) = (format!("row {lsn}"), error.to_string());
+                StoreError::Damaged { what, reason }
+            })?;
+            size += row.bytes.len();
+            feed.push(FeedRow { lsn: *lsn, run: row.run, entry, bytes: row.bytes.len() });
+            if size >= bytes {
+                break;
+            }
+        }
+        Ok(feed)
+    }
+
+    fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError> {
+        self.read(|tables| tables.stats.find(filter))
+    }
+
+    fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError> {
+        let since_ms = Grain::Day.begin(since_ms);
+        self.read(|tables| {
+            let days = tables.stats.costly.range((since_ms, 0)..).map(|(_, it)| it.clone());
+            most_expensive(days, limit)
         })
     }
 
@@ -234,6 +274,37 @@ impl Reader for Memory {
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         let rows = self.state(scope)?;
         Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
+        self.read(|tables| {
+            let mut groups: BTreeMap<(String, Option<String>), (u64, u64)> = BTreeMap::new();
+            for task in tables.tasks.values() {
+                let Some(queue) = &task.queue else { continue };
+                let held = task.phase != TaskPhase::Pending;
+                let worker = held.then(|| task.worker.clone().unwrap_or_default());
+                let group = groups.entry((queue.clone(), worker)).or_insert((0, u64::MAX));
+                *group = (group.0 + 1, group.1.min(task.scheduled_ms));
+            }
+            let row = |((queue, worker), (tasks, oldest_ms))| QueuedRow {
+                queue,
+                worker,
+                tasks,
+                oldest_ms,
+            };
+            groups.into_iter().take(limit).map(row).collect()
+        })
+    }
+
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read(|tables| {
+            let of = tables.kept.iter().filter(|((own, _), _)| own == layer);
+            let row =
+                |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| {
+                    KeptRow { key: key.clone(), value: value.clone(), expires_ms: *expires_ms }
+                };
+            of.map(row).take(limit).collect()
+        })
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {

@@ -13,6 +13,7 @@ use crate::{
         IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
         StoreError, TaskRow, TokenRow, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
+        stats::Sums,
     },
 };
 
@@ -50,6 +51,7 @@ pub(super) struct Tables {
     pub(super) receipts: BTreeMap<(u64, u32), Vec<Changed>>,
     pub(super) kept: BTreeMap<(String, String), (String, Option<u64>)>,
     pub(super) audit: Vec<AuditRow>,
+    pub(super) stats: Sums,
     most: (u64, u64),
 }
 
@@ -320,6 +322,7 @@ impl Tables {
                     row.name != name || headers.values().any(|run| run.hash == row.hash)
                 });
             }
+            Write::CountRun(counted) => self.stats.add(&counted),
             Write::PutCharge(row) => drop(self.charges.insert(row.run, row)),
             Write::PutToken(row) => self.put_token(row),
             Write::RevokeToken { jti, at_ms } => {

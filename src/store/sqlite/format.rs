@@ -46,6 +46,10 @@ const MIGRATIONS: &[Migration] = &[
     Migration::of(include_str!("migrations/0007_trust.sql")),
     Migration { fill: Some(sums), ..Migration::of(include_str!("migrations/0008_sums.sql")) },
     Migration {
+        fill: Some(super::stats::fill),
+        ..Migration::of(include_str!("migrations/0009_stats.sql"))
+    },
+    Migration {
         fill: Some(super::run_index::fill),
         ..Migration::of(include_str!("migrations/0010_runs.sql"))
     },

@@ -192,6 +192,10 @@ impl Writer for Sqlite {
         self.lsn.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    fn last_lsn(&self) -> u64 {
+        self.lsn.load(Ordering::Relaxed)
+    }
+
     fn next_run(&self) -> u64 {
         self.run.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::{
     artifacts, blobs, blueprints, charges, evidence, frames, header, idempotency, kept, meta,
-    outbox, retention, sessions, state, tasks, tokens,
+    outbox, retention, sessions, state, stats, tasks, tokens,
 };
 use crate::store::Write;
 
@@ -32,6 +32,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::UnnameBlueprint { name, hash } => blueprints::unname(conn, name, hash),
         Write::DeleteBlueprint { name } => blueprints::delete(conn, name),
         Write::PutCharge(row) => charges::put(conn, row),
+        Write::CountRun(counted) => stats::add(conn, counted),
         Write::PutToken(token) => tokens::put(conn, token),
         Write::RevokeToken { jti, at_ms } => tokens::revoke(conn, jti, *at_ms),
         Write::PutIdempotency(row) => idempotency::put(conn, row),
@@ -90,6 +91,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::UnnameBlueprint { .. }
         | Write::DeleteBlueprint { .. }
         | Write::PutCharge(_)
+        | Write::CountRun(_)
         | Write::PutIdempotency(_)
         | Write::PutOutbox(_)
         | Write::DeleteOutbox { .. }

@@ -1,0 +1,299 @@
+//! Calls of blueprints that are tools. A call is a run: it is followed until the run ends, asks its
+//! starter something, or has taken as long as a call may. Nothing is kept between two calls: the
+//! state of a call names the run and what it asked, and the id of a task of the protocol is the
+//! run's.
+
+use std::time::Duration;
+
+use rmcp::{
+    RoleServer,
+    model::{
+        ContentBlock, CreateTaskResult, DetailedTask, ElicitRequestParams, GetTaskResult,
+        InputRequest, InputRequiredResult, InputResponses, JsonObject, ProgressNotificationParam,
+        ProgressToken, Task, TaskPayload, TaskStatus,
+    },
+    service::Peer,
+};
+use serde_json::{Value, json};
+
+use super::{
+    answer::{Done, Trouble},
+    questions::{self, Keys, Question, Replied},
+    tool::LONGEST_WAIT_S,
+    transport::{Path, Transport},
+};
+
+/// How long one look at a run waits, in seconds.
+const LOOK_S: u32 = 5;
+/// The same for a client that gets progress after each look.
+const PROGRESS_S: u32 = 1;
+/// How long a client that takes tasks waits for a result before it gets a task, in milliseconds.
+const QUICK_MS: u32 = 250;
+/// How often a client should look at a task, in milliseconds.
+const POLL_MS: u64 = 1_000;
+/// How long a client has to answer a question that it is asked during a call.
+const ANSWER_TIME: Duration = Duration::from_secs(600);
+
+/// The abilities of the client of a call.
+pub(super) struct Client<'a> {
+    /// It takes a task in place of a result.
+    pub(super) takes_tasks: bool,
+    /// The way to ask it something.
+    pub(super) asked: Asked<'a>,
+    /// The way of progress, if it asked for it.
+    pub(super) progress: Option<(&'a Peer<RoleServer>, ProgressToken)>,
+}
+
+/// The way to ask a client something.
+#[derive(Clone, Copy)]
+pub(super) enum Asked<'a> {
+    /// There is none: people answer in the inbox.
+    Never,
+    /// With a result that requires input; the client calls again.
+    WithResult,
+    /// With a request during the call.
+    Directly(&'a Peer<RoleServer>),
+}
+
+/// What a call came to.
+#[derive(Debug)]
+pub(super) enum Called {
+    /// The run has ended, or goes on without this call.
+    Done(Done),
+    /// The run asks its starter something.
+    Asks(InputRequiredResult),
+    /// The run goes on as a task.
+    Task(CreateTaskResult),
+}
+
+/// Follows a run that this call has started.
+pub(super) async fn follow(
+    transport: &dyn Transport,
+    mut run: Value,
+    client: &Client<'_>,
+) -> Result<Called, Trouble> {
+    let id = id_of(&run);
+    if client.takes_tasks {
+        run = look(transport, &id, format!("{QUICK_MS}ms"), false).await?;
+        return Ok(match is_ended(&run) {
+            true => Called::Done(shown(&run)),
+            false => Called::Task(CreateTaskResult::new(task_of(&run, TaskStatus::Working))),
+        });
+    }
+    follow_on(transport, run, client, Replied::default()).await
+}
+
+/// Goes on with a call whose client was asked something.
+pub(super) async fn resume(
+    transport: &dyn Transport,
+    state: &str,
+    blueprint: &str,
+    responses: &InputResponses,
+    client: &Client<'_>,
+) -> Result<Called, Trouble> {
+    let foreign = || Trouble::Arguments("requestState is not of a call of this tool".to_owned());
+    let (asked, run) = state.split_once('.').ok_or_else(foreign)?;
+    let run = transport.get(Path::new("/v1/runs").at(run)).await?;
+    if run["blueprint"] != blueprint {
+        return Err(foreign());
+    }
+    let open = questions::open(transport, &run).await?;
+    let replied = match asked == questions::digest(&open) {
+        true => questions::reply(transport, &open, Keys::Agents, responses).await?,
+        // What it asked is not what it asks now: that is asked again.
+        false => Replied::default(),
+    };
+    if replied.is_closed && replied.accepted == 0 {
+        return Ok(Called::Done(shown(&run)));
+    }
+    follow_on(transport, run, client, replied).await
+}
+
+async fn follow_on(
+    transport: &dyn Transport,
+    mut run: Value,
+    client: &Client<'_>,
+    mut replied: Replied,
+) -> Result<Called, Trouble> {
+    let id = id_of(&run);
+    let mut progress = Progress::default();
+    // A run that only people are left to answer comes back at once: so only the first look, and
+    // that after a reply, end with that.
+    let mut for_people = true;
+    let look_s = if client.progress.is_some() { PROGRESS_S } else { LOOK_S };
+    for _ in 0..LONGEST_WAIT_S / look_s {
+        if is_ended(&run) {
+            break;
+        }
+        run = look(transport, &id, format!("{look_s}s"), for_people).await?;
+        for_people = false;
+        progress.report(&run, client).await;
+        let open = questions::open(transport, &run).await?;
+        if open.is_empty() {
+            continue;
+        }
+        let requests = questions::requests(&open, Keys::Agents, &replied.refused);
+        let peer = match client.asked {
+            Asked::Never => break,
+            Asked::WithResult => {
+                let state = state_of(&run, &open);
+                return Ok(Called::Asks(InputRequiredResult::new(Some(requests), Some(state))));
+            }
+            Asked::Directly(peer) => peer,
+        };
+        let mut responses = InputResponses::new();
+        for (key, request) in requests {
+            let InputRequest::Elicitation(request) = request else { continue };
+            let Some(response) = ask(peer, request.params).await else {
+                return Ok(Called::Done(shown(&run)));
+            };
+            responses.insert(key, response);
+        }
+        replied = questions::reply(transport, &open, Keys::Agents, &responses).await?;
+        if replied.is_closed && replied.accepted == 0 {
+            break;
+        }
+        for_people = true;
+    }
+    Ok(Called::Done(shown(&run)))
+}
+
+/// Asks a client during a call; none if it does not answer.
+async fn ask(peer: &Peer<RoleServer>, question: ElicitRequestParams) -> Option<Value> {
+    let asked = peer.create_elicitation_with_timeout(question, Some(ANSWER_TIME)).await;
+    serde_json::to_value(asked.ok()?).ok()
+}
+
+/// Returns the task of a run as the protocol shows it.
+pub(super) async fn task(transport: &dyn Transport, run: &str) -> Result<GetTaskResult, Trouble> {
+    let run = transport.get(Path::new("/v1/runs").at(run)).await?;
+    let payload = match run["status"].as_str() {
+        Some("canceled") => TaskPayload::Cancelled,
+        _ if is_ended(&run) => TaskPayload::Completed { result: result_of(&run) },
+        _ => match questions::open(transport, &run).await? {
+            open if open.is_empty() => TaskPayload::Working,
+            open => TaskPayload::InputRequired {
+                input_requests: questions::requests(&open, Keys::Tasks, &[]),
+            },
+        },
+    };
+    let task = task_of(&run, payload.status());
+    Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
+}
+
+/// Sends the answers of a client to the questions of a task.
+pub(super) async fn update_task(
+    transport: &dyn Transport,
+    run: &str,
+    responses: &InputResponses,
+) -> Result<(), Trouble> {
+    let run = transport.get(Path::new("/v1/runs").at(run)).await?;
+    let open = questions::open(transport, &run).await?;
+    let replied = questions::reply(transport, &open, Keys::Tasks, responses).await?;
+    match replied.refused.into_iter().next() {
+        Some((key, why)) => Err(Trouble::Arguments(format!("{key}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// Cancels the run of a task. One that has ended stays as it is.
+pub(super) async fn cancel_task(transport: &dyn Transport, run: &str) -> Result<(), Trouble> {
+    transport.get(Path::new("/v1/runs").at(run)).await?;
+    cancel(transport, run).await;
+    Ok(())
+}
+
+/// Asks for the end of the run that a canceled call has started.
+pub(super) async fn cancel(transport: &dyn Transport, run: &str) {
+    let body = json!({ "reason": "the call of the tool was canceled" });
+    // It may have ended.
+    let _ = transport.post(Path::new("/v1/runs").at(run).at("cancel"), &body).await;
+}
+
+/// The progress of a call, as far as its client knows it.
+#[derive(Debug, Default)]
+struct Progress {
+    text: String,
+    count: u32,
+}
+
+impl Progress {
+    /// Sends the status text of a run, if it is a new one.
+    async fn report(&mut self, run: &Value, client: &Client<'_>) {
+        let text = run["status_text"].as_str().filter(|text| *text != self.text);
+        let (Some(text), Some((peer, token))) = (text, &client.progress) else { return };
+        text.clone_into(&mut self.text);
+        self.count += 1;
+        let mut told = ProgressNotificationParam::new(token.clone(), f64::from(self.count));
+        told.message = Some(self.text.clone());
+        // A client that has gone is noticed where its answer is sent.
+        let _ = peer.notify_progress(told).await;
+    }
+}
+
+async fn look(
+    transport: &dyn Transport,
+    run: &str,
+    wait: String,
+    for_people: bool,
+) -> Result<Value, Trouble> {
+    let path = Path::new("/v1/runs").at(run).with("wait", Some(wait));
+    transport.get(path.with("until", for_people.then_some("people"))).await
+}
+
+fn id_of(run: &Value) -> String {
+    run["id"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The state of a call that asks something.
+fn state_of(run: &Value, open: &[Question]) -> String {
+    format!("{}.{}", questions::digest(open), id_of(run))
+}
+
+fn is_ended(run: &Value) -> bool {
+    !run["ended_at"].is_null()
+}
+
+fn task_of(run: &Value, status: TaskStatus) -> Task {
+    let text = |key: &str| run[key].as_str().unwrap_or_default();
+    let mut task = Task::new(id_of(run), status, text("created_at"), text("updated_at"))
+        .with_poll_interval_ms(POLL_MS);
+    task.status_message = run["status_text"].as_str().map(str::to_owned);
+    task
+}
+
+fn result_of(run: &Value) -> JsonObject {
+    match serde_json::to_value(shown(run).into_result()) {
+        Ok(Value::Object(result)) => result,
+        _ => JsonObject::new(),
+    }
+}
+
+/// Returns the content blocks of an output `{content: [block, …]}`; none of any other.
+fn blocks_of(output: &Value) -> Vec<ContentBlock> {
+    let content = output.get("content").cloned().unwrap_or_default();
+    serde_json::from_value(content).unwrap_or_default()
+}
+
+fn shown(run: &Value) -> Done {
+    let id = id_of(run);
+    let status = run["status"].as_str().unwrap_or_default();
+    let mut value = json!({ "run": id, "status": status });
+    let text = match status {
+        "completed" => {
+            value["output"] = run["output"].clone();
+            let blocks = blocks_of(&run["output"]);
+            let text = format!("run {id} is completed");
+            return Done::new(value, text).with_blocks(blocks);
+        }
+        _ if is_ended(run) => {
+            let message = run["error"]["message"].as_str().unwrap_or("it was canceled");
+            return Done::new(value, format!("run {id} is {status}: {message}")).failed();
+        }
+        _ => format!(
+            "run {id} goes on; call get_run with run and wait_seconds for its end. If it asks you, \
+             list_inbox shows what, and answer_task answers"
+        ),
+    };
+    Done::new(value, text)
+}

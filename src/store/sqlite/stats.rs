@@ -1,0 +1,208 @@
+//! The tables `stats_new`, `stats` and `stats_costly`: ended runs, and the sums of those before them.
+//!
+//! The end of a run adds one row. Every [`FOLDED`] rows are folded into sums, in the transaction of the
+//! last of them, so that readers add up few rows, however many runs have ended.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
+
+use super::value::int;
+use crate::{
+    journal::{Dimension, Ending, Measure, Tally, TallyKey},
+    store::{
+        CostlyRun, CountedRun, Grain, RunStatus, StatsFilter, StatsRow,
+        stats::{COSTLY, HOURS_KEPT_MS, Sums, most_expensive},
+    },
+};
+
+/// The number of ended runs that are folded together.
+const FOLDED: i64 = 256;
+
+/// Adds the counts of a run.
+pub fn add(conn: &Connection, counted: &CountedRun) -> rusqlite::Result<()> {
+    let body = postcard::to_allocvec(counted).expect("counts are plain data");
+    conn.prepare_cached("INSERT INTO stats_new (body) VALUES (?1)")?.execute([body])?;
+    if conn.last_insert_rowid() % FOLDED == 0 { fold(conn, counted.ended_ms) } else { Ok(()) }
+}
+
+/// Folds the new rows into the sums, and drops sums by hour that are too old.
+fn fold(conn: &Connection, now_ms: u64) -> rusqlite::Result<()> {
+    write(conn, unfolded(conn)?)?;
+    // Numbers begin again with 1, and so count the rows since.
+    conn.execute("DELETE FROM stats_new", [])?;
+    conn.prepare_cached("DELETE FROM stats WHERE grain = 0 AND at_ms < ?1")?
+        .execute([int(now_ms.saturating_sub(HOURS_KEPT_MS))])
+        .map(drop)
+}
+
+fn write(conn: &Connection, sums: Sums) -> rusqlite::Result<()> {
+    let mut known = conn.prepare_cached(
+        "SELECT body FROM stats WHERE grain = ?1 AND at_ms = ?2 AND of = ?3 AND name = ?4 AND ending = ?5",
+    )?;
+    let mut put = conn.prepare_cached(
+        "INSERT OR REPLACE INTO stats (grain, at_ms, of, name, ending, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    for ((grain, key), more) in sums.rows {
+        let TallyKey { hour_ms, of, name, ending } = key;
+        let place = (grain_code(grain), int(hour_ms), of_code(of), name, ending_code(ending));
+        let mut sum = known
+            .query_row(params![place.0, place.1, place.2, place.3, place.4], |row| {
+                decode::<Measure>(&row.get::<_, Vec<u8>>(0)?)
+            })
+            .optional()?
+            .unwrap_or_default();
+        sum.add(&more);
+        let body = postcard::to_allocvec(&sum).expect("counts are plain data");
+        put.execute(params![place.0, place.1, place.2, place.3, place.4, body])?;
+    }
+    let mut cost = conn.prepare_cached(
+        "INSERT INTO stats_costly (day_ms, run, created_ms, blueprint, tokens, nano_usd)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (day_ms, run) DO UPDATE SET
+             tokens = min(tokens + excluded.tokens, 1 << 60),
+             nano_usd = min(nano_usd + excluded.nano_usd, 1 << 60)",
+    )?;
+    let mut days = Vec::new();
+    for ((day_ms, _), it) in sums.costly {
+        let sums = (int(it.tokens.min(1 << 60)), int(it.nano_usd.min(1 << 60)));
+        cost.execute(params![
+            int(day_ms),
+            int(it.run),
+            int(it.created_ms),
+            it.blueprint,
+            sums.0,
+            sums.1
+        ])?;
+        days.push(day_ms);
+    }
+    days.dedup();
+    let mut trim = conn.prepare_cached(
+        "DELETE FROM stats_costly WHERE day_ms = ?1 AND run NOT IN (
+             SELECT run FROM stats_costly WHERE day_ms = ?1
+             ORDER BY nano_usd DESC, tokens DESC, run DESC LIMIT ?2)",
+    )?;
+    for day_ms in days {
+        trim.execute(params![int(day_ms), COSTLY])?;
+    }
+    Ok(())
+}
+
+/// Returns the sums of the rows that were not folded yet.
+fn unfolded(conn: &Connection) -> rusqlite::Result<Sums> {
+    let mut sums = Sums::default();
+    let mut rows = conn.prepare_cached("SELECT body FROM stats_new ORDER BY id")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        sums.add(&decode::<CountedRun>(row.get_ref(0)?.as_blob()?)?);
+    }
+    Ok(sums)
+}
+
+/// Returns the sums that a filter names, by time, name and ending.
+pub fn list(conn: &Connection, filter: &StatsFilter) -> rusqlite::Result<Vec<StatsRow>> {
+    let mut found: BTreeMap<(u64, String, Ending), Measure> = BTreeMap::new();
+    let mut rows = conn.prepare_cached(
+        "SELECT at_ms, name, ending, body FROM stats
+         WHERE grain = ?1 AND of = ?2 AND at_ms >= ?3 AND (?4 IS NULL OR name = ?4)",
+    )?;
+    let place =
+        params![grain_code(filter.grain), of_code(filter.of), int(filter.since_ms), filter.name];
+    let mut rows = rows.query(place)?;
+    while let Some(row) = rows.next()? {
+        let key = (super::value::uint(row, 0)?, row.get(1)?, ending_of(row.get(2)?));
+        found.insert(key, decode(row.get_ref(3)?.as_blob()?)?);
+    }
+    for row in unfolded(conn)?.find(filter) {
+        found.entry((row.at_ms, row.name, row.ending)).or_default().add(&row.measure);
+    }
+    let row = |((at_ms, name, ending), measure)| StatsRow { at_ms, name, ending, measure };
+    Ok(found.into_iter().map(row).collect())
+}
+
+/// Returns the most expensive runs of the days since a time.
+pub fn costly(conn: &Connection, since_ms: u64, limit: usize) -> rusqlite::Result<Vec<CostlyRun>> {
+    let since_ms = Grain::Day.begin(since_ms);
+    let mut days: Vec<CostlyRun> = conn
+        .prepare_cached(
+            "SELECT run, created_ms, blueprint, tokens, nano_usd FROM stats_costly WHERE day_ms >= ?1",
+        )?
+        .query_map([int(since_ms)], |row| {
+            Ok(CostlyRun {
+                run: super::value::uint(row, 0)?,
+                created_ms: super::value::uint(row, 1)?,
+                blueprint: row.get(2)?,
+                tokens: super::value::uint(row, 3)?,
+                nano_usd: super::value::uint(row, 4)?,
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let new = unfolded(conn)?.costly.into_iter().filter(|((day_ms, _), _)| *day_ms >= since_ms);
+    days.extend(new.map(|(_, it)| it));
+    Ok(most_expensive(days, limit))
+}
+
+/// Counts the runs that ended before there were statistics, without what they used.
+pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
+    let mut sums = Sums::default();
+    let mut rows = conn.prepare(
+        "SELECT num, created_ms, ended_ms, blueprint, status FROM runs WHERE ended_ms IS NOT NULL",
+    )?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let ending = match row.get::<_, String>(4)?.as_str() {
+            status if status == RunStatus::Completed.as_str() => Ending::Completed,
+            status if status == RunStatus::Failed.as_str() => Ending::Failed,
+            status if status == RunStatus::Canceled.as_str() => Ending::Canceled,
+            _ => continue,
+        };
+        sums.add(&CountedRun {
+            run: super::value::uint(row, 0)?,
+            created_ms: super::value::uint(row, 1)?,
+            ended_ms: super::value::uint(row, 2)?,
+            blueprint: row.get(3)?,
+            ending,
+            tally: Tally::default(),
+        });
+    }
+    write(conn, sums)
+}
+
+fn decode<T: serde::de::DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
+    postcard::from_bytes(body)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(error)))
+}
+
+fn grain_code(grain: Grain) -> i64 {
+    match grain {
+        Grain::Hour => 0,
+        Grain::Day => 1,
+    }
+}
+
+fn of_code(of: Dimension) -> i64 {
+    match of {
+        Dimension::Blueprint => 0,
+        Dimension::Agent => 1,
+        Dimension::Model => 2,
+    }
+}
+
+fn ending_code(ending: Ending) -> i64 {
+    match ending {
+        Ending::Open => 0,
+        Ending::Completed => 1,
+        Ending::Failed => 2,
+        Ending::Canceled => 3,
+    }
+}
+
+fn ending_of(code: i64) -> Ending {
+    match code {
+        1 => Ending::Completed,
+        2 => Ending::Failed,
+        3 => Ending::Canceled,
+        _ => Ending::Open,
+    }
+}

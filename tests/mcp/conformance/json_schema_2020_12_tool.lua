@@ -1,0 +1,34 @@
+local swarm = require("swarm")
+
+return swarm.blueprint {
+  name = "json_schema_2020_12_tool",
+  edition = 2,
+  description = "Tool with JSON Schema 2020-12 features",
+  mcp = true,
+  input = {
+    ["$schema"] = "https://json-schema.org/draft/2020-12/schema",
+    type = "object",
+    ["$defs"] = {
+      address = {
+        ["$anchor"] = "addressDef",
+        type = "object",
+        properties = { street = { type = "string" }, city = { type = "string" } },
+      },
+    },
+    properties = {
+      name = { type = "string" },
+      address = { ["$ref"] = "#/$defs/address" },
+      contactMethod = { type = "string", enum = { "phone", "email" } },
+      phone = { type = "string" },
+      email = { type = "string" },
+    },
+    allOf = { { anyOf = { { required = { "phone" } }, { required = { "email" } } } } },
+    ["if"] = { properties = { contactMethod = { const = "phone" } }, required = { "contactMethod" } },
+    ["then"] = { required = { "phone" } },
+    ["else"] = { required = { "email" } },
+    additionalProperties = false,
+  },
+  flow = function(ctx, input)
+    return input
+  end,
+}
