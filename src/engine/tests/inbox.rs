@@ -529,6 +529,7 @@ async fn the_starter_answers_what_names_it_and_nothing_else() {
             workdir: None,
             delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
         };
         bench.engine.start(&starter, start, None).await.unwrap().run
     };
