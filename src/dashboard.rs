@@ -7,6 +7,7 @@
 //! for what a run waits for.
 
 mod acts;
+mod again;
 mod assets;
 mod component;
 mod desk;

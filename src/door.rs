@@ -8,6 +8,7 @@
 
 mod body;
 mod config;
+mod cors;
 mod origin;
 mod pass;
 mod patient;

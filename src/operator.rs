@@ -27,6 +27,7 @@ mod queue_hub;
 mod registry;
 mod task;
 mod usage;
+mod worker_book;
 
 pub use assemble::rehearsed;
 pub use backend::{Backend, Reply, Residence};
@@ -42,9 +43,10 @@ pub use main_ai::{MAIN_AI, MainAi, PromptTransport, kind_of};
 pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
-pub use queue_hub::{QueueHub, TooManyPollers};
+pub use queue_hub::{QueueHub, TooManyPollers, WaitingLine};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
 pub use task::{Delivery, Prompt, Reporter, Task, joined};
 pub use usage::read_usage;
+pub use worker_book::{WorkerBook, WorkerSeen};

@@ -17,11 +17,13 @@ mod load;
 mod memory;
 mod part;
 mod rows;
+mod run_filter;
 mod size;
 mod sqlite;
 mod stats;
 mod threads;
 mod upkeep;
+mod used;
 
 #[cfg(test)]
 mod conformance;
@@ -33,7 +35,9 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
-pub use find::{MOST_COUNTED, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch};
+pub use find::{
+    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+};
 pub use foreign::ForeignStores;
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
@@ -42,10 +46,11 @@ pub use part::Partition;
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space,
-    StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
+    TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
+pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
@@ -53,6 +58,7 @@ pub use sqlite::{
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
+pub use used::Used;
 
 use std::sync::Arc;
 
@@ -98,6 +104,9 @@ pub trait Writer: Send + Sync {
     /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64;
 
+    /// Returns the largest journal row number that was ever allocated.
+    fn last_lsn(&self) -> u64;
+
     /// Returns a number for a new run, larger than all before it.
     fn next_run(&self) -> u64;
 
@@ -130,11 +139,20 @@ pub trait Reader: Send + Sync {
     /// cannot be decoded.
     fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError>;
 
-    /// Runs, newest first, at most `filter.limit`.
+    /// Returns a page of runs, newest first: by the time of their creation, and for words by their
+    /// number.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError>;
+
+    /// Returns the runs of one page.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
+        Ok(self.runs(filter)?.headers)
+    }
 
     /// Runs of some partitions with a wake-up time up to `until_ms`, soonest first, at most `limit`:
     /// (run, wake_at_ms).
@@ -195,6 +213,19 @@ pub trait Reader: Send + Sync {
     /// Also fails when an entry cannot be decoded.
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
 
+    /// Returns entries of all runs whose rows have numbers over `after` and up to `upto`, by number: at
+    /// most `rows` of them, and no more after `bytes` bytes.
+    ///
+    /// # Errors
+    /// Also fails when an entry cannot be decoded.
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError>;
+
     /// Returns the charge of a run, if it is counted.
     ///
     /// # Errors
@@ -238,6 +269,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
+
+    /// Returns the open tasks of queues, counted by queue and holder, sorted; at most `limit` groups.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError>;
 
     /// Returns all values of a state scope, sorted by key, including expired ones.
     ///
@@ -404,6 +441,13 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
 
+    /// Returns the values that a middleware layer stored, with their keys and expiries, sorted by key,
+    /// at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError>;
+
     /// Returns the lines of the audit log with numbers over `after`, in order, at most `limit`.
     ///
     /// # Errors
@@ -523,6 +567,19 @@ pub struct JournalRow {
     pub begins: bool,
     /// The encoded entry.
     pub bytes: Vec<u8>,
+}
+
+/// An entry among those of all runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeedRow {
+    /// The row's number.
+    pub lsn: u64,
+    /// The run.
+    pub run: u64,
+    /// The entry.
+    pub entry: Entry,
+    /// The size of the encoded entry.
+    pub bytes: usize,
 }
 
 impl JournalRow {

@@ -17,6 +17,7 @@ const PAGE: &str = include_str!("docs.html");
 const ROOT: &str = "\
 moonswarm: a host for durable swarms from Lua blueprints
 
+  /ui            the dashboard, for a browser
   /docs          the API, for a browser
   /openapi.json  the API, for programs
   /healthz       whether the server runs
@@ -25,19 +26,19 @@ Every route but / and /healthz needs a header `Authorization: Bearer <token>`.
 The first token is in admin.token of the data directory.
 ";
 
-/// Says where to begin. A browser is sent to `/docs`.
+/// Says where to begin. A browser is sent to the dashboard.
 #[utoipa::path(
     get, path = "/", operation_id = "root", tag = "host",
     responses(
         (status = 200, description = "A few lines of text.", body = String, content_type = "text/plain"),
-        (status = 303, description = "To `/docs`, for a client that accepts HTML.", headers(("location" = String, description = "`/docs`"))),
+        (status = 303, description = "To `/ui`, for a client that accepts HTML.", headers(("location" = String, description = "`/ui`"))),
     ),
 )]
 pub(super) async fn root(headers: HeaderMap) -> Response {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut accepts = accepts.filter_map(|it| it.to_str().ok());
     match accepts.any(|it| it.contains("text/html")) {
-        true => Redirect::to("/docs").into_response(),
+        true => Redirect::to("/ui").into_response(),
         false => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], ROOT).into_response(),
     }
 }

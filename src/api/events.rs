@@ -3,14 +3,18 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
+    Json as JsonBody,
     extract::State,
     http::HeaderMap,
-    response::sse::{Event, KeepAlive, Sse},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
 };
 use futures::{Stream, StreamExt};
 use serde::Deserialize;
 use tokio::time::Instant;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{
     app::Api,
@@ -33,6 +37,33 @@ pub(super) struct StreamParams {
     /// Whether events of single steps may be left out where there are very many: for whoever shows
     /// how far a run is. All others are sent, and so is the last one of a flood.
     sampled: Option<bool>,
+    /// `json` for a page of the past instead of a stream: the last events before `before`, in their
+    /// order. `next_cursor` is the `before` of the page before it.
+    format: Option<Format>,
+    /// With `format=json`: only events with a smaller number.
+    before: Option<u32>,
+    /// With `format=json`: events on a page, 1 to 500, 50 by default; fewer if they are large.
+    limit: Option<usize>,
+}
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    /// Server-sent events.
+    Sse,
+    /// A page as JSON.
+    Json,
+}
+
+/// A page of a run's past events.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<EventView>` in the OpenAPI document")]
+pub(super) struct EventPage {
+    /// The events in their order.
+    items: Vec<EventView>,
+    /// Pass it as `before` to get the page before; null at the beginning.
+    next_cursor: Option<String>,
 }
 
 /// The number of step events that a sampled stream sends at once; beyond it, some are omitted.
@@ -53,7 +84,9 @@ const SAMPLE: Duration = Duration::from_millis(100);
         ("Last-Event-ID" = Option<u32>, Header, description = "The number of the last event that was seen."),
     ),
     responses(
-        (status = 200, description = "The events.", body = EventView, content_type = "text/event-stream"),
+        (status = 200, description = "The events, or a page of them.", content(
+            (EventView = "text/event-stream"), (EventPage = "application/json"),
+        )),
         (status = 404, description = "`not_found`", body = ProblemBody),
     ),
 )]
@@ -63,13 +96,23 @@ pub(super) async fn stream(
     At(run): At<String>,
     Params(params): Params<StreamParams>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+) -> Result<Response, Problem> {
+    let run = params::id(&run)?;
+    if params.format == Some(Format::Json) {
+        let limit = params::page_limit(params.limit)?;
+        let page = api.engine.events_page(&caller, run, params.before, limit).await?;
+        return Ok(JsonBody(page).into_response());
+    }
+    if params.before.is_some() || params.limit.is_some() {
+        return Err(params::bad_query("before and limit are for format=json"));
+    }
     let after = starting_after(params.starting_after, &headers)?;
-    let events = api.engine.events(&caller, params::id(&run)?, after).await?;
+    let events = api.engine.events(&caller, run, after).await?;
     let stopping = api.stopping.clone().cancelled_owned();
     let keep_alive = KeepAlive::new().interval(api.door.limits.keep_alive);
     let sampler = params.sampled.unwrap_or(false).then(Sampler::new);
-    Ok(Sse::new(sent(events, sampler).take_until(stopping)).keep_alive(keep_alive))
+    let stream = sent(events, sampler).take_until(stopping);
+    Ok(Sse::new(stream).keep_alive(keep_alive).into_response())
 }
 
 fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Problem> {
@@ -196,8 +239,6 @@ fn written(event: &EventView) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use axum::response::IntoResponse;
-
     use super::*;
     use crate::store::StoreError;
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     door::{Problem, ProblemBody},
-    engine::{AuditView, LayerView, Page},
+    engine::{AuditView, LayerState, LayerView, Page},
 };
 
 /// Whose layers to list.
@@ -37,6 +37,21 @@ pub(super) async fn list(
     Params(params): Params<LayerParams>,
 ) -> Result<JsonBody<All<LayerView>>, Problem> {
     Ok(JsonBody(All::of(api.engine.upkeep().layers(&caller, params.blueprint).await?)))
+}
+
+/// Lists what the breakers and rate limits of the host keep: at most 100 values of each.
+#[utoipa::path(
+    get, path = "/v1/middleware/state", operation_id = "middleware_state", tag = "host",
+    responses(
+        (status = 200, description = "All of them, by layer and key.", body = All<LayerState>),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn states(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<JsonBody<All<LayerState>>, Problem> {
+    Ok(JsonBody(All::of(api.engine.upkeep().layer_states(&caller).await?)))
 }
 
 /// Which lines to list.

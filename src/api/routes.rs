@@ -7,9 +7,9 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
-    operators, query, responses, runs, session, sessions, signals, state, stats, steps, tasks,
-    tokens, triggers, upkeep, worker,
+    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health,
+    layers, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
+    sessions, signals, state, stats, steps, tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -106,13 +106,16 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostRead,          routes!(tokens::jwks)),
 
     || caller(Verb::RunStart,          routes!(runs::start)).large(),
-    || caller(Verb::RunRead,           routes!(runs::list)),
+    || caller(Verb::RunRead,           routes!(run_list::list)),
     || caller(Verb::RunRead,           routes!(runs::get)),
     || caller(Verb::RunDelete,         routes!(runs::delete)),
     || caller(Verb::RunCancel,         routes!(runs::cancel)),
     || caller(Verb::RunPause,          routes!(runs::pause)),
     || caller(Verb::RunResume,         routes!(runs::resume)),
     || caller(Verb::RunFork,           routes!(fork::fork)).large(),
+    || caller(Verb::RunStart,          routes!(rerun::rerun)),
+    || caller(Verb::RunRead,           routes!(run_diff::diff)),
+    || caller(Verb::RunRead,           routes!(bulk::bulk)),
     || caller(Verb::RunReplay,         routes!(fork::replay)).large(),
     || caller(Verb::RunExport,         routes!(fork::export)),
     || caller(Verb::RunImport,         routes!(fork::import)).huge(),
@@ -137,6 +140,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
 
     || caller(Verb::RunRead,           routes!(stats::stats)),
+    || caller(Verb::RunRead,           routes!(feed::stream)),
 
     || caller(Verb::BlueprintRead,     routes!(triggers::list)),
     || caller(Verb::TriggerPause,      routes!(triggers::pause)),
@@ -181,6 +185,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
     || caller(Verb::OperatorRead,      routes!(operators::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::list)),
+    || caller(Verb::OperatorRead,      routes!(queues::workers)),
     || caller(Verb::SessionOpen,       routes!(sessions::open)),
     || caller(Verb::OperatorRead,      routes!(sessions::list)),
     || caller(Verb::SessionRead,       routes!(sessions::get)),
@@ -199,10 +205,12 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
     || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),
+    || caller(Verb::HostRead,          routes!(layers::states)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
     || row(Who::AnyBearer,             routes!(tokens::whoami)),
+    || row(Who::AnyBearer,             routes!(tokens::own)),
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
@@ -275,8 +283,8 @@ mod tests {
             table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
         };
         assert_eq!(who(|who| who == Who::Anybody), ["/", "/healthz"]);
-        // Whoever has a bearer may ask whose it is.
-        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami"]);
+        // Whoever has a bearer may ask whose it is, and what it can do.
+        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami", "/v1/tokens/self"]);
     }
 
     #[test]

@@ -45,12 +45,16 @@ impl StatsParams {
 
 /// Returns the time that a text names: a time, or a duration before now.
 fn since(text: &str, now_ms: u64) -> Result<u64, Problem> {
-    let at = text.parse::<jiff::Timestamp>().ok();
-    let at = at.map(|at| u64::try_from(at.as_millisecond()).unwrap_or(0));
-    let ago = || parse_duration(text).ok().map(|ms| now_ms.saturating_sub(ms));
-    at.or_else(ago).ok_or_else(|| {
+    time_of(text, now_ms).ok_or_else(|| {
         params::bad_query("since is a time such as 2026-01-31T08:00:00Z, or how long ago: 24h")
     })
+}
+
+/// Returns the time that a text names, in Unix milliseconds.
+pub(super) fn time_of(text: &str, now_ms: u64) -> Option<u64> {
+    let at = text.parse::<jiff::Timestamp>().ok();
+    let at = at.map(|at| u64::try_from(at.as_millisecond()).unwrap_or(0));
+    at.or_else(|| parse_duration(text).ok().map(|ms| now_ms.saturating_sub(ms)))
 }
 
 /// Sums up the runs, tasks and model calls that ended.

@@ -107,6 +107,41 @@ pub(super) async fn list(
     Ok(JsonBody(All::of(api.engine.tokens().list(&caller).await?)))
 }
 
+/// The token that a request came with.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OwnTokenView {
+    /// The token, as in the list of tokens.
+    #[serde(flatten)]
+    token: TokenView,
+    /// The verbs that it has.
+    may: Vec<&'static str>,
+    /// The session, for the token of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+}
+
+/// Returns the token of the request: its role, verbs, scopes, times and quotas.
+#[utoipa::path(
+    get, path = "/v1/tokens/self", operation_id = "token_self", tag = "tokens",
+    responses(
+        (status = 200, description = "The token.", body = OwnTokenView),
+        (status = 403, description = "`forbidden_verb`: the bearer is of an attempt", body = ProblemBody),
+    ),
+)]
+pub(super) async fn own(
+    State(api): State<Api>,
+    Extension(bearer): Extension<Bearer>,
+) -> Result<JsonBody<OwnTokenView>, Problem> {
+    let Bearer::Caller(caller) = bearer else {
+        let detail = "this bearer is of an attempt; GET /v1/whoami describes it";
+        return Err(Problem::new(Code::ForbiddenVerb, detail));
+    };
+    let token = api.engine.tokens().own(&caller).await?;
+    let may = Verb::ALL.iter().filter(|verb| caller.grant.has(**verb));
+    let may = may.map(|verb| verb.as_str()).collect();
+    Ok(JsonBody(OwnTokenView { token, may, session: caller.session.map(|it| it.0) }))
+}
+
 /// The holder of the bearer that a request came with.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WhoView {

@@ -1,6 +1,7 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod queues;
 mod scopes;
 mod triggers;
 
@@ -19,9 +20,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
-        LeaseView, Made, PromptView, ReplayView, RunView, SessionView, StateItem, StateView,
-        StatsView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, GcView, HeartbeatView,
+        HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff, RunView,
+        SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -123,6 +124,33 @@ impl Client {
         self.post("/v1/runs", body).await
     }
 
+    /// Starts a run with the input of another one.
+    pub async fn rerun(&self, run: RunId, body: &Value) -> Result<Made> {
+        self.post(&format!("/v1/runs/{run}/rerun"), body).await
+    }
+
+    /// Compares two runs, with all their steps.
+    pub async fn diff(&self, a: RunId, b: RunId) -> Result<RunDiff> {
+        let path = format!("/v1/runs/{a}/diff/{b}");
+        let page = |cursor: Option<String>| {
+            let mut query = vec![("limit", "500".to_owned())];
+            query.extend(cursor.map(|cursor| ("cursor", cursor)));
+            query
+        };
+        let mut diff: RunDiff = self.get(&path, &page(None)).await?;
+        while let Some(cursor) = diff.next_cursor.take() {
+            let more: RunDiff = self.get(&path, &page(Some(cursor))).await?;
+            diff.items.extend(more.items);
+            diff.next_cursor = more.next_cursor;
+        }
+        Ok(diff)
+    }
+
+    /// Acts on many runs.
+    pub async fn bulk(&self, body: &Value) -> Result<BulkView> {
+        self.post("/v1/runs/bulk", body).await
+    }
+
     /// Starts a run that is watched from then on.
     pub async fn start_watched(&self, body: &Value) -> Result<RunView> {
         let made = self.start(body).await?;
@@ -171,6 +199,13 @@ impl Client {
     /// The events of a run after number `after`, as they happen.
     pub async fn events(&self, run: RunId, after: u32) -> Result<Events> {
         self.stream(run, &[("starting_after", after.to_string())]).await
+    }
+
+    /// The events of all runs, as they happen.
+    pub async fn host_events(&self, query: &[(&str, String)]) -> Result<Events<HostEventView>> {
+        let request = self.request(Method::GET, "/v1/events", query)?;
+        let request = request.header("accept", "text/event-stream");
+        Ok(Events::new(self.send(request).await?))
     }
 
     /// The same, for whoever shows how far the run is: of very many steps only some.

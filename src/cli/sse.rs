@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use anyhow::{Context, Result};
 use futures::{Stream, StreamExt};
+use serde::de::DeserializeOwned;
 
 use super::exit::Stop;
 use crate::{
@@ -13,14 +14,14 @@ use crate::{
 
 type Bytes = Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>;
 
-/// A run's events as they happen.
-pub struct Events {
+/// Events as they happen.
+pub struct Events<T = EventView> {
     bytes: Bytes,
     cutter: Cutter,
-    ready: std::collections::VecDeque<EventView>,
+    ready: std::collections::VecDeque<Result<T, Stop>>,
 }
 
-impl Events {
+impl<T: DeserializeOwned> Events<T> {
     pub(super) fn new(response: reqwest::Response) -> Self {
         let bytes = response.bytes_stream().map(|chunk| chunk.map(|chunk| chunk.to_vec()));
         Self { bytes: Box::pin(bytes), cutter: Cutter::default(), ready: Default::default() }
@@ -33,14 +34,10 @@ impl Events {
     ///
     /// # Cancel safety
     /// No event is lost when this is dropped.
-    pub async fn next(&mut self) -> Result<Option<EventView>> {
+    pub async fn next(&mut self) -> Result<Option<T>> {
         loop {
-            match self.ready.pop_front() {
-                Some(event) if event.kind == "problem" => {
-                    return Err(Stop::from_response(500, event.data.as_str()).into());
-                }
-                Some(event) => return Ok(Some(event)),
-                None => {}
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event?));
             }
             let Some(chunk) = self.bytes.next().await else {
                 return Ok(None);
@@ -49,7 +46,12 @@ impl Events {
             self.cutter
                 .feed(&chunk.context("read the events")?, |event| {
                     // An event's JSON carries its own number and kind.
-                    ready.extend(serde_json::from_str::<EventView>(&event.data).ok());
+                    ready.extend(match event.name.as_str() {
+                        "problem" => serde_json::from_str::<EventView>(&event.data)
+                            .ok()
+                            .map(|it| Err(Stop::from_response(500, it.data.as_str()))),
+                        _ => serde_json::from_str::<T>(&event.data).ok().map(Ok),
+                    });
                     Ok::<_, SseError>(())
                 })
                 .map_err(|error| anyhow::anyhow!("failed to {error}"))?;

@@ -48,7 +48,7 @@ const NAV: [(Nav, &str, &str, Option<Verb>); 10] = [
     (Nav::Triggers, "/ui/triggers", "Triggers", Some(Verb::BlueprintRead)),
     (Nav::Operators, "/ui/operators", "Operators", Some(Verb::OperatorRead)),
     (Nav::Usage, "/ui/usage", "Usage", Some(Verb::RunRead)),
-    (Nav::Tokens, "/ui/tokens", "Tokens", Some(Verb::TokenList)),
+    (Nav::Tokens, "/ui/tokens", "Tokens", None),
     (Nav::System, "/ui/system", "System", Some(Verb::HostRead)),
 ];
 

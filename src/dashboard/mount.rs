@@ -63,7 +63,7 @@ impl Row {
 fn table() -> Vec<Row> {
     use Verb::{
         ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunFork, RunPause, RunRead, RunResume, RunSignal,
-        RunStart, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenList, TokenMint, TriggerPause,
+        RunStart, SeatAcquire, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenMint, TriggerPause,
     };
     let signed_in = |path, handler| Row { path, who: Who::AnyBearer, body: 0, form: false, handler };
     vec![
@@ -78,6 +78,7 @@ fn table() -> Vec<Row> {
         page(RunRead, "/ui/runs", get(page::runs::show)),
         page(RunRead, "/ui/runs/{run}", get(page::run::show)),
         page(RunRead, "/ui/runs/{run}/steps/{seq}", get(page::step::show)),
+        page(RunRead, "/ui/runs/{run}/compare", get(page::compare::show)),
         page(ArtifactRead, "/ui/artifacts/{artifact}", get(acts::download)),
         page(TaskList, "/ui/inbox", get(page::inbox::show)),
         page(TaskRead, "/ui/inbox/{task}", get(page::task::show)),
@@ -88,9 +89,12 @@ fn table() -> Vec<Row> {
         page(BlueprintRead, "/ui/triggers", get(page::triggers::show)),
         page(OperatorRead, "/ui/operators", get(page::operators::show)),
         page(RunRead, "/ui/usage", get(page::usage::show)),
-        page(TokenList, "/ui/tokens", get(page::tokens::show)),
+        signed_in("/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 
+        form(Who::AnyBearer, "/ui/tokens/mint", post(page::tokens::mint)),
+        form(Who::AnyBearer, "/ui/tokens/revoke", post(page::tokens::revoke)),
+        form(Who::Caller(SeatAcquire), "/ui/operators/seat", post(page::operators::seat)),
         form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
         form(Who::Caller(StateWrite), "/ui/state/delete", post(page::state_value::delete)),
         form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/pause", post(page::triggers::pause)),
@@ -100,6 +104,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(RunPause), "/ui/runs/{run}/pause", post(acts::pause)),
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),
         form(Who::Caller(RunSignal), "/ui/runs/{run}/signal", post(acts::signal)).large(),
+        form(Who::Caller(RunStart), "/ui/runs/{run}/rerun", post(acts::rerun)),
         form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(acts::fork)).large(),
         form(Who::Caller(TaskAnswer), "/ui/inbox/{task}/answer", post(page::task::answer)).large(),
         form(Who::Caller(RunStart), "/ui/blueprints/{name}/start", post(page::blueprint::start)).large(),

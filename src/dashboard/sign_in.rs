@@ -67,6 +67,7 @@ const VERBS: &[Verb] = &[
     Verb::ArtifactRead,
     Verb::StateRead,
     Verb::OperatorRead,
+    Verb::SeatAcquire,
     Verb::TokenList,
     Verb::Dispatch,
     Verb::StateWrite,

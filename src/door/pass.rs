@@ -16,7 +16,7 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    Code, DoorConfig, Limits,
+    Code, DoorConfig, Limits, cors,
     origin::Site,
     places::{Place, Places},
     problem::{self, Problem, Shape},
@@ -208,6 +208,11 @@ pub(crate) async fn pass(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let (method, uri) = (request.method(), request.uri());
+    if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
+        return hardened(answer);
+    }
+    let origin = door.site.caller_of(uri, request.headers());
     let handled = async {
         let (bearer, _place) = enter(&engine, &door, rule, &mut request)?;
         let response = next.run(request).await;
@@ -227,10 +232,14 @@ pub(crate) async fn pass(
         }
         (Err(problem), _) => problem.into_response(),
     };
-    hardened(match rule.shape {
+    let mut response = hardened(match rule.shape {
         Shape::Problem => response,
         Shape::Models | Shape::Messages => problem::for_models(response, rule.shape),
-    })
+    });
+    if let Some(origin) = origin {
+        cors::shared(response.headers_mut(), origin);
+    }
+    response
 }
 
 /// Runs the checks. The place is released when the returned value is dropped.

@@ -13,6 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::WorkerBook;
 use crate::{blueprint::Labels, protocol::Ticket};
 
 /// The maximum number of pollers that wait on one queue.
@@ -31,6 +32,17 @@ pub struct QueueHub {
     queues: Mutex<BTreeMap<String, Waiting>>,
     /// The time at which a worker of each queue was last active, in milliseconds.
     seen: Mutex<BTreeMap<String, u64>>,
+    /// The workers, for people.
+    book: WorkerBook,
+}
+
+/// Tasks of a queue that wait for workers with the same labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingLine {
+    /// The labels that a worker needs.
+    pub labels: Labels,
+    /// The number of tasks.
+    pub tasks: usize,
 }
 
 /// One queue: its tickets, and the pollers that wait. A ticket and a poller that match never both
@@ -97,6 +109,25 @@ impl QueueHub {
         let queues = self.queues.lock();
         let mut pollers = queues.get(queue).into_iter().flat_map(|waiting| &waiting.pollers);
         pollers.any(|poller| labels.fit(&poller.labels) && !poller.sender.is_closed())
+    }
+
+    /// Returns the workers that were active in the last hour.
+    pub fn book(&self) -> &WorkerBook {
+        &self.book
+    }
+
+    /// Returns each queue with its lines, and the number of workers that wait on it.
+    pub fn lines(&self) -> BTreeMap<String, (Vec<WaitingLine>, usize)> {
+        let queues = self.queues.lock();
+        let of = |waiting: &Waiting| {
+            let lines = waiting.lines.iter().map(|(labels, line)| WaitingLine {
+                labels: labels.clone(),
+                tasks: line.tickets.values().map(BTreeSet::len).sum(),
+            });
+            let pollers = waiting.pollers.iter().filter(|it| !it.sender.is_closed()).count();
+            (lines.collect(), pollers)
+        };
+        queues.iter().map(|(name, waiting)| (name.clone(), of(waiting))).collect()
     }
 
     /// Returns the number of attempts on a queue.

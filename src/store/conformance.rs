@@ -1,12 +1,14 @@
 //! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
 mod fixture;
+mod run_lists;
 mod runs;
 mod state;
 mod stats;
 mod tables;
 
 pub use fixture::*;
+pub use run_lists::*;
 pub use runs::*;
 pub use state::*;
 pub use stats::*;
@@ -23,6 +25,7 @@ macro_rules! conformance {
             a_run_is_loaded_with_everything_that_it_is_taken_up_from
             of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for
             a_history_is_read_in_pages_that_are_bounded
+            the_rows_of_all_runs_are_read_in_their_order_and_bounded
             a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
@@ -30,6 +33,9 @@ macro_rules! conformance {
             nothing_is_written_with_a_revoked_token
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
+            runs_are_found_by_what_their_headers_have
+            words_of_a_run_are_found_while_it_is_open_and_after_its_end
+            a_page_that_looked_at_enough_rows_is_partial_and_the_next_goes_on
             due_runs_come_soonest_first_and_only_of_their_partitions
             open_runs_without_a_nonce_are_found_and_a_nonce_is_kept
             only_open_children_are_listed
@@ -41,6 +47,7 @@ macro_rules! conformance {
             room_is_measured_and_everything_is_checked
             a_value_of_the_host_is_changed_by_who_has_seen_it
             a_task_is_replaced_and_closed
+            queued_tasks_are_counted_by_queue_and_holder
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
             a_blob_is_given_as_what_was_stored_or_not_at_all

@@ -58,6 +58,30 @@ pub struct ScopeFilter {
     pub now_ms: u64,
 }
 
+/// A value that a middleware layer stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRow {
+    /// The key.
+    pub key: String,
+    /// The value, as JSON.
+    pub value: String,
+    /// When it expires, in Unix milliseconds.
+    pub expires_ms: Option<u64>,
+}
+
+/// Open tasks of one queue that are in the same hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedRow {
+    /// The queue.
+    pub queue: String,
+    /// The worker that holds them; `None` for those that wait.
+    pub worker: Option<String>,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// When the oldest was scheduled, in Unix milliseconds.
+    pub oldest_ms: u64,
+}
+
 /// The maximum number of keys of one scope that are counted.
 pub const MOST_COUNTED: u64 = 1_000;
 
@@ -91,6 +115,13 @@ pub(super) struct Word {
     pub(super) text: String,
     /// True if the word is a prefix.
     pub(super) open: bool,
+}
+
+impl Word {
+    /// Returns true if one of the tokens is this word, or begins with it if it is a prefix.
+    pub(super) fn is_in(&self, tokens: &[String]) -> bool {
+        count(self, tokens) > 0
+    }
 }
 
 /// Returns the words of a query. Punctuation is dropped.
@@ -235,7 +266,8 @@ fn gather(value: &Value, into: &mut String) {
     }
 }
 
-fn cut(text: &str, most: usize) -> &str {
+/// Returns the beginning of a text, of at most `most` bytes.
+pub(super) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;

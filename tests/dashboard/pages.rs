@@ -100,6 +100,7 @@ async fn a_role_sees_the_pages_of_its_verbs() {
                 "/ui/blueprints",
                 "/ui/operators",
                 "/ui/usage",
+                "/ui/tokens",
                 "/ui/system",
             ],
         ),
@@ -111,11 +112,12 @@ async fn a_role_sees_the_pages_of_its_verbs() {
                 "/ui/blueprints",
                 "/ui/operators",
                 "/ui/usage",
+                "/ui/tokens",
                 "/ui/system",
             ],
         ),
-        ("approver", &["/ui/runs", "/ui/inbox", "/ui/usage"]),
-        ("senior", &["/ui/runs", "/ui/inbox", "/ui/usage"]),
+        ("approver", &["/ui/runs", "/ui/inbox", "/ui/usage", "/ui/tokens"]),
+        ("senior", &["/ui/runs", "/ui/inbox", "/ui/usage", "/ui/tokens"]),
     ] {
         let person = Person::of_role(&daemon, role).await;
         let overview = person.get("/ui").await.page();

@@ -1,4 +1,4 @@
-//! The pages of the host's things: triggers, state.
+//! The pages of the host's things: triggers, state, tokens, operators.
 
 use serde_json::json;
 
@@ -137,4 +137,89 @@ async fn state_is_browsed_as_a_tree_searched_and_changed_from_its_pages() {
     assert_eq!(observer.post("/ui/state/put", &fields).await.status, 403);
     let approver = Person::of_role(&daemon, "approver").await;
     assert_eq!(approver.get("/ui/state").await.status, 403);
+}
+
+#[tokio::test]
+async fn a_token_is_minted_and_revoked_only_with_a_token_that_is_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let person = Person::with(&daemon, &daemon.token).await;
+    let fields = |token: &'static str| {
+        [
+            ("role", "approver"),
+            ("name", "ann"),
+            ("ttl", "1h"),
+            ("scopes", "task:*\n"),
+            ("verbs", ""),
+            ("token", token),
+        ]
+    };
+    for wrong in ["", "nonsense", "wh_nothing"] {
+        let shown = person.post("/ui/tokens/mint", &fields(wrong)).await;
+        assert_eq!(shown.status, 403, "{wrong}: {}", shown.html);
+    }
+    let mut right = fields("");
+    right[5].1 = &daemon.token;
+    let shown = person.post("/ui/tokens/mint", &right).await;
+    assert_eq!(shown.status, 201, "{}", shown.html);
+    assert_eq!(shown.headers["cache-control"], "no-store");
+    let token = shown.html.split("tabindex=\"0\">").nth(1).unwrap().split('<').next().unwrap();
+    let (status, own) = send(daemon.with(token, reqwest::Method::GET, "/v1/tokens/self")).await;
+    assert_eq!((status, &own["subject"]), (200, &json!("ann")), "{own}");
+    let jti = own["jti"].as_str().unwrap();
+
+    let page = person.get(&format!("/ui/tokens?jti={jti}")).await.page();
+    assert!(page.contains("ann") && !page.contains(token), "{page}");
+    let fields = [("jti", jti), ("token", "nonsense")];
+    assert_eq!(person.post("/ui/tokens/revoke", &fields).await.status, 403);
+    let fields = [("jti", jti), ("token", daemon.token.as_str())];
+    assert_eq!(person.post("/ui/tokens/revoke", &fields).await.to, "/ui/tokens?done=revoke");
+    let (status, _) = send(daemon.with(token, reqwest::Method::GET, "/v1/tokens/self")).await;
+    assert_eq!(status, 401);
+
+    // An approver sees its own token alone, and what it may not do stays refused with a token of its own.
+    let plain = crate::person::mint(&daemon, "approver", &json!({})).await;
+    let approver = Person::with(&daemon, &plain).await;
+    let page = approver.get("/ui/tokens").await.page();
+    assert!(page.contains("This sign-in") && !page.contains("All tokens"), "{page}");
+    let mut tried = right;
+    tried[5].1 = &plain;
+    assert_eq!(approver.post("/ui/tokens/mint", &tried).await.status, 403);
+}
+
+#[tokio::test]
+async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let open = async || {
+        let request = daemon.post("/v1/operators/main-ai/sessions", &json!({}));
+        let (status, opened) = send(request).await;
+        assert_eq!(status, 201, "{opened}");
+        opened["session"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (open().await, open().await);
+    let source = r#"return require("swarm").blueprint { name = "seats",
+      agents = { a = { operator = "main-ai", prompt = "x", worker = { subagent_type = "coder" } }, q = { operator = "queue", queue = "jobs", prompt = "y" } },
+      flow = function(ctx) return ctx:all { function() return ctx:run("a", {}) end, function() return ctx:run("q", {}) end } end }"#;
+    let body = json!({ "source": source, "seats": { "main-ai": first } });
+    let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    daemon.waits(run, "task").await;
+
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get("/ui/operators").await.page();
+    for part in [first.as_str(), "jobs", "Take over a seat", "No worker was seen"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let fields = [("run", run), ("session", second.as_str())];
+    let sent = desk.post("/ui/operators/seat", &fields).await;
+    assert_eq!(sent.to, "/ui/operators?done=seat", "{}", sent.html);
+    let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
+    assert!(view["seats"].to_string().contains(&second), "{view}");
+    let unknown = [("run", run), ("session", "ses_nothing")];
+    assert_eq!(desk.post("/ui/operators/seat", &unknown).await.status, 404);
+    let observer = Person::of_role(&daemon, "observer").await;
+    assert!(!observer.get("/ui/operators").await.page().contains("Take over a seat"));
+    assert_eq!(observer.post("/ui/operators/seat", &fields).await.status, 403);
 }

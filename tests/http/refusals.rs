@@ -153,3 +153,39 @@ async fn what_curl_sends_by_default_is_read_as_what_the_route_takes() {
     let (status, found) = send(form(Method::POST, "/v1/check", ECHO)).await;
     assert_eq!((status, &found["ok"]), (200, &json!(true)), "{found}");
 }
+
+#[tokio::test]
+async fn the_preflight_of_a_configured_origin_is_answered_and_of_no_other() {
+    let shell = Shell::new();
+    let config = shell.write("swarm.toml", "origins = [\"https://desk.example\"]");
+    let flags = ["--config".as_ref(), config.as_os_str()];
+    let daemon = Daemon::start_with(&shell.path("data"), &flags);
+    let ask = |path: &str, origin: &str| {
+        let request = daemon.bare(Method::OPTIONS, path).header("origin", origin);
+        request.header("access-control-request-method", "POST")
+    };
+    for path in ["/v1/runs", "/v1/tokens/self", "/mcp", "/nowhere"] {
+        let answer = ask(path, "https://desk.example").send().await.unwrap();
+        assert_eq!(answer.status(), 204, "{path}");
+        let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(header("access-control-allow-origin"), "https://desk.example");
+        assert!(header("access-control-allow-headers").contains("authorization"));
+        assert!(header("access-control-allow-methods").contains("DELETE"));
+        assert_eq!(header("vary"), "origin");
+        assert!(!answer.headers().contains_key("access-control-allow-credentials"));
+        expect(ask(path, "https://evil.example"), 403, "origin_not_allowed").await;
+        expect(ask(path, "null"), 403, "origin_not_allowed").await;
+    }
+    let pages = ask("/ui/runs", "https://desk.example").send().await.unwrap();
+    assert!(!pages.headers().contains_key("access-control-allow-origin"), "{pages:?}");
+
+    let read = daemon.get("/v1/runs").header("origin", "https://desk.example");
+    let read = read.send().await.unwrap();
+    assert_eq!(read.headers()["access-control-allow-origin"], "https://desk.example");
+    let bare = daemon.bare(Method::GET, "/v1/runs").header("origin", "https://desk.example");
+    let refused = bare.send().await.unwrap();
+    assert_eq!(refused.status(), 401);
+    assert_eq!(refused.headers()["access-control-allow-origin"], "https://desk.example");
+    let own = daemon.get("/v1/runs").header("origin", daemon.url.as_str()).send().await.unwrap();
+    assert!(!own.headers().contains_key("access-control-allow-origin"));
+}

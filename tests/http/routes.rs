@@ -35,7 +35,7 @@ async fn what_says_how_the_host_is_answers() {
 }
 
 #[tokio::test]
-async fn the_first_page_says_where_to_begin_and_sends_a_browser_to_the_docs() {
+async fn the_first_page_says_where_to_begin_and_sends_a_browser_to_the_dashboard() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
     let text = ok(daemon.bare(Method::GET, "/").header("accept", "*/*"), 200).await;
@@ -45,7 +45,7 @@ async fn the_first_page_says_where_to_begin_and_sends_a_browser_to_the_docs() {
     let page = page.header("accept", "text/html,*/*").send().await.unwrap();
     assert_eq!(
         (page.status().as_u16(), &page.headers()["location"].to_str().unwrap()),
-        (303, &"/docs")
+        (303, &"/ui")
     );
 }
 

@@ -108,3 +108,22 @@ async fn a_token_that_is_missing_damaged_or_foreign_is_nobodys() {
 fn claims_of(token: &str) -> Value {
     Shell::new().run(&["token", "inspect", token]).ok().json()
 }
+
+#[tokio::test]
+async fn a_token_is_told_what_it_is_and_what_it_can_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let body = json!({ "role": "approver", "ttl": "1h", "name": "ann", "scopes": ["task:*"] });
+    let (_, minted) = send(daemon.post("/v1/tokens", &body)).await;
+    let token = minted["token"].as_str().unwrap();
+    let (status, own) = send(daemon.with(token, Method::GET, "/v1/tokens/self")).await;
+    assert_eq!(status, 200, "{own}");
+    assert_eq!((&own["subject"], &own["role"]), (&json!("ann"), &json!("approver")));
+    assert_eq!((&own["jti"], &own["scopes"]), (&minted["jti"], &json!(["task:*"])));
+    assert!(own["parent"].is_string() && own["last_used_at"].is_string(), "{own}");
+    let may: Vec<_> = own["may"].as_array().unwrap().iter().filter_map(|it| it.as_str()).collect();
+    assert!(may.contains(&"task.answer") && !may.contains(&"run.start"), "{may:?}");
+    assert!(!own.to_string().contains(token), "the token itself is in no answer");
+    let nobody = refusal(daemon.with("wh_nothing", Method::GET, "/v1/tokens/self")).await;
+    assert_eq!(nobody, (401, "unauthenticated".to_owned()));
+}

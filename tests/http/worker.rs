@@ -455,3 +455,56 @@ async fn a_worker_opens_nothing_that_its_context_does_not_name() {
     );
     assert_eq!(send(narrow.get(&format!("context/artifacts/{own}"))).await.0, 403);
 }
+
+#[tokio::test]
+async fn queues_and_workers_are_listed_with_what_waits_and_who_was_seen() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let list = async |token: &str, path: &str| {
+        let (status, list) = send(daemon.with(token, Method::GET, path)).await;
+        assert_eq!(status, 200, "{list}");
+        list["items"].as_array().unwrap().clone()
+    };
+    let admin = daemon.token.clone();
+    assert!(list(&admin, "/v1/queues").await.is_empty());
+    for _ in 0..2 {
+        let run = daemon.run_source(FLOW, json!({})).await;
+        daemon.waits(&run, "task").await;
+    }
+    let queue = list(&admin, "/v1/queues").await.remove(0);
+    assert_eq!(
+        (&queue["queue"], &queue["waiting"], &queue["in_work"]),
+        (&json!("reviews"), &json!(2), &json!(0))
+    );
+    assert_eq!(queue["lines"], json!([{ "labels": {}, "waiting": 2 }]));
+    assert!(queue["oldest_at"].is_string() && queue["workers"] == 0, "{queue}");
+
+    let token = queue_token(&daemon).await;
+    assert_eq!(lease(&daemon, &token, "30s").await.0, 200);
+    let queue = list(&admin, "/v1/queues").await.remove(0);
+    assert_eq!(
+        (&queue["waiting"], &queue["in_work"], &queue["workers"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    let worker = list(&admin, "/v1/workers").await.remove(0);
+    assert_eq!(
+        (&worker["worker"], &worker["queue"], &worker["tasks"]),
+        (&json!("box-7"), &json!("reviews"), &json!(1))
+    );
+    assert!(worker["last_seen_at"].is_string(), "{worker}");
+
+    let mint = async |body: Value| {
+        let (_, minted) = send(daemon.post("/v1/tokens", &body)).await;
+        minted["token"].as_str().unwrap().to_owned()
+    };
+    let other = mint(json!({"role": "observer", "ttl": "1h", "scopes": ["queue:other"]})).await;
+    for path in ["/v1/queues", "/v1/workers"] {
+        assert!(list(&other, path).await.is_empty(), "{path}");
+        let refused = refusal(daemon.with(&token, Method::GET, path)).await;
+        assert_eq!(refused, (403, "forbidden_verb".to_owned()), "{path}");
+    }
+    let data = shell.path("data");
+    let cli =
+        |what: &str| shell.run(&["--data", data.to_str().unwrap(), "operators", what]).ok().stdout;
+    assert!(cli("--queues").contains("reviews") && cli("--workers").contains("box-7"));
+}

@@ -1,64 +1,57 @@
-//! `/ui/operators`: the operators, the sessions of connected ones, and the queues.
+//! `/ui/operators`: operators, breakers and rate limits, sessions with take-over of a seat, queues and
+//! pull workers.
 
-use std::collections::BTreeMap;
-
-use axum::{extract::State, response::Response};
+use axum::{
+    extract::State,
+    response::{Redirect, Response},
+};
 use maud::{Markup, html};
+use serde_json::json;
 
 use crate::{
     dashboard::{
-        component::{command, text, time},
+        component::{command, json as tree, text, time},
         desk::Desk,
+        fields::Fields,
         fragment::allowed,
-        layout::{Nav, Page},
-        visitor::Visitor,
+        layout::{self, Nav, Page},
+        visitor::{Visitor, id},
     },
-    door::Problem,
-    engine::{SessionView, TaskView},
-    store::TaskFilter,
-    token::Need,
+    door::{Code, Problem},
+    engine::{LayerState, QueueView, SessionView, WorkerView},
+    protocol::{RunId, SessionId},
+    token::{Need, Verb},
 };
 
-/// The maximum number of queued tasks that are counted.
-const COUNTED: usize = 500;
+/// The number of rows of each table.
+const ROWS: usize = 200;
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
     visitor: Visitor,
+    fields: Fields,
 ) -> Result<Response, Problem> {
     let (engine, caller, now_ms) = (&desk.engine, &visitor.caller, visitor.now_ms);
     let sessions = engine.sessions().list(caller)?;
-    let reaches = |name: &str| caller.grant.scopes.cover(&Need::Operator(name));
-    let operators: Vec<_> =
-        engine.operators().into_iter().filter(|(name, _)| reaches(name)).collect();
-    let filter =
-        TaskFilter { kind: Some("queue".to_owned()), limit: COUNTED, ..TaskFilter::default() };
-    let queued = allowed(engine.tasks().list(caller, filter).await)?;
+    let queues = engine.tasks().queues(caller).await?;
+    let workers = engine.tasks().workers(caller).await?;
+    let states = allowed(engine.upkeep().layer_states(caller).await)?;
     let body = html! {
         h1 { "Operators" }
-        div.card.flush {
-            table.stack {
-                thead { tr { th { "Name" } th { "Kind" } th { "Stands for" } } }
-                tbody { @for (name, kind) in &operators {
-                    tr {
-                        td data-label="Name" { (text::line(name, 80)) }
-                        td data-label="Kind" { (kind) }
-                        td data-label="Stands for" {
-                            @if let Some((rule, members)) = engine.composite(name) {
-                                (rule) ": " (text::line(&members.iter().filter(|it| reaches(it)).cloned().collect::<Vec<_>>().join(", "), 200))
-                            }
-                        }
-                    }
-                } }
-            }
+        @if fields.given("done") == Some("seat") { div.banner.ok role="status" { "The session holds the seat." } }
+        (of_operators(&desk, &visitor))
+        @if let Some(states) = states.filter(|it| !it.is_empty()) {
+            h2 { "Breakers and rate limits" }
+            (of_states(&states, now_ms))
         }
         h2 { "Sessions" }
         (of_sessions(&sessions, now_ms))
-        @if let Some(queued) = queued {
-            h2 { "Queues" }
-            (of_queues(&queued.items, queued.next_cursor.is_some(), now_ms))
-        }
+        @if visitor.may(Verb::SeatAcquire) && !sessions.is_empty() { (seat_form(&visitor, &sessions)) }
+        h2 { "Queues" }
+        (of_queues(&queues, now_ms))
+        h2 { "Pull workers" }
+        (of_workers(&workers, now_ms))
         (command::same(&visitor.url, "moonswarm operators", &command::Request {
             method: "GET",
             path: "/v1/operators".to_owned(),
@@ -68,6 +61,47 @@ pub(in crate::dashboard) async fn show(
     Ok(Page { nav: Nav::Operators, title: "Operators", live: None, body }.shown(&visitor))
 }
 
+fn of_operators(desk: &Desk, visitor: &Visitor) -> Markup {
+    let reaches = |name: &str| visitor.caller.grant.scopes.cover(&Need::Operator(name));
+    let all = desk.engine.operators().into_iter().filter(|(name, _)| reaches(name));
+    html! {
+        div.card.flush {
+            table.stack {
+                thead { tr { th { "Name" } th { "Kind" } th { "Stands for" } } }
+                tbody { @for (name, kind) in all {
+                    tr {
+                        td data-label="Name" { (text::line(&name, 80)) }
+                        td data-label="Kind" { (kind) }
+                        td data-label="Stands for" {
+                            @if let Some((rule, members)) = desk.engine.composite(&name) {
+                                (rule) ": " (text::line(&members.iter().filter(|it| reaches(it)).cloned().collect::<Vec<_>>().join(", "), 200))
+                            }
+                        }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+fn of_states(states: &[LayerState], now_ms: u64) -> Markup {
+    html! {
+        div.card.flush {
+            table.stack {
+                thead { tr { th { "Layer" } th { "For" } th { "State" } th { "Until" } } }
+                tbody { @for it in states.iter().take(ROWS) {
+                    tr {
+                        td data-label="Layer" { (text::line(&it.layer, 80)) }
+                        td data-label="For" { (text::line(&it.key, 120)) }
+                        td data-label="State" { (tree::tree(&it.value, false)) }
+                        td data-label="Until" { @if let Some(at) = &it.expires_at { (time::of(at, now_ms)) } @else { "—" } }
+                    }
+                } }
+            }
+        }
+    }
+}
+
 fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
     html! {
         div.card.flush {
@@ -75,7 +109,7 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
             @else {
                 table.stack {
                     thead { tr { th { "Session" } th { "Operator" } th { "Opened by" } th { "State" } th.num { "Tasks" } th.num { "Unread frames" } th { "Until" } } }
-                    tbody { @for it in sessions.iter().take(200) {
+                    tbody { @for it in sessions.iter().take(ROWS) {
                         tr {
                             td data-label="Session" { code { (text::short(&it.id, 60)) } }
                             td data-label="Operator" { (text::line(&it.operator, 60)) }
@@ -92,29 +126,97 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
     }
 }
 
-fn of_queues(tasks: &[TaskView], more: bool, now_ms: u64) -> Markup {
-    let mut queues: BTreeMap<&str, Vec<&TaskView>> = BTreeMap::new();
-    for task in tasks {
-        queues.entry(task.queue.as_deref().unwrap_or(&task.agent)).or_default().push(task);
+fn seat_form(visitor: &Visitor, sessions: &[SessionView]) -> Markup {
+    html! {
+        div.acts {
+            details {
+                summary { "Take over a seat" }
+                form method="post" action="/ui/operators/seat" {
+                    (layout::token(visitor))
+                    p { "The session gets the tasks of its operator in the run, also those that another session holds." }
+                    div.field {
+                        label for="seat-run" { "Run" }
+                        input type="text" id="seat-run" name="run" placeholder="run_…" required spellcheck="false";
+                    }
+                    div.field {
+                        label for="seat-session" { "Session" }
+                        select id="seat-session" name="session" {
+                            @for it in sessions.iter().take(ROWS) {
+                                option value=(it.id) { (text::short(&it.operator, 40)) " " (text::short(&it.id, 60)) }
+                            }
+                        }
+                    }
+                    button.main { "Give it the seat" }
+                    (command::same(&visitor.url, "moonswarm seat <run> <operator> <session>", &command::Request {
+                        method: "POST",
+                        path: "/v1/runs/<run>/seats/<operator>".to_owned(),
+                        body: Some(json!({ "session": "<session>" }).to_string()),
+                    }))
+                }
+            }
+        }
     }
+}
+
+/// Gives the seat of a session's operator in a run to that session.
+pub(in crate::dashboard) async fn seat(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    fields: Fields,
+) -> Result<Redirect, Problem> {
+    let run: RunId = id(fields.text("run").trim())?;
+    let session = SessionId::from(fields.text("session"));
+    let sessions = desk.engine.sessions();
+    let listed = sessions.list(&visitor.caller)?;
+    let found = listed.into_iter().find(|it| it.id == session.0);
+    let found = found.ok_or_else(|| Problem::new(Code::NotFound, "this session is not open"))?;
+    sessions.take_seat(&visitor.caller, run, found.operator, session).await?;
+    Ok(Redirect::to("/ui/operators?done=seat"))
+}
+
+fn of_queues(queues: &[QueueView], now_ms: u64) -> Markup {
     html! {
         div.card.flush {
-            @if queues.is_empty() { div.empty { "No task is queued." } }
+            @if queues.is_empty() { div.empty { "No queue has tasks or workers." } }
             @else {
                 table.stack {
-                    thead { tr { th { "Queue" } th.num { "Wait" } th.num { "In work" } th { "Oldest" } } }
-                    tbody { @for (name, tasks) in &queues {
-                        @let held = tasks.iter().filter(|it| it.state == "processing").count();
+                    thead { tr { th { "Queue" } th.num { "Wait" } th { "Oldest" } th { "Need" } th.num { "In work" } th.num { "Workers" } th.num { "Polling" } } }
+                    tbody { @for it in queues.iter().take(ROWS) {
                         tr {
-                            td data-label="Queue" { (text::line(name, 80)) }
-                            td.num data-label="Wait" { (tasks.len() - held) }
-                            td.num data-label="In work" { (held) }
-                            td data-label="Oldest" { @if let Some(first) = tasks.first() { (time::of(&first.scheduled_at, now_ms)) } }
+                            td data-label="Queue" { (text::line(&it.queue, 80)) }
+                            td.num data-label="Wait" { (it.waiting) }
+                            td data-label="Oldest" { @if let Some(at) = &it.oldest_at { (time::of(at, now_ms)) } @else { "—" } }
+                            td data-label="Need" { @for line in it.lines.iter().take(8) { div.small { (line.waiting) ":" (text::short(&line.labels.to_string(), 120)) } } }
+                            td.num data-label="In work" { (it.in_work) }
+                            td.num data-label="Workers" { (it.workers) }
+                            td.num data-label="Polling" { (it.polling) }
                         }
                     } }
                 }
             }
-            @if more { p.dim { "Of the oldest " (COUNTED) " tasks." } }
+        }
+    }
+}
+
+fn of_workers(workers: &[WorkerView], now_ms: u64) -> Markup {
+    html! {
+        div.card.flush {
+            @if workers.is_empty() { div.empty { "No worker was seen in the last hour: " code { "moonswarm worker --queue NAME -- <command>" } } }
+            @else {
+                table.stack {
+                    thead { tr { th { "Worker" } th { "Queue" } th { "Labels" } th.num { "Tasks" } th { "Last seen" } } }
+                    tbody { @for it in workers.iter().take(ROWS) {
+                        tr {
+                            td data-label="Worker" { (text::line(&it.worker, 80)) }
+                            td data-label="Queue" { (text::line(&it.queue, 80)) }
+                            td data-label="Labels" { (text::short(it.labels.to_string().trim(), 160)) }
+                            td.num data-label="Tasks" { (it.tasks) }
+                            td data-label="Last seen" { @if let Some(at) = &it.last_seen_at { (time::of(at, now_ms)) } @else { "—" } }
+                        }
+                    } }
+                }
+            }
+            @if workers.len() > ROWS { p.dim { "The first " (ROWS) " are listed." } }
         }
     }
 }

@@ -258,6 +258,9 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     let row = row.clone();
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);
+        if let Some(worker) = &row.worker {
+            turn.shared.hub.book().note(queue, worker, None, turn.now_ms);
+        }
     }
     task.graces = 0;
     turn.run.pending.writes.push(Write::PutTask(row));

@@ -15,6 +15,7 @@ use crate::{
         shared::{
             accounts::Accounts,
             capacity::Capacity,
+            in_flight::InFlight,
             mailbox::Mail,
             message::{Msg, RunMsg},
             programs::Programs,
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     /// The time at which memory was last requested, in Unix milliseconds.
     pub(crate) room_asked_ms: AtomicU64,
     pub(crate) readers: Readers,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) accounts: Accounts,
 }
 

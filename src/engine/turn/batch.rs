@@ -14,7 +14,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Entry, RunState},
-    store::{Batch, Check, RunStatus, RunWrite, Write, append},
+    store::{Batch, Check, RunStatus, RunWrite, Used, Write, append},
 };
 
 /// Submits what a run has for the disk, as one batch. Without anything to write it gives back
@@ -37,6 +37,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         // Without entries nothing else would refuse it after a batch before it failed.
         pending.checks.push(Check::RunAt { run: turn.run.num, cursor });
     }
+    // Before the rows get their numbers; until the batch is durable or refused.
+    let flight = states.then(|| turn.shared.in_flight.begin(&*turn.shared.store));
     let write = states.then(|| run_write(turn, &pending.entries));
     if turn.run.charged {
         charge(turn, &mut pending, write.as_ref());
@@ -60,6 +62,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         run: write,
         writes: pending.writes,
         ack: Box::new(move |result| {
+            drop(flight);
             shared.send(num, Msg::Committed { run: num, batch, life, result });
         }),
     });
@@ -111,6 +114,7 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         RunState::Active => turn.run.chain.paused().map(waiting::paused),
     };
     let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
+    let used = Used::encode(turn.run.chain.spent(), turn.run.chain.agents());
     let header = &mut turn.run.header;
     let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
     let whole = header.status != status
@@ -119,6 +123,9 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         || header.error != error
         || header.status_text != status_text
         || header.progress != progress;
+    if whole || header.cursor == 0 {
+        header.used = used;
+    }
     header.status = status;
     header.wake_at_ms = wake_at_ms;
     header.waiting_on = waiting_on;

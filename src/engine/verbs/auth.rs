@@ -270,6 +270,19 @@ impl TokenVerbs<'_> {
         Ok(rows.iter().map(|row| view_token(row, used(row), last(row))).collect())
     }
 
+    /// Returns the caller's own token, which needs no verb.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    pub async fn own(self, caller: &Caller) -> Result<TokenView, EngineError> {
+        let jti = caller.jti.clone();
+        let row = self.engine.read(move |store| store.token(&jti)).await?;
+        let missing = || EngineError::NotFound { what: "token", id: caller.jti.clone() };
+        let row = row.ok_or_else(missing)?;
+        let used = self.engine.shared().accounts.used(&row.jti);
+        Ok(view_token(&row, used, self.engine.inner.auth.last_use(&row.jti)))
+    }
+
     /// Revokes a token and every token derived from it; later requests with them are refused.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::{
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
-        Write, append, fresh_nonce,
+        Used, Write, append, fresh_nonce,
     },
 };
 
@@ -63,6 +63,7 @@ impl HistoryVerbs<'_> {
             }
             before = Some(u64::from(entry.seq));
         }
+        let _flight = shared.in_flight.begin(&*shared.store);
         let rows = append(&*shared.store, &mut header, None, &entries);
         header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
@@ -228,5 +229,7 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         error,
         waiting_on,
         bytes: 0,
+        tags: chain.tags().clone(),
+        used: Used::encode(chain.spent(), chain.agents()),
     }
 }

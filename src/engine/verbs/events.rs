@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     engine::{
-        EngineError, EventView,
+        Caller, Engine, EngineError, EventView, Page,
         run::readers::{Live, PageMemory, Room, Subscriber},
         shared::{message::Internal, shards::Shared},
         view::events::{SYNC, view},
@@ -14,6 +14,7 @@ use crate::{
     memory::Level,
     protocol::RunId,
     store::{PAGES, PageMark, StoreError},
+    token::Verb,
 };
 
 /// A live subscription: durable events from a number on without a gap, and lossy ones in between.
@@ -39,6 +40,50 @@ pub struct Events {
     /// True if the run had ended when the store was checked.
     ended: bool,
     over: bool,
+}
+
+/// The number of entries that a page of the past reads at a time.
+const CHUNK: u32 = 16;
+/// The size of a page of the past in bytes, unless a chunk is larger.
+const PAGE: u64 = 4 << 20;
+
+impl Engine {
+    /// Returns a page of a run's past events in their order: the last ones before number `before`, or
+    /// the last of all. Large ones make the page shorter than `limit`. Its cursor is the `before` of the
+    /// page before it.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or there is no such run.
+    pub async fn events_page(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Page<EventView>, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let header = self.header(run).await?;
+        let upto = before.map_or(header.seq, |before| before.saturating_sub(1)).min(header.seq);
+        let floor = upto.saturating_sub(u32::try_from(limit).unwrap_or(u32::MAX));
+        let (items, after) = self
+            .read(move |store| {
+                let (mut items, mut after, mut size) = (VecDeque::new(), upto, 0);
+                while after > floor && size < PAGE {
+                    let from = after.saturating_sub(CHUNK).max(floor);
+                    let entries = store.window(run.num(), from, after)?;
+                    for entry in entries.iter().rev() {
+                        let event = view(run.num(), entry);
+                        size += event.data.len() as u64;
+                        items.push_front(event);
+                    }
+                    after = from;
+                }
+                Ok((items, after))
+            })
+            .await?;
+        let next_cursor = (after > 0).then(|| (after + 1).to_string());
+        Ok(Page { items: items.into(), next_cursor })
+    }
 }
 
 impl Events {

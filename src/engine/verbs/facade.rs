@@ -203,6 +203,7 @@ impl Engine {
             memory: Memory::new(memory),
             room_asked_ms: AtomicU64::new(0),
             readers: Readers::default(),
+            in_flight: Arc::default(),
             accounts,
         });
         let watchdog = Watchdog::start()

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::{Caller, EngineError, Page, verbs::engine::UpkeepVerbs};
+use crate::engine::{Caller, EngineError, Page, rfc3339, verbs::engine::UpkeepVerbs};
 use crate::{protocol::Json, token::Verb};
 
 /// The maximum number of lines of the audit log in one page.
 const LINES: usize = 1_000;
+/// The maximum number of values of one layer that are listed.
+const STATES: usize = 100;
 
 /// A layer of middleware, in its place.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -26,6 +28,21 @@ pub struct LayerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub settings: Option<Json>,
+}
+
+/// What a layer keeps under a key: the count of a breaker, the bucket of a rate limit.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LayerState {
+    /// The layer's name.
+    pub layer: String,
+    /// The key: mostly an operator.
+    pub key: String,
+    /// The value.
+    #[schema(value_type = serde_json::Value)]
+    pub value: Json,
+    /// RFC 3339, UTC: when it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
 }
 
 /// A line of the audit log.
@@ -71,6 +88,32 @@ impl UpkeepVerbs<'_> {
             settings: it.settings.map(Json::from_trusted),
         };
         listed.map(|listed| listed.into_iter().map(view).collect())
+    }
+
+    /// Returns what the breakers and rate limits of the host keep, at most 100 values of each.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or the store cannot be read.
+    pub async fn layer_states(self, caller: &Caller) -> Result<Vec<LayerState>, EngineError> {
+        const SHOWN: [&str; 2] = ["circuit_breaker", "rate_limit"];
+        let layers = self.layers(caller, None).await?;
+        let now_ms = self.engine.shared().clock.now_ms();
+        let kind = |it: &LayerView| it.settings.as_ref().map(|it| it.to_value()["kind"].clone());
+        let shown =
+            |it: &LayerView| kind(it).is_some_and(|kind| SHOWN.iter().any(|shown| kind == *shown));
+        let mut states = Vec::new();
+        for layer in layers.into_iter().filter(shown) {
+            let name = layer.name.clone();
+            let rows = self.engine.read(move |store| store.kept_by(&name, STATES)).await?;
+            let live = rows.into_iter().filter(|it| it.expires_ms.is_none_or(|at| at > now_ms));
+            states.extend(live.map(|it| LayerState {
+                layer: layer.name.clone(),
+                key: it.key,
+                value: Json::from_trusted(it.value),
+                expires_at: it.expires_ms.map(rfc3339),
+            }));
+        }
+        Ok(states)
     }
 
     /// Returns lines of the audit log after a number, oldest first.

@@ -211,7 +211,9 @@ impl TaskVerbs<'_> {
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
-            self.engine.shared().hub.note_worker(queue, self.engine.shared().clock.now_ms());
+            let (hub, now_ms) = (&self.engine.shared().hub, self.engine.shared().clock.now_ms());
+            hub.note_worker(queue, now_ms);
+            hub.book().note(queue, worker, Some(labels), now_ms);
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let taking = self.engine.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.engine.shared().tasks.stopping();

@@ -497,3 +497,29 @@ pub fn a_window_of_a_long_history_is_read_by_its_numbers(store: &dyn Store) {
     assert_eq!(store.window(1, 0, 9).unwrap(), []);
     assert_eq!(store.window(2, 0, 9).unwrap().len(), other.seq as usize);
 }
+
+pub fn the_rows_of_all_runs_are_read_in_their_order_and_bounded(store: &dyn Store) {
+    assert_eq!(store.feed(0, u64::MAX, 9, 9_999).unwrap(), []);
+    let mut runs = [1, 2].map(|num| begin(store, header(num)));
+    for _ in 0..3 {
+        for run in &mut runs {
+            let write = append(store, run, vec![resumed(), resumed()]);
+            commit(store, vec![], Some(write), vec![]).unwrap();
+        }
+    }
+    let last = store.last_lsn();
+    let all = store.feed(0, last, 100, usize::MAX).unwrap();
+    assert_eq!(all.len(), 14);
+    assert!(all.is_sorted_by(|a, b| a.lsn < b.lsn) && all[13].lsn == last);
+    for run in [1, 2] {
+        let own: Vec<_> = all.iter().filter(|row| row.run == run).collect();
+        assert_eq!(own.iter().map(|row| row.entry.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+        assert!(own.iter().all(|row| row.bytes > 8));
+    }
+    assert_eq!(store.feed(all[3].lsn, all[9].lsn, 100, usize::MAX).unwrap(), all[4..=9]);
+    assert_eq!(store.feed(0, last, 3, usize::MAX).unwrap(), all[..3]);
+    let size = all[0].bytes + all[1].bytes;
+    assert_eq!(store.feed(0, last, 100, size).unwrap(), all[..2]);
+    assert_eq!(store.feed(0, last, 100, 1).unwrap(), all[..1], "one row at least");
+    assert_eq!(store.feed(last, last, 100, 1).unwrap(), []);
+}

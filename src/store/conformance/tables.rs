@@ -7,8 +7,8 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        Header, OutboxRow, RunStatus, SessionRow, Store, StoreError, TaskFilter, TaskPhase,
-        TaskRow, TokenRow, UNSTORED, Write,
+        Header, KeptRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store, StoreError,
+        TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -90,6 +90,38 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
     assert_eq!(store.task(1, 1).unwrap(), Some(taken));
     put(store, vec![Write::CloseTask { run: 1, step: 1 }]);
     assert_eq!(store.task(1, 1).unwrap(), None);
+}
+
+pub fn queued_tasks_are_counted_by_queue_and_holder(store: &dyn Store) {
+    let queued = |run, step, queue: &str| TaskRow {
+        queue: Some(queue.to_owned()),
+        scheduled_ms: 100 - run,
+        ..task(run, step)
+    };
+    let held = |row: TaskRow, worker: &str| TaskRow {
+        phase: TaskPhase::Delivered,
+        worker: Some(worker.to_owned()),
+        ..row
+    };
+    for row in [
+        TaskRow { queue: None, ..task(1, 1) },
+        queued(2, 1, "b"),
+        queued(3, 1, "b"),
+        held(queued(4, 1, "b"), "ann"),
+        held(queued(5, 1, "a"), "bob"),
+    ] {
+        put_task(store, &row);
+    }
+    let row = |queue: &str, worker: Option<&str>, tasks, oldest_ms| QueuedRow {
+        queue: queue.to_owned(),
+        worker: worker.map(str::to_owned),
+        tasks,
+        oldest_ms,
+    };
+    let (bob, waiting) = (row("a", Some("bob"), 1, 95), row("b", None, 2, 97));
+    let ann = row("b", Some("ann"), 1, 96);
+    assert_eq!(store.queued(9).unwrap(), [bob.clone(), waiting, ann]);
+    assert_eq!(store.queued(1).unwrap(), [bob]);
 }
 
 fn session(id: &str, created_ms: u64) -> SessionRow {
@@ -364,6 +396,13 @@ pub fn what_layers_keep_expires_and_audit_lines_stay_in_order(store: &dyn Store)
     assert_eq!(store.kept("l", "b").unwrap(), None);
     assert_eq!(store.kept("l", "c").unwrap(), Some(("3".to_owned(), Some(6))));
     assert_eq!(store.kept("other", "a").unwrap(), None);
+    let row = |key: &str, value: &str, expires_ms| KeptRow {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        expires_ms,
+    };
+    assert_eq!(store.kept_by("l", 9).unwrap(), [row("a", "9", None), row("c", "3", Some(6))]);
+    assert_eq!(store.kept_by("l", 1).unwrap(), [row("a", "9", None)]);
     put(store, vec![Write::RemoveKept { layer: "l".to_owned(), key: "a".to_owned() }]);
     assert_eq!(store.kept("l", "a").unwrap(), None);
     let line = |seq| AuditRow {

@@ -165,6 +165,10 @@ impl Writer for Memory {
         inner.last_lsn
     }
 
+    fn last_lsn(&self) -> u64 {
+        self.inner.lock().last_lsn
+    }
+
     fn next_run(&self) -> u64 {
         let mut inner = self.inner.lock();
         inner.last_run += 1;

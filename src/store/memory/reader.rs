@@ -9,12 +9,13 @@ use crate::{
     journal::Entry,
     protocol::{MemoryLink, RunId},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
-        FrameRow, Header, IdempotencyRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow, PAGES,
-        PageMark, Partition, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
-        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
+        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter,
+        ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
         rows::is_blob,
+        run_filter::Pick,
         stats::{Grain, most_expensive},
         threads::may_wait,
     },
@@ -79,15 +80,16 @@ impl Reader for Memory {
         self.reading().tables.load(run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        let fits = |header: &&Header| {
-            (filter.status.is_empty() || filter.status.contains(&header.status))
-                && filter.blueprint.as_ref().is_none_or(|name| *name == header.blueprint)
-                && filter.since_ms.is_none_or(|since| header.created_ms >= since)
-                && filter.before.is_none_or(|before| header.num < before.num())
-        };
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
         self.read(|tables| {
-            tables.headers.values().rev().filter(fits).take(filter.limit).cloned().collect()
+            let all = tables.headers.values().rev();
+            let mut rows: Vec<&Header> = all.filter(|header| filter.is_after(header)).collect();
+            if !filter.is_by_number() {
+                rows.sort_by_key(|header| std::cmp::Reverse(header.id()));
+            }
+            let mut pick = Pick::new(filter);
+            let _ = rows.into_iter().all(|header| pick.take(header));
+            pick.done()
         })
     }
 
@@ -108,6 +110,30 @@ impl Reader for Memory {
             due.truncate(limit);
             due
         })
+    }
+
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError> {
+        let inner = self.reading();
+        let (mut feed, mut size) = (Vec::new(), 0);
+        let found = inner.tables.journal.range(after.saturating_add(1)..);
+        for (lsn, row) in found.take_while(|(lsn, _)| **lsn <= upto).take(rows) {
+            let entry = Entry::decode(row.run, &row.bytes).map_err(|error| {
+                let (what, reason) = (format!("row {lsn}"), error.to_string());
+                StoreError::Damaged { what, reason }
+            })?;
+            size += row.bytes.len();
+            feed.push(FeedRow { lsn: *lsn, run: row.run, entry, bytes: row.bytes.len() });
+            if size >= bytes {
+                break;
+            }
+        }
+        Ok(feed)
     }
 
     fn stats(&self, filter: &StatsFilter) -> Result<Vec<StatsRow>, StoreError> {
@@ -248,6 +274,37 @@ impl Reader for Memory {
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         let rows = self.state(scope)?;
         Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
+        self.read(|tables| {
+            let mut groups: BTreeMap<(String, Option<String>), (u64, u64)> = BTreeMap::new();
+            for task in tables.tasks.values() {
+                let Some(queue) = &task.queue else { continue };
+                let held = task.phase != TaskPhase::Pending;
+                let worker = held.then(|| task.worker.clone().unwrap_or_default());
+                let group = groups.entry((queue.clone(), worker)).or_insert((0, u64::MAX));
+                *group = (group.0 + 1, group.1.min(task.scheduled_ms));
+            }
+            let row = |((queue, worker), (tasks, oldest_ms))| QueuedRow {
+                queue,
+                worker,
+                tasks,
+                oldest_ms,
+            };
+            groups.into_iter().take(limit).map(row).collect()
+        })
+    }
+
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read(|tables| {
+            let of = tables.kept.iter().filter(|((own, _), _)| own == layer);
+            let row =
+                |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| {
+                    KeptRow { key: key.clone(), value: value.clone(), expires_ms: *expires_ms }
+                };
+            of.map(row).take(limit).collect()
+        })
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     journal::Entry,
-    store::{JournalRow, PAGES, PageMark, StoreError},
+    store::{FeedRow, JournalRow, PAGES, PageMark, StoreError},
 };
 
 /// Every entry whose number is divisible by this has a mark.
@@ -132,6 +132,40 @@ const WALK: &str = "
         FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
     )
     SELECT run, prev_lsn, entry, continues FROM walk";
+
+/// Returns entries of all runs by their rows' numbers, from one snapshot of the database.
+pub fn feed(
+    conn: &Connection,
+    (after, upto): (u64, u64),
+    rows: usize,
+    bytes: usize,
+) -> Result<Vec<FeedRow>, StoreError> {
+    let context = "read the events of all runs";
+    let failed = || database(context);
+    let limit = i64::try_from(rows).unwrap_or(i64::MAX);
+    let mut read = conn
+        .prepare_cached(
+            "SELECT lsn, run, entry FROM journal WHERE lsn > ?1 AND lsn <= ?2 ORDER BY lsn LIMIT ?3",
+        )
+        .map_err(failed())?;
+    let mut found = read.query(params![int(after), int(upto), limit]).map_err(failed())?;
+    let (mut feed, mut size) = (Vec::new(), 0);
+    while let Some(row) = found.next().map_err(failed())? {
+        let (lsn, run) = (uint(row, 0).map_err(failed())?, uint(row, 1).map_err(failed())?);
+        let stored = row.get_ref(2).map_err(failed())?;
+        let stored = stored.as_blob().map_err(|error| failed()(error.into()))?;
+        let entry = Entry::decode(run, stored).map_err(|error| StoreError::Damaged {
+            what: format!("row {lsn}"),
+            reason: error.to_string(),
+        })?;
+        size += stored.len();
+        feed.push(FeedRow { lsn, run, entry, bytes: stored.len() });
+        if size >= bytes {
+            break;
+        }
+    }
+    Ok(feed)
+}
 
 /// Returns the total bytes of the entries of a run's current history, without reading the entries.
 pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::{int, json, uint};
-use crate::store::AuditRow;
+use super::value::{int, json, uint, uint_or_null};
+use crate::store::{AuditRow, KeptRow};
 
 /// Stores a value.
 pub fn put(
@@ -48,6 +48,19 @@ pub fn one(
             Ok((value, expires.map(|at| u64::try_from(at).unwrap_or(0))))
         })
         .optional()
+}
+
+/// Returns the values of a layer, sorted by key.
+pub fn of(conn: &Connection, layer: &str, limit: usize) -> rusqlite::Result<Vec<KeptRow>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    conn.prepare_cached(
+        "SELECT key, value, expires_ms FROM kept WHERE layer = ?1 ORDER BY key LIMIT ?2",
+    )?
+    .query_map(params![layer, limit], |row| {
+        let value = json(row, 1, || format!("a value that layer {layer} keeps"))?;
+        Ok(KeptRow { key: row.get(0)?, value, expires_ms: uint_or_null(row, 2)? })
+    })?
+    .collect()
 }
 
 /// Appends a line to the audit log.

@@ -138,6 +138,7 @@ impl Sqlite {
         }
         if mark.mark().suspect.is_some() {
             super::state_text::refill(&conn).map_err(database("index the state anew"))?;
+            super::run_index::refill(&conn).map_err(database("index the runs anew"))?;
         }
         mark.begin(&found);
         let readers =
@@ -189,6 +190,10 @@ impl Writer for Sqlite {
 
     fn next_lsn(&self) -> u64 {
         self.lsn.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn last_lsn(&self) -> u64 {
+        self.lsn.load(Ordering::Relaxed)
     }
 
     fn next_run(&self) -> u64 {

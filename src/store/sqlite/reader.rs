@@ -7,17 +7,18 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, load, meta, outbox, retention, scopes, sessions, state, state_text, stats, tasks,
-    tokens,
+    kept, links, load, meta, outbox, retention, run_list, scopes, sessions, state, state_text,
+    stats, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow,
-        FrameRow, Header, IdempotencyRow, Loaded, OutboxRow, PageMark, Partition, Reader, Retired,
-        RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow, TokenRow, Want,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
+        QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
+        TaskFilter, TaskRow, TokenRow, Want,
     },
 };
 
@@ -40,8 +41,8 @@ impl Reader for Sqlite {
         load::load(&*self.pool.lend()?, run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        self.read("list runs", |conn| header::list(conn, filter))
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
+        self.read("list runs", |conn| run_list::page(conn, filter))
     }
 
     fn due(
@@ -77,6 +78,16 @@ impl Reader for Sqlite {
 
     fn costly_runs(&self, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, StoreError> {
         self.read("list the most expensive runs", |conn| stats::costly(conn, since_ms, limit))
+    }
+
+    fn feed(
+        &self,
+        after: u64,
+        upto: u64,
+        rows: usize,
+        bytes: usize,
+    ) -> Result<Vec<FeedRow>, StoreError> {
+        journal::feed(&*self.pool.lend()?, (after, upto), rows, bytes)
     }
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
@@ -117,6 +128,14 @@ impl Reader for Sqlite {
 
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
         self.read("sum up state", |conn| state::bytes(conn, scope))
+    }
+
+    fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
+        self.read("count queued tasks", |conn| tasks::queued(conn, limit))
+    }
+
+    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read("list kept values", |conn| kept::of(conn, layer, limit))
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {

@@ -6,7 +6,7 @@ use super::{
     error::in_row,
     value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{TaskFilter, TaskPhase, TaskRow};
+use crate::store::{QueuedRow, TaskFilter, TaskPhase, TaskRow};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -64,6 +64,24 @@ pub fn one(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<Ta
     conn.prepare_cached(concat!("SELECT ", columns!(), " FROM tasks WHERE run = ?1 AND step = ?2"))?
         .query_row(params![int(run), step], read)
         .optional()
+}
+
+/// Returns the open tasks of queues, counted by queue and holder.
+pub fn queued(conn: &Connection, most: usize) -> rusqlite::Result<Vec<QueuedRow>> {
+    conn.prepare_cached(
+        "SELECT queue, CASE phase WHEN 'pending' THEN NULL ELSE coalesce(worker, '') END AS holder,
+                count(*), min(scheduled_ms)
+         FROM tasks WHERE queue IS NOT NULL GROUP BY queue, holder ORDER BY queue, holder LIMIT ?1",
+    )?
+    .query_map([limit(most)], |row| {
+        Ok(QueuedRow {
+            queue: row.get(0)?,
+            worker: row.get(1)?,
+            tasks: uint(row, 2)?,
+            oldest_ms: uint(row, 3)?,
+        })
+    })?
+    .collect()
 }
 
 /// Returns open tasks, oldest first.
