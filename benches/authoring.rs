@@ -116,6 +116,7 @@ async fn runs(host: &Host, name: &str, source: &str, times: usize) -> Duration {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: Default::default(),
         };
         let since = Instant::now();
         let run = host.engine().start_and_wait(&owner, start, None, WaitFor::Ended, pending());

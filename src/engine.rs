@@ -38,6 +38,7 @@ pub use shared::request::{
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
+pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::{
     BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
@@ -52,8 +53,11 @@ pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
 pub use verbs::queues::{LineView, QueueView, WorkerView};
 pub use verbs::replay::ReplayView;
+pub use verbs::rerun::RerunVersion;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
+pub use verbs::run_diff::{RunDiff, StepDiff};
+pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
@@ -69,9 +73,10 @@ pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::host_events::HostEventView;
+pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView};
 pub use view::shown::{
-    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, TaskView, TokenView, rfc3339,
+    AnswerView, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page, PromptView,
+    QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
 pub use view::steps::StepView;

@@ -26,6 +26,7 @@ pub mod secret;
 pub mod sse;
 pub mod state;
 pub mod step;
+mod tags;
 #[cfg(any(test, feature = "test-utils", feature = "faults"))]
 pub mod test_utils;
 mod ticket;
@@ -67,4 +68,5 @@ pub use state::{
     StateStore, StoreOptions,
 };
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
+pub use tags::{TagError, TagIs, Tags};
 pub use ticket::Ticket;

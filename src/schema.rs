@@ -3,6 +3,8 @@
 //! Refuses references to anything outside of the schema itself; nothing is ever fetched.
 //! `lua/` checks inputs with it, the engine and the worker API check results.
 
+#![cfg(feature = "schemas")]
+
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};

@@ -17,11 +17,13 @@ mod load;
 mod memory;
 mod part;
 mod rows;
+mod run_filter;
 mod size;
 mod sqlite;
 mod stats;
 mod threads;
 mod upkeep;
+mod used;
 
 #[cfg(test)]
 mod conformance;
@@ -44,10 +46,11 @@ pub use part::Partition;
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space,
-    StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
+    TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
+pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
@@ -55,6 +58,7 @@ pub use sqlite::{
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
+pub use used::Used;
 
 use std::sync::Arc;
 
@@ -135,11 +139,20 @@ pub trait Reader: Send + Sync {
     /// cannot be decoded.
     fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError>;
 
-    /// Runs, newest first, at most `filter.limit`.
+    /// Returns a page of runs, newest first: by the time of their creation, and for words by their
+    /// number.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError>;
+
+    /// Returns the runs of one page.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
+        Ok(self.runs(filter)?.headers)
+    }
 
     /// Runs of some partitions with a wake-up time up to `until_ms`, soonest first, at most `limit`:
     /// (run, wake_at_ms).

@@ -115,21 +115,25 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
     }
 }
 
-/// The parameters of the query, in which `status` may be given more than once.
+/// The parameters of the query, in which `status` and `tag` may be given more than once.
 pub(super) struct Listed<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Api> for Listed<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
-        const NAME: &str = "status=";
+        // The values of a tag may contain commas, but no ends of lines.
+        const NAMES: [(&str, &str); 2] = [("status=", ","), ("tag=", "%0A")];
         let mut pairs: Vec<String> = Vec::new();
         for pair in parts.uri.query().unwrap_or_default().split('&') {
-            let value = pair.strip_prefix(NAME);
-            let first = pairs.iter_mut().find(|it| it.starts_with(NAME));
-            match (value, first) {
-                (Some(value), Some(first)) => first.push_str(&format!(",{value}")),
-                _ => pairs.push(pair.to_owned()),
+            let name = NAMES.into_iter().find(|(name, _)| pair.starts_with(name));
+            let first = name.and_then(|(name, between)| {
+                let first = pairs.iter_mut().find(|it| it.starts_with(name))?;
+                Some((first, between, &pair[name.len()..]))
+            });
+            match first {
+                Some((first, between, value)) => first.extend([between, value]),
+                None => pairs.push(pair.to_owned()),
             }
         }
         let uri = format!("{}?{}", parts.uri.path(), pairs.join("&"));

@@ -7,9 +7,9 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, check, dispatch, docs, events, feed, fork, health, layers,
-    operators, query, queues, responses, runs, session, sessions, signals, state, stats, steps,
-    tasks, tokens, triggers, upkeep, worker,
+    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health,
+    layers, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
+    sessions, signals, state, stats, steps, tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -106,13 +106,16 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostRead,          routes!(tokens::jwks)),
 
     || caller(Verb::RunStart,          routes!(runs::start)).large(),
-    || caller(Verb::RunRead,           routes!(runs::list)),
+    || caller(Verb::RunRead,           routes!(run_list::list)),
     || caller(Verb::RunRead,           routes!(runs::get)),
     || caller(Verb::RunDelete,         routes!(runs::delete)),
     || caller(Verb::RunCancel,         routes!(runs::cancel)),
     || caller(Verb::RunPause,          routes!(runs::pause)),
     || caller(Verb::RunResume,         routes!(runs::resume)),
     || caller(Verb::RunFork,           routes!(fork::fork)).large(),
+    || caller(Verb::RunStart,          routes!(rerun::rerun)),
+    || caller(Verb::RunRead,           routes!(run_diff::diff)),
+    || caller(Verb::RunRead,           routes!(bulk::bulk)),
     || caller(Verb::RunReplay,         routes!(fork::replay)).large(),
     || caller(Verb::RunExport,         routes!(fork::export)),
     || caller(Verb::RunImport,         routes!(fork::import)).huge(),

@@ -1,4 +1,4 @@
-//! Runs: start, list, show, cancel, pause, resume, delete.
+//! Runs: start, show, cancel, pause, resume, delete.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,9 +19,8 @@ use super::{
 use crate::{
     blueprint::Bundle,
     door::{Code, Problem, ProblemBody},
-    engine::{Caller, EngineError, Made, Page, Program, RunView, StartRun, WaitFor},
-    protocol::{Json, RunId, SessionId},
-    store::{RunFilter, RunStatus},
+    engine::{Caller, EngineError, Made, Program, RunView, StartRun, WaitFor},
+    protocol::{Json, RunId, SessionId, Tags},
 };
 
 /// The default file name of a source.
@@ -64,6 +63,9 @@ pub(super) struct StartBody {
     /// The working directory of its child processes; an absolute path on the host. Needs the verb
     /// `run.workdir`.
     workdir: Option<String>,
+    /// Tags: at most 16 short texts by name, for lists and filters. A name has 1 to 64 ASCII letters,
+    /// digits and `_ - . : /`, a value at most 512 bytes.
+    tags: Option<BTreeMap<String, String>>,
 }
 
 impl StartBody {
@@ -98,9 +100,19 @@ impl StartBody {
             workdir: self.workdir,
             delegate: self.delegate.map(SessionId::from),
             seats: self.seats.unwrap_or_default(),
+            tags: tags(self.tags)?,
         };
         Ok((start, wait))
     }
+}
+
+/// Returns the tags in a body.
+///
+/// # Errors
+/// Fails when one breaks a rule.
+pub(super) fn tags(given: Option<BTreeMap<String, String>>) -> Result<Tags, Problem> {
+    Tags::new(given.unwrap_or_default())
+        .map_err(|error| Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.tags"))
 }
 
 /// Returns the program in a body.
@@ -202,89 +214,6 @@ pub(super) async fn watched(
         view = api.engine.wait(caller, run, until, wait) => view,
         () = api.stopping.cancelled() => api.engine.run(caller, run).await,
     }
-}
-
-/// Which runs to list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListParams {
-    /// Only these statuses, separated by commas; it may also be given more than once.
-    #[param(example = "running,waiting")]
-    status: Option<String>,
-    /// Only runs of this blueprint.
-    blueprint: Option<String>,
-    /// Only runs created at or after this time, RFC 3339.
-    since: Option<String>,
-    /// Items on a page: 1 to 500, 50 by default.
-    limit: Option<usize>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
-impl ListParams {
-    fn into_filter(self) -> Result<RunFilter, Problem> {
-        let status = self.status.iter().flat_map(|all| all.split(',')).map(status);
-        let since_ms = self.since.as_deref().map(since).transpose()?;
-        let before = self.cursor.as_deref().map(|cursor| match cursor.parse::<u64>() {
-            // Older releases returned the bare number.
-            Ok(num) if num < RunId::MOST => Ok(RunId::new(num, 0)),
-            _ => cursor.parse::<RunId>().map_err(|error| match error.is_well_formed() {
-                true => Problem::new(Code::NotFound, "cursor names no run"),
-                false => params::bad_query("cursor is not one of this list's"),
-            }),
-        });
-        Ok(RunFilter {
-            status: status.collect::<Result<_, _>>()?,
-            blueprint: self.blueprint,
-            since_ms,
-            before: before.transpose()?,
-            limit: params::page_limit(self.limit)?,
-        })
-    }
-}
-
-fn status(word: &str) -> Result<RunStatus, Problem> {
-    let text = serde_json::Value::from(word.trim());
-    serde_json::from_value(text).map_err(|_| {
-        params::bad_query(format!(
-            "{word:?} is no status: queued, running, waiting, paused, compensating, completed, failed or canceled"
-        ))
-    })
-}
-
-fn since(text: &str) -> Result<u64, Problem> {
-    let at: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| params::bad_query("since is a time such as 2026-01-31T08:00:00Z"))?;
-    Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
-}
-
-/// A page of runs.
-#[derive(Debug, ToSchema)]
-#[expect(dead_code, reason = "the schema of `Page<RunView>` in the OpenAPI document")]
-pub(super) struct RunPage {
-    /// The runs, newest first, without input and output.
-    items: Vec<RunView>,
-    /// Pass it as `cursor` to get the next page; null at the end.
-    next_cursor: Option<String>,
-}
-
-/// Lists runs, newest first.
-#[utoipa::path(
-    get, path = "/v1/runs", operation_id = "run_list", tag = "runs",
-    params(ListParams),
-    responses(
-        (status = 200, description = "A page of runs.", body = RunPage),
-        (status = 404, description = "`not_found`: `cursor` or `run` names nothing", body = ProblemBody),
-    ),
-)]
-pub(super) async fn list(
-    State(api): State<Api>,
-    Asker(caller): Asker,
-    params::Listed(params): params::Listed<ListParams>,
-) -> Result<JsonBody<Page<RunView>>, Problem> {
-    Ok(JsonBody(api.engine.runs(&caller, params.into_filter()?).await?))
 }
 
 /// Whether to wait for a run.
@@ -474,23 +403,5 @@ mod tests {
         ] {
             assert_eq!(start_of(text).unwrap_err(), (code, path.to_owned()), "{text}");
         }
-    }
-
-    #[test]
-    fn a_filter_is_read_from_the_query() {
-        let uri = "/?status=running,waiting&since=2026-01-01T00:00:00Z&cursor=9".parse().unwrap();
-        let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
-        let filter = ListParams::into_filter(params).unwrap();
-        assert_eq!(filter.status, [RunStatus::Running, RunStatus::Waiting]);
-        assert_eq!(
-            (filter.since_ms, filter.before, filter.limit),
-            (Some(1_767_225_600_000), Some(RunId::new(9, 0)), 50)
-        );
-        let id = RunId::new(9, 1_767_225_600_000);
-        let uri = format!("/?cursor={id}").parse().unwrap();
-        let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
-        assert_eq!(ListParams::into_filter(params).unwrap().before, Some(id));
-        assert!(status("sleeping").is_err());
-        assert!(since("yesterday").is_err());
     }
 }

@@ -253,6 +253,7 @@ fn face(tool: &Tool, name: String, description: Option<String>, parameters: Valu
         owner: Owner::Host,
         approve: tool.approve,
         parallel_safe: tool.parallel_safe,
+        policy: tool.policy,
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     flow::{Asking, Backoff},
-    protocol::Json,
+    protocol::{Json, Tags},
 };
 
 /// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
@@ -56,6 +56,8 @@ pub struct Trigger {
     pub event: TriggerEvent,
     /// The input of the run; a signal's payload if there is none.
     pub input: Option<Json>,
+    /// The tags of the run.
+    pub tags: Tags,
 }
 
 /// The event that a trigger waits for.

@@ -78,7 +78,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     ("MapOptions", "{ concurrency: number?, on_error: string? }"),
     ("WaitOptions", "{ timeout: Duration? }"),
-    ("CallOptions", "{ version: string? }"),
+    ("CallOptions", "{ version: string?, tags: { [string]: string }? }"),
     (
         "DispatchOptions",
         "{ timeout: Duration?, retry: Retry?, idempotency_key: string?, summary: string?, session: string? }",
@@ -111,7 +111,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Tool",
-        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, prefix: string?, scope: any?, timeout: Duration? }",
+        "{ name: string?, description: string?, input: Schema?, fn: ((any) -> any)?, agent: string?, operator: string?, state: any?, mcp: string?, http: any?, allow: {string}?, approve: any?, parallel_safe: boolean?, compaction: string?, prefix: string?, scope: any?, timeout: Duration? }",
     ),
     (
         "Agent",
@@ -120,7 +120,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (
         "Trigger",
-        "{ schedule: string?, zone: string?, missed: string?, signal: string?, watch: (string | {string})?, root: string?, settle: Duration?, max_open: number?, input: any? }",
+        "{ schedule: string?, zone: string?, missed: string?, signal: string?, watch: (string | {string})?, root: string?, settle: Duration?, max_open: number?, input: any?, tags: { [string]: string }? }",
     ),
     (
         "Limits",

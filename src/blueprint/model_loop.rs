@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     flow::response::{Approve, Compaction, Exceeded, LoopLimits},
-    protocol::Json,
+    protocol::{CompactionPolicy, Json},
 };
 
 /// The declaration of a loop.
@@ -63,6 +63,8 @@ pub struct Tool {
     pub approve: Approve,
     /// True if it may be executed beside others.
     pub parallel_safe: bool,
+    /// The treatment of its calls when the conversation is shortened.
+    pub policy: CompactionPolicy,
     /// Time for one attempt, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// The executor.

@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, HostEventView,
-        LayerView, LeaseView, Made, PromptView, ReplayView, RunView, SessionView, StateItem,
-        StateView, StatsView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, GcView, HeartbeatView,
+        HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff, RunView,
+        SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -122,6 +122,33 @@ impl Client {
     /// Starts a run.
     pub async fn start(&self, body: &Value) -> Result<Made> {
         self.post("/v1/runs", body).await
+    }
+
+    /// Starts a run with the input of another one.
+    pub async fn rerun(&self, run: RunId, body: &Value) -> Result<Made> {
+        self.post(&format!("/v1/runs/{run}/rerun"), body).await
+    }
+
+    /// Compares two runs, with all their steps.
+    pub async fn diff(&self, a: RunId, b: RunId) -> Result<RunDiff> {
+        let path = format!("/v1/runs/{a}/diff/{b}");
+        let page = |cursor: Option<String>| {
+            let mut query = vec![("limit", "500".to_owned())];
+            query.extend(cursor.map(|cursor| ("cursor", cursor)));
+            query
+        };
+        let mut diff: RunDiff = self.get(&path, &page(None)).await?;
+        while let Some(cursor) = diff.next_cursor.take() {
+            let more: RunDiff = self.get(&path, &page(Some(cursor))).await?;
+            diff.items.extend(more.items);
+            diff.next_cursor = more.next_cursor;
+        }
+        Ok(diff)
+    }
+
+    /// Acts on many runs.
+    pub async fn bulk(&self, body: &Value) -> Result<BulkView> {
+        self.post("/v1/runs/bulk", body).await
     }
 
     /// Starts a run that is watched from then on.

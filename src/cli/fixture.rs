@@ -39,6 +39,11 @@ pub fn run(status: RunStatus) -> RunView {
         steps_done: 0,
         parent: None,
         copied_from: None,
+        tags: Default::default(),
+        trigger: None,
+        children: Vec::new(),
+        limits: Vec::new(),
+        can: Vec::new(),
         seats: Default::default(),
         delegate: None,
         usage: None,
@@ -48,6 +53,7 @@ pub fn run(status: RunStatus) -> RunView {
         created_at: AT.into(),
         updated_at: AT.into(),
         ended_at: None,
+        duration_ms: None,
     }
 }
 

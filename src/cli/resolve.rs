@@ -27,7 +27,7 @@ pub async fn run(client: &Client, word: &str) -> Result<RunId> {
     let mut found = Vec::new();
     let mut cursor = None;
     for _ in 0..PAGES {
-        let mut query = vec![("limit", "200".to_owned())];
+        let mut query = vec![("q", prefix.clone()), ("limit", "200".to_owned())];
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
         let page = client.runs(&query).await?;
         let ids = page.items.iter().map(|run| run.id);

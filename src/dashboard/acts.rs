@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     door::{Code, Problem},
-    engine::{Bearer, Fork, IdempotencyKey, Program, rfc3339},
+    engine::{Bearer, Fork, IdempotencyKey, Program, RerunVersion, rfc3339},
     protocol::{ArtifactId, Json, RunId},
     token::Role,
 };
@@ -157,6 +157,28 @@ pub(super) async fn resume(
     let run = id(&run)?;
     desk.engine.resume(&visitor.caller, run).await?;
     Ok(back(run, "resume"))
+}
+
+/// Starts a run with the input of another one.
+pub(super) async fn rerun(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(run): Path<String>,
+    fields: Fields,
+) -> Result<Redirect, Problem> {
+    let run: RunId = id(&run)?;
+    let version = match fields.given("version") {
+        Some("newest") => RerunVersion::Newest,
+        _ => RerunVersion::Same,
+    };
+    let once = fields.given("once").filter(|once| once.len() <= 64);
+    let key = once.map(|once| IdempotencyKey {
+        route: "dashboard rerun",
+        key: once.to_owned(),
+        body: format!("{run}/{version:?}"),
+    });
+    let made = desk.engine.rerun(&visitor.caller, run, version, key).await?;
+    Ok(back(made.id(), "start"))
 }
 
 /// Sends a signal to a run.

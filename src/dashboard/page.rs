@@ -2,6 +2,7 @@
 
 pub(super) mod blueprint;
 pub(super) mod blueprints;
+pub(super) mod compare;
 pub(super) mod inbox;
 pub(super) mod login;
 pub(super) mod operators;

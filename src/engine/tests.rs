@@ -198,6 +198,7 @@ impl Bench {
             workdir: Some(self.dir.path().display().to_string()),
             delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
         };
         Ok(self.engine.start(&self.admin(), start, None).await?.run)
     }

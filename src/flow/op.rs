@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::state_op::StateOp;
 use crate::{
     journal::StepKey,
-    protocol::{Content, Json, ModelAsk, OperatorInput, StepKind},
+    protocol::{Content, Json, ModelAsk, OperatorInput, StepKind, Tags},
 };
 
 /// A step that a flow requests.
@@ -40,6 +40,8 @@ pub enum StepOp {
         blueprint: String,
         /// The input.
         input: Json,
+        /// Its tags.
+        tags: Tags,
     },
     /// Reads or writes the run's own state. The result depends on the operation.
     State(StateOp),

@@ -23,11 +23,13 @@ mod budget;
 mod call;
 mod compact;
 mod conversation;
+mod policy;
 mod settings;
 mod turn;
 
 use serde_json::{Value, json};
 
+pub use policy::REMOVED;
 use settings::Recalled;
 pub use settings::{
     Approve, Compaction, Conversation, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner,
@@ -57,6 +59,8 @@ pub struct ResponseFlow {
     /// it.
     from: usize,
     summary: Option<String>,
+    /// The items before `from` that stay because their tools are pinned.
+    pinned: Vec<Value>,
     /// The outcomes, by place; `None` while the step is open.
     places: Vec<Option<Outcome>>,
     /// The steps that started, by place.
@@ -84,6 +88,8 @@ struct Own {
     item: Value,
     /// True if the loop itself wrote it for the model. It is then not part of an answer.
     aside: bool,
+    /// True if the model no longer sees its output.
+    hidden: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -133,6 +139,7 @@ impl ResponseFlow {
             replies: Vec::new(),
             from: 0,
             summary: None,
+            pinned: Vec::new(),
             places: Vec::new(),
             begun: Vec::new(),
             stage: Stage::New,
@@ -373,7 +380,7 @@ impl ResponseFlow {
         self.tell_managed(&reply);
         let text = reply.text();
         let calls = turn::asked_for(&reply)?;
-        self.own.extend(reply.items.into_iter().map(|item| Own { item, aside: false }));
+        self.own.extend(reply.items.into_iter().map(|item| Own::new(item, false)));
         let verdict = self.rule(judge, &Moment::AfterModel { text: &text, calls: calls.len() })?;
         self.say_all(&verdict.say);
         match (reply.stop, calls.is_empty()) {
@@ -450,7 +457,7 @@ impl ResponseFlow {
 
     /// Adds a message to the model that is not part of an answer.
     fn say(&mut self, text: &str) {
-        self.own.push(Own { item: user_message(text), aside: true });
+        self.own.push(Own::new(user_message(text), true));
     }
 
     fn say_all(&mut self, texts: &[String]) {

@@ -42,6 +42,7 @@ impl Host {
             workdir: None,
             delegate: None,
             seats: std::collections::BTreeMap::new(),
+            tags: Default::default(),
         };
         let (owner, until) = (self.owner()?, WaitFor::Ended);
         let made = self.engine().start_and_wait(&owner, start, None, until, pending()).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::Json;
+use crate::protocol::{Json, Tags};
 
 /// The name of the source line that scheduled a step: a text `file:line`.
 pub(crate) const LINE: &str = "line";
@@ -44,6 +44,20 @@ impl Additions {
         self.0.insert(name.into(), value);
     }
 
+    /// Returns the tags of a run that starts or is called; none if absent.
+    pub fn tags(&self) -> Tags {
+        self.get("tags").and_then(|tags| tags.decode().ok()).unwrap_or_default()
+    }
+
+    /// Returns the additions that store the tags of a run that starts or is called.
+    pub fn of_tags(tags: &Tags) -> Self {
+        let mut additions = Self::default();
+        if !tags.is_empty() {
+            additions.put("tags", Json::encode(tags).expect("tags are plain data"));
+        }
+        additions
+    }
+
     /// Returns how long a step waited in all, and how long the work of its last attempt took, in
     /// milliseconds.
     pub fn times(&self) -> Option<(u64, u64)> {
@@ -54,6 +68,11 @@ impl Additions {
     /// Returns the operators and tools that the layers left to a model call; any if absent.
     pub fn allowed(&self) -> Option<Vec<String>> {
         self.get("allowed")?.decode().ok()
+    }
+
+    /// Adds the values of others, and replaces those of the same names.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
     }
 
     /// Iterates over all additions, sorted by name.

@@ -27,10 +27,12 @@ use super::{
     Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Tally,
     Usage,
 };
-use crate::protocol::{Failure, Json, StepKind, StepState};
+use crate::protocol::{Failure, Json, StepKind, StepState, Tags};
 
 /// The prefix of a session's id.
 const SESSION: &str = "ses_";
+/// The maximum number of agents that are remembered.
+const MOST_AGENTS: usize = 64;
 
 /// The current state of a run, folded from its entries.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +60,10 @@ pub struct Chain {
     tally: Tally,
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
+    tags: Tags,
+    /// The tags of called runs, by the open step that calls.
+    called_with: BTreeMap<u32, Tags>,
+    agents: BTreeSet<String>,
     keep_payloads: bool,
     /// True if the chain has no start: it then holds only the steps from `first_step` on.
     is_ending: bool,
@@ -179,8 +185,17 @@ impl Chain {
     fn fold(&mut self, entry: &Entry) -> Result<(), ChainError> {
         let (seq, at) = (entry.seq, entry.at_ms);
         match &entry.fact {
-            Fact::RunStarted(started) => self.start(started, at),
-            Fact::StepScheduled(scheduled) => self.schedule(entry, scheduled)?,
+            Fact::RunStarted(started) => {
+                self.start(started, at);
+                self.tags = entry.additions.tags();
+            }
+            Fact::StepScheduled(scheduled) => {
+                self.schedule(entry, scheduled)?;
+                let tags = entry.additions.tags();
+                if !tags.is_empty() {
+                    self.called_with.insert(scheduled.step, tags);
+                }
+            }
             Fact::StepRecorded(scheduled, outcome) => {
                 self.schedule(entry, scheduled)?;
                 self.end(seq, scheduled.step, outcome, None, at)?;
@@ -313,6 +328,12 @@ impl Chain {
         if scheduled.kind == StepKind::Signal {
             self.waiters.entry(scheduled.name.clone()).or_default().push_back(number);
         }
+        if scheduled.kind == StepKind::Task
+            && self.agents.len() < MOST_AGENTS
+            && !self.agents.contains(&scheduled.name)
+        {
+            self.agents.insert(scheduled.name.clone());
+        }
         if !self.keep_payloads {
             scheduled.request = Json::null();
         }
@@ -371,6 +392,7 @@ impl Chain {
             }
         }
         self.open.remove(&number);
+        self.called_with.remove(&number);
         self.done += 1;
         self.count_end(number, outcome, usage, at);
         self.spend(number, usage, at);
@@ -479,31 +501,6 @@ impl Chain {
     /// Returns the number of open steps.
     pub fn open_count(&self) -> usize {
         self.open.len()
-    }
-
-    /// Returns the seat holders by operator.
-    pub fn seats(&self) -> &BTreeMap<String, SeatHolder> {
-        &self.seats
-    }
-
-    /// Returns the number of queued signals, of all names.
-    pub fn queued_signals(&self) -> usize {
-        self.queued
-    }
-
-    /// Returns the total size in bytes of the queued signals.
-    pub fn signal_bytes(&self) -> usize {
-        self.signal_bytes
-    }
-
-    /// Returns the total size in bytes of the failures and plans that steps hold.
-    pub fn kept_bytes(&self) -> usize {
-        self.kept_bytes
-    }
-
-    /// Returns the approximate size in bytes of this history's entries.
-    pub fn history_bytes(&self) -> u64 {
-        self.history_bytes
     }
 }
 

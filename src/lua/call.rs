@@ -3,7 +3,7 @@
 use super::raw::{Coroutine, EncodeError, NoRoom};
 use crate::{
     flow::{ArtifactOp, SetOpts, StateOp, StepOp, TaskOpts, TaskRequest},
-    protocol::Json,
+    protocol::{Json, Tags},
 };
 
 macro_rules! operations {
@@ -94,7 +94,8 @@ pub(crate) fn step(
             deadline_ms: whole(co, 3).map(|ms| now_ms.saturating_add(ms)),
         },
         Operation::Call => {
-            StepOp::Child { blueprint: text(co, 2)?, input: json(co, 3, "input", limit)? }
+            let tags = tags(&json(co, 4, "opts.tags", limit)?)?;
+            StepOp::Child { blueprint: text(co, 2)?, input: json(co, 3, "input", limit)?, tags }
         }
         Operation::State => state(co, limit)?,
         Operation::Write => StepOp::Artifact(ArtifactOp::Write {
@@ -168,6 +169,17 @@ pub(crate) fn json(co: &Coroutine, at: i32, what: &str, limit: usize) -> Result<
         EncodeError::Value { .. } => Refusal::Usage(format!("{what}: {error}")),
         EncodeError::TooLarge { .. } => Refusal::TooLarge(error),
     })
+}
+
+/// Reads the tags of a run.
+fn tags(given: &Json) -> Result<Tags, Refusal> {
+    // An empty table is an array.
+    if given.is_null() || given.as_str() == "[]" {
+        return Ok(Tags::default());
+    }
+    let tags = given.decode().map_err(|_| "a table of strings by name is expected".to_owned());
+    let tags = tags.and_then(|tags| Tags::new(tags).map_err(|error| format!("failed to {error}")));
+    tags.map_err(|reason| Refusal::Usage(format!("opts.tags: {reason}")))
 }
 
 /// The text at `at`, which the library has checked to be a string.

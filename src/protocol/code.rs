@@ -78,6 +78,7 @@ codes! {
     ResponseInProgress = "response_in_progress", 409, "Response in progress";
     ConversationLocked = "conversation_locked", 409, "Conversation in use";
     NotEnded = "not_ended", 409, "Run has not ended";
+    SelectionChanged = "selection_changed", 409, "Selection has changed";
     HistoryTooLong = "history_too_long", 409, "History too long to copy";
     BlueprintArchived = "blueprint_archived", 409, "Blueprint is archived";
     TriggerPaused = "trigger_paused", 409, "Trigger is paused";

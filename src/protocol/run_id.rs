@@ -57,6 +57,26 @@ impl RunId {
     pub fn created_ms(self) -> u64 {
         millis(self.0)
     }
+
+    /// Returns the first and the last time, in Unix milliseconds, at which a run was created whose
+    /// id begins with `prefix` (`run_…`); `None` if no id begins like this.
+    pub fn created_within(prefix: &str) -> Option<(u64, u64)> {
+        // 10 letters of 5 bits hold the 48 bits of the time, and 2 more.
+        const LETTERS: usize = 10;
+        let rest = prefix.strip_prefix("run_")?.as_bytes();
+        let mut bits = 0_u64;
+        for letter in rest.iter().take(LETTERS) {
+            let value = match letter {
+                b'a'..=b'z' => letter - b'a',
+                b'2'..=b'7' => letter - b'2' + 26,
+                _ => return None,
+            };
+            bits = bits << 5 | u64::from(value);
+        }
+        let open = 5 * (LETTERS - rest.len().min(LETTERS));
+        let (first, last) = (bits << open, (bits << open) | ((1 << open) - 1));
+        Some((first >> 2, last >> 2))
+    }
 }
 
 /// Identifies one task: a step of a run that an operator executes.
@@ -211,6 +231,19 @@ mod tests {
         assert_eq!((read.num(), read.created_ms()), (77, 1_700_000_000_123));
         let read: TaskId = task.to_string().parse().unwrap();
         assert_eq!((read.run(), read.step(), read.scheduled_ms()), (77, 9, 1_700_000_000_500));
+    }
+
+    #[test]
+    fn the_beginning_of_an_id_is_a_range_of_times() {
+        let id = RunId::new(77, 1_700_000_000_123).to_string();
+        assert_eq!(RunId::created_within("run_"), Some((0, (1 << 48) - 1)));
+        for length in 4..id.len() {
+            let (first, last) = RunId::created_within(&id[..length]).unwrap();
+            assert!((first..=last).contains(&1_700_000_000_123), "{length}");
+        }
+        assert_eq!(RunId::created_within(&id), Some((1_700_000_000_123, 1_700_000_000_123)));
+        assert_eq!(RunId::created_within("run_1"), None);
+        assert_eq!(RunId::created_within("task_a"), None);
     }
 
     #[test]

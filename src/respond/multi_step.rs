@@ -7,6 +7,7 @@
 //! implements the store on any store of this crate, with a run per response, and `LlmModel` calls
 //! the model of a configured operator. Knows no wire formats.
 
+mod arguments;
 #[cfg(feature = "host")]
 mod assemble;
 #[cfg(feature = "host")]

@@ -1,12 +1,14 @@
 //! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
 mod fixture;
+mod run_lists;
 mod runs;
 mod state;
 mod stats;
 mod tables;
 
 pub use fixture::*;
+pub use run_lists::*;
 pub use runs::*;
 pub use state::*;
 pub use stats::*;
@@ -31,6 +33,9 @@ macro_rules! conformance {
             nothing_is_written_with_a_revoked_token
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
+            runs_are_found_by_what_their_headers_have
+            words_of_a_run_are_found_while_it_is_open_and_after_its_end
+            a_page_that_looked_at_enough_rows_is_partial_and_the_next_goes_on
             due_runs_come_soonest_first_and_only_of_their_partitions
             open_runs_without_a_nonce_are_found_and_a_nonce_is_kept
             only_open_children_are_listed

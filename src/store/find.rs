@@ -117,6 +117,13 @@ pub(super) struct Word {
     pub(super) open: bool,
 }
 
+impl Word {
+    /// Returns true if one of the tokens is this word, or begins with it if it is a prefix.
+    pub(super) fn is_in(&self, tokens: &[String]) -> bool {
+        count(self, tokens) > 0
+    }
+}
+
 /// Returns the words of a query. Punctuation is dropped.
 pub(super) fn words(query: &str) -> Vec<Word> {
     let mut words = Vec::new();
@@ -259,7 +266,8 @@ fn gather(value: &Value, into: &mut String) {
     }
 }
 
-fn cut(text: &str, most: usize) -> &str {
+/// Returns the beginning of a text, of at most `most` bytes.
+pub(super) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::StoreError;
 use crate::{
     blueprint::Bundle,
-    protocol::{RunId, StoreOptions},
+    protocol::{RunId, StoreOptions, Tags},
 };
 
 /// The status of a run.
@@ -119,6 +119,12 @@ pub struct Header {
     pub waiting_on: Option<String>,
     /// The approximate bytes it stores: its journal, its own state and its files.
     pub bytes: u64,
+    /// Its tags.
+    pub tags: Tags,
+    /// Its agents and its usage, as of its last change of more than counters: a [`Used`] as JSON.
+    ///
+    /// [`Used`]: super::Used
+    pub used: Option<String>,
 }
 
 /// Returns a random nonce for a new run. Never 0, which stands for a run without one.
@@ -153,7 +159,14 @@ impl Header {
             error: None,
             waiting_on: None,
             bytes: 0,
+            tags: Tags::default(),
+            used: None,
         }
+    }
+
+    /// Returns the run's id.
+    pub fn id(&self) -> RunId {
+        RunId::new(self.num, self.created_ms)
     }
 }
 
@@ -224,21 +237,6 @@ impl PageMark {
         self.bytes += bytes;
         true
     }
-}
-
-/// The selection of runs in a listing.
-#[derive(Debug, Clone, Default)]
-pub struct RunFilter {
-    /// Only runs with one of these statuses; all if empty.
-    pub status: Vec<RunStatus>,
-    /// Only runs of this blueprint.
-    pub blueprint: Option<String>,
-    /// Only runs created at or after this time, in Unix milliseconds.
-    pub since_ms: Option<u64>,
-    /// Only runs older than this one (the cursor of the previous page).
-    pub before: Option<RunId>,
-    /// The maximum number of results.
-    pub limit: usize,
 }
 
 /// The phase of an open task.

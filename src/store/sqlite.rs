@@ -33,6 +33,8 @@ mod pool;
 mod reader;
 mod restore;
 mod retention;
+mod run_index;
+mod run_list;
 mod scopes;
 mod sessions;
 mod state;

@@ -171,6 +171,7 @@ async fn the_process_that_is_killed_while_it_writes() {
         workdir: None,
         delegate: None,
         seats: BTreeMap::new(),
+        tags: Default::default(),
     };
     let run = host.engine().start(&host.owner().unwrap(), start, None).await.unwrap().run;
     println!("run {run}");

@@ -210,6 +210,7 @@ async fn what_the_layers_left_a_model_is_kept_across_a_restart() {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     let owner = first.owner().unwrap();
     let run = first.engine().start(&owner, start, None).await.unwrap().run;

@@ -14,6 +14,7 @@ mod middleware;
 mod models;
 mod refusals;
 mod routes;
+mod runs;
 mod state;
 mod stats;
 mod steps;

@@ -1,17 +1,22 @@
 //! Checks the triggers of a blueprint.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{
     checker::Checker,
     value::{Table, describe},
 };
-use crate::blueprint::{
-    FileWatch, Schedule,
-    definition::{Missed, Trigger, TriggerEvent},
-    diagnostics::code,
-    library,
-    locate::pointer,
+use crate::{
+    blueprint::{
+        FileWatch, Schedule,
+        definition::{Missed, Trigger, TriggerEvent},
+        diagnostics::code,
+        library,
+        locate::pointer,
+    },
+    protocol::Tags,
 };
 
 /// The events that a trigger can wait for, each with its own keys.
@@ -86,13 +91,38 @@ impl Checker<'_> {
                 self.findings.push(finding.hint("remove it"));
             }
         }
+        let tags = self.tags(table);
         let text = self.text(table, event)?;
+        let tags = tags?;
         let event = match *event {
             "schedule" => self.schedule(table, &text)?,
             "watch" => self.watch(table, &text)?,
             _ => TriggerEvent::Signal(text),
         };
-        Some(Trigger { event, input })
+        Some(Trigger { event, input, tags })
+    }
+
+    /// Reads the tags of the runs that a trigger starts.
+    fn tags(&mut self, table: &Table<'_>) -> Option<Tags> {
+        let Some(value) = table.get("tags") else { return Some(Tags::default()) };
+        let map = serde_json::from_value::<BTreeMap<String, String>>(value.clone());
+        let Ok(map) = map else {
+            // An empty table of Lua is an array.
+            if value.as_array().is_some_and(Vec::is_empty) {
+                return Some(Tags::default());
+            }
+            self.wrong_type(table, "tags", "a table of strings by name", value);
+            return None;
+        };
+        match Tags::new(map) {
+            Ok(tags) => Some(tags),
+            Err(error) => {
+                let message = format!("failed to {error}");
+                let finding = self.at_value(&table.pointer("tags"), code::OUT_OF_RANGE, message);
+                self.findings.push(finding);
+                None
+            }
+        }
     }
 
     fn schedule(&mut self, table: &Table<'_>, cron: &str) -> Option<TriggerEvent> {

@@ -18,7 +18,7 @@ use crate::{
         model_loop::{Flush, ModelLoop, On, Rule, Target, Tool, tool_name},
     },
     flow::response::{Approve, Compaction, Exceeded},
-    protocol::{Json, ToolMetadata},
+    protocol::{CompactionPolicy, Json, ToolMetadata},
     schema::Schema,
 };
 
@@ -120,6 +120,7 @@ impl Checker<'_> {
                     open: false,
                     approve: Approve::Allow,
                     parallel_safe: true,
+                    policy: CompactionPolicy::Normal,
                     timeout_ms: None,
                     target: Target::Agent(name.clone()),
                 }),
@@ -218,6 +219,7 @@ impl Checker<'_> {
             open: own.is_none() && declared.is_some(),
             parallel_safe: safe.unwrap_or(declared.as_ref().is_none_or(|it| it.parallel_safe)),
             input: own.or(declared.map(|tool| tool.input_schema)).map(Into::into),
+            policy: self.policy(table),
             approve: self.approval(table),
             timeout_ms: self.positive_duration(table, "timeout"),
             target,
@@ -240,6 +242,19 @@ impl Checker<'_> {
             return None;
         }
         Some(declared)
+    }
+
+    /// The treatment of a tool's calls in a compaction.
+    fn policy(&mut self, table: &Table<'_>) -> CompactionPolicy {
+        let Some(text) = self.text(table, "compaction") else { return CompactionPolicy::Normal };
+        serde_json::from_value(text.into()).unwrap_or_else(|_| {
+            let message = format!("`compaction` in {} is no policy", table.what());
+            let finding = self
+                .at_value(&table.pointer("compaction"), code::BAD_TOOL, message)
+                .hint("write \"pinned\", \"normal\", \"compress_first\" or \"discard_when_done\"");
+            self.findings.push(finding);
+            CompactionPolicy::Normal
+        })
     }
 
     fn approval(&mut self, table: &Table<'_>) -> Approve {

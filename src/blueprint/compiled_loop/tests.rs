@@ -14,6 +14,7 @@ fn tool(name: &str, target: Target) -> Tool {
         open: false,
         approve: Approve::Allow,
         parallel_safe: true,
+        policy: crate::protocol::CompactionPolicy::Normal,
         timeout_ms: None,
         target,
     }

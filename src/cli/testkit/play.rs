@@ -347,6 +347,7 @@ impl<'a> Play<'a> {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: Default::default(),
         };
         let key = self.key();
         let started = self.ask(move |engine, by| {

@@ -5,10 +5,12 @@ use clap::Args;
 
 use crate::{
     cli::{
+        client::{Client, List},
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
         render::{age, fitted, printable},
+        resolve,
     },
     engine::RunView,
     store::RunStatus,
@@ -16,6 +18,9 @@ use crate::{
 
 /// Characters of an id that are shown at least: the millisecond of its start is in them.
 const SHORTEST: usize = 14;
+
+/// Pages that are read for one list.
+const PAGES: usize = 40;
 
 /// List runs, newest first
 #[derive(Debug, Args)]
@@ -26,9 +31,39 @@ pub struct Ps {
     /// Only runs of this blueprint
     #[arg(long)]
     blueprint: Option<String>,
+    /// Only runs with this tag (repeatable)
+    #[arg(long = "tag", value_name = "NAME[=VALUE]")]
+    tags: Vec<String>,
+    /// Only runs whose error or status text has these words, or whose id begins like this
+    #[arg(short = 'q', long, value_name = "WORDS")]
+    text: Option<String>,
+    /// Only runs with an error of this kind
+    #[arg(long, value_name = "KIND")]
+    error: Option<String>,
+    /// Only runs that had a task of this agent
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only runs that wait for this: task, signal, timer, or a name
+    #[arg(long, value_name = "WHAT")]
+    waiting_on: Option<String>,
+    /// Only runs started by this subject
+    #[arg(long, value_name = "SUBJECT")]
+    started_by: Option<String>,
+    /// Only runs that this run called
+    #[arg(long, value_name = "RUN")]
+    parent: Option<String>,
     /// Only runs started at or after this time (RFC 3339)
     #[arg(long)]
     since: Option<String>,
+    /// Only runs started before this time (RFC 3339)
+    #[arg(long)]
+    until: Option<String>,
+    /// Only runs that ended at or after this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    ended_since: Option<String>,
+    /// Only runs that ended before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    ended_until: Option<String>,
     /// Maximum number of results
     #[arg(short = 'n', long, default_value_t = 20)]
     limit: usize,
@@ -40,14 +75,12 @@ impl Ps {
     /// # Errors
     /// A status that does not exist, or a daemon that refuses.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        let mut query = vec![("limit", self.limit.to_string())];
-        if !self.status.is_empty() {
-            query.push(("status", statuses(&self.status)?));
-        }
-        query.extend(self.blueprint.clone().map(|name| ("blueprint", name)));
-        query.extend(self.since.clone().map(|since| ("since", since)));
+        let mut query = self.query()?;
         cx.with(Start::Existing, async |at| {
-            let page = at.client.runs(&query).await?;
+            if let Some(parent) = &self.parent {
+                query.push(("parent", resolve::run(&at.client, parent).await?.to_string()));
+            }
+            let page = self.page(&at.client, &query).await?;
             if cx.terminal.json {
                 cx.terminal.print_json(&page.items)?;
                 return Ok(Exit::Ok);
@@ -66,12 +99,66 @@ impl Ps {
                 }
             }
             cx.terminal.print(&fitted(width, &head, rows))?;
-            if page.next_cursor.is_some() {
-                cx.terminal.say("there are more: -n NUMBER");
+            match page.next_cursor {
+                Some(_) if page.items.len() < self.limit => {
+                    cx.terminal
+                        .say("there may be more: narrow the search, for example with --until");
+                }
+                Some(_) => cx.terminal.say("there are more: -n NUMBER"),
+                None => {}
             }
             Ok(Exit::Ok)
         })
         .await
+    }
+
+    /// The filters as parameters of the API.
+    fn query(&self) -> Result<Vec<(&'static str, String)>, Stop> {
+        let mut query = Vec::new();
+        if !self.status.is_empty() {
+            query.push(("status", statuses(&self.status)?));
+        }
+        query.extend(self.tags.iter().map(|tag| ("tag", tag.clone())));
+        for (name, value) in [
+            ("blueprint", &self.blueprint),
+            ("q", &self.text),
+            ("error", &self.error),
+            ("agent", &self.agent),
+            ("waiting_on", &self.waiting_on),
+            ("started_by", &self.started_by),
+            ("since", &self.since),
+            ("until", &self.until),
+            ("ended_since", &self.ended_since),
+            ("ended_until", &self.ended_until),
+        ] {
+            query.extend(value.clone().map(|value| (name, value)));
+        }
+        Ok(query)
+    }
+
+    /// Returns the first runs that fit. A filter without an index may take several pages.
+    async fn page(
+        &self,
+        client: &Client,
+        query: &[(&'static str, String)],
+    ) -> Result<List<RunView>> {
+        let mut found: List<RunView> = List { items: Vec::new(), next_cursor: None };
+        for _ in 0..PAGES {
+            let left = self.limit.saturating_sub(found.items.len());
+            let mut query = query.to_vec();
+            query.push((
+                "limit",
+                if found.items.is_empty() { self.limit } else { left }.to_string(),
+            ));
+            query.extend(found.next_cursor.take().map(|cursor| ("cursor", cursor)));
+            let page = client.runs(&query).await?;
+            found.items.extend(page.items);
+            found.next_cursor = page.next_cursor;
+            if found.next_cursor.is_none() || found.items.len() >= self.limit {
+                break;
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
         values::{self, Pair},
     },
     engine::RunView,
-    protocol::RunId,
+    protocol::{RunId, Tags},
     store::RunStatus,
     token::Verb,
 };
@@ -59,6 +59,9 @@ pub struct Run {
     /// Session that gets every task, whatever operators the agents name
     #[arg(long, value_name = "SESSION")]
     delegate: Option<String>,
+    /// A tag of the run (repeatable)
+    #[arg(long = "tag", value_name = "NAME=VALUE")]
+    tags: Vec<String>,
     /// Run again whenever a file of the blueprint changes; a run in progress is canceled
     #[arg(long, conflicts_with = "detach")]
     watch: bool,
@@ -193,6 +196,11 @@ impl Run {
                     .next("`moonswarm sessions` lists them")
             })?;
             body["seats"][operator] = Value::from(session);
+        }
+        let tags = Tags::parse(self.tags.iter().map(String::as_str));
+        let tags = tags.map_err(|error| Stop::usage(format!("failed to {error}")))?;
+        if !tags.is_empty() {
+            body["tags"] = json!(tags);
         }
         if let Some(session) = &self.delegate {
             body["delegate"] = Value::from(session.as_str());

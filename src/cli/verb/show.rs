@@ -90,6 +90,12 @@ impl Show {
                 lines = vec![id.to_string(), cut(&format!("  {}", tree.header(&run)), width)];
             }
             lines.push(format!("started {} by {}", run.created_at, printable(&run.started_by)));
+            if !run.tags.is_empty() {
+                let tags =
+                    run.tags.iter().map(|(name, value)| format!("{name}={}", printable(value)));
+                lines.push(format!("tags {}", tags.collect::<Vec<_>>().join(" ")));
+            }
+            lines.extend(run.trigger.as_ref().map(started_through));
             lines.extend(run.parent.map(|parent| format!("called by {parent}")));
             lines.extend(run.copied_from.as_ref().map(|from| match from.step {
                 Some(step) => format!("forked from {} at step {step}", from.run),
@@ -114,6 +120,11 @@ impl Show {
         })
         .await
     }
+}
+
+/// Returns the line about what started a run.
+fn started_through(trigger: &Json) -> String {
+    format!("trigger {}", printable(trigger.as_str()))
 }
 
 fn tree(cx: &Context, all: bool) -> Tree<'static> {

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{status, text, time, waiting};
+use super::{pager, status, text, time, waiting};
 use crate::engine::RunView;
 
 /// Returns a table of runs; `empty` is shown if there are none.
@@ -30,11 +30,24 @@ fn row(run: &RunView, now_ms: u64) -> Markup {
             td data-label="Run" {
                 a href={ "/ui/runs/" (id) } { (text::line(&run.blueprint, 60)) }
                 div.dim.small.mono { (id) }
+                (tags(run))
             }
             td.clip data-label="What it does" { (says(run)) }
             td.num data-label="Steps" { (run.steps_done) "/" (run.steps) }
             td.num data-label="Took" { (lasted(run, now_ms)) }
             td data-label="Started" { (time::of(&run.created_at, now_ms)) }
+        }
+    }
+}
+
+/// Returns the tags of a run, each as a link to the runs with it.
+pub(in crate::dashboard) fn tags(run: &RunView) -> Markup {
+    html! {
+        @if !run.tags.is_empty() {
+            div.tags.small { @for (name, value) in &run.tags {
+                @let tag = format!("{name}={value}");
+                a.tag href=(pager::url("/ui/runs", &[("tag", &tag)])) { (text::line(&tag, 60)) } " "
+            } }
         }
     }
 }

@@ -77,6 +77,7 @@ pub(in crate::dashboard) async fn start(
         workdir: None,
         delegate: None,
         seats: std::collections::BTreeMap::new(),
+        tags: Default::default(),
     };
     // A form that is sent twice starts one run.
     let key = fields.given("once").filter(|once| once.len() <= 64).map(|once| IdempotencyKey {

@@ -172,9 +172,19 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                     a href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) } { (text::short(&version, 100)) }
                 }
                 dt { "Started" } dd { (time::of(&view.created_at, now_ms)) " by " (text::line(&view.started_by, 120)) }
+                @if !view.tags.is_empty() { dt { "Tags" } dd { (run_table::tags(view)) } }
                 @if let Some(ended) = &view.ended_at { dt { "Ended" } dd { (time::of(ended, now_ms)) } }
                 dt { "Took" } dd { (run_table::lasted(view, now_ms)) }
                 dt { "Steps" } dd { (view.steps_done) " of " (view.steps) " ended" }
+                @for limit in &view.limits {
+                    dt { "Limit of " (limit.name) } dd { (limit.used) " of " (limit.allowed) }
+                }
+                @if let Some(trigger) = &view.trigger { dt { "Trigger" } dd { code { (text::short(trigger.as_str(), 300)) } } }
+                @if !view.children.is_empty() {
+                    dt { "Called" } dd { @for child in &view.children {
+                        a href={ "/ui/runs/" (child.id) } { (text::line(&child.blueprint, 60)) } " " (status::pill(child.status.as_str())) " "
+                    } a href={ "/ui/runs?parent=" (id) } { "all" } }
+                }
                 dt { "Usage" } dd {
                     (usage::of(view.usage.as_ref().map(|it| &it.total)))
                     @if let Some(missing) = view.usage.as_ref().map(|it| it.unreported).filter(|it| *it > 0) {
@@ -187,6 +197,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                     dt { "Copied from" } dd {
                         a href={ "/ui/runs/" (crate::dashboard::headers::escaped(&copy.run)) } { (text::short(&copy.run, 60)) }
                         @if let Some(step) = copy.step { ", anew from step " (step) }
+                        " " a href={ "/ui/runs/" (id) "/compare" } { "Compare" }
                     }
                 }
                 @for (operator, seat) in view.seats.iter().take(20) {
@@ -214,9 +225,10 @@ fn acts(visitor: &Visitor, view: &RunView) -> Markup {
             }
             @if open && !paused && may(Verb::RunPause) { (with_reason(visitor, &id, "pause", "Pause", false)) }
             @if open && may(Verb::RunSignal) { (signal(visitor, view)) }
+            @if !open && visitor.may(Verb::RunStart) { (rerun(visitor, &id)) }
             @if !open && visitor.may(Verb::RunStart) && visitor.may(Verb::BlueprintRead) {
                 @let version = format!("{}@{}", view.blueprint, view.hash.get(..16).unwrap_or(&view.hash));
-                a.button href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) "?from=" (id) } { "Run again …" }
+                a.button href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) "?from=" (id) } { "Run with another input …" }
             }
             @if open && may(Verb::RunCancel) { (with_reason(visitor, &id, "cancel", "Cancel", true)) }
         }
@@ -225,6 +237,28 @@ fn acts(visitor: &Visitor, view: &RunView) -> Markup {
 
 fn post<'a>(id: &str, act: &str, body: Option<String>) -> Request<'a> {
     Request { method: "POST", path: format!("/v1/runs/{id}/{act}"), body }
+}
+
+fn rerun(visitor: &Visitor, id: &str) -> Markup {
+    let once = uuid::Uuid::new_v4().simple();
+    html! {
+        details data-key="rerun" {
+            summary { "Run again …" }
+            form method="post" action={ "/ui/runs/" (id) "/rerun" } {
+                (layout::token(visitor))
+                input type="hidden" name="once" value=(once);
+                div.field {
+                    label for="rerun-version" { "Version" }
+                    select id="rerun-version" name="version" {
+                        option value="same" { "of this run" }
+                        option value="newest" { "the newest" }
+                    }
+                }
+                button.main { "Run again" }
+            }
+            (command::same(&visitor.url, &format!("moonswarm rerun {id}"), &post(id, "rerun", None)))
+        }
+    }
 }
 
 fn with_reason(visitor: &Visitor, id: &str, act: &str, label: &str, danger: bool) -> Markup {

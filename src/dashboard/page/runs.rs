@@ -16,12 +16,15 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    protocol::RunId,
+    protocol::{RunId, TagIs},
     store::{RunFilter, RunStatus},
 };
 
 /// The number of runs of a page.
 const LIMIT: usize = 50;
+
+/// The maximum number of conditions on tags.
+const MOST_TAGS: usize = 8;
 
 /// The choices of the filter by time: the word, the label, and the span in milliseconds.
 const SINCE: [(&str, &str, u64); 4] = [
@@ -29,6 +32,16 @@ const SINCE: [(&str, &str, u64); 4] = [
     ("24h", "the last day", 86_400_000),
     ("7d", "the last week", 604_800_000),
     ("30d", "the last month", 2_592_000_000),
+];
+
+/// The filters by a text: the name in the URL, the label, and an example.
+const TEXTS: [(&str, &str, &str); 6] = [
+    ("q", "Error or status text", "disk full"),
+    ("tag", "Tag", "name=value"),
+    ("error", "Kind of error", "timeout"),
+    ("agent", "Agent", ""),
+    ("waiting_on", "Waits for", "task, signal, a name"),
+    ("started_by", "Started by", ""),
 ];
 
 /// Shows the page; a whole id in the search goes to its run.
@@ -68,6 +81,12 @@ pub(in crate::dashboard) async fn show(
                     }
                 }
             }
+            @for (name, label, hint) in TEXTS {
+                div {
+                    label for=(name) { (label) }
+                    input type="text" id=(name) name=(name) placeholder=(hint) spellcheck="false" value=(fields.text(name));
+                }
+            }
             div {
                 label for="run" { "Go to an id" }
                 input type="text" id="run" name="run" placeholder="run_…" spellcheck="false";
@@ -102,6 +121,9 @@ pub(in crate::dashboard) async fn fragments(
     let html = html! {
         div #runs.card.flush {
             (run_table::of(&page.items, visitor.now_ms, &empty))
+            @if page.partial {
+                p.dim { "Only some of the runs were looked at: the next page goes on." }
+            }
             (pager::links("/ui/runs", &query(fields), is_first, page.next_cursor.as_deref()))
         }
     };
@@ -110,8 +132,9 @@ pub(in crate::dashboard) async fn fragments(
 
 /// Returns the filters that are set.
 fn query(fields: &Fields) -> Vec<(&str, &str)> {
-    let names = ["status", "blueprint", "since"];
-    names.into_iter().filter_map(|name| Some((name, fields.given(name)?))).collect()
+    let texts = TEXTS.iter().map(|(name, _, _)| *name);
+    let names = ["status", "blueprint", "since", "parent"].into_iter().chain(texts);
+    names.filter_map(|name| Some((name, fields.given(name)?))).collect()
 }
 
 fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
@@ -126,20 +149,33 @@ fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
             .map(|(_, _, span)| now_ms.saturating_sub(*span))
             .ok_or_else(|| Problem::new(Code::BadQuery, "since is one of 1h, 24h, 7d and 30d"))
     });
+    let text = |name: &str| fields.given(name).map(|text| text.trim().to_owned());
+    let tags = fields.all("tag").filter(|tag| !tag.trim().is_empty());
+    let tags = tags.take(MOST_TAGS).map(|tag| TagIs::parse(tag.trim())).collect::<Result<_, _>>();
+    let bad = |error| Problem::new(Code::BadQuery, format!("failed to {error}"));
     Ok(RunFilter {
         status: status.collect::<Result<_, _>>()?,
-        blueprint: fields.given("blueprint").map(|name| name.trim().to_owned()),
+        blueprint: text("blueprint"),
         since_ms: since.transpose()?,
+        parent: fields.given("parent").map(id::<RunId>).transpose()?.map(RunId::num),
+        tags: tags.map_err(bad)?,
+        started_by: text("started_by"),
+        error: text("error"),
+        agent: text("agent"),
+        waiting_on: text("waiting_on"),
+        text: text("q"),
         before: fields.given("cursor").map(id).transpose()?,
         limit: LIMIT,
+        ..RunFilter::default()
     })
 }
 
 fn line(fields: &Fields) -> String {
     let mut line = "moonswarm ps".to_owned();
-    for name in ["status", "blueprint"] {
-        if let Some(value) = fields.given(name) {
-            line.push_str(&format!(" --{name} {}", command::quoted(value)));
+    for (name, value) in query(fields) {
+        if name != "since" {
+            let flag = if name == "q" { "text".to_owned() } else { name.replace('_', "-") };
+            line.push_str(&format!(" --{flag} {}", command::quoted(value)));
         }
     }
     line

@@ -9,7 +9,7 @@ use crate::{
         turn::{ending, facts, lineage},
     },
     fault,
-    journal::{Decision, Fact},
+    journal::{Additions, Decision, Fact},
     store::{Check, Header, UNSTORED, Write},
 };
 
@@ -30,7 +30,7 @@ impl Shard {
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let grant = std::sync::Arc::new(grant_of(&started.grant));
-        let header = new_header(id, &started);
+        let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
         let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
         run.program = Some(program);
         run.waiters = waiter.into_iter().collect();
@@ -41,7 +41,8 @@ impl Shard {
         self.count_in(run.num);
         let turn = &mut self.on(&mut run);
         let (by, delegate) = (started.principal.clone(), started.delegate.clone());
-        facts::append(turn, Fact::RunStarted(Box::new(started)));
+        let tags = Additions::of_tags(&new.tags);
+        facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
         for (session, party) in new.joined {
             lineage::join(turn, session, party);
         }

@@ -20,7 +20,7 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    protocol::{Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId, Tags},
     store::{IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
@@ -117,6 +117,8 @@ pub(crate) struct NewRun {
     pub(crate) charged: bool,
     /// The sessions that took part in the parent run, with the parties behind them.
     pub(crate) joined: Vec<(String, String)>,
+    /// Its tags.
+    pub(crate) tags: Tags,
 }
 
 /// A message to a run.

@@ -4,7 +4,7 @@ use crate::{
     blueprint::Bundle,
     environment::Scrubber,
     journal::Usage,
-    protocol::{Json, RunId, SessionId, TaskId},
+    protocol::{Json, RunId, SessionId, Tags, TaskId},
     store::{Check, IdempotencyRow, Write},
     token::{Grant, Quotas, Refusal, Role, Verb, permits},
 };
@@ -117,6 +117,8 @@ pub struct StartRun {
     pub delegate: Option<SessionId>,
     /// The session of each operator's seat.
     pub seats: std::collections::BTreeMap<String, SessionId>,
+    /// Its tags.
+    pub tags: Tags,
 }
 
 /// The report of a worker.

@@ -19,6 +19,7 @@ fn start_of(program: Program, input: &str) -> StartRun {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     }
 }
 

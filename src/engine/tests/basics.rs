@@ -144,6 +144,7 @@ async fn a_start_by_name_gets_what_the_name_stands_for_now() {
                 workdir: None,
                 delegate: None,
                 seats: Default::default(),
+                tags: Default::default(),
             };
             let forever = std::future::pending();
             let view = bench
@@ -193,6 +194,7 @@ async fn one_key_starts_one_run() {
         workdir: None,
         delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
     }
     };
     let first = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();

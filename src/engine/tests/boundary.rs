@@ -252,6 +252,7 @@ async fn an_operator_reads_the_state_that_its_attempt_may_through_the_layers() {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     saw.ops();
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;

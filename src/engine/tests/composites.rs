@@ -304,6 +304,7 @@ async fn a_composite_is_within_the_reach_of_a_token_only_by_name() {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     let run = bench.engine.start(&admin, start, None).await.unwrap().run;
     let output = bench.ended(run).await.output.unwrap().to_value();

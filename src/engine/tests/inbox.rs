@@ -309,6 +309,7 @@ async fn a_session_that_opens_another_one_does_not_answer_itself_through_it() {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     let run = bench.engine.start(&second, start, None).await.unwrap().run;
     let question = bench.asked(run).await.id;
@@ -410,6 +411,7 @@ async fn a_person_answers_what_their_own_run_asks_and_a_program_does_not() {
             workdir: None,
             delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
         };
         let run = bench.engine.start(&starter, start, None).await.unwrap().run;
         let question = bench.asked(run).await.id;
@@ -527,6 +529,7 @@ async fn the_starter_answers_what_names_it_and_nothing_else() {
             workdir: None,
             delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
         };
         bench.engine.start(&starter, start, None).await.unwrap().run
     };

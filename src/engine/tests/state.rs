@@ -129,6 +129,7 @@ async fn a_run_reaches_the_state_that_its_starter_reaches() {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[false,"refused",false,[]]"#);

@@ -14,7 +14,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Entry, RunState},
-    store::{Batch, Check, RunStatus, RunWrite, Write, append},
+    store::{Batch, Check, RunStatus, RunWrite, Used, Write, append},
 };
 
 /// Submits what a run has for the disk, as one batch. Without anything to write it gives back
@@ -114,6 +114,7 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         RunState::Active => turn.run.chain.paused().map(waiting::paused),
     };
     let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
+    let used = Used::encode(turn.run.chain.spent(), turn.run.chain.agents());
     let header = &mut turn.run.header;
     let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
     let whole = header.status != status
@@ -122,6 +123,9 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         || header.error != error
         || header.status_text != status_text
         || header.progress != progress;
+    if whole || header.cursor == 0 {
+        header.used = used;
+    }
     header.status = status;
     header.wake_at_ms = wake_at_ms;
     header.waiting_on = waiting_on;

@@ -13,14 +13,22 @@ use crate::{
     },
     fault,
     flow::StepOp,
-    journal::{Outcome, RunStarted, RunState, StepKey, Usage},
-    protocol::{Failure, Json, RunId, failure::kind},
+    journal::{Additions, Outcome, RunStarted, RunState, StepKey, Usage},
+    protocol::{Failure, Json, RunId, Tags, failure::kind},
     session::EVERY,
     store::{Write, excepted},
     token::Quota,
 };
 
-pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: String, input: Json) {
+/// A run that a flow calls.
+pub(crate) struct Call {
+    pub(crate) blueprint: String,
+    pub(crate) input: Json,
+    pub(crate) tags: Tags,
+}
+
+pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, call: Call) {
+    let Call { blueprint, input, tags } = call;
     let depth = turn.run.chain.started().map_or(0, |(started, _)| started.depth) + 1;
     let max_depth = turn
         .run
@@ -47,7 +55,7 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: Stri
             })
             .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
     };
-    let op = |blueprint: String, input: Json| StepOp::Child { blueprint, input };
+    let op = |blueprint, input| StepOp::Child { blueprint, input, tags: tags.clone() };
     match resolved {
         Err(failure) => {
             steps::record(turn, key, &op(blueprint, input), Outcome::Failed(failure));
@@ -57,7 +65,9 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: Stri
             let version = program.blueprint().version();
             let op = op(blueprint, input);
             let open = Open::Child { run: child, blueprint: version, input: accepted };
-            let number = steps::open_as(turn, key, &op, open, Some(child.to_string()));
+            let additions = Additions::of_tags(&tags);
+            let call_id = Some(child.to_string());
+            let number = steps::open_with(turn, key, &op, open, call_id, additions);
             // The number is in this run's journal: no other may get it, also after a crash
             // before the called run is stored.
             turn.run.pending.writes.push(Write::ReserveRun { num: child.num() });
@@ -169,6 +179,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         seats: seated.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
         charged,
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
+        tags: turn.run.chain.tags_of_child(number),
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));
 }

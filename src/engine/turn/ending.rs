@@ -14,7 +14,7 @@ use crate::{
     },
     fault,
     flow::{Input, NextAction},
-    journal::{Decision, Ending, Fact, Outcome, RunState, SeatHolder, Tally},
+    journal::{Additions, Decision, Ending, Fact, Outcome, RunState, SeatHolder, Tally},
     protocol::{Failure, Json, failure::kind},
     schema,
     store::{CountedRun, Write},
@@ -147,7 +147,8 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
     turn.run.timers.keep(Due::Wall);
     // In the commit that begins the fresh history, so that none is counted twice.
     let tally = turn.run.chain.tally().clone();
-    facts::append(turn, Fact::RunStarted(Box::new(started)));
+    let tags = Additions::of_tags(turn.run.chain.tags());
+    facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
     if !tally.is_empty() {
         count(turn, Ending::Open, tally);
     }

@@ -26,7 +26,10 @@ use crate::{
         Approve, Conversation, Face, Flush, LoopLimits, LoopSettings, Owner, ResponseFlow,
         message_item, user_message,
     },
-    protocol::{Failure, ModelAsk, OperatorConfig, Scope, SessionId, WorkflowId, failure::kind},
+    protocol::{
+        CompactionPolicy, Failure, ModelAsk, OperatorConfig, Scope, SessionId, WorkflowId,
+        failure::kind,
+    },
 };
 
 /// The prefix of the keys of conversations, in the scope of their session.
@@ -135,6 +138,7 @@ fn settings(
                 owner: Owner::Caller,
                 approve: Approve::Allow,
                 parallel_safe: true,
+                policy: CompactionPolicy::Normal,
             });
         }
     }

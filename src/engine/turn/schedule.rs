@@ -31,8 +31,8 @@ pub(crate) fn schedule(turn: &mut Turn<'_>, request: StepRequest) {
         StepOp::Signal { ref name, deadline_ms } => {
             signals::schedule_wait(turn, &key, &op, name, deadline_ms, now);
         }
-        StepOp::Child { blueprint, input } => {
-            children::schedule_child(turn, &key, blueprint, input);
+        StepOp::Child { blueprint, input, tags } => {
+            children::schedule_child(turn, &key, children::Call { blueprint, input, tags });
         }
         StepOp::Scoped { scope, op } => scoped::schedule_scoped(turn, &key, Some(&scope), op),
         StepOp::State(state) if state.needs_store() => {

@@ -48,12 +48,25 @@ pub(crate) fn open_as(
     open: Open,
     call_id: Option<String>,
 ) -> u32 {
+    open_with(turn, key, op, open, call_id, Additions::default())
+}
+
+/// The same, with what is recorded of the step besides.
+pub(crate) fn open_with(
+    turn: &mut Turn<'_>,
+    key: &StepKey,
+    op: &StepOp,
+    open: Open,
+    call_id: Option<String>,
+    additions: Additions,
+) -> u32 {
     let mut scheduled = decided(turn.run, key, op, call_id);
     if let Open::Task(task) = &open {
         scheduled.seat_epoch = crate::engine::run::branches::seat_epoch(turn.run, &task.operator);
     }
     let number = scheduled.step;
-    let origin = origin(turn.run, key);
+    let mut origin = origin(turn.run, key);
+    origin.extend(additions);
     facts::append_with(turn, Fact::StepScheduled(Box::new(scheduled)), origin);
     turn.run.open.insert(number, open);
     number

@@ -278,6 +278,7 @@ impl Engine {
                 .admit(&caller.jti, id.num(), shared.clock.now_ms())
                 .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
+            tags: start.tags,
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {

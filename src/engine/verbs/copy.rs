@@ -13,7 +13,7 @@ use crate::{
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
-        Write, append, fresh_nonce,
+        Used, Write, append, fresh_nonce,
     },
 };
 
@@ -229,5 +229,7 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         error,
         waiting_on,
         bytes: 0,
+        tags: chain.tags().clone(),
+        used: Used::encode(chain.spent(), chain.agents()),
     }
 }

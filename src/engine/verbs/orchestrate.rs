@@ -186,6 +186,7 @@ impl DispatchVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: Default::default(),
+            tags: Default::default(),
         };
         self.start_permitted(caller, start, WaitFor::Ended, patience).await
     }

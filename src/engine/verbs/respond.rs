@@ -156,6 +156,7 @@ impl ResponseVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: std::collections::BTreeMap::new(),
+            tags: Default::default(),
         };
         // Subscribed before the first delta, so that none is missed.
         let (subscriber, events_of) =

@@ -1,4 +1,4 @@
-//! Runs: wait, list, show, control, signal, query, delete.
+//! Runs: wait, show, control, signal, query, delete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     protocol::{Code, Json, RunId},
     session::EVERY,
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
-    token::{Need, ScopeKind, Verb},
+    token::Verb,
 };
 
 /// The maximum length of the name of a signal or a query, in bytes.
@@ -87,10 +87,15 @@ impl Engine {
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn run(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.run_view(run).await
+        self.detailed(caller, run).await
     }
 
     pub(crate) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
+        Ok(self.read_run(run).await?.0)
+    }
+
+    /// Returns the view of a run, and the number of steps of its current history.
+    pub(crate) async fn read_run(&self, run: RunId) -> Result<(RunView, u32), EngineError> {
         let header = self.header(run).await?;
         let mut view = self.show(&header).await?;
         let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
@@ -98,7 +103,7 @@ impl Engine {
             Err(EngineError::Store(StoreError::Damaged { .. }))
                 if header.status == RunStatus::Paused =>
             {
-                return Ok(view);
+                return Ok((view, 0));
             }
             entries => entries?,
         };
@@ -110,6 +115,7 @@ impl Engine {
             match entry.fact {
                 Fact::RunStarted(started) => {
                     view.input = Some(started.input);
+                    view.trigger = Some(started.trigger).filter(|trigger| !trigger.is_null());
                     view.delegate = started.delegate;
                 }
                 Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
@@ -125,10 +131,10 @@ impl Engine {
                 _ => {}
             }
         }
-        Ok(view)
+        Ok((view, chain.counts().0))
     }
 
-    async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
+    pub(crate) async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
         let mut view = view::run(header);
         if let Some((parent, _)) = header.parent
             && let Some(parent) = self.read(move |store| store.header(parent)).await?
@@ -162,7 +168,8 @@ impl Engine {
         wait: Duration,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.wait_for(run, until, wait).await
+        self.wait_for(run, until, wait).await?;
+        self.detailed(caller, run).await
     }
 
     pub(crate) async fn wait_for(
@@ -198,27 +205,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Returns runs, newest first.
-    ///
-    /// # Errors
-    /// Fails when the caller lacks permission.
-    pub async fn runs(
-        &self,
-        caller: &Caller,
-        filter: RunFilter,
-    ) -> Result<Page<RunView>, EngineError> {
-        caller.grant.check(Verb::RunRead, &[Need::Every(ScopeKind::Run)])?;
-        let limit = filter.limit;
-        let headers = self.read(move |store| store.headers(&filter)).await?;
-        let id = |header: &Header| RunId::new(header.num, header.created_ms).to_string();
-        let next_cursor = (headers.len() == limit).then(|| headers.last().map(id));
-        let mut items = Vec::with_capacity(headers.len());
-        for header in &headers {
-            items.push(self.show(header).await?);
-        }
-        Ok(Page { items, next_cursor: next_cursor.flatten() })
     }
 
     /// Returns the steps of a run's history with a number over `after`.

@@ -243,6 +243,7 @@ impl TriggerVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: trigger.tags.clone(),
         };
         let word = format!("{name} {} {} {at}", schedule.text(), schedule.zone());
         let key = IdempotencyKey { route: "schedule", body: word.clone(), key: word };
@@ -308,6 +309,7 @@ impl TriggerVerbs<'_> {
             workdir: None,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: trigger.tags.clone(),
         };
         let started = self.engine.start(caller, start, key).await?;
         self.note_start(name, &id_of(name, trigger), started.run).await;

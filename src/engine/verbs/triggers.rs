@@ -178,6 +178,7 @@ impl TriggerVerbs<'_> {
             workdir: view.directory,
             delegate: None,
             seats: BTreeMap::new(),
+            tags: trigger.tags.clone(),
         };
         let started = self.engine.begin(caller, start, key, None, Permit::Given).await?.0;
         self.note_start(&name, id, started.run).await;

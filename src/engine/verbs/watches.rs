@@ -19,7 +19,7 @@ use crate::{
         verbs::engine::TriggerVerbs,
         verbs::trigger_records::{TRIES, TriggerRecord, id_of},
     },
-    protocol::{Json, RunId},
+    protocol::{Json, RunId, Tags},
     store::{Check, StoreError, Write},
 };
 
@@ -52,6 +52,7 @@ pub struct Watched {
     pub watch: Box<FileWatch>,
     missed: Missed,
     input: Option<Json>,
+    tags: Tags,
     /// The id of the trigger.
     trigger: String,
     /// The ids of all watches of the blueprint: stored data of others is deleted.
@@ -202,6 +203,7 @@ impl TriggerVerbs<'_> {
                     watch: watch.clone(),
                     missed,
                     input: trigger.input.clone(),
+                    tags: trigger.tags.clone(),
                     trigger: id_of(&name, trigger),
                     ids: Arc::clone(&ids),
                 });
@@ -319,6 +321,7 @@ impl TriggerVerbs<'_> {
             workdir: Some(watched.dir.display().to_string()),
             delegate: None,
             seats: BTreeMap::new(),
+            tags: watched.tags.clone(),
         };
         let word = format!("{} {}", watched.id(), kept.batch);
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };

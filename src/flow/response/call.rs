@@ -57,7 +57,7 @@ impl ResponseFlow {
         Ok(Some(LoopAction::Begin(begins)))
     }
 
-    fn face(&self, name: &str) -> Option<&Face> {
+    pub(super) fn face(&self, name: &str) -> Option<&Face> {
         self.tools.iter().find(|face| face.tool.name == name)
     }
 
@@ -199,7 +199,7 @@ impl ResponseFlow {
                 (None, None, None) => String::new(),
             };
             let text = clipped(text, self.settings.limits.output);
-            self.own.push(Own { item: output_item(call, &text), aside: false });
+            self.own.push(Own::new(output_item(call, &text), false));
             says.extend(verdict.say);
             if self.failures >= self.settings.limits.failures {
                 let message = format!("{} calls of tools failed in a row", self.failures);

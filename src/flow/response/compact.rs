@@ -44,6 +44,18 @@ impl ResponseFlow {
             self.tell(CompactionEvent::CompactionSkipped { operator: self.operator(), reason });
             return None;
         };
+        let all = tokens(&self.conversation());
+        if self.hide_first(cut) {
+            let freed = all.saturating_sub(tokens(&self.conversation()));
+            self.tell(CompactionEvent::CompactionComplete {
+                operator: self.operator(),
+                strategy: "compress_first".to_owned(),
+                tokens_freed: freed,
+            });
+            if before.saturating_sub(freed) < compaction.at_tokens {
+                return None;
+            }
+        }
         let Some(flush) = &self.settings.flush else { return self.cut(cut) };
         let scope = flush.scope.clone();
         self.tell(CompactionEvent::PreCompactionFlush { operator: self.operator(), scope });
@@ -147,7 +159,9 @@ impl ResponseFlow {
 
     fn shorten(&mut self, cut: usize, summary: Option<String>, strategy: &str) {
         let before = tokens(&self.conversation());
-        let lost = cut - self.from;
+        let pinned = self.pinned_in(self.from..cut);
+        let lost = cut - self.from - pinned.len();
+        self.pinned.extend(pinned);
         self.from = cut;
         if summary.is_some() {
             self.summary = summary;

@@ -6,9 +6,7 @@
 
 use serde_json::Value;
 
-use super::{
-    Begin, LoopAction, LoopStop, Own, Remembered, ResponseFlow, Stage, Step, summary_item,
-};
+use super::{Begin, LoopAction, LoopStop, Own, Remembered, ResponseFlow, Stage, Step};
 use crate::{
     journal::Outcome,
     protocol::{Failure, Json, ModelEnd, failure::kind},
@@ -47,10 +45,11 @@ impl ResponseFlow {
         // Somebody may have written it by hand, who does not count.
         self.recalled.revision = found.revision.max(self.recalled.found);
         self.recalled.items = found.items.len();
-        self.own = found.items.into_iter().map(|item| Own { item, aside: true }).collect();
+        self.own = found.items.into_iter().map(|item| Own::new(item, true)).collect();
         let known = self.own.len();
         self.replies = found.exchanges.into_iter().filter(|at| *at < known).collect();
         (self.from, self.summary, self.window) = (0, None, None);
+        self.pinned.clear();
         self.stage = Stage::Ready;
         Ok(None)
     }
@@ -89,7 +88,7 @@ impl ResponseFlow {
 
     /// Returns the conversation as it is to be stored.
     pub fn remembered(&self) -> Remembered {
-        let summary = usize::from(self.summary.is_some());
+        let summary = self.head().len();
         let before = self.asked_at().saturating_sub(self.from);
         let own = self.replies.iter().skip_while(|at| **at < self.asked_at());
         // The exchange of this loop starts with its question; the rest of its replies follow.
@@ -101,7 +100,7 @@ impl ResponseFlow {
             earlier.chain([asked]).chain(own.skip(1).filter(|at| **at >= self.from).map(shift));
         Remembered {
             revision: self.recalled.revision + 1,
-            items: self.conversation(),
+            items: self.discard_done(self.conversation()),
             exchanges: exchanges.collect(),
         }
     }
@@ -116,16 +115,15 @@ impl ResponseFlow {
     pub(super) fn seen_until(&self, end: usize) -> Vec<Value> {
         let end = end.max(self.from);
         let asked = self.asked_at().clamp(self.from, end);
-        let summary = self.summary.as_deref().map(summary_item);
-        let items =
-            |range: std::ops::Range<usize>| self.own[range].iter().map(|it| it.item.clone());
+        let head = self.head();
+        let items = |range: std::ops::Range<usize>| self.own[range].iter().map(Own::shown);
         let start = self.start.iter().cloned();
         if self.recalled.done && self.from <= self.asked_at() {
-            let before = summary.into_iter().chain(items(self.from..asked));
+            let before = head.into_iter().chain(items(self.from..asked));
             let start = start.filter(|_| end >= self.asked_at());
             return before.chain(start).chain(items(asked..end)).collect();
         }
-        start.chain(summary).chain(items(self.from..end)).collect()
+        start.chain(head).chain(items(self.from..end)).collect()
     }
 
     /// The index in the loop's own items before which its question was asked.

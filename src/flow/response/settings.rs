@@ -4,7 +4,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::protocol::{FunctionTool, Scope};
+use crate::protocol::{CompactionPolicy, FunctionTool, Scope};
 
 /// The settings with which a loop starts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,6 +40,8 @@ pub struct Face {
     pub approve: Approve,
     /// True if it may be executed in parallel with others.
     pub parallel_safe: bool,
+    /// The treatment of its calls when the conversation is shortened.
+    pub policy: CompactionPolicy,
 }
 
 /// The party that executes a tool.

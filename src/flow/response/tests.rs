@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::protocol::{BudgetDecision, BudgetEvent, CompactionEvent, Scope};
+use crate::protocol::{BudgetDecision, BudgetEvent, CompactionEvent, CompactionPolicy, Scope};
 
 /// A judge whose tools take objects with `n`, and whose answers must be numbers if `number` is set.
 #[derive(Default)]
@@ -52,6 +52,7 @@ fn face(name: &str) -> Face {
         owner: Owner::Host,
         approve: Approve::Allow,
         parallel_safe: true,
+        policy: CompactionPolicy::Normal,
     }
 }
 
@@ -448,6 +449,77 @@ fn a_long_conversation_loses_whole_turns_and_keeps_its_beginning() {
     assert!(events.iter().any(complete), "{events:?}");
     let (mut short, _) = three_turns(drop, 99);
     assert_eq!((outputs(&short).len(), short.take_events().len()), (3, 0));
+}
+
+/// Returns a loop after three turns with a call of a tool with this policy, and outputs of 400 bytes.
+fn with_policy(policy: CompactionPolicy, tokens: u64) -> ResponseFlow {
+    let change = |it: &mut LoopSettings| {
+        it.compaction = Some(Compaction { at_tokens: 100, keep: 1, summarize: false });
+        it.tools[0].policy = policy;
+    };
+    let (mut flow, judge) = (flow(change), Plain::default());
+    flow.turn(&judge);
+    let used = Usage { input_tokens: Some(tokens), ..Usage::default() };
+    for n in 0..3 {
+        let arguments = format!(r#"{{"n":{n}}}"#);
+        let of_b = if n == 0 { vec![("b", "{}")] } else { Vec::new() };
+        let asked: Vec<_> = [("a", &*arguments)].into_iter().chain(of_b).collect();
+        let begun = flow.begun();
+        flow.end(begun - 1, calls(&asked), &used);
+        flow.turn(&judge);
+        for (at, _) in asked.iter().enumerate() {
+            let long = n.to_string().repeat(400);
+            ends(&mut flow, &judge, begun + at, done(json!(long)));
+        }
+    }
+    flow
+}
+
+#[test]
+fn the_calls_of_a_pinned_tool_stay() {
+    let flow = with_policy(CompactionPolicy::Pinned, 500);
+    let begins: Vec<String> = outputs(&flow).iter().map(|it| it.1[..1].to_owned()).collect();
+    assert_eq!(begins, ["0", "1", "2"]);
+    let names: Vec<Value> = flow
+        .conversation()
+        .iter()
+        .filter(|item| item["type"] == "function_call")
+        .map(|item| item["name"].clone())
+        .collect();
+    assert_eq!(names, ["a", "a", "a"], "what else was called in their turn goes");
+    assert_eq!(flow.conversation()[0], user_message("go"));
+    assert_eq!(outputs(&with_policy(CompactionPolicy::Normal, 500)).len(), 1);
+}
+
+#[test]
+fn outputs_that_go_first_are_removed_before_any_turn() {
+    let mut flow = with_policy(CompactionPolicy::CompressFirst, 150);
+    let seen: Vec<String> = outputs(&flow).into_iter().map(|it| it.1).collect();
+    let long = |n: &str| n.repeat(400);
+    assert_eq!(seen, [REMOVED.to_owned(), long("0"), REMOVED.to_owned(), long("2")]);
+    assert!(flow.turn_items(1).iter().any(|it| it["output"] == long("0")), "a flush has it all");
+    let events = flow.take_events();
+    let complete = |it: &LifecycleEvent| matches!(it, LifecycleEvent::Compaction(CompactionEvent::CompactionComplete { strategy, .. }) if strategy == "compress_first");
+    assert!(events.iter().any(complete), "{events:?}");
+    assert_eq!(outputs(&with_policy(CompactionPolicy::CompressFirst, 900)).len(), 1, "not enough");
+}
+
+#[test]
+fn outputs_whose_work_is_done_are_not_kept_for_the_session() {
+    let judge = Plain::default();
+    let mut flow = remembering(|it| it.tools[0].policy = CompactionPolicy::DiscardWhenDone);
+    flow.turn(&judge);
+    ends(&mut flow, &judge, 0, done(json!(null)));
+    ends(&mut flow, &judge, 1, calls(&[("a", "{}"), ("b", "{}")]));
+    ends(&mut flow, &judge, 2, done(json!("of a")));
+    ends(&mut flow, &judge, 3, done(json!("of b")));
+    ends(&mut flow, &judge, 4, says("done"));
+    let of = |items: &[Value]| -> Vec<Value> {
+        let outputs = items.iter().filter(|item| item["type"] == "function_call_output");
+        outputs.map(|item| item["output"].clone()).collect()
+    };
+    assert_eq!(of(&flow.conversation()), ["of a", "of b"]);
+    assert_eq!(of(&flow.remembered().items), [REMOVED, "of b"]);
 }
 
 #[test]

@@ -1,11 +1,51 @@
 //! Read-only queries on a chain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Chain, Spent};
-use crate::protocol::Json;
+use super::{Chain, SeatHolder, Spent};
+use crate::protocol::{Json, Tags};
 
 impl Chain {
+    /// Returns the seat holders by operator.
+    pub fn seats(&self) -> &BTreeMap<String, SeatHolder> {
+        &self.seats
+    }
+
+    /// Returns the number of queued signals, of all names.
+    pub fn queued_signals(&self) -> usize {
+        self.queued
+    }
+
+    /// Returns the total size in bytes of the queued signals.
+    pub fn signal_bytes(&self) -> usize {
+        self.signal_bytes
+    }
+
+    /// Returns the total size in bytes of the failures and plans that steps hold.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    /// Returns the approximate size in bytes of this history's entries.
+    pub fn history_bytes(&self) -> u64 {
+        self.history_bytes
+    }
+
+    /// Returns the tags of the run.
+    pub fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// Returns the tags of the run that an open step calls.
+    pub fn tags_of_child(&self, step: u32) -> Tags {
+        self.called_with.get(&step).cloned().unwrap_or_default()
+    }
+
+    /// Returns the agents of the tasks of this history, 64 at most.
+    pub fn agents(&self) -> &BTreeSet<String> {
+        &self.agents
+    }
+
     /// Returns the first queued signal with a name.
     pub fn first_signal(&self, name: &str) -> Option<&Json> {
         self.signals.get(name)?.front()

@@ -1,5 +1,8 @@
 use super::*;
-use crate::flow::{ArtifactOp, Asking, StateOp};
+use crate::{
+    flow::{ArtifactOp, Asking, StateOp},
+    protocol::Tags,
+};
 
 #[test]
 fn a_flow_runs_its_steps_and_returns() {
@@ -259,7 +262,7 @@ fn timers_signals_children_state_and_artifacts_are_steps() {
         r#"ctx:sleep("250ms") ctx:sleep_until(100)
            local p = ctx:wait("go") local q, why = ctx:wait("stop", { timeout = "2d" })
            ctx:signal("run_2", "hi") ctx:signal("run_2", "hi", { a = 1 })
-           local c = ctx:call("other", { x = 1 }, { version = "ab" })
+           local c = ctx:call("other", { x = 1 }, { version = "ab", tags = { customer = "acme" } })
            ctx.state:set("k", { 1 }) ctx.state:get("k") ctx.state:delete("k") ctx.state:list("p") ctx.state:add("n", 2) ctx.state:append("l", 3)
            ctx:artifact("a.txt", "bytes") ctx:read_artifact({ id = "art_1" })
            local ok = ctx:approve { title = "Ship?", body = "b", form = s.object { x = s.string { optional = true } }, timeout = "1h", by = { "approver", "ann" }, required = 2, remind = "10m" }
@@ -292,7 +295,11 @@ fn timers_signals_children_state_and_artifacts_are_steps() {
     assert_eq!(ops[4..6], [sent(json!(true)), sent(json!({ "a": 1 }))]);
     assert_eq!(
         ops[6],
-        StepOp::Child { blueprint: "other@ab".to_owned(), input: Json::from(&json!({ "x": 1 })) }
+        StepOp::Child {
+            blueprint: "other@ab".to_owned(),
+            input: Json::from(&json!({ "x": 1 })),
+            tags: Tags::new([("customer".to_owned(), "acme".to_owned())].into()).unwrap(),
+        }
     );
     let key = || "k".to_owned();
     assert_eq!(

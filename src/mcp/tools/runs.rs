@@ -32,6 +32,8 @@ pub(super) struct Start {
     /// The input: any JSON that fits the blueprint's input schema.
     #[serde(default)]
     input: Value,
+    /// Tags of the run, by name: short texts that lists are filtered by. At most 16.
+    tags: Option<BTreeMap<String, String>>,
     /// The session that is given every task of the run.
     delegate: Option<String>,
     /// How long to wait for the end, in seconds, at most 45. Not at all by default.
@@ -41,8 +43,11 @@ pub(super) struct Start {
 }
 
 pub(super) async fn start(transport: &dyn Transport, args: Start) -> Result<Done, Trouble> {
-    let Start { blueprint, source, files, input, delegate, wait_seconds, idempotency_key } = args;
+    let Start { blueprint, source, files, input, tags, delegate, wait_seconds, .. } = args;
     let mut body = bundle(source, files, None);
+    if let Some(tags) = tags {
+        body["tags"] = json!(tags);
+    }
     let given = [("blueprint", blueprint), ("delegate", delegate), ("wait", wait(wait_seconds))];
     for (key, value) in given {
         if let Some(value) = value {
@@ -52,7 +57,7 @@ pub(super) async fn start(transport: &dyn Transport, args: Start) -> Result<Done
     if !input.is_null() {
         body["input"] = input;
     }
-    let value = transport.post_once(Path::new("/v1/runs"), &body, idempotency_key).await?;
+    let value = transport.post_once(Path::new("/v1/runs"), &body, args.idempotency_key).await?;
     let text = told(&value);
     Ok(Done::new(value, text))
 }
@@ -64,6 +69,18 @@ pub(super) struct List {
     status: Option<String>,
     /// Only runs of this blueprint.
     blueprint: Option<String>,
+    /// Only runs with this tag: `name=value`, or `name`.
+    tag: Option<String>,
+    /// Only runs whose error or status text has these words.
+    q: Option<String>,
+    /// Only runs with an error of this kind: timeout, worker, limit.
+    error: Option<String>,
+    /// Only runs that had a task of this agent.
+    agent: Option<String>,
+    /// Only runs that wait for this: task, signal, timer, or a name.
+    waiting_on: Option<String>,
+    /// Only runs created at or after this time, RFC 3339.
+    since: Option<String>,
     /// How many: 1 to 100, 20 by default.
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
@@ -74,6 +91,12 @@ pub(super) async fn list(transport: &dyn Transport, args: List) -> Result<Done, 
     let path = Path::new("/v1/runs")
         .with("status", args.status)
         .with("blueprint", args.blueprint)
+        .with("tag", args.tag)
+        .with("q", args.q)
+        .with("error", args.error)
+        .with("agent", args.agent)
+        .with("waiting_on", args.waiting_on)
+        .with("since", args.since)
         .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
         .with("cursor", args.cursor);
     let value = transport.get(path).await?;
@@ -185,6 +208,50 @@ pub(super) async fn control(transport: &dyn Transport, args: Control) -> Result<
     let run = transport.get(at()).await?;
     let text = told(&run);
     Ok(Done::new(json!({ "run": run }), text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Diff {
+    /// The first run's id: the origin of a fork.
+    a: String,
+    /// The second run's id: the fork.
+    b: String,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+pub(super) async fn diff(transport: &dyn Transport, args: Diff) -> Result<Done, Trouble> {
+    let path = Path::new("/v1/runs").at(&args.a).at("diff").at(&args.b);
+    let value = transport.get(path.with("limit", Some(100)).with("cursor", args.cursor)).await?;
+    let text = match value["first"]["name"].as_str() {
+        None => "no step differs".to_owned(),
+        Some(name) => {
+            let what = word(&value["first"], "difference");
+            format!("{} steps differ; the first is {name}: {what}", value["differing"])
+        }
+    };
+    Ok(Done::new(value, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rerun {
+    /// The run's id.
+    run: String,
+    /// True for the newest version of the blueprint; by default the run's own.
+    newest: Option<bool>,
+    /// A text of your choice: the same key with the same arguments starts no second run.
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn rerun(transport: &dyn Transport, args: Rerun) -> Result<Done, Trouble> {
+    let version = if args.newest == Some(true) { "newest" } else { "same" };
+    let path = Path::new("/v1/runs").at(&args.run).at("rerun");
+    let body = json!({ "version": version });
+    let value = transport.post_once(path, &body, args.idempotency_key).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -11,12 +11,9 @@ use serde_json::{Value, json};
 
 use super::{
     EventSink, ExecutorError, LoopError, LoopEvent, LoopEventKind, Model, MultiStepStore,
-    RequestContext, ToolError, ToolExecutor, ToolKind, ToolSchema,
+    RequestContext, ToolError, ToolExecutor, ToolKind, ToolSchema, arguments::fitting,
 };
-use crate::{
-    protocol::{ChainStep, NextAction, StepDescriptor, StepKind, StepState},
-    schema::{Schema, first_of},
-};
+use crate::protocol::{ChainStep, NextAction, StepDescriptor, StepKind, StepState};
 
 /// The limits of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,7 +249,9 @@ impl Scope<'_> {
         };
         // Also for an agent: its input is validated as strictly as the arguments of a tool.
         let arguments = arguments(todo.descriptor.arguments())
-            .and_then(|arguments| fitting(tool, arguments))
+            .and_then(|arguments| {
+                fitting(&tool.parameters, arguments).map_err(|why| why.trim_start().to_owned())
+            })
             .map_err(|why| ExecutorError::from(ToolError::InvalidArguments(why)))?;
         match tool.kind {
             ToolKind::Agent => {
@@ -282,15 +281,6 @@ fn arguments(written: Option<&Value>) -> Result<Value, String> {
         Some(other) => other.clone(),
     };
     if read.is_object() { Ok(read) } else { Err("they are not an object".to_owned()) }
-}
-
-/// Validates arguments against their tool's schema. An invalid schema accepts everything.
-fn fitting(tool: &ToolSchema, arguments: Value) -> Result<Value, String> {
-    let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
-        return Ok(arguments);
-    };
-    let valid = schema.validate(&arguments);
-    valid.map(|()| arguments).map_err(|violations| first_of(&violations).trim_start().to_owned())
 }
 
 /// Returns the number of transitions of a chain: each model call is one, and so is each sequence of

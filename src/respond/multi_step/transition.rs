@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::arguments::fitting;
 use crate::{
     flow::response::{
         Approve, Begin, Face, Judge, LoopAction, LoopLimits, LoopSettings, Moment, Owner,
@@ -12,10 +13,9 @@ use crate::{
     },
     journal::{Outcome, Usage},
     protocol::{
-        ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
-        StepState, failure::kind,
+        ChainStep, CompactionPolicy, Failure, FunctionTool, Json, ModelRequest, NextAction,
+        StepDescriptor, StepKind, StepState, failure::kind,
     },
-    schema::{Schema, first_of},
 };
 
 /// Determines the next action of a chain. Pure: the same chain always has the same next action.
@@ -123,6 +123,7 @@ impl ToolLoop {
             tool: tool.clone(),
             approve: Approve::Allow,
             parallel_safe: true,
+            policy: CompactionPolicy::Normal,
         };
         LoopSettings {
             operator: request.model.clone().unwrap_or_default(),
@@ -187,11 +188,7 @@ impl Judge for Plain {
     }
 
     fn arguments(&self, tool: &FunctionTool, arguments: Value) -> Result<Value, String> {
-        let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
-            return Ok(arguments);
-        };
-        let valid = schema.validate(&arguments);
-        valid.map(|()| arguments).map_err(|violations| first_of(&violations))
+        fitting(&tool.parameters, arguments)
     }
 
     fn output(&self, text: &str) -> Result<Json, String> {

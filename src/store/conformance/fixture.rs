@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use crate::{
     journal::{Decision, Entry, Fact, RunStarted},
-    protocol::Json,
+    protocol::{Json, Tags},
     store::{
         Batch, Check, Header, JournalRow, RunStatus, RunWrite, Store, StoreError, Write, Writer,
     },
@@ -61,6 +61,8 @@ pub fn header(num: u64) -> Header {
         error: None,
         waiting_on: Some(r#"["timer"]"#.to_owned()),
         bytes: 0,
+        tags: Tags::default(),
+        used: None,
     }
 }
 

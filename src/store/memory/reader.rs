@@ -11,10 +11,11 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
-        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow,
-        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter,
+        ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
         StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
         rows::is_blob,
+        run_filter::Pick,
         stats::{Grain, most_expensive},
         threads::may_wait,
     },
@@ -79,15 +80,16 @@ impl Reader for Memory {
         self.reading().tables.load(run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        let fits = |header: &&Header| {
-            (filter.status.is_empty() || filter.status.contains(&header.status))
-                && filter.blueprint.as_ref().is_none_or(|name| *name == header.blueprint)
-                && filter.since_ms.is_none_or(|since| header.created_ms >= since)
-                && filter.before.is_none_or(|before| header.num < before.num())
-        };
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
         self.read(|tables| {
-            tables.headers.values().rev().filter(fits).take(filter.limit).cloned().collect()
+            let all = tables.headers.values().rev();
+            let mut rows: Vec<&Header> = all.filter(|header| filter.is_after(header)).collect();
+            if !filter.is_by_number() {
+                rows.sort_by_key(|header| std::cmp::Reverse(header.id()));
+            }
+            let mut pick = Pick::new(filter);
+            let _ = rows.into_iter().all(|header| pick.take(header));
+            pick.done()
         })
     }
 

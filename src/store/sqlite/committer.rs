@@ -19,7 +19,7 @@ use super::{
     mark::{self, Mark, MarkFile},
     meta,
     place::StorePath,
-    state, tokens, write,
+    run_index, state, tokens, write,
 };
 use crate::{
     fault,
@@ -350,6 +350,7 @@ fn apply(
         if !header::write(tx, run)? {
             return Err(BatchFailure::Refused(StoreError::Moved { run: num }));
         }
+        run_index::keep(tx, run)?;
         for row in &run.entries {
             journal::append(tx, num, row)?;
         }

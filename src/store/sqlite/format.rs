@@ -49,6 +49,10 @@ const MIGRATIONS: &[Migration] = &[
         fill: Some(super::stats::fill),
         ..Migration::of(include_str!("migrations/0009_stats.sql"))
     },
+    Migration {
+        fill: Some(super::run_index::fill),
+        ..Migration::of(include_str!("migrations/0010_runs.sql"))
+    },
 ];
 
 /// Returns the newest format that this program knows.
@@ -145,7 +149,7 @@ fn run(conn: &mut Connection, steps: &[Migration], to: u32) -> rusqlite::Result<
 /// Fills the columns of format 8 that SQL cannot compute.
 fn sums(conn: &Connection) -> rusqlite::Result<()> {
     super::journal::fill(conn)?;
-    super::header::seal(conn, "1")
+    super::header::seal_format_8(conn)
 }
 
 /// Rewrites a file in which free pages cannot be released, so that they can.

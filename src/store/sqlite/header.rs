@@ -1,21 +1,25 @@
 //! The table `runs`: the header of each run, with checksums that reveal damage.
 
-use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     error::{Unreadable, in_row},
-    value::{bits, from_bits, int, json_or_null, limit, sound, uint, uint_or_null, word},
+    value::{bits, from_bits, int, json_or_null, limit, uint, uint_or_null, word},
 };
-use crate::store::{Header, Partition, Retired, RunFilter, RunStatus, RunWrite};
+use crate::{
+    protocol::Tags,
+    store::{Header, Partition, Retired, RunStatus, RunWrite},
+};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
     () => {
         "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
          parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
-         error, waiting_on, nonce, bytes, count_sum, rest_sum"
+         error, waiting_on, nonce, bytes, tags, used, count_sum, rest_sum"
     };
 }
+pub(super) use columns;
 
 /// The condition of the index `runs_open_children`. The planner needs it verbatim.
 macro_rules! is_open {
@@ -40,7 +44,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         "INSERT INTO runs (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-         ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT (num) DO NOTHING"
+         ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26) ON CONFLICT (num) DO NOTHING"
     ))?
     .execute(params![
         int(header.num),
@@ -65,6 +69,8 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         header.waiting_on,
         bits(header.nonce),
         int(header.bytes),
+        tags_text(header),
+        header.used,
         count_sum(header),
         rest_sum(header),
     ])
@@ -90,13 +96,14 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     ])
 }
 
-/// Updates everything that can change. Number, creation, nonce, parent and principal never do.
+/// Updates everything that can change. Number, creation, nonce, parent, principal, blueprint and tags
+/// never do.
 fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
              status = ?8, wake_at_ms = ?9, epoch = ?10, ended_ms = ?11, progress = ?12,
-             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17,
-             bytes = ?18, count_sum = ?19, rest_sum = ?20
+             hash = ?13, status_text = ?14, error = ?15, waiting_on = ?16, bytes = ?17,
+             used = ?18, count_sum = ?19, rest_sum = ?20
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -112,21 +119,36 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.epoch,
         header.ended_ms.map(int),
         header.progress,
-        header.blueprint,
         header.hash,
         header.status_text,
         header.error,
         header.waiting_on,
         int(header.bytes),
+        header.used,
         count_sum(header),
         rest_sum(header),
     ])
 }
 
+/// Returns the tags as they are stored: JSON, or null for none.
+fn tags_text(header: &Header) -> Option<String> {
+    let there = !header.tags.is_empty();
+    there.then(|| serde_json::to_string(&header.tags).expect("plain data"))
+}
+
 /// Writes the checksums of the headers that meet a condition, from their current content.
 pub fn seal(conn: &Connection, condition: &str) -> rusqlite::Result<()> {
-    let mut all =
-        conn.prepare(&format!(concat!("SELECT ", columns!(), " FROM runs WHERE {}"), condition))?;
+    seal_with(conn, columns!(), condition)
+}
+
+/// Writes the checksums of all headers of format 8, which had fewer columns. The sum of a header
+/// without these is the same.
+pub fn seal_format_8(conn: &Connection) -> rusqlite::Result<()> {
+    seal_with(conn, &columns!().replace("tags, used", "NULL, NULL"), "1")
+}
+
+fn seal_with(conn: &Connection, columns: &str, condition: &str) -> rusqlite::Result<()> {
+    let mut all = conn.prepare(&format!("SELECT {columns} FROM runs WHERE {condition}"))?;
     let mut rows = all.query([])?;
     let mut update =
         conn.prepare("UPDATE runs SET count_sum = ?2, rest_sum = ?3 WHERE num = ?1")?;
@@ -173,6 +195,13 @@ fn rest_sum(header: &Header) -> i64 {
         sum.number(text.is_some().into());
         sum.text(text.as_deref().unwrap_or_default());
     }
+    // Headers without them have the sum of the format that did not know them.
+    for (mark, text) in [("tags", tags_text(header)), ("used", header.used.clone())] {
+        if let Some(text) = text {
+            sum.text(mark);
+            sum.text(&text);
+        }
+    }
     sum.end()
 }
 
@@ -211,40 +240,6 @@ pub fn one(conn: &Connection, run: u64) -> rusqlite::Result<Option<Header>> {
     conn.prepare_cached(concat!("SELECT ", columns!(), " FROM runs WHERE num = ?1"))?
         .query_row([int(run)], read)
         .optional()
-}
-
-/// Returns runs, newest first.
-pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Header>> {
-    let mut sql = concat!("SELECT ", columns!(), " FROM runs").to_owned();
-    let mut conditions = Vec::new();
-    if !filter.status.is_empty() {
-        let words: Vec<_> = filter.status.iter().map(|s| format!("'{}'", s.as_str())).collect();
-        conditions.push(format!("status IN ({})", words.join(", ")));
-        if !filter.status.contains(&RunStatus::Completed) {
-            sql.push_str(" INDEXED BY runs_not_completed");
-            conditions.push("status <> 'completed'".to_owned());
-        }
-    }
-    let mut values: Vec<rusqlite::types::Value> = Vec::new();
-    if let Some(before) = filter.before {
-        conditions.push("num < ?".to_owned());
-        values.push(int(before.num()).into());
-    }
-    if let Some(blueprint) = &filter.blueprint {
-        conditions.push("blueprint = ?".to_owned());
-        values.push(blueprint.clone().into());
-    }
-    if let Some(since) = filter.since_ms {
-        conditions.push("created_ms >= ?".to_owned());
-        values.push(int(since).into());
-    }
-    if !conditions.is_empty() {
-        sql.push_str(" WHERE ");
-        sql.push_str(&conditions.join(" AND "));
-    }
-    sql.push_str(" ORDER BY num DESC LIMIT ?");
-    values.push(limit(filter.limit).into());
-    sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
 /// Partitions as a JSON list of their numbers.
@@ -303,15 +298,29 @@ pub fn reserve(conn: &Connection, num: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE high_water SET run = max(run, ?1)")?.execute([int(num)]).map(drop)
 }
 
-/// Deletes a header. Returns the run's creation time and the last row of its journal.
-pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u64)>> {
+/// A deleted header.
+pub struct Deleted {
+    /// When the run was created, in Unix milliseconds.
+    pub created_ms: u64,
+    /// The last row of its journal.
+    pub cursor: u64,
+    /// Its tags.
+    pub tags: Tags,
+}
+
+/// Deletes a header.
+pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<Deleted>> {
     conn.prepare_cached(
         "UPDATE high_water SET run = max(run, (SELECT coalesce(max(num), 0) FROM runs)),
                                lsn = max(lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
     )?
     .execute([])?;
-    conn.prepare_cached("DELETE FROM runs WHERE num = ?1 RETURNING created_ms, cursor")?
-        .query_row([int(run)], |row| Ok((uint(row, 0)?, uint(row, 1)?)))
+    conn.prepare_cached("DELETE FROM runs WHERE num = ?1 RETURNING created_ms, cursor, tags")?
+        .query_row([int(run)], |row| {
+            let tags: Option<String> = row.get(2)?;
+            let tags = tags.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            Ok(Deleted { created_ms: uint(row, 0)?, cursor: uint(row, 1)?, tags })
+        })
         .optional()
 }
 
@@ -354,11 +363,12 @@ pub fn high_water(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     )
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
+/// Reads a header and compares it with its checksums.
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
     let what = || format!("the header of run {}", row.get(0).unwrap_or(0));
     let whole = || {
         let header = fields(row, &what)?;
-        if (row.get(22)?, row.get(23)?) == (count_sum(&header), rest_sum(&header)) {
+        if (row.get(24)?, row.get(25)?) == (count_sum(&header), rest_sum(&header)) {
             return Ok(header);
         }
         let reason = "it is not what was written (a sum differs)".to_owned();
@@ -390,6 +400,10 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<Header>
         waiting_on: json_or_null(row, 19, what)?,
         nonce: from_bits(row, 20)?,
         bytes: uint(row, 21)?,
+        tags: json_or_null(row, 22, what)?
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or_default(),
+        used: json_or_null(row, 23, what)?,
     })
 }
 

@@ -138,6 +138,7 @@ impl Sqlite {
         }
         if mark.mark().suspect.is_some() {
             super::state_text::refill(&conn).map_err(database("index the state anew"))?;
+            super::run_index::refill(&conn).map_err(database("index the runs anew"))?;
         }
         mark.begin(&found);
         let readers =

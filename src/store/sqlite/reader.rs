@@ -7,8 +7,8 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, load, meta, outbox, retention, scopes, sessions, state, state_text, stats, tasks,
-    tokens,
+    kept, links, load, meta, outbox, retention, run_list, scopes, sessions, state, state_text,
+    stats, tasks, tokens,
 };
 use crate::{
     journal::Entry,
@@ -16,9 +16,9 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
-        QueuedRow, Reader, Retired, RunFilter, ScopeFilter, ScopeRow, SessionRow, StateFilter,
-        StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError, TaskFilter, TaskRow,
-        TokenRow, Want,
+        QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
+        TaskFilter, TaskRow, TokenRow, Want,
     },
 };
 
@@ -41,8 +41,8 @@ impl Reader for Sqlite {
         load::load(&*self.pool.lend()?, run, want)
     }
 
-    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
-        self.read("list runs", |conn| header::list(conn, filter))
+    fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
+        self.read("list runs", |conn| run_list::page(conn, filter))
     }
 
     fn due(

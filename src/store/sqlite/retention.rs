@@ -6,7 +6,9 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::{
-    artifacts, blobs, charges, evidence, header, journal, meta, outbox, state, tasks,
+    artifacts, blobs, charges, evidence,
+    header::{self, Deleted},
+    journal, meta, outbox, run_index, state, tasks,
     value::{int, uint},
 };
 use crate::{
@@ -21,7 +23,8 @@ const DEBRIS: &str = "debris:";
 
 /// Deletes a run with everything that belongs to it, except the beginning of a long history.
 pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
-    if let Some((created_ms, cursor)) = header::delete(conn, run)? {
+    if let Some(Deleted { created_ms, cursor, tags }) = header::delete(conn, run)? {
+        run_index::forget(conn, run, created_ms, &tags)?;
         state::delete_of(conn, run, RunId::new(run, created_ms))?;
         journal::delete_marks(conn, run)?;
         clear(conn, run, cursor, AT_ONCE)?;

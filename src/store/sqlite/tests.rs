@@ -526,3 +526,47 @@ fn what_is_no_whole_backup_is_not_restored() {
 }
 
 mod trust;
+
+#[test]
+fn runs_of_format_8_are_listed_and_found_by_their_words() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let mut before = raw(&dir);
+    super::format::migrate_to(&mut before, 0, 8).unwrap();
+    before
+        .execute_batch(
+            r#"INSERT INTO runs (num, cursor, seq, steps, steps_done, updated_ms, created_ms,
+                   status, ended_ms, epoch, blueprint, hash, principal, error)
+               VALUES (1, 1, 1, 0, 0, 1, 9, 'failed', 10, 1, 'b', 'h', 'ann',
+                       '{"kind":"worker","message":"the disk is full","retryable":false}'),
+                      (2, 2, 1, 0, 0, 1, 5, 'running', NULL, 1, 'b', 'h', 'ann', NULL);"#,
+        )
+        .unwrap();
+    super::header::seal_format_8(&before).unwrap();
+    drop(before);
+    let store = reopen(&dir);
+    let list = |filter: crate::store::RunFilter| -> Vec<u64> {
+        store.headers(&filter).unwrap().iter().map(|header| header.num).collect()
+    };
+    let all = || crate::store::RunFilter { limit: 9, ..Default::default() };
+    assert_eq!(list(all()), [1, 2], "in the order of creation");
+    assert_eq!(list(crate::store::RunFilter { text: Some("disk".into()), ..all() }), [1]);
+}
+
+#[test]
+fn a_deleted_run_leaves_no_tag_and_no_word() {
+    let (dir, store) = fresh();
+    let tags = crate::protocol::Tags::parse(["a=1", "b=2"]).unwrap();
+    let text = Some("some words".to_owned());
+    begin(&*store, ended(crate::store::Header { tags, status_text: text, ..header(1) }, 5));
+    let count = || -> (u32, u32) {
+        let of = |sql: &str| raw(&dir).query_row(sql, [], |row| row.get(0)).unwrap();
+        (
+            of("SELECT count(*) FROM run_tags"),
+            of("SELECT count(*) FROM run_text WHERE run_text MATCH 'words'"),
+        )
+    };
+    assert_eq!(count(), (2, 1));
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(count(), (0, 0));
+}

@@ -81,6 +81,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
                 workdir: None,
                 delegate: None,
                 seats: Default::default(),
+                tags: Default::default(),
             };
             Box::pin(async move {
                 let key = key("POST /v1/runs", number, body);

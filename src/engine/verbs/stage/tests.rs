@@ -31,6 +31,7 @@ fn start_of(stage: &mut Stage, source: &str) -> Started {
         workdir: None,
         delegate: None,
         seats: Default::default(),
+        tags: Default::default(),
     };
     let key = crate::engine::IdempotencyKey { route: "t", key: "t".into(), body: "t".into() };
     let ask = |engine: Engine, caller: Caller| {
