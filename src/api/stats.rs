@@ -23,7 +23,7 @@ pub(super) struct StatsParams {
     /// expensive runs.
     by: Option<StatsBy>,
     /// The beginning: a time (RFC 3339) or how long ago (`24h`, `7d`). A day ago for hours, 30 days for
-    /// the rest, by default. It is rounded down to an hour, and to a day beyond 7 days.
+    /// the rest, by default. It is rounded down to an hour, and to a day beyond 2 days.
     since: Option<String>,
     /// Only runs of this blueprint. It does not narrow agents and models.
     blueprint: Option<String>,

@@ -23,7 +23,9 @@ fn one_step_is_shown_as_text_and_as_json() {
     shell.run(&["run", "first.lua"]).ok();
     let text = shell.run(&["show", "last", "--step", "1"]).ok().stdout;
     assert!(text.starts_with("#1 ✓ echo"), "{text}");
-    for part in ["kind      task", "scheduled 20", "request:\n  {\n", "response:\n  {\n"] {
+    for part in
+        ["kind      task", "worker    wrk_", "scheduled 20", "request:\n  {\n", "response:\n  {\n"]
+    {
         assert!(text.contains(part), "{part:?}: {text}");
     }
     let shown = shell.run(&["show", "last", "--step", "1", "--json"]).ok().json();

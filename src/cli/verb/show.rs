@@ -145,6 +145,9 @@ fn step_lines(step: &StepView, tree: &Tree<'_>) -> Vec<String> {
     if let Some(task) = step.task {
         fact("task", task.to_string());
     }
+    if let Some(worker) = step.worker_id {
+        fact("worker", worker.to_string());
+    }
     if !step.scope.is_empty() {
         let name = step.branch.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
         fact("branch", printable(&format!("{}{name}", step.scope)));

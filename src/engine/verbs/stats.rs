@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The age up to which sums by hour are added up, so that `since` is exact to the hour.
-const EXACT_MS: u64 = 7 * DAY_MS;
+const EXACT_MS: u64 = 2 * DAY_MS;
 /// The number of keys without a limit of the caller's.
 const KEYS: usize = 100;
 
