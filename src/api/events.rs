@@ -39,6 +39,7 @@ pub(super) struct StreamParams {
     sampled: Option<bool>,
     /// `json` for a page of the past instead of a stream: the last events before `before`, in their
     /// order. `next_cursor` is the `before` of the page before it.
+    #[param(inline)]
     format: Option<Format>,
     /// With `format=json`: only events with a smaller number.
     before: Option<u32>,

@@ -84,7 +84,7 @@ const TOOLS: &[Tool] = &[
         Output::Parts(&[("run", Some("run_get"))]),
         runs::Control => runs::control,
         "Pauses, resumes or cancels a run, or sends it a signal that its blueprint waits for. Returns the run."),
-    tool!("rerun", "Run again", Adds, [RunStart, RunRead], Output::Of("run_rerun"),
+    tool!("rerun", "Run again", Adds, [RunStart], Output::Of("run_rerun"),
         runs::Rerun => runs::rerun,
         "Starts a run with the input and the tags of another one, with the same version of the blueprint or the newest."),
     tool!("diff_runs", "Compare two runs", Reads, [RunRead], Output::Of("run_diff"),

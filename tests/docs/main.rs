@@ -76,6 +76,9 @@ turns = "turns.json"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
+[operators.claude-code]
+kind = "agent_cli"
+profile = "claude-code"
 [environments.sandbox]
 network = "deny"
 [secrets]

@@ -141,7 +141,7 @@ async fn the_view_of_a_run_has_its_limits_its_calls_and_what_the_token_may() {
     assert_eq!(steps["used"], "1");
     assert!(view["can"].as_array().unwrap().contains(&json!("run.cancel")), "{view}");
 
-    let body = json!({"role": "observer"});
+    let body = json!({"role": "observer", "ttl": "1h"});
     let token =
         ok(daemon.post("/v1/tokens", &body), 201).await["token"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{}", id(&caller));
@@ -202,7 +202,7 @@ async fn many_runs_are_acted_on_after_a_dry_run_that_still_holds() {
     let started = again["items"][0]["started"].as_str().unwrap();
     assert_eq!(daemon.ended(started).await["output"], "1");
 
-    let token = ok(daemon.post("/v1/tokens", &json!({"role": "observer"})), 201).await;
+    let token = ok(daemon.post("/v1/tokens", &json!({"role": "observer", "ttl": "1h"})), 201).await;
     let token = token["token"].as_str().unwrap().to_owned();
     let path = "/v1/runs/bulk";
     let dry = json!({"action": "delete", "filter": {}, "dry_run": true});

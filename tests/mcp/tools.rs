@@ -86,7 +86,10 @@ async fn a_token_sees_the_tools_of_its_verbs_and_no_others() {
     assert!(said.contains("forbidden_verb"), "{said}");
     let reads = json!({"role": "operator", "verbs": ["run.read"], "ttl": "1h"});
     let narrow = Agent::http(&daemon, &mint(&daemon, reads).await).await.names().await;
-    assert_eq!(narrow, ["list_runs", "get_run", "list_steps", "get_step", "search_docs"]);
+    assert_eq!(
+        narrow,
+        ["list_runs", "get_run", "list_steps", "get_step", "diff_runs", "search_docs"]
+    );
 }
 
 #[tokio::test]

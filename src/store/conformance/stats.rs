@@ -88,13 +88,13 @@ pub fn the_most_expensive_runs_of_each_day_are_known(store: &dyn Store) {
         count(store, counted(run, 24 * 50, 10, run));
     }
     // The run goes on the next day, in another history.
-    count(store, CountedRun { ending: Ending::Open, ..counted(7, 24 * 51, 10, 400) });
+    count(store, CountedRun { ending: Ending::Open, ..counted(300, 24 * 51, 10, 400) });
     let shown = |since_ms, limit| -> Vec<(u64, u64)> {
         let runs = store.costly_runs(since_ms, limit).unwrap();
         runs.iter().map(|it| (it.run, it.tokens)).collect()
     };
-    assert_eq!(shown(0, 3), [(7, 407), (300, 300), (299, 299)]);
-    assert_eq!(shown(51 * DAY_MS, 3), [(7, 400)]);
+    assert_eq!(shown(0, 3), [(300, 700), (299, 299), (298, 298)]);
+    assert_eq!(shown(51 * DAY_MS, 3), [(300, 400)]);
     let first = &store.costly_runs(0, 1).unwrap()[0];
-    assert_eq!((first.nano_usd, first.blueprint.as_str()), (407, "b1"));
+    assert_eq!((first.nano_usd, first.blueprint.as_str()), (700, "b0"));
 }
