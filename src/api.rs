@@ -17,6 +17,7 @@ mod events;
 mod feed;
 mod fork;
 mod health;
+mod host;
 mod layers;
 mod mount;
 mod openapi;

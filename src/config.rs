@@ -5,6 +5,8 @@
 //! `cli`, which passes flags and environment variables as one layer, because clap already gives a
 //! flag precedence over its variable.
 
+mod shown;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -27,6 +29,8 @@ use crate::{
     operator::{Declared, Mistake},
     session::Fallback,
 };
+
+pub use shown::shown;
 
 /// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";

@@ -29,6 +29,7 @@ pub use error::{Breach, Checked, EngineError, Exceeded};
 pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
+pub use shared::host_facts::{ConfigItem, DoctorLine, HostFacts, Verdict as DoctorVerdict};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
@@ -37,6 +38,7 @@ pub use shared::request::{
 };
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
+pub use verbs::answer_links::{AnswerLink, LINK_MS, OpenLink};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
@@ -47,7 +49,9 @@ pub use verbs::engine::{
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
+pub use verbs::host::{ChainView, HostView, RetentionView};
 pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
+pub use verbs::inbox::AnsweredView;
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};

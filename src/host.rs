@@ -4,6 +4,7 @@
 //! goes the other way round.
 
 mod boot;
+pub mod doctor;
 mod embed;
 mod file_watch;
 mod files;
@@ -23,8 +24,8 @@ use crate::{
     dashboard,
     door::{self, Door, DoorConfig},
     engine::{
-        CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery, Retention,
-        Schedules, Settings, Sweeper,
+        ConfigItem, CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery,
+        Retention, Schedules, Settings, Sweeper,
     },
     environment::{self, Environments},
     fault,
@@ -95,6 +96,8 @@ pub struct HostConfig {
     pub code: Coded,
     /// The layers around tasks and state.
     pub middleware: Middleware,
+    /// The settings with their origins, for people: `/v1/host` shows them.
+    pub shown: Vec<ConfigItem>,
     /// Who starts workers, by the name or kind of an operator, where that is somebody else than
     /// the operators themselves.
     pub spawners: Spawners,
@@ -125,6 +128,7 @@ impl HostConfig {
             middleware: Middleware::default(),
             spawners: Spawners::default(),
             environments: environment::Config::default(),
+            shown: Vec::new(),
         }
     }
 }
@@ -259,6 +263,7 @@ impl Host {
             .map_err(|source| HostError::Listen { address: config.listen, source })?;
         let url = format!("http://{address}");
         engine.set_url(&url);
+        engine.set_facts(Arc::new(doctor::Facts::of(&config)));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {

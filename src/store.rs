@@ -441,12 +441,12 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
 
-    /// Returns the values that a middleware layer stored, with their keys and expiries, sorted by key,
-    /// at most `limit`.
+    /// Returns the values that a middleware layer stored under keys after `after`, with their keys and
+    /// expiries, sorted by key, at most `limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError>;
+    fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError>;
 
     /// Returns the lines of the audit log with numbers over `after`, in order, at most `limit`.
     ///

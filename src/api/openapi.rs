@@ -79,7 +79,7 @@ pub fn openapi() -> OpenApi {
 fn complete(operation: &mut Operation, rule: Rule) {
     let mut refusals = vec![Code::HostNotAllowed, Code::OriginNotAllowed];
     match rule.who {
-        Who::Anybody => {}
+        Who::Anybody | Who::Linked => {}
         Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
             let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
             operation.security = Some(vec![bearer]);

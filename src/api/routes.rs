@@ -7,7 +7,7 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health,
+    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health, host,
     layers, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
     sessions, signals, state, stats, steps, tasks, tokens, triggers, upkeep, worker,
 };
@@ -171,6 +171,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::TaskList,          routes!(tasks::list)),
     || caller(Verb::TaskRead,          routes!(tasks::get)),
     || caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+    || caller(Verb::TokenMint,         routes!(tasks::link)),
     || caller(Verb::RunStart,          routes!(tasks::reply)).large(),
     || caller(Verb::TaskExpire,        routes!(tasks::expire)),
     || caller(Verb::TaskAdvise,        routes!(sessions::advise)),
@@ -202,6 +203,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::WorkerResult,      routes!(session::calls::decline)),
     || caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
+    || caller(Verb::HostRead,          routes!(host::get)),
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
     || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),

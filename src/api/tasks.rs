@@ -1,7 +1,7 @@
 //! Tasks that wait for somebody outside the flow, and their answers.
 
-use axum::{Json as JsonBody, extract::State};
-use serde::Deserialize;
+use axum::{Json as JsonBody, extract::State, http::StatusCode};
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -10,8 +10,9 @@ use super::{
     params::{self, Asker, At, Key, Params},
 };
 use crate::{
+    blueprint::parse_duration,
     door::{Code, Problem, ProblemBody},
-    engine::{Answer, Page, TaskView},
+    engine::{Answer, AnsweredView, LINK_MS, Page, TaskView, rfc3339},
     protocol::{Json, RunId},
     store::TaskFilter,
 };
@@ -28,9 +29,14 @@ pub(super) struct ListParams {
     kind: Option<String>,
     /// Only tasks of this run.
     run: Option<String>,
-    /// `open` is the only state that is listed; an ended task is a step of its run.
+    /// `open` (the default), or `answered`: the answers of the last 30 days, newest first.
     #[param(inline)]
     state: Option<Listed>,
+    /// The same as `state`.
+    #[param(inline)]
+    status: Option<Listed>,
+    /// Only tasks that ask the holder of this token, or answers that they gave.
+    mine: Option<bool>,
     /// Items on a page: 1 to 500, 50 by default.
     limit: Option<usize>,
     /// `next_cursor` of the page before.
@@ -43,13 +49,12 @@ pub(super) struct ListParams {
 enum Listed {
     /// It waits for somebody, or somebody has it.
     Open,
+    /// People answered it.
+    Answered,
 }
 
 impl ListParams {
     fn into_filter(self) -> Result<TaskFilter, Problem> {
-        match self.state {
-            None | Some(Listed::Open) => {}
-        }
         let run = self.run.as_deref().map(params::id::<RunId>).transpose()?;
         Ok(TaskFilter {
             operator: self.operator,
@@ -78,12 +83,34 @@ pub(super) struct TaskPage {
     next_cursor: Option<String>,
 }
 
-/// Lists open tasks, oldest first.
+/// A page of tasks, or of answers.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum InboxPage {
+    /// Open tasks, oldest first.
+    #[schema(value_type = TaskPage)]
+    Open(Page<TaskView>),
+    /// Answers, newest first.
+    #[schema(value_type = AnsweredPage)]
+    Answered(Page<AnsweredView>),
+}
+
+/// A page of answers.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<AnsweredView>` in the OpenAPI document")]
+pub(super) struct AnsweredPage {
+    /// The answers, newest first.
+    items: Vec<AnsweredView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Lists open tasks, oldest first; or the answers of people, newest first.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "task_list", tag = "tasks",
     params(ListParams),
     responses(
-        (status = 200, description = "A page of tasks.", body = TaskPage),
+        (status = 200, description = "A page of tasks.", body = InboxPage),
         (status = 404, description = "`not_found`: `cursor` or `run` names nothing", body = ProblemBody),
     ),
 )]
@@ -91,8 +118,22 @@ pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
     Params(params): Params<ListParams>,
-) -> Result<JsonBody<Page<TaskView>>, Problem> {
-    Ok(JsonBody(api.engine.tasks().list(&caller, params.into_filter()?).await?))
+) -> Result<JsonBody<InboxPage>, Problem> {
+    let (tasks, mine) = (api.engine.tasks(), params.mine == Some(true));
+    if let Some(Listed::Answered) = params.status.or(params.state) {
+        if params.operator.is_some() || params.kind.is_some() || params.run.is_some() {
+            let detail = "answers are listed for all tasks: leave out operator, kind and run";
+            return Err(params::bad_query(detail));
+        }
+        let (limit, cursor) = (params::page_limit(params.limit)?, params.cursor.as_deref());
+        let page = tasks.answered(&caller, mine, cursor, limit).await?;
+        return Ok(JsonBody(InboxPage::Answered(page)));
+    }
+    let filter = params.into_filter()?;
+    Ok(JsonBody(InboxPage::Open(match mine {
+        true => tasks.mine(&caller, filter).await?,
+        false => tasks.list(&caller, filter).await?,
+    })))
 }
 
 /// Shows a task with its prompt, its input and the schema of an answer.
@@ -170,6 +211,71 @@ pub(super) async fn answer(
     let answer = posted.body.into_answer()?;
     let key = key.of("POST /v1/tasks/{task}/answer", &posted.raw);
     Ok(JsonBody(api.engine.tasks().answer(&caller, params::id(&task)?, answer, key).await?))
+}
+
+/// For whom to make a link.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LinkBody {
+    /// The name of the person who answers with it: one that a token minted by the caller could have.
+    #[serde(rename = "for")]
+    person: String,
+    /// How long it lives, at most and by default `"7d"`.
+    #[schema(pattern = "^([1-9][0-9]{0,2}[smh]|[1-7]d)$")]
+    ttl: Option<String>,
+}
+
+/// A link that answers one task, once.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LinkView {
+    /// The address to give to the person, and to nobody else. It is shown this once.
+    url: String,
+    /// The same without the host, for one that is reached under another name.
+    path: String,
+    /// The subject that answers with it.
+    #[serde(rename = "for")]
+    person: String,
+    /// The revision of the task that it answers.
+    revision: String,
+    /// RFC 3339, UTC.
+    expires_at: String,
+}
+
+/// Makes a link with which a person answers the task once, without signing in. Whoever could mint a
+/// token for that person may; nobody who belongs to the run's work or is behind it. It ends with the
+/// first answer, with another revision of the task, and after at most 7 days.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task}/links", operation_id = "task_link", tag = "tasks",
+    params(("task" = String, Path, description = "The task's id.")),
+    request_body = LinkBody,
+    responses(
+        (status = 201, description = "The link.", body = LinkView),
+        (status = 403, description = "`forbidden_verb`, `token_widens`, `wrong_role`, `self_approval`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`already_accepted`, `not_human`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn link(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(task): At<String>,
+    posted: Posted<LinkBody>,
+) -> Result<(StatusCode, JsonBody<LinkView>), Problem> {
+    let LinkBody { person, ttl } = posted.body;
+    let ttl_ms = ttl.as_deref().map_or(Ok(LINK_MS), parse_duration);
+    let ttl_ms = ttl_ms.map_err(|error| {
+        Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.ttl")
+    })?;
+    let made = api.engine.tasks().link(&caller, params::id(&task)?, &person, ttl_ms).await?;
+    let path = format!("/ui/answer/{}", made.secret);
+    let view = LinkView {
+        url: format!("{}{path}", api.engine.url()),
+        path,
+        person: made.person,
+        revision: made.revision,
+        expires_at: rfc3339(made.expires_ms),
+    };
+    Ok((StatusCode::CREATED, JsonBody(view)))
 }
 
 /// Replies to a task by which a run asks the client that started it (`by = "starter"`), as that

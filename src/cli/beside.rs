@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::exit::Stop;
-use crate::config::{Config, DEFAULT_FILE, Layer};
+use crate::{
+    config::{Config, DEFAULT_FILE, Layer},
+    engine::ConfigItem,
+};
 
 /// The layers that hold for every blueprint of a command line.
 #[derive(Debug, Clone)]
@@ -33,6 +36,11 @@ impl Beside {
     /// The configuration without a blueprint.
     pub fn config(&self) -> Config {
         Config::from(self.flags.clone().over(self.file.clone()))
+    }
+
+    /// The settings of a configuration with their origins, for people.
+    pub fn shown(&self, config: &Config) -> Vec<ConfigItem> {
+        crate::config::shown(config, &self.flags, &self.file)
     }
 
     /// The configuration for a blueprint's file, or for a directory of blueprints.

@@ -1,6 +1,8 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod host;
+mod links;
 mod queues;
 mod scopes;
 mod triggers;

@@ -280,6 +280,7 @@ fn embedded(config: &Config) -> HostConfig {
         shards: config.shards,
         operators: config.operators.clone(),
         environments: config.environments.clone(),
+        shown: Vec::new(),
         code: crate::operator::Coded::default(),
         spawners: Default::default(),
         fallback: config.fallback.clone(),

@@ -1,6 +1,7 @@
 //! The parts that pages are made of: pure functions from views to markup.
 
 pub(super) mod attempts;
+pub(super) mod bytes;
 pub(super) mod command;
 pub(super) mod form;
 pub(super) mod json;

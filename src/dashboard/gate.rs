@@ -51,12 +51,15 @@ pub(super) async fn surround(
         }
     }
     let live = path.starts_with("/ui/live/");
+    let linked = path.starts_with("/ui/answer/");
     let response = next.run(request).await;
     let problem = response.extensions().get::<Arc<ProblemBody>>().cloned();
     let response = match problem {
         None => response,
         Some(_) if by_bearer || live => response,
-        Some(body) if body.status() == StatusCode::UNAUTHORIZED && path != "/ui/login" => {
+        Some(body)
+            if body.status() == StatusCode::UNAUTHORIZED && path != "/ui/login" && !linked =>
+        {
             let to = match method == Method::GET && path != "/ui" {
                 true => format!("/ui/login?next={}", escaped(&path)),
                 false => "/ui/login".to_owned(),
@@ -71,7 +74,12 @@ pub(super) async fn surround(
             page
         }
     };
-    guarded(response)
+    let mut response = guarded(response);
+    if linked {
+        let none = HeaderValue::from_static("no-referrer");
+        response.headers_mut().insert(header::REFERRER_POLICY, none);
+    }
+    response
 }
 
 fn path_of(request: &Request) -> String {

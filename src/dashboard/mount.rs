@@ -69,6 +69,13 @@ fn table() -> Vec<Row> {
     vec![
         anybody("/ui/assets/{file}", get(assets::get)),
         anybody("/ui/login", get(page::login::show).post(acts::login)),
+        Row {
+            path: "/ui/answer/{link}",
+            who: Who::Linked,
+            body: LARGE,
+            form: false,
+            handler: get(page::answer_link::show).post(page::answer_link::answer),
+        },
         anybody("/ui/{*rest}", any(no_page)),
         Row { path: CODES, who: Who::Caller(TokenMint), body: SMALL, form: false, handler: post(acts::code) },
         form(Who::AnyBearer, "/ui/logout", post(acts::logout)),
@@ -94,6 +101,7 @@ fn table() -> Vec<Row> {
 
         form(Who::AnyBearer, "/ui/tokens/mint", post(page::tokens::mint)),
         form(Who::AnyBearer, "/ui/tokens/revoke", post(page::tokens::revoke)),
+        form(Who::AnyBearer, "/ui/system/backup", post(page::system::backup)),
         form(Who::Caller(SeatAcquire), "/ui/operators/seat", post(page::operators::seat)),
         form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
         form(Who::Caller(StateWrite), "/ui/state/delete", post(page::state_value::delete)),
@@ -150,7 +158,9 @@ mod tests {
     #[test]
     fn every_form_but_the_login_needs_the_token_of_its_sign_in() {
         for row in table() {
-            let open = ["/ui/login", CODES, "/ui/assets/{file}", "/ui/{*rest}"].contains(&row.path);
+            let own_token = ["/ui/login", CODES, "/ui/answer/{link}"];
+            let open = ["/ui/assets/{file}", "/ui/{*rest}"].contains(&row.path)
+                || own_token.contains(&row.path);
             assert_eq!(row.form || row.body == 0, !open, "{}", row.path);
         }
     }

@@ -1,5 +1,6 @@
 //! The pages, one file each.
 
+pub(super) mod answer_link;
 pub(super) mod blueprint;
 pub(super) mod blueprints;
 pub(super) mod compare;

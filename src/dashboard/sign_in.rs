@@ -47,6 +47,7 @@ const COOKIE_CHARS: usize = 64;
 /// source, rotating keys, deleting, backups.
 const VERBS: &[Verb] = &[
     Verb::HostRead,
+    Verb::HostInspect,
     Verb::AuditRead,
     Verb::RunStart,
     Verb::RunRead,

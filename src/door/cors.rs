@@ -30,7 +30,7 @@ impl Site {
         if method != Method::OPTIONS || !asks || !headers.contains_key(header::ORIGIN) {
             return None;
         }
-        let origin = match self.check(uri, headers) {
+        let origin = match self.check(uri, headers, false) {
             Ok(()) => self.caller_of(uri, headers)?,
             Err(problem) => return Some(Problem::into_response(problem)),
         };

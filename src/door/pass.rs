@@ -61,6 +61,9 @@ pub(crate) struct Rule {
 pub(crate) enum Who {
     /// Everybody, even when all places are taken.
     Anybody,
+    /// Everybody who knows the path, also from a page without a referrer, whose forms have the origin
+    /// `null`.
+    Linked,
     /// Holders of any valid bearer.
     AnyBearer,
     /// Holders of an API token with this verb.
@@ -73,7 +76,7 @@ impl Who {
     /// Returns the required verb.
     pub(crate) fn verb(self) -> Option<Verb> {
         match self {
-            Self::Anybody | Self::AnyBearer => None,
+            Self::Anybody | Self::Linked | Self::AnyBearer => None,
             Self::Caller(verb) | Self::Holder(verb) => Some(verb),
         }
     }
@@ -107,9 +110,9 @@ impl Door {
         uri: &Uri,
         headers: &'a HeaderMap,
     ) -> Result<Option<&'a str>, Problem> {
-        self.site.check(uri, headers)?;
+        self.site.check(uri, headers, rule.who == Who::Linked)?;
         match rule.who {
-            Who::Anybody => Ok(None),
+            Who::Anybody | Who::Linked => Ok(None),
             Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => match key(rule, headers) {
                 Some(key) => Ok(Some(key)),
                 None => bearer(headers).map(Some),
@@ -125,7 +128,7 @@ impl Door {
         };
         taken.map_err(too_often)?;
         match (rule.who, bearer) {
-            (Who::Anybody | Who::AnyBearer, _) => Ok(()),
+            (Who::Anybody | Who::Linked | Who::AnyBearer, _) => Ok(()),
             (Who::Caller(verb), Bearer::Caller(caller)) => {
                 caller.grant.check(verb, &[]).map_err(refused)
             }

@@ -3,6 +3,7 @@
 pub(crate) mod accounts;
 pub(crate) mod archive;
 pub(crate) mod capacity;
+pub(crate) mod host_facts;
 pub(crate) mod in_flight;
 pub(crate) mod key_files;
 pub(crate) mod ledger;

@@ -1,5 +1,6 @@
 //! One transition of a run: what happens to it, and what follows from that.
 
+pub(crate) mod answered;
 pub(crate) mod attempts;
 pub(crate) mod authority;
 pub(crate) mod batch;

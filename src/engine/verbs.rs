@@ -1,5 +1,6 @@
 //! The methods of the engine for the API, the command line and embedders.
 
+pub(crate) mod answer_links;
 pub(crate) mod archive;
 pub(crate) mod attempts;
 pub(crate) mod auth;
@@ -15,7 +16,9 @@ pub(crate) mod engine;
 pub(crate) mod events;
 pub(crate) mod facade;
 pub(crate) mod fork;
+pub(crate) mod host;
 pub(crate) mod host_events;
+pub(crate) mod inbox;
 pub(crate) mod keys;
 pub(crate) mod last_step;
 pub(crate) mod listing;

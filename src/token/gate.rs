@@ -9,13 +9,13 @@ use super::{
     Need, Role, Scopes, Verb,
     Verb::{
         ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
-        Dispatch, HostBackup, HostGc, HostRead, KeyRotate, OperatorRead, RunCancel, RunDelete,
-        RunExport, RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume,
-        RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire, SessionClose, SessionOpen,
-        SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskExpire,
-        TaskList, TaskRead, TokenList, TokenMint, TokenRevoke, TriggerPause, WorkerArtifact,
-        WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult, WorkerState,
-        WorkerSubmit, WorkerToken,
+        Dispatch, HostBackup, HostGc, HostInspect, HostRead, KeyRotate, OperatorRead, RunCancel,
+        RunDelete, RunExport, RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay,
+        RunResume, RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire, SessionClose,
+        SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate,
+        TaskExpire, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke, TriggerPause,
+        WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult,
+        WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -40,6 +40,7 @@ const N: Right = Right::Never;
 const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
     (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
+    (HostInspect,     [Y,    N,    N,     N,    N,    N,     N]),
     (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
     (AuditRead,       [Y,    N,    N,     N,    N,    N,     N]),
     (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),

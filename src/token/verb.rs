@@ -39,6 +39,8 @@ macro_rules! verbs {
 verbs! {
     /// Read the host: readiness, layers, the OpenAPI document.
     HostRead = "host.read",
+    /// Read the effective configuration of the host, and what `doctor` finds.
+    HostInspect = "host.inspect",
     /// Copy the whole database.
     HostBackup = "host.backup",
     /// Read the audit log.

@@ -16,6 +16,7 @@ mod egress;
 mod fairness;
 mod held;
 mod import;
+mod links;
 mod memory;
 mod quotas;
 mod readers;

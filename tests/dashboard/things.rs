@@ -223,3 +223,59 @@ async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() 
     assert!(!observer.get("/ui/operators").await.page().contains("Take over a seat"));
     assert_eq!(observer.post("/ui/operators/seat", &fields).await.status, 403);
 }
+
+#[tokio::test]
+async fn the_system_is_shown_and_a_backup_needs_the_token_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let admin = Person::with(&daemon, &daemon.token).await;
+    let page = admin.get("/ui/system").await.page();
+    for part in ["What doctor says", "Effective configuration", "Back up now", "Free on its disk"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(admin.post("/ui/system/backup", &[("token", "nonsense")]).await.status, 403);
+    let approver = crate::person::mint(&daemon, "approver", &json!({})).await;
+    assert_eq!(admin.post("/ui/system/backup", &[("token", &approver)]).await.status, 403);
+    let request = admin.request(
+        "/ui/system/backup",
+        &[("form", &admin.get("/ui").await.hidden("form")), ("token", &daemon.token)],
+    );
+    let answer = request.header("origin", &daemon.url).send().await.unwrap();
+    assert!(answer.headers()["content-disposition"].to_str().unwrap().starts_with("attachment"));
+    assert!(answer.bytes().await.unwrap().starts_with(b"SQLite format 3"));
+
+    let observer = Person::of_role(&daemon, "observer").await;
+    let page = observer.get("/ui/system").await.page();
+    for part in ["What doctor says", "Effective configuration", "Back up now"] {
+        assert!(!page.contains(part), "{part}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn the_inbox_has_lists_of_what_is_open_mine_and_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = crate::person::daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let run = desk.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let ann = Person::with(
+        &daemon,
+        &crate::person::mint(&daemon, "approver", &json!({ "name": "ann" })).await,
+    )
+    .await;
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let task = tasks["items"][0]["id"].as_str().unwrap().to_owned();
+    for show in ["", "mine"] {
+        let page = ann.get(&format!("/ui/inbox?show={show}")).await.page();
+        assert!(page.contains(&task) && page.contains("For me"), "{show}: {page}");
+    }
+    assert!(!ann.get("/ui/inbox?show=answered").await.page().contains(&task));
+    let revision = ann.get(&format!("/ui/inbox/{task}")).await.hidden("revision");
+    let fields = [("revision", revision.as_str()), ("act", "answer"), ("raw", "{\"ship\":true}")];
+    assert_eq!(ann.post(&format!("/ui/inbox/{task}/answer"), &fields).await.status, 303);
+    for show in ["answered", "answered-mine"] {
+        let page = ann.get(&format!("/ui/inbox?show={show}")).await.page();
+        assert!(page.contains(&task) && page.contains("ann"), "{show}: {page}");
+    }
+    assert!(!desk.get("/ui/inbox?show=answered-mine").await.page().contains(&task));
+}

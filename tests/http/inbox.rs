@@ -100,3 +100,58 @@ async fn an_operator_ends_the_time_for_an_answer_and_an_approver_does_not() {
     let again = refusal(daemon.with(&daemon.token, Method::POST, &path)).await;
     assert_eq!(again, (409, "run_closed".to_owned()));
 }
+
+#[tokio::test]
+async fn the_inbox_has_what_asks_me_and_what_was_answered() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let mint = async |name: &str| {
+        let body = json!({ "role": "approver", "ttl": "1h", "name": name });
+        let (_, minted) = send(daemon.post("/v1/tokens", &body)).await;
+        minted["token"].as_str().unwrap().to_owned()
+    };
+    let (ann, bob) = (mint("ann").await, mint("bob").await);
+    for who in ["ann", "bob"] {
+        let source = format!(
+            r#"return require("swarm").blueprint {{ name = "asks", agents = {{ ask = {{ operator = "human", prompt = "Ship?", by = "{who}" }} }},
+              flow = function(ctx) return ctx:run("ask", {{}}) end }}"#
+        );
+        let run = daemon.run_source(&source, json!({})).await;
+        daemon.waits(&run, "task").await;
+    }
+    let list = async |token: &str, query: &str| {
+        let (status, list) =
+            send(daemon.with(token, Method::GET, &format!("/v1/tasks?{query}"))).await;
+        assert_eq!(status, 200, "{list}");
+        list["items"].as_array().unwrap().clone()
+    };
+    assert_eq!(list(&ann, "").await.len(), 2);
+    let [mine] = list(&ann, "mine=true").await.try_into().unwrap();
+    assert_eq!(mine["by"], json!(["ann"]));
+    assert!(list(&ann, "status=answered").await.is_empty());
+    let path = |task: &Value| format!("/v1/tasks/{}/answer", task["id"].as_str().unwrap());
+    let answer =
+        daemon.with(&ann, Method::POST, &path(&mine)).json(&json!({ "output": "my secret words" }));
+    assert_eq!(send(answer).await.0, 200);
+    let [other] = list(&bob, "mine=true").await.try_into().unwrap();
+    let reject = daemon.with(&bob, Method::POST, &path(&other)).json(&json!({ "reject": "no" }));
+    assert_eq!(send(reject).await.0, 200);
+
+    let all = list(&ann, "status=answered").await;
+    let said: Vec<_> = all
+        .iter()
+        .map(|it| (it["by"].as_str().unwrap(), it["outcome"].as_str().unwrap()))
+        .collect();
+    assert_eq!(said, [("bob", "rejected"), ("ann", "answered")], "the newest first");
+    assert!(!json!(all).to_string().contains("secret words"), "{all:?}");
+    let own = list(&ann, "state=answered&mine=true").await;
+    assert_eq!((own.len(), &own[0]["id"]), (1, &mine["id"]));
+    let first = send(daemon.with(&ann, Method::GET, "/v1/tasks?status=answered&limit=1")).await.1;
+    let cursor = first["next_cursor"].as_str().unwrap().replace(' ', "%20");
+    let rest = list(&ann, &format!("status=answered&limit=1&cursor={cursor}")).await;
+    assert_eq!(rest[0]["by"], "ann");
+    let wrong = daemon.with(&ann, Method::GET, "/v1/tasks?status=answered&kind=human");
+    assert_eq!(refusal(wrong).await, (400, "bad_query".to_owned()));
+    let worker = daemon.with("wh_x", Method::GET, "/v1/tasks?status=answered");
+    assert_eq!(refusal(worker).await.0, 401);
+}

@@ -77,3 +77,49 @@ async fn a_fork_and_an_import_that_are_repeated_are_the_same_run() {
     let (_, replay) = send(daemon.post(&format!("/v1/runs/{run}/replay"), &json!({}))).await;
     assert_eq!(replay["divergence"], json!(null), "{replay}");
 }
+
+#[tokio::test]
+async fn the_host_is_described_and_its_configuration_only_to_admins() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("swarm.toml");
+    let text = "lease = \"7s\"\n[secrets]\ndeploy = { env = \"HIDDEN_PLACE\" }\n[operators.hook]\n\
+                kind = \"http\"\nurl = \"http://127.0.0.1:9/x\"\nheaders = { Authorization = \"Bearer hush\" }";
+    std::fs::write(&config, text).unwrap();
+    let flags = ["--config".as_ref(), config.as_os_str()];
+    let daemon = Daemon::start_with(&dir.path().join("data"), &flags);
+    let (status, host) = send(daemon.get("/v1/host")).await;
+    assert_eq!(status, 200, "{host}");
+    assert_eq!((&host["ready"], &host["url"]), (&json!(true), &json!(daemon.url)));
+    assert!(
+        host["database_bytes"].as_u64() > Some(0) && host["disk_free_bytes"].as_u64() > Some(0),
+        "{host}"
+    );
+    assert!(host["shards"].as_u64() > Some(0) && host["started_at"].is_string(), "{host}");
+    let config = host["config"].as_array().unwrap();
+    let find = |key: &str| {
+        let item = config.iter().find(|it| it["key"] == key).unwrap();
+        (item["value"].clone(), item["origin"].as_str().unwrap())
+    };
+    assert_eq!(find("lease"), (json!("7s"), "file"));
+    assert_eq!(find("data").1, "flag");
+    assert_eq!(find("run_memory"), (json!(null), "default"));
+    assert_eq!(find("secrets"), (json!(["deploy"]), "file"));
+    let doctor = host["doctor"].as_array().unwrap();
+    let secret = doctor.iter().find(|it| it["what"] == "secret").unwrap();
+    assert_eq!(secret["verdict"], "fail", "{secret}");
+    assert!(!host.to_string().contains("hush"), "{host}");
+
+    let mint = async |role: &str| {
+        let (_, minted) =
+            send(daemon.post("/v1/tokens", &json!({ "role": role, "ttl": "1h" }))).await;
+        minted["token"].as_str().unwrap().to_owned()
+    };
+    let (_, host) = send(daemon.with(&mint("observer").await, Method::GET, "/v1/host")).await;
+    assert!(
+        host["ready"] == true && host.get("config").is_none() && host.get("doctor").is_none(),
+        "{host}"
+    );
+    let approver = mint("approver").await;
+    let refused = refusal(daemon.with(&approver, Method::GET, "/v1/host")).await;
+    assert_eq!(refused, (403, "forbidden_verb".to_owned()));
+}

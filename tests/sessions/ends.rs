@@ -5,10 +5,7 @@ use std::time::Duration;
 use data_encoding::BASE64URL_NOPAD;
 use moonswarm::{
     door::{DoorConfig, Limits},
-    engine::Retention,
     host::{Host, HostConfig},
-    operator::Declared,
-    store::Options,
 };
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -64,26 +61,9 @@ async fn a_session_ends_with_its_token_unless_that_is_renewed() {
 /// A host in this process whose sockets have little patience.
 async fn impatient(shell: &Shell, limits: Limits) -> Host {
     let config = HostConfig {
-        data: shell.path("data"),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        blueprints: None,
-        watch: std::collections::BTreeMap::new(),
-        recover: true,
-        safe_mode: false,
-        lease: Duration::from_secs(30),
-        retention: Retention::FOR_EVER,
-        effects: moonswarm::engine::CustomEffects::Error,
-        operators: Declared::default(),
-        environments: moonswarm::environment::Config::default(),
-        code: moonswarm::operator::Coded::default(),
-        spawners: Default::default(),
-        fallback: Vec::new(),
-        middleware: moonswarm::engine::Middleware::default(),
-        memory: None,
-        run_memory: None,
         shards: 1,
-        store: Options::default(),
         door: DoorConfig { limits, ..DoorConfig::default() },
+        ..HostConfig::new(shell.path("data"))
     };
     Host::open(config).await.unwrap()
 }

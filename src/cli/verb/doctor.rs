@@ -5,17 +5,13 @@ mod deep;
 mod upgrade;
 
 use std::{
-    collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::Result;
 use clap::Args;
-use futures::future::join_all;
-use serde::Serialize;
 
 use crate::{
     cli::{
@@ -25,14 +21,10 @@ use crate::{
         exit::Exit,
     },
     config::Config,
-    engine::Retention,
-    environment::{self, Environments},
-    host,
-    operator::Declared,
+    host::doctor::{
+        Line, Verdict, directory, disk, enforces, operators, retention, secret, secrets, watched,
+    },
 };
-
-const LOW_DISK: u64 = 1 << 30;
-const FULL_DISK: u64 = 64 << 20;
 
 /// Check this machine and the data directory
 #[derive(Debug, Args)]
@@ -44,33 +36,6 @@ pub struct Doctor {
     /// runs would diverge; changes nothing
     #[arg(long, value_name = "BINARY", conflicts_with = "deep")]
     upgrade: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    Ok,
-    Warn,
-    Fail,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Line {
-    verdict: Verdict,
-    what: &'static str,
-    says: String,
-    next: Option<String>,
-}
-
-impl Line {
-    fn new(verdict: Verdict, what: &'static str, says: impl Into<String>) -> Self {
-        Self { verdict, what, says: says.into(), next: None }
-    }
-
-    fn next(mut self, next: impl Into<String>) -> Self {
-        self.next = Some(next.into());
-        self
-    }
 }
 
 impl Doctor {
@@ -88,11 +53,11 @@ impl Doctor {
         lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
         lines.push(daemon(cx).await);
         lines.push(disk(data));
-        lines.push(retention(cx));
+        lines.push(retention(data, cx.config.retention));
         lines.extend(operators(&cx.config.operators).await);
-        lines.extend(enforces(cx));
-        lines.extend(secrets(cx).await);
-        lines.extend(watched(cx));
+        lines.extend(enforces(data, &cx.config.environments, &cx.clock));
+        lines.extend(secrets(data, &cx.config.environments, &cx.clock).await);
+        lines.extend(watched(&cx.config.watch));
         lines.extend(agents::check(cx).await);
         lines.extend(programs());
         lines.push(terminal(cx));
@@ -126,38 +91,6 @@ fn shown(line: &Line, width: usize) -> String {
     let text = format!("{verdict}  {}: {}", line.what, line.says);
     let options = textwrap::Options::new(width).subsequent_indent("      ");
     format!("{}\n{next}", textwrap::fill(&text, options))
-}
-
-fn directory(data: &Path) -> Line {
-    const WHAT: &str = "data directory";
-    let name = data.display();
-    match fs::metadata(data) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Line::new(Verdict::Ok, WHAT, format!("{name} is not there yet; the first run makes it"))
-        }
-        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{name}: {error}"))
-            .next("--data DIR names another"),
-        Ok(meta) if !meta.is_dir() => {
-            Line::new(Verdict::Fail, WHAT, format!("{name} is not a directory"))
-                .next("--data DIR names another")
-        }
-        Ok(meta) if meta.permissions().mode() & 0o022 != 0 => {
-            Line::new(Verdict::Warn, WHAT, format!("others can write to {name}"))
-                .next(format!("chmod go-w {name}"))
-        }
-        Ok(_) => Line::new(Verdict::Ok, WHAT, name.to_string()),
-    }
-}
-
-/// A file that only its owner may read.
-fn secret(data: &Path, name: &'static str) -> Option<Line> {
-    let file = data.join(name);
-    let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
-    Some(match mode & 0o077 {
-        0 => Line::new(Verdict::Ok, name, "only you can read it"),
-        _ => Line::new(Verdict::Fail, name, format!("others can read it (mode {mode:o})"))
-            .next(format!("chmod 600 {}", file.display())),
-    })
 }
 
 /// The way to an owner that answers.
@@ -206,133 +139,6 @@ async fn daemon(cx: &Context) -> Line {
     }
 }
 
-fn disk(data: &Path) -> Line {
-    const WHAT: &str = "disk";
-    let dir = if data.is_dir() { data } else { Path::new(".") };
-    let free = match rustix::fs::statvfs(dir) {
-        Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
-        Err(error) => return Line::new(Verdict::Warn, WHAT, error.to_string()),
-    };
-    let says = format!("{} MiB free", free >> 20);
-    match free {
-        0..FULL_DISK => Line::new(Verdict::Fail, WHAT, says).next("free disk space"),
-        FULL_DISK..LOW_DISK => Line::new(Verdict::Warn, WHAT, says).next("free disk space"),
-        _ => Line::new(Verdict::Ok, WHAT, says),
-    }
-}
-
-/// Reports the retention policy of this configuration, and the size of the database.
-fn retention(cx: &Context) -> Line {
-    let Retention { age_ms, runs, bytes } = cx.config.retention;
-    let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
-    let size = fs::metadata(cx.config.data.join("moonswarm.db")).map_or(0, |file| file.len());
-    Line::new(
-        Verdict::Ok,
-        "retention",
-        format!(
-            "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
-            limit(age_ms > 0, format!("{:.1} days", age_ms as f64 / 86_400_000.0)),
-            limit(runs > 0, format!("{runs} runs")),
-            limit(bytes > 0, format!("{} MiB", bytes >> 20)),
-            size >> 20,
-        ),
-    )
-}
-
-/// Each operator, and whether it could be used from here.
-async fn operators(declared: &Declared) -> Vec<Line> {
-    let known = host::known_operators(declared, environment::Config::default());
-    let own: BTreeMap<_, _> = declared.iter().collect();
-    // Each may have to ask somebody: all are asked at once.
-    let lines = known.names().map(|(name, kind)| {
-        let settings = own.get(name).copied();
-        async move {
-            let named = format!("{name} ({kind})");
-            match settings {
-                None => Line::new(Verdict::Ok, "operator", format!("{named} is built in")),
-                Some(settings) => match settings.inspect().await {
-                    Ok(says) => Line::new(Verdict::Ok, "operator", format!("{named} {says}")),
-                    Err(why) => Line::new(Verdict::Fail, "operator", format!("{named}: {why}"))
-                        .next(format!("see [operators.{name}] in the configuration file")),
-                },
-            }
-        }
-    });
-    join_all(lines).await
-}
-
-/// Reports the features for environments on this machine, and whether those of the configuration
-/// exist.
-fn enforces(cx: &Context) -> Vec<Line> {
-    const WHAT: &str = "environment";
-    let config = cx.config.environments.clone();
-    let names: Vec<String> = config.environments.keys().cloned().collect();
-    let environments = Environments::new(config, &cx.config.data, cx.clock.clone());
-    let machine = environments.machine().enforces().into_iter().map(|it| match it.how {
-        Ok(by) => Line::new(Verdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
-        Err(refusal) => {
-            let says = format!("{} cannot be enforced: {}", it.what, refusal.reason);
-            Line::new(Verdict::Warn, WHAT, says).next(refusal.helps)
-        }
-    });
-    let declared = names.into_iter().map(|name| {
-        let refused = environments.judge(&name.as_str().into());
-        match refused.first() {
-            None => Line::new(Verdict::Ok, WHAT, format!("{name} can be given")),
-            Some(refusal) => {
-                let says = format!("{name}: `{}`: {}", refusal.what, refusal.reason);
-                Line::new(Verdict::Fail, WHAT, says).next(refusal.helps.clone())
-            }
-        }
-    });
-    machine.chain([hidden(&environments)]).chain(declared).collect()
-}
-
-/// Returns true if children see keys and tokens.
-fn hidden(environments: &Environments) -> Line {
-    const WHAT: &str = "children";
-    match environments.hides() {
-        Ok(()) => Line::new(Verdict::Ok, WHAT, "the data directory is hidden from them"),
-        Err(reason) => {
-            let says = format!(
-                "those of the same user can read the keys and tokens of the data directory: {reason}"
-            );
-            Line::new(Verdict::Warn, WHAT, says)
-                .next("give agents an `environment`, or let users make namespaces")
-        }
-    }
-}
-
-/// Returns true if the directories that blueprints may watch are there.
-fn watched(cx: &Context) -> Vec<Line> {
-    const WHAT: &str = "watch";
-    let line = |(name, dir): (&String, &std::path::PathBuf)| {
-        let says = format!("{name} is {}", dir.display());
-        match std::fs::read_dir(dir) {
-            Ok(_) => Line::new(Verdict::Ok, WHAT, says),
-            Err(error) => Line::new(Verdict::Fail, WHAT, format!("{says}: {error}"))
-                .next("make the directory readable, or change [watch] in moonswarm.toml"),
-        }
-    };
-    cx.config.watch.iter().map(line).collect()
-}
-
-/// Returns true if each secret is where the configuration says, without a word of it.
-async fn secrets(cx: &Context) -> Vec<Line> {
-    let config = cx.config.environments.clone();
-    let names: Vec<String> = config.secrets.keys().cloned().collect();
-    let environments = Environments::new(config, &cx.config.data, cx.clock.clone());
-    let environments = &environments;
-    let lines = names.iter().map(|name| async move {
-        match environments.look_for(name).await {
-            Ok(kind) => Line::new(Verdict::Ok, "secret", format!("{name} ({kind}) is there")),
-            Err(why) => Line::new(Verdict::Fail, "secret", format!("{name}: {why}"))
-                .next(format!("see [secrets.{name}] in the configuration file")),
-        }
-    });
-    join_all(lines).await
-}
-
 fn programs() -> Vec<Line> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found =
@@ -363,21 +169,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_others_can_read_fails_with_the_command_that_helps() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("admin.token");
-        assert_eq!(secret(dir.path(), "admin.token"), None);
-        fs::write(&file, "x").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        let line = secret(dir.path(), "admin.token").unwrap();
-        assert_eq!(line.verdict, Verdict::Fail);
-        let text = shown(&line, 80);
-        assert!(text.contains("next: chmod 600"), "{text}");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, Verdict::Ok);
-    }
-
-    #[test]
     fn a_long_line_is_wrapped_to_the_terminal_and_the_next_command_stays_whole() {
         let line =
             Line::new(Verdict::Warn, "disk", "word ".repeat(40).trim()).next("x ".repeat(60));
@@ -386,12 +177,5 @@ mod tests {
         assert_eq!(long, [format!("      next: {}", "x ".repeat(60))]);
         assert!(short.len() == 3 && short[1].starts_with("      word"), "{text}");
         assert_eq!(shown(&line, usize::MAX).lines().count(), 2, "a file is never wrapped");
-    }
-
-    #[test]
-    fn a_data_directory_that_is_a_file_fails() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(directory(file.path()).verdict, Verdict::Fail);
-        assert_eq!(directory(Path::new("/nonexistent/x")).verdict, Verdict::Ok);
     }
 }

@@ -23,6 +23,9 @@ pub struct Inbox {
     /// List open tasks of every operator, not only of people
     #[arg(long)]
     all: bool,
+    /// List only tasks that ask you
+    #[arg(long, conflicts_with = "all")]
+    mine: bool,
 }
 
 impl Inbox {
@@ -42,11 +45,12 @@ impl Inbox {
                 return Ok(Exit::Ok);
             }
             let mut query = vec![("state", "open".to_owned()), ("limit", "200".to_owned())];
+            query.extend(self.mine.then(|| ("mine", "true".to_owned())));
             if !self.all {
                 query.push(("kind", "human".to_owned()));
             }
             let mut tasks = at.client.tasks(&query).await?.items;
-            if !self.all {
+            if !self.all && !self.mine {
                 // What workers ask a senior is for people as well.
                 let open = vec![("state", "open".to_owned()), ("limit", "200".to_owned())];
                 let asking = at.client.tasks(&open).await?.items;

@@ -87,6 +87,7 @@ impl Serve {
             fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
+            shown: cx.beside.shown(&cx.config),
             code: crate::operator::Coded::default(),
             spawners: Default::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),

@@ -35,6 +35,7 @@ pub(in crate::dashboard) async fn show(
             p.dim { "This sign-in (" (visitor.caller.grant.role) ") reads tasks and does not answer them: "
                 code { "moonswarm open --role approver" } " makes one that does." }
         }
+        (tabs(&fields))
         (fragment.html)
         (command::same(&visitor.url, "moonswarm inbox", &command::Request {
             method: "GET",
@@ -42,8 +43,55 @@ pub(in crate::dashboard) async fn show(
             body: None,
         }))
     };
-    let live = fields.given("cursor").is_none().then(|| "/ui/live/inbox".to_owned());
+    let live = (fields.given("cursor").is_none() && fields.given("show").is_none())
+        .then(|| "/ui/live/inbox".to_owned());
     Ok(Page { nav: Nav::Inbox, title: "Inbox", live, body }.shown(&visitor))
+}
+
+/// The lists: the word in the URL, and the label.
+const LISTS: [(&str, &str); 4] = [
+    ("", "Open"),
+    ("mine", "For me"),
+    ("answered", "Answered"),
+    ("answered-mine", "Answered by me"),
+];
+
+fn tabs(fields: &Fields) -> maud::Markup {
+    let shown = fields.text("show");
+    html! {
+        nav.tabs aria-label="Lists of tasks" {
+            @for (word, label) in LISTS {
+                a href=(pager::url("/ui/inbox", &[("show", word)])) aria-current=[(word == shown).then_some("page")] { (label) }
+            }
+        }
+    }
+}
+
+async fn answered(desk: &Desk, visitor: &Visitor, fields: &Fields) -> Result<Fragment, Problem> {
+    let (show, cursor) = (fields.text("show"), fields.given("cursor"));
+    let mine = show == "answered-mine";
+    let page = desk.engine.tasks().answered(&visitor.caller, mine, cursor, LIMIT).await?;
+    let html = html! {
+        div #inbox.card.flush {
+            @if page.items.is_empty() { div.empty { "No task was answered in the last 30 days." } }
+            @else {
+                table.stack {
+                    thead { tr { th { "Task" } th { "Said" } th { "By" } th { "When" } th { "Run" } } }
+                    tbody { @for it in &page.items {
+                        tr {
+                            td data-label="Task" { a href={ "/ui/inbox/" (it.id) } { (text::line(&it.agent, 80)) } }
+                            td data-label="Said" { (it.outcome) }
+                            td data-label="By" { (text::line(&it.by, 80)) }
+                            td data-label="When" { (time::of(&it.at, visitor.now_ms)) }
+                            td data-label="Run" { a href={ "/ui/runs/" (it.run) "/steps/" (it.step) } { "step " (it.step) } }
+                        }
+                    } }
+                }
+            }
+            (pager::links("/ui/inbox", &[("show", show)], cursor.is_none(), page.next_cursor.as_deref()))
+        }
+    };
+    Ok(Fragment { id: "inbox", html })
 }
 
 /// Returns what changes on the page.
@@ -52,6 +100,10 @@ pub(in crate::dashboard) async fn fragments(
     visitor: &Visitor,
     fields: &Fields,
 ) -> Result<[Fragment; 1], Problem> {
+    if fields.text("show").starts_with("answered") {
+        return Ok([answered(desk, visitor, fields).await?]);
+    }
+    let mine = fields.text("show") == "mine";
     let after = fields.given("cursor").map(|cursor| {
         let pair = cursor.split_once('-');
         pair.and_then(|(run, step)| Some((run.parse().ok()?, step.parse().ok()?)))
@@ -63,7 +115,11 @@ pub(in crate::dashboard) async fn fragments(
         limit: LIMIT,
         ..TaskFilter::default()
     };
-    let page = desk.engine.tasks().list(&visitor.caller, filter).await?;
+    let page = match mine {
+        true => desk.engine.tasks().mine(&visitor.caller, filter).await?,
+        false => desk.engine.tasks().list(&visitor.caller, filter).await?,
+    };
+    let query = [("show", fields.text("show"))];
     let is_first = fields.given("cursor").is_none();
     let html = html! {
         div #inbox.card.flush {
@@ -74,7 +130,7 @@ pub(in crate::dashboard) async fn fragments(
                     tbody { @for task in &page.items { (row(task, visitor.now_ms)) } }
                 }
             }
-            (pager::links("/ui/inbox", &[], is_first, page.next_cursor.as_deref()))
+            (pager::links("/ui/inbox", &query, is_first, page.next_cursor.as_deref()))
         }
     };
     Ok([Fragment { id: "inbox", html }])

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use crate::{
     dashboard::{
         component::{
+            bytes::size,
             command, pager,
             state_path::{scope_of, value_path},
             text, time,
@@ -87,16 +88,6 @@ fn scope_row(it: &ScopeView) -> Markup {
             td.num data-label="Keys" { (it.keys) @if it.more { "+" } }
             td.num data-label="Size" { (size(it.bytes)) @if it.more { "+" } }
         }
-    }
-}
-
-/// Returns a number of bytes in its largest unit.
-pub(in crate::dashboard) fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{bytes} B"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
-        _ => format!("{} GiB", bytes >> 30),
     }
 }
 
@@ -275,11 +266,5 @@ mod tests {
     fn only_words_that_were_asked_for_are_marked() {
         let shown = marked("a [list] of [Moons] and <b>[x", "moon* y").into_string();
         assert_eq!(shown, "<bdi>a [list] of <mark>Moons</mark> and &lt;b&gt;[x</bdi>");
-    }
-
-    #[test]
-    fn a_size_has_its_largest_unit() {
-        let sizes = [0, 10_239, 10_240, 20 << 20, 30 << 30].map(size);
-        assert_eq!(sizes, ["0 B", "10239 B", "10 KiB", "20 MiB", "30 GiB"]);
     }
 }

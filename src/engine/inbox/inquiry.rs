@@ -12,7 +12,7 @@ use crate::{
         turn::{
             attempts,
             facts::{self, Turn},
-            lineage::refuse_own,
+            lineage::{refuse_behind, refuse_own},
         },
     },
     fault,
@@ -48,6 +48,24 @@ pub(crate) fn asked<'a>(
         refuse_own(sessions, run, caller)?;
     }
     Ok((task, inquiry))
+}
+
+/// Checks that a caller may say something to a task; with `is_asked`, that it is one of those whom the
+/// task asks.
+pub(crate) fn may_answer(
+    turn: &Turn<'_>,
+    step: u32,
+    caller: &Caller,
+    is_asked: bool,
+) -> Result<Answer, EngineError> {
+    let (_, inquiry) = asked(&turn.shared.sessions, turn.run, step, caller)?;
+    // Also where a task asks the starter, who may then answer it: nobody of the run speaks for others.
+    refuse_behind(&turn.shared.sessions, turn.run, caller)?;
+    if is_asked && !inquiry.asks(&caller.subject, caller.grant.role) {
+        let message = format!("answer the task: it asks {}", inquiry.by.join(", "));
+        return Err(EngineError::Conflict { code: Code::WrongRole, message });
+    }
+    Ok(Answer::Done)
 }
 
 /// Returns true if a task asks the client that started its run, and the caller is that client. Such

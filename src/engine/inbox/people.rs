@@ -10,6 +10,7 @@ use crate::{
         run::{reply, resident::Run},
         shared::message::PersonAnswer,
         turn::{
+            answered,
             facts::{self, Turn},
             follow, leases,
             lineage::is_same,
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// Ends a task with what a person said, or goes on with what its step has left to others.
-fn answered(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
+fn conclude(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
     match settle::settle_answer(turn, step, outcome) {
         Outcome::Completed(output) if follow::is_followed(turn.run, step, &[]) => {
             if let Err(failure) = follow::follow_result(turn, step, output, &[], None) {
@@ -70,6 +71,7 @@ pub(crate) fn answer(
     if let Some(key) = &key {
         answers::keep_answer(turn, &caller.subject, key, "null".into());
     }
+    answered::record(turn, step, &caller.subject, matches!(outcome, Outcome::Failed(_)));
     match outcome {
         Outcome::Completed(output) if !says_no(&output) && wants_more(turn.run, step) => {
             count_answer(turn, step, &caller, output, true);
@@ -80,7 +82,7 @@ pub(crate) fn answer(
             }
             let attempt = turn.run.task(step).map_or(1, |task| task.attempt);
             leases::delivered(turn, step, attempt, Delivery { worker: caller.subject });
-            answered(turn, step, outcome);
+            conclude(turn, step, outcome);
         }
     }
     Ok(reply::Answer::Done)

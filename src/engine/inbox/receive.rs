@@ -75,6 +75,9 @@ fn control(turn: &mut Turn<'_>, ask: ControlAsk) -> Answered {
         }
         ControlAsk::Answer { step, said } => people::answer(turn, step, said),
         ControlAsk::Expire { step, caller, key } => inquiry::expire(turn, step, &caller, key),
+        ControlAsk::MayAnswer { step, caller, asked } => {
+            inquiry::may_answer(turn, step, &caller, asked)
+        }
     };
     answer.into()
 }

@@ -161,6 +161,9 @@ pub(crate) enum ControlAsk {
     Answer { step: u32, said: PersonAnswer },
     /// Expires a task for people.
     Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
+    /// Whether a caller may say something to an open task of people; `asked` if it must also be one of
+    /// those that the task asks.
+    MayAnswer { step: u32, caller: Caller, asked: bool },
 }
 
 /// An answer to a task for people, with its author.

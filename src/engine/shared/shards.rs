@@ -15,6 +15,7 @@ use crate::{
         shared::{
             accounts::Accounts,
             capacity::Capacity,
+            host_facts::HostFacts,
             in_flight::InFlight,
             mailbox::Mail,
             message::{Msg, RunMsg},
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) shards: Vec<Mail>,
     pub(crate) url: OnceLock<Arc<str>>,
+    pub(crate) facts: OnceLock<Arc<dyn HostFacts>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
     pub(crate) triggers: TriggerBoard,

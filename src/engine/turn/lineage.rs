@@ -79,10 +79,26 @@ pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
 /// Refuses whoever takes part in a run, or stands behind those who do. A person who starts a run
 /// with a token of the role admin, and without a session, answers its questions.
 pub(crate) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
+    refuse(sessions, run, caller, true)
+}
+
+/// Refuses the same, and a person who started the run as well: nobody lets others speak in a run of
+/// their own.
+pub(crate) fn refuse_behind(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
+    refuse(sessions, run, caller, false)
+}
+
+fn refuse(
+    sessions: &Hub,
+    run: &Run,
+    caller: &Caller,
+    permits_person: bool,
+) -> Result<(), EngineError> {
     let Some(party) = party_of(sessions, &caller.subject) else { return Ok(()) };
     let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
     let starts = starter.and_then(|starter| party_of(sessions, starter)).as_ref() == Some(&party);
-    let in_person = caller.grant.role == Role::Admin
+    let in_person = permits_person
+        && caller.grant.role == Role::Admin
         && caller.session.is_none()
         && starter.is_some_and(|starter| !starter.split('/').any(|part| part == SESSION));
     if (starts && !in_person) || parties(sessions, run).contains(&party) {

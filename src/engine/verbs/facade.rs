@@ -196,6 +196,7 @@ impl Engine {
             settings,
             shards: senders,
             url: OnceLock::new(),
+            facts: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
             triggers: TriggerBoard::default(),
@@ -253,6 +254,11 @@ impl Engine {
     pub fn set_url(&self, url: &str) {
         // Called once by the host, before it listens.
         let _ = self.inner.shared.url.set(Arc::from(url));
+    }
+
+    /// Returns the URL of this host; empty before it listens.
+    pub fn url(&self) -> &str {
+        self.inner.shared.url.get().map_or("", |url| url)
     }
 
     /// Stops the shards. Work that is not durable yet is dropped, and is repeated after the next

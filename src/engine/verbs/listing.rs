@@ -104,7 +104,7 @@ impl UpkeepVerbs<'_> {
         let mut states = Vec::new();
         for layer in layers.into_iter().filter(shown) {
             let name = layer.name.clone();
-            let rows = self.engine.read(move |store| store.kept_by(&name, STATES)).await?;
+            let rows = self.engine.read(move |store| store.kept_by(&name, "", STATES)).await?;
             let live = rows.into_iter().filter(|it| it.expires_ms.is_none_or(|at| at > now_ms));
             states.extend(live.map(|it| LayerState {
                 layer: layer.name.clone(),

@@ -83,11 +83,17 @@ impl<'a> Listener<'a> {
                 };
                 let subtype = text(&event["subtype"]);
                 let is_error = event["is_error"] == true || !matches!(subtype, "success" | "");
-                self.heard.end = Some(match (is_error, subtype) {
-                    (false, _) => Ok(self.heard.answer = answer),
-                    (true, "error_max_turns") => Err(self.turns()),
-                    (true, _) => {
-                        Err(self.failed(if answer.is_empty() { subtype } else { &answer }))
+                let failure = match subtype {
+                    _ if !is_error => None,
+                    "error_max_turns" => Some(self.turns()),
+                    _ if answer.is_empty() => Some(self.failed(subtype)),
+                    _ => Some(self.failed(&answer)),
+                };
+                self.heard.end = Some(match failure {
+                    Some(failure) => Err(failure),
+                    None => {
+                        self.heard.answer = answer;
+                        Ok(())
                     }
                 });
             }

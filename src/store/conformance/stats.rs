@@ -24,7 +24,7 @@ fn counted(run: u64, hour: u64, took_ms: u64, tokens: u64) -> CountedRun {
         created_ms: ended_ms.saturating_sub(took_ms),
         ended_ms,
         blueprint: format!("b{}", run % 2),
-        ending: if run % 5 == 0 { Ending::Failed } else { Ending::Completed },
+        ending: if run.is_multiple_of(5) { Ending::Failed } else { Ending::Completed },
         tally,
     }
 }

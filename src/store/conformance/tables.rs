@@ -401,8 +401,9 @@ pub fn what_layers_keep_expires_and_audit_lines_stay_in_order(store: &dyn Store)
         value: value.to_owned(),
         expires_ms,
     };
-    assert_eq!(store.kept_by("l", 9).unwrap(), [row("a", "9", None), row("c", "3", Some(6))]);
-    assert_eq!(store.kept_by("l", 1).unwrap(), [row("a", "9", None)]);
+    assert_eq!(store.kept_by("l", "", 9).unwrap(), [row("a", "9", None), row("c", "3", Some(6))]);
+    assert_eq!(store.kept_by("l", "", 1).unwrap(), [row("a", "9", None)]);
+    assert_eq!(store.kept_by("l", "a", 9).unwrap(), [row("c", "3", Some(6))]);
     put(store, vec![Write::RemoveKept { layer: "l".to_owned(), key: "a".to_owned() }]);
     assert_eq!(store.kept("l", "a").unwrap(), None);
     let line = |seq| AuditRow {

@@ -296,9 +296,10 @@ impl Reader for Memory {
         })
     }
 
-    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+    fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         self.read(|tables| {
-            let of = tables.kept.iter().filter(|((own, _), _)| own == layer);
+            let of =
+                tables.kept.iter().filter(|((own, key), _)| own == layer && key.as_str() > after);
             let row =
                 |((_, key), (value, expires_ms)): (&(String, String), &(String, Option<u64>))| {
                     KeptRow { key: key.clone(), value: value.clone(), expires_ms: *expires_ms }

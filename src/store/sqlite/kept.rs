@@ -50,13 +50,17 @@ pub fn one(
         .optional()
 }
 
-/// Returns the values of a layer, sorted by key.
-pub fn of(conn: &Connection, layer: &str, limit: usize) -> rusqlite::Result<Vec<KeptRow>> {
+/// Returns the values of a layer under keys after another, sorted by key.
+pub fn of(
+    conn: &Connection,
+    (layer, after): (&str, &str),
+    limit: usize,
+) -> rusqlite::Result<Vec<KeptRow>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     conn.prepare_cached(
-        "SELECT key, value, expires_ms FROM kept WHERE layer = ?1 ORDER BY key LIMIT ?2",
+        "SELECT key, value, expires_ms FROM kept WHERE layer = ?1 AND key > ?2 ORDER BY key LIMIT ?3",
     )?
-    .query_map(params![layer, limit], |row| {
+    .query_map(params![layer, after, limit], |row| {
         let value = json(row, 1, || format!("a value that layer {layer} keeps"))?;
         Ok(KeptRow { key: row.get(0)?, value, expires_ms: uint_or_null(row, 2)? })
     })?

@@ -134,8 +134,8 @@ impl Reader for Sqlite {
         self.read("count queued tasks", |conn| tasks::queued(conn, limit))
     }
 
-    fn kept_by(&self, layer: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
-        self.read("list kept values", |conn| kept::of(conn, layer, limit))
+    fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        self.read("list kept values", |conn| kept::of(conn, (layer, after), limit))
     }
 
     fn state_scopes(&self, filter: &ScopeFilter) -> Result<Vec<ScopeRow>, StoreError> {

@@ -162,7 +162,7 @@ try {
   for (const [path, name] of [
     ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"], [`${run}?tab=source`, "run-source"],
     [`${run}?tab=data`, "run-data"], [`${run}?tab=events`, "run-events"], [`${run}?tab=artifacts`, "run-artifacts"],
-    [`${run}?tab=state`, "run-state"], [`${run}/steps/1`, "step"], ["/ui/inbox", "inbox"], ["/ui/blueprints", "blueprints"],
+    [`${run}?tab=state`, "run-state"], [`${run}/steps/1`, "step"], ["/ui/inbox", "inbox"], ["/ui/inbox?show=answered", "inbox-answered"], ["/ui/blueprints", "blueprints"],
     ["/ui/blueprints/demo", "blueprint"], ["/ui/operators", "operators"], ["/ui/triggers", "triggers"], ["/ui/usage", "usage"],
     ["/ui/state", "state"], ["/ui/state?scope=custom:notes", "state-scope"], ["/ui/state?scope=custom:notes&q=moon", "state-search"],
     ["/ui/state/value?scope=custom:notes&key=plan/moon", "state-value"], ["/ui/tokens", "tokens"], ["/ui/system", "system"],

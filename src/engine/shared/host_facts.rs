@@ -1,0 +1,70 @@
+//! What the host knows of itself and the engine does not: set once by the host, for people.
+
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A setting of the host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ConfigItem {
+    /// The key, as in the configuration file: `retention.age`.
+    pub key: String,
+    /// The effective value. Secrets are names, never values.
+    #[schema(value_type = serde_json::Value)]
+    pub value: serde_json::Value,
+    /// Where it comes from: `flag` (or its environment variable), `file` or `default`.
+    pub origin: String,
+}
+
+/// The verdict of a line of `doctor`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing to do.
+    Ok,
+    /// It works, with a risk.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// A line of `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DoctorLine {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What was looked at.
+    pub what: String,
+    /// What was found.
+    pub says: String,
+    /// What helps.
+    pub next: Option<String>,
+}
+
+impl DoctorLine {
+    /// Creates a line.
+    pub fn new(verdict: Verdict, what: &str, says: impl Into<String>) -> Self {
+        Self { verdict, what: what.to_owned(), says: says.into(), next: None }
+    }
+
+    /// Adds what helps.
+    #[must_use]
+    pub fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+}
+
+/// The host around an engine.
+pub trait HostFacts: Send + Sync {
+    /// Returns the data directory.
+    fn data(&self) -> PathBuf;
+
+    /// Returns the effective configuration.
+    fn config(&self) -> Vec<ConfigItem>;
+
+    /// Examines the host. May take as long as its operators and secrets take to answer.
+    fn examine(&self) -> BoxFuture<'_, Vec<DoctorLine>>;
+}

@@ -1,0 +1,161 @@
+//! The host as people see it: health, room, shards, configuration, and what `doctor` finds.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    engine::{
+        Caller, ConfigItem, DoctorLine, Engine, EngineError, HostFacts, rfc3339,
+        verbs::engine::UpkeepVerbs,
+    },
+    token::Verb,
+};
+
+/// The time that an examination may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The host.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HostView {
+    /// The version of the program.
+    pub version: String,
+    /// The URL that it listens on.
+    pub url: String,
+    /// RFC 3339, UTC: when it started.
+    pub started_at: String,
+    /// True if it accepts work.
+    pub ready: bool,
+    /// The reason why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The number of shards: threads that own runs.
+    pub shards: usize,
+    /// The runs of this process that have not ended.
+    pub open_runs: u64,
+    /// The memory that all runs together may hold, in bytes.
+    pub memory_budget: u64,
+    /// The size of the database with its log, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database_bytes: Option<u64>,
+    /// The space that is free on its disk, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_free_bytes: Option<u64>,
+    /// The retention of ended runs.
+    pub retention: RetentionView,
+    /// The effective configuration; only with the verb `host.inspect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Vec<ConfigItem>>,
+    /// What `doctor` finds; only with the verb `host.inspect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doctor: Option<Vec<DoctorLine>>,
+}
+
+/// The retention of ended runs; 0 is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RetentionView {
+    /// The age after its end at which a run is deleted, in milliseconds.
+    pub age_ms: u64,
+    /// The number of ended runs that are kept.
+    pub runs: u64,
+    /// The size of the database, in bytes, above which the oldest are deleted.
+    pub bytes: u64,
+}
+
+/// The verdict on the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainView {
+    /// The number of lines that were verified.
+    pub lines: u64,
+    /// True if that were all lines.
+    pub whole: bool,
+    /// The hash of the last one.
+    pub head: String,
+    /// What does not fit.
+    pub problem: Option<String>,
+}
+
+impl Engine {
+    /// Sets what the host knows of itself. The first call counts.
+    pub fn set_facts(&self, facts: Arc<dyn HostFacts>) {
+        let _ = self.shared().facts.set(facts);
+    }
+}
+
+impl UpkeepVerbs<'_> {
+    /// Returns the host as it is now.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn host(self, caller: &Caller) -> Result<HostView, EngineError> {
+        caller.grant.check(Verb::HostRead, &[])?;
+        let shared = self.engine.shared();
+        let reason = self
+            .engine
+            .ready()
+            .and_then(|()| self.engine.safe_mode().taking_up().map_or(Ok(()), Err));
+        let facts = shared.facts.get();
+        let (mut database_bytes, mut disk_free_bytes) = (None, None);
+        if let Some(facts) = facts.cloned() {
+            let measure = move || {
+                let dir = facts.data();
+                let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len());
+                let stored = size("moonswarm.db") + size("moonswarm.db-wal");
+                let free = rustix::fs::statvfs(&dir).ok();
+                (stored, free.map(|it| it.f_bavail.saturating_mul(it.f_frsize)))
+            };
+            let measured = shared.tasks.spawn_blocking(measure).await;
+            let (stored, free) = measured.map_err(|_| EngineError::Stopping)?;
+            (database_bytes, disk_free_bytes) = (Some(stored), free);
+        }
+        let inspects = facts.filter(|_| caller.grant.check(Verb::HostInspect, &[]).is_ok());
+        let doctor = match inspects {
+            Some(facts) => tokio::time::timeout(PATIENCE, facts.examine()).await.ok(),
+            None => None,
+        };
+        let crate::engine::Retention { age_ms, runs, bytes } = shared.settings.retention;
+        let up_ms = shared.clock.steady_ms().saturating_sub(shared.booted_ms);
+        Ok(HostView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            url: self.engine.url().to_owned(),
+            started_at: rfc3339(shared.clock.now_ms().saturating_sub(up_ms)),
+            ready: reason.is_ok(),
+            reason: reason.err(),
+            shards: shared.shards.len(),
+            open_runs: self.engine.open_runs(),
+            memory_budget: shared.settings.memory as u64,
+            database_bytes,
+            disk_free_bytes,
+            retention: RetentionView { age_ms, runs, bytes },
+            config: inspects.map(|facts| facts.config()),
+            doctor,
+        })
+    }
+
+    /// Verifies the hashes of the audit log, at most `most` lines from its beginning.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or the store cannot be read.
+    pub async fn verify_audit(self, caller: &Caller, most: u64) -> Result<ChainView, EngineError> {
+        use crate::middleware::{Chained, GENESIS};
+        let mut view =
+            ChainView { lines: 0, whole: false, head: GENESIS.to_owned(), problem: None };
+        while view.lines < most {
+            let page = self.audit(caller, view.lines, 1_000).await?;
+            for it in page.items {
+                let line = Chained { seq: it.seq, at: it.at, line: it.line, hash: it.hash };
+                if let Err(error) = line.follows(view.lines, &view.head) {
+                    view.problem = Some(format!("failed to {error}"));
+                    return Ok(view);
+                }
+                (view.lines, view.head) = (line.seq, line.hash);
+            }
+            if page.next_cursor.is_none() {
+                view.whole = true;
+                break;
+            }
+        }
+        Ok(view)
+    }
+}

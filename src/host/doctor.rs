@@ -1,0 +1,257 @@
+//! What could keep a host from running well: `moonswarm doctor` and `/v1/host` show it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use futures::future::{BoxFuture, join_all};
+
+use super::HostConfig;
+pub use crate::engine::{DoctorLine as Line, DoctorVerdict as Verdict};
+use crate::{
+    clock::Clock,
+    engine::{ConfigItem, HostFacts, Retention},
+    environment::{self, Environments},
+    operator::Declared,
+};
+
+/// What a host knows of itself.
+pub(super) struct Facts {
+    data: PathBuf,
+    shown: Vec<ConfigItem>,
+    retention: Retention,
+    operators: Declared,
+    environments: environment::Config,
+    watch: BTreeMap<String, PathBuf>,
+    clock: Clock,
+}
+
+impl Facts {
+    /// Takes them from a configuration.
+    pub(super) fn of(config: &HostConfig) -> Self {
+        Self {
+            data: config.data.clone(),
+            shown: config.shown.clone(),
+            retention: config.retention,
+            operators: config.operators.clone(),
+            environments: config.environments.clone(),
+            watch: config.watch.clone(),
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl HostFacts for Facts {
+    fn data(&self) -> PathBuf {
+        self.data.clone()
+    }
+
+    fn config(&self) -> Vec<ConfigItem> {
+        self.shown.clone()
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Vec<Line>> {
+        let Self { data, environments, clock, .. } = self;
+        Box::pin(async move {
+            let mut lines = vec![directory(data)];
+            lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
+            lines.extend([disk(data), retention(data, self.retention)]);
+            lines.extend(operators(&self.operators).await);
+            lines.extend(enforces(data, environments, clock));
+            lines.extend(secrets(data, environments, clock).await);
+            lines.extend(watched(&self.watch));
+            lines
+        })
+    }
+}
+
+const LOW_DISK: u64 = 1 << 30;
+const FULL_DISK: u64 = 64 << 20;
+
+/// Examines the data directory.
+pub fn directory(data: &Path) -> Line {
+    const WHAT: &str = "data directory";
+    let name = data.display();
+    match fs::metadata(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Line::new(Verdict::Ok, WHAT, format!("{name} is not there yet; the first run makes it"))
+        }
+        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{name}: {error}"))
+            .next("--data DIR names another"),
+        Ok(meta) if !meta.is_dir() => {
+            Line::new(Verdict::Fail, WHAT, format!("{name} is not a directory"))
+                .next("--data DIR names another")
+        }
+        Ok(meta) if meta.permissions().mode() & 0o022 != 0 => {
+            Line::new(Verdict::Warn, WHAT, format!("others can write to {name}"))
+                .next(format!("chmod go-w {name}"))
+        }
+        Ok(_) => Line::new(Verdict::Ok, WHAT, name.to_string()),
+    }
+}
+
+/// Examines a file that only its owner may read.
+pub fn secret(data: &Path, name: &str) -> Option<Line> {
+    let file = data.join(name);
+    let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
+    Some(match mode & 0o077 {
+        0 => Line::new(Verdict::Ok, name, "only you can read it"),
+        _ => Line::new(Verdict::Fail, name, format!("others can read it (mode {mode:o})"))
+            .next(format!("chmod 600 {}", file.display())),
+    })
+}
+
+/// Examines the space on the disk of the data directory.
+pub fn disk(data: &Path) -> Line {
+    const WHAT: &str = "disk";
+    let dir = if data.is_dir() { data } else { Path::new(".") };
+    let free = match rustix::fs::statvfs(dir) {
+        Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
+        Err(error) => return Line::new(Verdict::Warn, WHAT, error.to_string()),
+    };
+    let says = format!("{} MiB free", free >> 20);
+    match free {
+        0..FULL_DISK => Line::new(Verdict::Fail, WHAT, says).next("free disk space"),
+        FULL_DISK..LOW_DISK => Line::new(Verdict::Warn, WHAT, says).next("free disk space"),
+        _ => Line::new(Verdict::Ok, WHAT, says),
+    }
+}
+
+/// Reports the retention policy of this configuration, and the size of the database.
+pub fn retention(data: &Path, kept: Retention) -> Line {
+    let Retention { age_ms, runs, bytes } = kept;
+    let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
+    let size = fs::metadata(data.join("moonswarm.db")).map_or(0, |file| file.len());
+    Line::new(
+        Verdict::Ok,
+        "retention",
+        format!(
+            "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
+            limit(age_ms > 0, format!("{:.1} days", age_ms as f64 / 86_400_000.0)),
+            limit(runs > 0, format!("{runs} runs")),
+            limit(bytes > 0, format!("{} MiB", bytes >> 20)),
+            size >> 20,
+        ),
+    )
+}
+
+/// Examines each operator: whether it could be used from here.
+pub async fn operators(declared: &Declared) -> Vec<Line> {
+    let known = super::known_operators(declared, environment::Config::default());
+    let own: BTreeMap<_, _> = declared.iter().collect();
+    // Each may have to ask somebody: all are asked at once.
+    let lines = known.names().map(|(name, kind)| {
+        let settings = own.get(name).copied();
+        async move {
+            let named = format!("{name} ({kind})");
+            match settings {
+                None => Line::new(Verdict::Ok, "operator", format!("{named} is built in")),
+                Some(settings) => match settings.inspect().await {
+                    Ok(says) => Line::new(Verdict::Ok, "operator", format!("{named} {says}")),
+                    Err(why) => Line::new(Verdict::Fail, "operator", format!("{named}: {why}"))
+                        .next(format!("see [operators.{name}] in the configuration file")),
+                },
+            }
+        }
+    });
+    join_all(lines).await
+}
+
+/// Reports the features for environments on this machine, and whether those of the configuration
+/// exist.
+pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec<Line> {
+    const WHAT: &str = "environment";
+    let names: Vec<String> = config.environments.keys().cloned().collect();
+    let environments = Environments::new(config.clone(), data, clock.clone());
+    let machine = environments.machine().enforces().into_iter().map(|it| match it.how {
+        Ok(by) => Line::new(Verdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
+        Err(refusal) => {
+            let says = format!("{} cannot be enforced: {}", it.what, refusal.reason);
+            Line::new(Verdict::Warn, WHAT, says).next(refusal.helps)
+        }
+    });
+    let declared = names.into_iter().map(|name| {
+        let refused = environments.judge(&name.as_str().into());
+        match refused.first() {
+            None => Line::new(Verdict::Ok, WHAT, format!("{name} can be given")),
+            Some(refusal) => {
+                let says = format!("{name}: `{}`: {}", refusal.what, refusal.reason);
+                Line::new(Verdict::Fail, WHAT, says).next(refusal.helps.clone())
+            }
+        }
+    });
+    machine.chain([hidden(&environments)]).chain(declared).collect()
+}
+
+/// Reports whether children see keys and tokens.
+fn hidden(environments: &Environments) -> Line {
+    const WHAT: &str = "children";
+    match environments.hides() {
+        Ok(()) => Line::new(Verdict::Ok, WHAT, "the data directory is hidden from them"),
+        Err(reason) => {
+            let says = format!(
+                "those of the same user can read the keys and tokens of the data directory: {reason}"
+            );
+            Line::new(Verdict::Warn, WHAT, says)
+                .next("give agents an `environment`, or let users make namespaces")
+        }
+    }
+}
+
+/// Reports whether the directories that blueprints may watch are there.
+pub fn watched(watch: &BTreeMap<String, PathBuf>) -> Vec<Line> {
+    const WHAT: &str = "watch";
+    let line = |(name, dir): (&String, &PathBuf)| {
+        let says = format!("{name} is {}", dir.display());
+        match std::fs::read_dir(dir) {
+            Ok(_) => Line::new(Verdict::Ok, WHAT, says),
+            Err(error) => Line::new(Verdict::Fail, WHAT, format!("{says}: {error}"))
+                .next("make the directory readable, or change [watch] in moonswarm.toml"),
+        }
+    };
+    watch.iter().map(line).collect()
+}
+
+/// Reports whether each secret is where the configuration says, without a word of it.
+pub async fn secrets(data: &Path, config: &environment::Config, clock: &Clock) -> Vec<Line> {
+    let names: Vec<String> = config.secrets.keys().cloned().collect();
+    let environments = Environments::new(config.clone(), data, clock.clone());
+    let environments = &environments;
+    let lines = names.iter().map(|name| async move {
+        match environments.look_for(name).await {
+            Ok(kind) => Line::new(Verdict::Ok, "secret", format!("{name} ({kind}) is there")),
+            Err(why) => Line::new(Verdict::Fail, "secret", format!("{name}: {why}"))
+                .next(format!("see [secrets.{name}] in the configuration file")),
+        }
+    });
+    join_all(lines).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_others_can_read_fails_with_the_command_that_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("admin.token");
+        assert_eq!(secret(dir.path(), "admin.token"), None);
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let line = secret(dir.path(), "admin.token").unwrap();
+        assert_eq!(line.verdict, Verdict::Fail);
+        assert!(line.next.unwrap().starts_with("chmod 600"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_data_directory_that_is_a_file_fails() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(directory(file.path()).verdict, Verdict::Fail);
+        assert_eq!(directory(Path::new("/nonexistent/x")).verdict, Verdict::Ok);
+    }
+}
