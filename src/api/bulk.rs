@@ -55,7 +55,7 @@ pub(super) struct BulkFilter {
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkBody {
     /// The act: `cancel`, `pause`, `resume`, `delete` or `rerun`.
-    #[schema(inline)]
+    #[schema(value_type = String, pattern = "^(cancel|pause|resume|delete|rerun)$")]
     action: BulkAct,
     /// The runs, at most 500. Either this, or `filter`.
     ids: Option<Vec<String>>,

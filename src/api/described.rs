@@ -87,11 +87,15 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         ("task", _) => pattern(&id("task")),
         ("artifact", _) => pattern(&id("art")),
         ("scope", _) => pattern(&scopes()),
-        ("since", _) => {
+        // A time, or how long ago.
+        ("since", "stats") => text().build().into(),
+        ("since" | "until" | "ended_since" | "ended_until", _) => {
             let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
             text().format(Some(format)).build().into()
         }
         ("wait", _) => pattern(DURATION),
+        ("status", "task_list") => return,
+        ("parent", "run_list") => pattern(&id("run")),
         ("status", _) => {
             let one = "(queued|running|waiting|paused|compensating|completed|failed|canceled)";
             pattern(&format!("^{one}(,{one}){{0,7}}$"))
