@@ -89,13 +89,14 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         ("scope", _) => pattern(&scopes()),
         // A time, or how long ago.
         ("since", "stats") => text().build().into(),
+        ("until", "run_get") => return,
         ("since" | "until" | "ended_since" | "ended_until", _) => {
             let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
             text().format(Some(format)).build().into()
         }
         ("wait", _) => pattern(DURATION),
         ("status", "task_list") => return,
-        ("parent", "run_list") => pattern(&id("run")),
+        ("parent", "run_list") | ("other", _) => pattern(&id("run")),
         ("status", _) => {
             let one = "(queued|running|waiting|paused|compensating|completed|failed|canceled)";
             pattern(&format!("^{one}(,{one}){{0,7}}$"))
