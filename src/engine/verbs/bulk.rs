@@ -87,7 +87,7 @@ pub struct Bulk {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BulkView {
     /// The act.
-    #[schema(inline)]
+    #[schema(value_type = String, pattern = "^(cancel|pause|resume|delete|rerun)$")]
     pub action: BulkAct,
     /// True if nothing was done.
     pub dry_run: bool,
