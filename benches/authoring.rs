@@ -5,7 +5,6 @@
 //! one that is a function (twice). It ends with 1 if one of them is over.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write as _,
     future::pending,
     process::ExitCode,
@@ -110,13 +109,8 @@ async fn runs(host: &Host, name: &str, source: &str, times: usize) -> Duration {
     let mut all = Vec::with_capacity(times);
     for _ in 0..times {
         let start = StartRun {
-            program: Program::Named(name.to_owned()),
             input: Json::from(&json!({})),
-            trigger: Json::null(),
-            workdir: None,
-            delegate: None,
-            seats: BTreeMap::new(),
-            tags: Default::default(),
+            ..StartRun::new(Program::Named(name.to_owned()))
         };
         let since = Instant::now();
         let run = host.engine().start_and_wait(&owner, start, None, WaitFor::Ended, pending());

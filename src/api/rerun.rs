@@ -35,7 +35,7 @@ impl From<VersionWord> for RerunVersion {
     }
 }
 
-/// How to start a run once more.
+/// The options of a rerun.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RerunBody {
@@ -47,7 +47,7 @@ pub(super) struct RerunBody {
 
 /// Starts a run with the input and the tags of another one.
 ///
-/// It has a history, a seed and a state of its own. Its trigger is `{kind: "rerun", run}`.
+/// The new run has a history, a seed and a state of its own. Its trigger is `{kind: "rerun", run}`.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/rerun", operation_id = "run_rerun", tag = "runs",
     params(

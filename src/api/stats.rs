@@ -14,7 +14,7 @@ use crate::{
     engine::{StatsAsk, StatsBy, StatsView},
 };
 
-/// What to sum up.
+/// The selection of the sums.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -220,7 +220,7 @@ pub(super) struct LinkBody {
     /// The name of the person who answers with it: one that a token minted by the caller could have.
     #[serde(rename = "for")]
     person: String,
-    /// How long it lives, at most and by default `"7d"`.
+    /// The lifetime of the link; at most, and by default, `"7d"`.
     #[schema(pattern = "^([1-9][0-9]{0,2}[smh]|[1-7]d)$")]
     ttl: Option<String>,
 }

@@ -31,7 +31,7 @@ pub(super) struct MintBody {
     extra_verbs: Option<Vec<String>>,
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,
-    /// How long it lives: `"12h"`.
+    /// The lifetime of the token: `"12h"`.
     #[schema(pattern = "^([1-9][0-9]{0,2}[smh]|[1-9][0-9]?d)$")]
     ttl: String,
     /// Whose it is: people with a name each are told apart where several must answer. A token that

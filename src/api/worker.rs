@@ -375,7 +375,7 @@ pub(super) async fn heartbeat(
 pub(super) struct TaskTokenBody {
     /// Only these verbs of a worker; those of the bearer if absent.
     verbs: Option<Vec<String>>,
-    /// How long it lives, at most an hour: `"10m"`, which is the default.
+    /// The lifetime of the token; at most an hour, `"10m"` by default.
     ttl: Option<String>,
 }
 

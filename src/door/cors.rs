@@ -15,7 +15,7 @@ const SENT: &str =
     "authorization, content-type, idempotency-key, last-event-id, x-api-key, anthropic-version";
 /// The headers of an answer that a page may read.
 const READ: &str = "location, retry-after, etag, content-disposition";
-/// How long a browser keeps the answer to a preflight, in seconds.
+/// The time for which a browser keeps the answer to a preflight, in seconds.
 const KEPT_S: &str = "600";
 
 impl Site {

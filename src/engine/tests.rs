@@ -192,13 +192,9 @@ impl Bench {
             "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {{ name = \"it\", {body} }}"
         );
         let start = StartRun {
-            program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
             input: Json::parse(input).unwrap(),
-            trigger: Json::null(),
             workdir: Some(self.dir.path().display().to_string()),
-            delegate: None,
-            seats: Default::default(),
-            tags: Default::default(),
+            ..StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()))
         };
         Ok(self.engine.start(&self.admin(), start, None).await?.run)
     }

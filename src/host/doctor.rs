@@ -18,7 +18,7 @@ use crate::{
     operator::Declared,
 };
 
-/// What a host knows of itself.
+/// Facts about a host.
 pub(super) struct Facts {
     data: PathBuf,
     shown: Vec<ConfigItem>,

@@ -36,13 +36,9 @@ impl Host {
         let bundle = Bundle::from_source("embedded.lua", source)
             .map_err(|error| EngineError::BadRequest(error.to_string()))?;
         let start = StartRun {
-            program: Program::Bundle(bundle),
             input: Json::from(input),
             trigger: Json::from(serde_json::json!({ "kind": "embedded" })),
-            workdir: None,
-            delegate: None,
-            seats: std::collections::BTreeMap::new(),
-            tags: Default::default(),
+            ..StartRun::new(Program::Bundle(bundle))
         };
         let (owner, until) = (self.owner()?, WaitFor::Ended);
         let made = self.engine().start_and_wait(&owner, start, None, until, pending()).await?;

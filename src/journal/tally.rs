@@ -29,7 +29,7 @@ pub enum Dimension {
     Model,
 }
 
-/// How the things that were counted ended.
+/// The ending of the things that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Ending {
     /// Not ended: usage alone.
@@ -61,14 +61,14 @@ pub struct TallyKey {
     pub of: Dimension,
     /// The agent or model; empty for the run, whose blueprint its header names.
     pub name: String,
-    /// How they ended.
+    /// The ending.
     pub ending: Ending,
 }
 
 /// Counts that can be added up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measure {
-    /// How many ended.
+    /// The number that ended.
     pub count: u64,
     /// Their durations.
     pub durations: Durations,

@@ -23,15 +23,15 @@ use super::{
     transport::{Path, Transport},
 };
 
-/// How long one look at a run waits, in seconds.
+/// The time for which one look at a run waits, in seconds.
 const LOOK_S: u32 = 5;
 /// The same for a client that gets progress after each look.
 const PROGRESS_S: u32 = 1;
-/// How long a client that takes tasks waits for a result before it gets a task, in milliseconds.
+/// The time after which a client that takes tasks gets a task in place of a result, in milliseconds.
 const QUICK_MS: u32 = 250;
-/// How often a client should look at a task, in milliseconds.
+/// The interval at which a client should poll a task, in milliseconds.
 const POLL_MS: u64 = 1_000;
-/// How long a client has to answer a question that it is asked during a call.
+/// The time in which a client must answer a question during a call.
 const ANSWER_TIME: Duration = Duration::from_secs(600);
 
 /// The abilities of the client of a call.
@@ -55,7 +55,7 @@ pub(super) enum Asked<'a> {
     Directly(&'a Peer<RoleServer>),
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(super) enum Called {
     /// The run has ended, or goes on without this call.

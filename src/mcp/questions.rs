@@ -55,7 +55,7 @@ enum Form {
     Text,
 }
 
-/// What a client did with a question.
+/// The response of a client to a question.
 #[derive(Debug, PartialEq)]
 enum Reply {
     /// The body of the reply.
@@ -64,7 +64,7 @@ enum Reply {
     Nothing,
 }
 
-/// What became of the replies of a client.
+/// The outcome of the replies of a client.
 #[derive(Debug, Default)]
 pub(super) struct Replied {
     /// The number of replies that were accepted.

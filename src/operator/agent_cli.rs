@@ -19,7 +19,7 @@ use crate::{
 };
 use profile::{Call, Permissions, Profile};
 
-/// How an agent's command line is called.
+/// The command line of an agent, with the settings of its operator.
 #[derive(Debug, Clone)]
 pub(in crate::operator) struct AgentCli {
     profile: Profile,
@@ -35,7 +35,7 @@ pub(in crate::operator) struct AgentCli {
 pub(in crate::operator) struct CliCall {
     /// The program and its arguments.
     pub(in crate::operator) argv: (String, Vec<String>),
-    /// What it reads on stdin.
+    /// The text on its stdin.
     pub(in crate::operator) stdin: String,
 }
 

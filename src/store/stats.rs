@@ -11,7 +11,7 @@ use crate::journal::{Dimension, Ending, HOUR_MS, Measure, Tally, TallyKey};
 
 /// The length of a day, in milliseconds.
 pub const DAY_MS: u64 = 24 * HOUR_MS;
-/// How long sums by hour are kept; those by day are kept for good.
+/// The retention of sums by hour; sums by day are kept for good.
 pub const HOURS_KEPT_MS: u64 = 35 * DAY_MS;
 /// The number of the most expensive runs that are kept of each day.
 pub const COSTLY: u32 = 20;
@@ -27,7 +27,7 @@ pub struct CountedRun {
     pub ended_ms: u64,
     /// Its blueprint.
     pub blueprint: String,
-    /// How the run ended; `Open` if another history follows.
+    /// The ending of the run; `Open` if another history follows.
     pub ending: Ending,
     /// The counts of its history.
     pub tally: Tally,

@@ -165,13 +165,8 @@ async fn the_process_that_is_killed_while_it_writes() {
     let host = Host::open(config(Path::new(&data), code)).await.unwrap();
     let bundle = moonswarm::blueprint::Bundle::from_source("killed.lua", KILLED_FLOW).unwrap();
     let start = moonswarm::engine::StartRun {
-        program: moonswarm::engine::Program::Bundle(bundle),
-        input: Json::null(),
         trigger: Json::from(json!({ "kind": "embedded" })),
-        workdir: None,
-        delegate: None,
-        seats: BTreeMap::new(),
-        tags: Default::default(),
+        ..moonswarm::engine::StartRun::new(moonswarm::engine::Program::Bundle(bundle))
     };
     let run = host.engine().start(&host.owner().unwrap(), start, None).await.unwrap().run;
     println!("run {run}");

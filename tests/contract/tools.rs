@@ -204,13 +204,8 @@ async fn what_the_layers_left_a_model_is_kept_across_a_restart() {
     let source = searches(THREE, CALLS);
     let bundle = moonswarm::blueprint::Bundle::from_source("searches.lua", source).unwrap();
     let start = StartRun {
-        program: Program::Bundle(bundle),
-        input: Json::null(),
         trigger: Json::from(json!({ "kind": "embedded" })),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
+        ..StartRun::new(Program::Bundle(bundle))
     };
     let owner = first.owner().unwrap();
     let run = first.engine().start(&owner, start, None).await.unwrap().run;

@@ -1,4 +1,4 @@
-//! What the API answers with, where the engine has no type for it.
+//! Answers of the API for which the engine has no type.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -341,13 +341,9 @@ impl<'a> Play<'a> {
             return Ok(id);
         }
         let start = StartRun {
-            program: engine::Program::Bundle(slot.bundle.clone()),
             input: slot.input.clone(),
             trigger: Json::from(&serde_json::json!({ "kind": "test" })),
-            workdir: None,
-            delegate: None,
-            seats: BTreeMap::new(),
-            tags: Default::default(),
+            ..StartRun::new(engine::Program::Bundle(slot.bundle.clone()))
         };
         let key = self.key();
         let started = self.ask(move |engine, by| {

@@ -29,7 +29,7 @@ enum Act {
 /// Cancel, pause, resume, delete or rerun many runs
 #[derive(Debug, Args)]
 pub struct Bulk {
-    /// What to do
+    /// The act
     #[arg(value_enum)]
     act: Act,
     /// The runs: ids or unique prefixes of them; otherwise the filters select them

@@ -14,7 +14,7 @@ pub struct Link {
     /// The person who answers with it
     #[arg(long = "for", value_name = "NAME")]
     person: String,
-    /// How long it lives, at most 7 days
+    /// The lifetime of the link, at most 7 days
     #[arg(long, default_value = "7d")]
     ttl: String,
 }

@@ -16,7 +16,7 @@ use crate::{
 /// Sum up the runs, tasks and model calls that ended
 #[derive(Debug, Args)]
 pub struct Stats {
-    /// What to group by: status, blueprint, agent, model, hour, day, or run for the most expensive runs
+    /// The grouping: status, blueprint, agent, model, hour, day, or run for the most expensive runs
     #[arg(long, default_value = "blueprint")]
     by: String,
     /// Where to begin: a time, or how long ago (`24h`, `7d`); 30 days ago by default

@@ -12,7 +12,7 @@ use crate::{
 /// The height of the picture.
 const HEIGHT: u64 = 36;
 
-/// What a bar shows.
+/// The content of a bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dashboard) enum Shown {
     /// The number of runs that ended.

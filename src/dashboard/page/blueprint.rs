@@ -70,15 +70,7 @@ pub(in crate::dashboard) async fn start(
             return shown(&desk, &visitor, &view, Some(&fields), &wrong, &words, status).await;
         }
     };
-    let start = StartRun {
-        program: Program::Named(name),
-        input,
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: std::collections::BTreeMap::new(),
-        tags: Default::default(),
-    };
+    let start = StartRun { input, ..StartRun::new(Program::Named(name)) };
     // A form that is sent twice starts one run.
     let key = fields.given("once").filter(|once| once.len() <= 64).map(|once| IdempotencyKey {
         route: "dashboard start",

@@ -1,4 +1,4 @@
-//! What the host knows of itself and the engine does not: set once by the host, for people.
+//! Facts about the host that the engine does not have. The host sets them once, for people.
 
 use std::path::PathBuf;
 
@@ -35,11 +35,11 @@ pub enum Verdict {
 pub struct DoctorLine {
     /// The verdict.
     pub verdict: Verdict,
-    /// What was looked at.
+    /// The subject of the check.
     pub what: String,
-    /// What was found.
+    /// The finding.
     pub says: String,
-    /// What helps.
+    /// The remedy.
     pub next: Option<String>,
 }
 

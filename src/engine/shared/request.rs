@@ -121,6 +121,21 @@ pub struct StartRun {
     pub tags: Tags,
 }
 
+impl StartRun {
+    /// A run of a program without an input, a trigger, sessions and tags.
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            input: Json::null(),
+            trigger: Json::null(),
+            workdir: None,
+            delegate: None,
+            seats: std::collections::BTreeMap::new(),
+            tags: Tags::default(),
+        }
+    }
+}
+
 /// The report of a worker.
 #[derive(Debug, Clone)]
 pub struct Report {

@@ -12,15 +12,7 @@ fn bundle(name: &str, body: &str) -> Bundle {
 }
 
 fn start_of(program: Program, input: &str) -> StartRun {
-    StartRun {
-        program,
-        input: Json::parse(input).unwrap(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
-    }
+    StartRun { input: Json::parse(input).unwrap(), ..StartRun::new(program) }
 }
 
 impl Bench {

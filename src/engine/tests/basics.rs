@@ -137,15 +137,7 @@ async fn a_start_by_name_gets_what_the_name_stands_for_now() {
             .await
             .unwrap();
         for _ in 0..2 {
-            let start = StartRun {
-                program: Program::Named("it".into()),
-                input: Json::null(),
-                trigger: Json::null(),
-                workdir: None,
-                delegate: None,
-                seats: Default::default(),
-                tags: Default::default(),
-            };
+            let start = StartRun::new(Program::Named("it".into()));
             let forever = std::future::pending();
             let view = bench
                 .engine
@@ -181,21 +173,13 @@ async fn one_key_starts_one_run() {
     let key =
         |body: &str| Some(IdempotencyKey { route: "start", key: "k".into(), body: body.into() });
     let start = || {
-        StartRun {
-        program: Program::Bundle(
+        StartRun::new(Program::Bundle(
             Bundle::from_source(
                 "a.lua",
                 r#"local swarm = require("swarm") return swarm.blueprint { name = "a", flow = function() return 1 end }"#,
             )
             .unwrap(),
-        ),
-        input: Json::null(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-            seats: Default::default(),
-            tags: Default::default(),
-    }
+        ))
     };
     let first = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();
     let again = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();

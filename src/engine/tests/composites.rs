@@ -297,15 +297,7 @@ async fn a_composite_is_within_the_reach_of_a_token_only_by_name() {
         "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {{ name = \"it\", {} }}",
         asks("either")
     );
-    let start = StartRun {
-        program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
-        input: Json::null(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
-    };
+    let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
     let run = bench.engine.start(&admin, start, None).await.unwrap().run;
     let output = bench.ended(run).await.output.unwrap().to_value();
     assert_eq!(output["kind"], "refused", "{output}");

@@ -302,15 +302,7 @@ async fn a_session_that_opens_another_one_does_not_answer_itself_through_it() {
     assert!(second.subject.starts_with(&format!("session/{}/session/", opened.session)));
     let source = r#"local swarm = require("swarm") return swarm.blueprint { name = "it",
         flow = function(ctx) return ctx:approve { title = "Delete it?" } end }"#;
-    let start = StartRun {
-        program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
-        input: Json::null(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
-    };
+    let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
     let run = bench.engine.start(&second, start, None).await.unwrap().run;
     let question = bench.asked(run).await.id;
     let yes = r#"{"approved":true}"#;
@@ -404,15 +396,8 @@ async fn a_person_answers_what_their_own_run_asks_and_a_program_does_not() {
             Role::Admin => bench.token(&bench.admin(), role, "ada", &[]).await,
             _ => bench.token(&bench.admin(), role, "bot", &["run.source", "task.answer"]).await,
         };
-        let start = StartRun {
-            program: Program::Bundle(Bundle::from_source("it.lua", source.clone()).unwrap()),
-            input: Json::null(),
-            trigger: Json::null(),
-            workdir: None,
-            delegate: None,
-            seats: Default::default(),
-            tags: Default::default(),
-        };
+        let start =
+            StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source.clone()).unwrap()));
         let run = bench.engine.start(&starter, start, None).await.unwrap().run;
         let question = bench.asked(run).await.id;
         let said = bench.say(&starter, question, yes).await;
@@ -522,15 +507,7 @@ async fn the_starter_answers_what_names_it_and_nothing_else() {
         )
     };
     let begin = async |source: String| {
-        let start = StartRun {
-            program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
-            input: Json::null(),
-            trigger: Json::null(),
-            workdir: None,
-            delegate: None,
-            seats: Default::default(),
-            tags: Default::default(),
-        };
+        let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
         bench.engine.start(&starter, start, None).await.unwrap().run
     };
     let reply = async |who: &Caller, task| {

@@ -122,15 +122,7 @@ async fn a_run_reaches_the_state_that_its_starter_reaches() {
             local read = pcall(function() return g:search("x") end)
             return { ok, err.kind, read, ctx.state:search("x") }
         end }"#;
-    let start = StartRun {
-        program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
-        input: Json::null(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
-    };
+    let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[false,"refused",false,[]]"#);
 

@@ -13,7 +13,7 @@ use crate::{
 /// The place of the history among the values that are kept with an expiry. No layer of middleware has
 /// a name with a space.
 pub(crate) const KEPT: &str = "answered task";
-/// How long a line is kept, in milliseconds.
+/// The retention of a line, in milliseconds.
 const KEPT_MS: u64 = 30 * 86_400_000;
 
 /// A line of the history.

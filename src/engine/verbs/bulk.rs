@@ -93,7 +93,7 @@ pub struct BulkView {
     pub dry_run: bool,
     /// The digest of the selection. The act repeats it.
     pub digest: String,
-    /// How many runs are eligible.
+    /// The number of eligible runs.
     pub eligible: u32,
     /// Each selected run.
     pub items: Vec<BulkItem>,

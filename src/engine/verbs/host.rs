@@ -47,7 +47,7 @@ pub struct HostView {
     /// The effective configuration; only with the verb `host.inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Vec<ConfigItem>>,
-    /// What `doctor` finds; only with the verb `host.inspect`.
+    /// The findings of `doctor`; only with the verb `host.inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doctor: Option<Vec<DoctorLine>>,
 }
@@ -72,7 +72,7 @@ pub struct ChainView {
     pub whole: bool,
     /// The hash of the last one.
     pub head: String,
-    /// What does not fit.
+    /// The first inconsistency, if there is one.
     pub problem: Option<String>,
 }
 

@@ -61,7 +61,7 @@ pub enum Since {
     Time(u64),
 }
 
-/// What a reader of the feed gets.
+/// An item of the feed.
 #[derive(Debug, Clone)]
 pub enum HostEvent {
     /// An event.

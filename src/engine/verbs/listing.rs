@@ -30,7 +30,7 @@ pub struct LayerView {
     pub settings: Option<Json>,
 }
 
-/// What a layer keeps under a key: the count of a breaker, the bucket of a rate limit.
+/// The value that a layer keeps under a key: the count of a breaker, the bucket of a rate limit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LayerState {
     /// The layer's name.

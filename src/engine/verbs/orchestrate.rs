@@ -180,13 +180,9 @@ impl DispatchVerbs<'_> {
             asked["timeout"] = seconds.into();
         }
         let start = StartRun {
-            program: Program::Bundle(bundle),
             input: asked.into(),
             trigger: json!({ "kind": "dispatch", "operator": operator }).into(),
-            workdir: None,
-            delegate: None,
-            seats: Default::default(),
-            tags: Default::default(),
+            ..StartRun::new(Program::Bundle(bundle))
         };
         self.start_permitted(caller, start, WaitFor::Ended, patience).await
     }

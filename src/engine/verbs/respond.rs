@@ -150,13 +150,9 @@ impl ResponseVerbs<'_> {
             trigger.ask = None;
         }
         let start = StartRun {
-            program: Program::Named(blueprint.version()),
             input,
             trigger: Json::encode(&trigger).expect("a trigger is plain data"),
-            workdir: None,
-            delegate: None,
-            seats: std::collections::BTreeMap::new(),
-            tags: Default::default(),
+            ..StartRun::new(Program::Named(blueprint.version()))
         };
         // Subscribed before the first delta, so that none is missed.
         let (subscriber, events_of) =

@@ -1,4 +1,4 @@
-//! What the view of one run has beside the run: limits, called runs, and what a token may do.
+//! Additions to the view of one run: limits, called runs, and what a token may do.
 
 use crate::{
     engine::{Caller, ChildView, Engine, EngineError, LimitView, RunView},

@@ -29,7 +29,7 @@ pub struct RunDiff {
     pub same_input: bool,
     /// The first step that differs.
     pub first: Option<StepDiff>,
-    /// How many steps differ.
+    /// The number of steps that differ.
     pub differing: u32,
     /// The steps of both, a page of them, without requests and results.
     pub items: Vec<StepDiff>,

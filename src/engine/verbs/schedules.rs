@@ -85,7 +85,7 @@ impl TriggerView {
     }
 }
 
-/// What became of the due times of one schedule.
+/// The outcome of the due times of one schedule.
 struct Outcome {
     skipped: u64,
     last: Option<LastStart>,
@@ -237,13 +237,10 @@ impl TriggerVerbs<'_> {
             "at": rfc3339(at), "missed": now.saturating_sub(at) > GRACE_MS,
         });
         let start = StartRun {
-            program: Program::Named(name.to_owned()),
             input: trigger.input.clone().unwrap_or_else(Json::null),
             trigger: Json::from(&facts),
-            workdir: None,
-            delegate: None,
-            seats: BTreeMap::new(),
             tags: trigger.tags.clone(),
+            ..StartRun::new(Program::Named(name.to_owned()))
         };
         let word = format!("{name} {} {} {at}", schedule.text(), schedule.zone());
         let key = IdempotencyKey { route: "schedule", body: word.clone(), key: word };
@@ -301,15 +298,12 @@ impl TriggerVerbs<'_> {
         })?;
         self.refuse_paused(name, trigger).await?;
         let start = StartRun {
-            program: Program::Named(name.to_owned()),
             input: trigger.input.clone().unwrap_or_else(|| payload.clone()),
             trigger: Json::from(&json!({
                 "kind": "signal", "signal": signal, "payload": payload.to_value(),
             })),
-            workdir: None,
-            delegate: None,
-            seats: BTreeMap::new(),
             tags: trigger.tags.clone(),
+            ..StartRun::new(Program::Named(name.to_owned()))
         };
         let started = self.engine.start(caller, start, key).await?;
         self.note_start(name, &id_of(name, trigger), started.run).await;

@@ -12,13 +12,13 @@ use crate::{
 /// The steps that a line scheduled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineSteps {
-    /// How many there are.
+    /// The number of all.
     pub steps: u32,
-    /// How many are open: the run waits here.
+    /// The number of open ones: the run waits here.
     pub open: u32,
-    /// How many failed.
+    /// The number of failed ones.
     pub failed: u32,
-    /// How many were canceled.
+    /// The number of canceled ones.
     pub canceled: u32,
     /// The sum of the durations of those that ended, in milliseconds.
     pub ended_ms: u64,

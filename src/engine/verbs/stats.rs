@@ -19,7 +19,7 @@ const EXACT_MS: u64 = 2 * DAY_MS;
 /// The number of keys without a limit of the caller's.
 const KEYS: usize = 100;
 
-/// What statistics are grouped by.
+/// The grouping of statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatsBy {
@@ -76,13 +76,13 @@ pub struct StatsItem {
     /// The blueprint of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blueprint: Option<String>,
-    /// How many ended.
+    /// The number that ended.
     pub count: u64,
-    /// How many of them completed.
+    /// The number that completed.
     pub completed: u64,
-    /// How many of them failed.
+    /// The number that failed.
     pub failed: u64,
-    /// How many of them were canceled.
+    /// The number that were canceled.
     pub canceled: u64,
     /// The duration that half of them did not exceed, in milliseconds, at most an eighth off.
     pub p50_ms: Option<u64>,

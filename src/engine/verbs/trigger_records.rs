@@ -26,7 +26,7 @@ pub(crate) struct TriggerRecord {
     /// When it was paused, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_ms: Option<u64>,
-    /// Who paused it.
+    /// The subject that paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
     /// When it last started a run, in Unix milliseconds.

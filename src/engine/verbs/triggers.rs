@@ -1,7 +1,5 @@
 //! The triggers of the host: what starts by itself, when, and what it did last.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -55,7 +53,7 @@ pub struct TriggerEntry {
     /// RFC 3339, UTC: when it was paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<String>,
-    /// Who paused it.
+    /// The subject that paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
 }
@@ -171,14 +169,12 @@ impl TriggerVerbs<'_> {
             }
         };
         let start = StartRun {
-            program: Program::Named(name.clone()),
             input,
             trigger: Json::from(&facts),
             // That of a watch is the host's own choice.
             workdir: view.directory,
-            delegate: None,
-            seats: BTreeMap::new(),
             tags: trigger.tags.clone(),
+            ..StartRun::new(Program::Named(name.clone()))
         };
         let started = self.engine.begin(caller, start, key, None, Permit::Given).await?.0;
         self.note_start(&name, id, started.run).await;

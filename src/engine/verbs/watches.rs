@@ -314,14 +314,12 @@ impl TriggerVerbs<'_> {
             "changes": batch.changes, "more": batch.more,
         });
         let start = StartRun {
-            program: Program::Named(watched.name.clone()),
             input: watched.input.clone().unwrap_or_else(Json::null),
             trigger: Json::from(&facts),
             // The paths in the trigger are relative to it.
             workdir: Some(watched.dir.display().to_string()),
-            delegate: None,
-            seats: BTreeMap::new(),
             tags: watched.tags.clone(),
+            ..StartRun::new(Program::Named(watched.name.clone()))
         };
         let word = format!("{} {}", watched.id(), kept.batch);
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };

@@ -65,10 +65,10 @@ pub struct StepView {
     pub ended_at: Option<String>,
     /// From scheduled to ended, in milliseconds.
     pub duration_ms: Option<u64>,
-    /// How much of that it waited, for a worker, a place or another attempt, in milliseconds.
+    /// The part of that time in which it waited for a worker, a place or another attempt, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
-    /// How much of that the work of its last attempt took, in milliseconds.
+    /// The part of that time in which its last attempt worked, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_ms: Option<u64>,
     /// The usage, as far as it was reported.

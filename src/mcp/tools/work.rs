@@ -16,7 +16,7 @@ use crate::mcp::{
 pub(super) struct Open {
     /// The operator to be: `main-ai` by default.
     operator: Option<String>,
-    /// How long it lives: `24h` by default, at most 7 days.
+    /// The lifetime of the session: `24h` by default, at most 7 days.
     ttl: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of each command line: its program, its flags, and its stream.
+//! The command lines: the program, the flags and the stream of each.
 
 use serde::Deserialize;
 
@@ -21,11 +21,11 @@ pub(super) enum Stream {
     Text,
 }
 
-/// What the program may do without asking somebody.
+/// The permissions of the program without asking somebody.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Permissions {
-    /// What its own configuration permits.
+    /// Those of its own configuration.
     #[default]
     Own,
     /// Also changes of files in its directory.

@@ -1,4 +1,4 @@
-//! What a command line is told, and the conversation that it continues.
+//! The texts for a command line, and the conversation that it continues.
 
 use crate::{
     operator::Task,

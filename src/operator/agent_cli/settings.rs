@@ -33,7 +33,7 @@ pub(in crate::operator) struct AgentCliSettings {
     allowed_tools: Vec<String>,
     /// The maximum number of turns, unless the agent's file has one.
     max_turns: Option<u32>,
-    /// What it may do without asking.
+    /// Its permissions without asking.
     #[serde(default)]
     permissions: Permissions,
     /// Variables of every child; the agent's own override them.

@@ -23,7 +23,7 @@ pub(in crate::operator) struct Listener<'a> {
     heard: Heard,
 }
 
-/// What was heard so far.
+/// The content of the stream so far.
 #[derive(Debug, Default)]
 struct Heard {
     /// The id of the conversation.

@@ -75,13 +75,8 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             let caller = caller(token);
             let peer = peer.map(|peer| run_id(peer).to_string());
             let start = StartRun {
-                program: Program::Named("main".into()),
                 input: Json::from(&json!({ "s": body, "peer": peer })),
-                trigger: Json::null(),
-                workdir: None,
-                delegate: None,
-                seats: Default::default(),
-                tags: Default::default(),
+                ..StartRun::new(Program::Named("main".into()))
             };
             Box::pin(async move {
                 let key = key("POST /v1/runs", number, body);

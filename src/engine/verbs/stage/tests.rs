@@ -24,15 +24,7 @@ fn start(stage: &mut Stage) -> Started {
 
 fn start_of(stage: &mut Stage, source: &str) -> Started {
     let bundle = Bundle::from_source("t.lua", source).unwrap();
-    let start = StartRun {
-        program: Program::Bundle(bundle),
-        input: Json::null(),
-        trigger: Json::null(),
-        workdir: None,
-        delegate: None,
-        seats: Default::default(),
-        tags: Default::default(),
-    };
+    let start = StartRun::new(Program::Bundle(bundle));
     let key = crate::engine::IdempotencyKey { route: "t", key: "t".into(), body: "t".into() };
     let ask = |engine: Engine, caller: Caller| {
         let (start, key) = (start.clone(), key.clone());
