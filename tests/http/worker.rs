@@ -222,6 +222,34 @@ call("POST", "result", {"output": {"double": prompt["input"]["n"] * 2}})
 }
 
 #[tokio::test]
+async fn files_of_a_child_are_published_also_where_its_result_is_what_it_prints() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let flow = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "prints",
+  agents = { child = { operator = "process", command = { "python3", "-c", [[
+import os, urllib.request
+for n in range(2):
+    request = urllib.request.Request(os.environ["MOONSWARM_URL"] + "/v1/worker/artifact?name=%d.md" % n, b"file %d" % n,
+      method="POST", headers={"Authorization": "Bearer " + os.environ["MOONSWARM_HANDLE"]})
+    urllib.request.urlopen(request).read()
+print(7)
+]] } } },
+  flow = function(ctx) return ctx:run("child", {}) end }"#;
+    let run = daemon.run_source(flow, json!({})).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+    let (_, page) = send(daemon.get(&format!("/v1/runs/{run}/events?format=json"))).await;
+    let items = page["items"].as_array().unwrap();
+    let done = items.iter().find(|it| it["type"] == "step.completed").unwrap();
+    let names = |files: &Value| -> Vec<Value> {
+        files.as_array().unwrap().iter().map(|file| file["name"].clone()).collect()
+    };
+    assert_eq!(names(&done["data"]["artifacts"]), ["0.md", "1.md"], "{page}");
+    let (_, files) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
+    assert_eq!(names(&files["items"]), ["0.md", "1.md"], "{files}");
+}
+
+#[tokio::test]
 async fn a_worker_and_its_run_share_the_runs_state() {
     const SHARED: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "shared",

@@ -1,9 +1,12 @@
 //! Runs that a run calls: scheduled, started after the commit, ended.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         Exceeded,
         run::{due::Due, loaded::Called, open::Open, perform::Perform, resident::Run},
+        settings::STORAGE_RETRY_MS,
         shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
@@ -130,6 +133,12 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
+    // From the look at what is stored to the commit of the child, nobody deletes a version.
+    let Ok(stored) = Arc::clone(&turn.shared.programs.starts).try_read_owned() else {
+        let due = turn.steady_ms + STORAGE_RETRY_MS;
+        turn.run.timers.insert((due, number, Due::Child));
+        return;
+    };
     fault::point("engine.child_start");
     // A blueprint without a name calls itself: what was asked for may be all that is known.
     let own = turn.run.program.as_ref().map(|program| {
@@ -180,6 +189,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         charged,
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
         tags: turn.run.chain.tags_of_child(number),
+        stored: Some(stored),
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));
 }

@@ -279,6 +279,7 @@ impl Engine {
                 .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
             tags: start.tags,
+            stored: None,
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {

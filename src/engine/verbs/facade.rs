@@ -22,6 +22,8 @@ use crate::{
         shared::{
             accounts::Accounts,
             capacity::Capacity,
+            deliveries,
+            lanes::Lanes,
             ledger::AuditLog,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
@@ -177,9 +179,14 @@ impl Engine {
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state)
                 .with_foreign(Arc::clone(registry.stores()));
+        let lanes = match registry.stores().is_empty() {
+            true => Lanes::open(registry.stores(), &[]),
+            false => Lanes::open(registry.stores(), &store.outbox()?),
+        };
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
+            lanes,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone())?,
             spawner: spawners.over(registry.clone(), tasks.clone()),
             store,
@@ -216,6 +223,9 @@ impl Engine {
             // A host that takes up a single run leaves the sessions to their own host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
             take_up(&shared, recovers)?;
+            if recovers {
+                deliveries::start(&shared);
+            }
             fault::point("engine.taken_up");
         }
         FrameWriter::start(
@@ -433,9 +443,7 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     }
     crate::engine::verbs::queued::reconcile(shared)?;
     if recovers {
-        for row in shared.store.outbox()? {
-            shared.tell(row.to, crate::engine::inbox::signals::carried(row));
-        }
+        crate::engine::inbox::signals::carry(shared, shared.store.outbox()?);
     }
     Ok(())
 }
