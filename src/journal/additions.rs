@@ -114,14 +114,14 @@ impl Additions {
     }
 
     /// Stores the published files of the step that this entry ends, if there are any.
-    pub(crate) fn put_files(&mut self, files: &StepFiles) {
+    pub fn put_files(&mut self, files: &StepFiles) {
         if files.total > 0 {
             self.put("artifacts", Json::encode(files).expect("references are plain data"));
         }
     }
 
     /// Adds the values of others, and replaces those of the same names.
-    pub(crate) fn extend(&mut self, others: Self) {
+    pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
