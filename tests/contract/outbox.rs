@@ -21,6 +21,8 @@ struct Desk {
     closed: std::sync::atomic::AtomicBool,
     /// It makes a change, says so, and never answers.
     stalls: bool,
+    /// It makes a change only with a permit.
+    busy: Option<tokio::sync::Semaphore>,
 }
 
 impl Desk {
@@ -28,6 +30,9 @@ impl Desk {
         self.asked.lock().unwrap().push((named.to_string(), what.clone()));
         if self.closed.load(SeqCst) {
             return Err(StateError::WriteFailed("the desk is closed".to_owned()));
+        }
+        if let Some(busy) = &self.busy {
+            busy.acquire().await.expect("it is open").forget();
         }
         if self.stalls {
             println!("made {named} {what}");
@@ -246,6 +251,34 @@ async fn what_a_closed_store_does_not_take_is_shown_kept_and_made_in_order_once_
     assert_eq!(store.asked(), ["a=1", "b=2", "a=3", "a=1", "b=2", "a=3"], "in their order");
     let gone = seen.send(reqwest::Method::DELETE, &format!("/v1/runs/{}", over.id)).await;
     assert_eq!(gone.0, 204, "{gone:?}");
+    host.stop(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_change_of_a_step_that_was_canceled_while_others_wrote_is_not_made() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Arc::new(Desk { busy: Some(tokio::sync::Semaphore::new(0)), ..Desk::default() });
+    let host = Host::open(config(data.path(), clerks(&store))).await.unwrap();
+    let seen = Seen(&host);
+    let set = |key: &str| {
+        format!(
+            r#"return require("swarm").blueprint {{ name = "sets",
+              flow = function(ctx) ctx:scope {{ custom = "desk" }}:set("{key}", 1) end }}"#
+        )
+    };
+    let first = begin(&host, &set("first")).await;
+    let path = format!("/v1/runs/{first}");
+    seen.until(&path, |_| store.asked() == ["first=1"]).await;
+    let second = begin(&host, &set("second")).await;
+    let (owner, most) = (host.owner().unwrap(), Duration::from_secs(60));
+    let cancel = host.engine().cancel(&owner, second, "not any more".to_owned(), None);
+    cancel.await.unwrap();
+    let view = host.engine().wait(&owner, second, WaitFor::Ended, most).await.unwrap();
+    assert_eq!(serde_json::to_value(&view).unwrap()["status"], "canceled");
+    store.busy.as_ref().unwrap().add_permits(9);
+    host.engine().wait(&owner, first, WaitFor::Ended, most).await.unwrap();
+    host.run(&set("third"), &Value::Null).await.unwrap();
+    assert_eq!(store.asked(), ["first=1", "third=1"]);
     host.stop(Duration::from_secs(5)).await;
 }
 

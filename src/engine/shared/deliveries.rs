@@ -34,11 +34,8 @@ const STORAGE: Duration = Duration::from_secs(1);
 /// The longest time for which somebody waits for changes to be made, before it asks again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Starts the lanes. A second call has no effect.
+/// Starts the lanes.
 pub(crate) fn start(shared: &Arc<Shared>) {
-    if shared.lanes.is_started() {
-        return;
-    }
     for scope in shared.lanes.scopes() {
         let host = Arc::clone(shared);
         shared.tasks.spawn(async move {

@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -26,7 +26,6 @@ const OURS: u32 = 1 << 30;
 pub(crate) struct Lanes {
     by_scope: BTreeMap<String, Lane>,
     next: AtomicU32,
-    started: AtomicBool,
 }
 
 /// The lane of one scope.
@@ -78,7 +77,7 @@ impl Lanes {
                 lane.waiting.fetch_add(1, Ordering::Relaxed);
             }
         }
-        Self { by_scope, next: AtomicU32::new(next), started: AtomicBool::new(false) }
+        Self { by_scope, next: AtomicU32::new(next) }
     }
 
     /// Returns the lane of a scope.
@@ -89,11 +88,6 @@ impl Lanes {
     /// Returns the scopes.
     pub(crate) fn scopes(&self) -> Vec<String> {
         self.by_scope.keys().cloned().collect()
-    }
-
-    /// Returns true if the lanes were started before; they count as started from now on.
-    pub(crate) fn is_started(&self) -> bool {
-        self.started.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the number of the next change in the outbox.

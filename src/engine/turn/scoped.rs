@@ -57,7 +57,12 @@ pub(crate) fn open_state(
     match permitted(turn, scope, op) {
         Err(failure) => steps::record(turn, key, step, Outcome::Failed(failure)),
         Ok((scope, op)) => {
-            let number = steps::open(turn, key, step, Open::State { scope, op: Box::new(op) });
+            let number = steps::open(
+                turn,
+                key,
+                step,
+                Open::State { scope, op: Box::new(op), alive: Arc::default() },
+            );
             turn.run.pending.after.performs.push(Perform::State { step: number });
         }
     }
@@ -67,7 +72,9 @@ pub(crate) fn open_state(
 pub(crate) fn take_up_part(turn: &mut Turn<'_>, number: u32, scope: Option<&str>, op: &StateOp) {
     match permitted(turn, scope, op) {
         Ok((scope, op)) => {
-            turn.run.open.insert(number, Open::State { scope, op: Box::new(op) });
+            turn.run
+                .open
+                .insert(number, Open::State { scope, op: Box::new(op), alive: Arc::default() });
             turn.run.pending.after.performs.push(Perform::State { step: number });
         }
         Err(failure) => {
@@ -131,9 +138,10 @@ fn permit(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<(), Failure> {
 
 /// Does what a step asked of shared state; its end comes back as a message.
 pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
-    let Some(Open::State { scope, op }) = turn.run.open.get(number) else {
+    let Some(Open::State { scope, op, alive }) = turn.run.open.get(number) else {
         return;
     };
+    let alive = Arc::downgrade(alive);
     fault::point("engine.state_shared");
     let (scope, op) = (scope.clone(), op.clone());
     let (num, shared) = (turn.run.num, Arc::clone(turn.shared));
@@ -148,6 +156,10 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
             Some(_) => None,
             None => shared.state.alone_in(&scope).await,
         };
+        if held.is_some() && alive.strong_count() == 0 {
+            // It was canceled, or ended in another life of the run, while others wrote.
+            return;
+        }
         let done = match passage {
             Some(passage) => passage.read_for_step(&op, &scope).await,
             None => match execute(&shared.state, &scope, &op, (num, number), &named).await {
@@ -226,7 +238,7 @@ pub(crate) fn take_up_state(turn: &mut Turn<'_>, step: &Scheduled) {
         steps::finish_step(turn, step.step, Outcome::Failed(failure), None, None);
         return;
     };
-    turn.run.open.insert(step.step, Open::State { scope, op: Box::new(op) });
+    turn.run.open.insert(step.step, Open::State { scope, op: Box::new(op), alive: Arc::default() });
     turn.run.pending.after.performs.push(Perform::State { step: step.step });
 }
 

@@ -223,11 +223,10 @@ impl Engine {
             // A host that takes up a single run leaves the sessions to their own host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
             take_up(&shared, recovers)?;
-            if recovers {
-                deliveries::start(&shared);
-            }
             fault::point("engine.taken_up");
         }
+        // Also where runs wait: what is committed is on its way.
+        deliveries::start(&shared);
         FrameWriter::start(
             Arc::clone(&shared.sessions),
             Arc::clone(&shared.store),

@@ -173,7 +173,6 @@ impl SafeModeVerbs<'_> {
         }
         let rows = self.engine.read(|store| store.outbox()).await?;
         crate::engine::inbox::signals::carry(self.engine.shared(), rows);
-        crate::engine::shared::deliveries::start(&self.engine.inner.shared);
         Ok(())
     }
 
