@@ -6,7 +6,7 @@ use moonswarm::token::{Claims, KeyRing, SigningKey, TokenKind};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, numbered_events, refusal, send};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 local s = swarm.schema
@@ -245,6 +245,10 @@ print(7)
         files.as_array().unwrap().iter().map(|file| file["name"].clone()).collect()
     };
     assert_eq!(names(&done["data"]["artifacts"]), ["0.md", "1.md"], "{page}");
+    let stream = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
+    let stream = numbered_events(&stream.text().await.unwrap());
+    let streamed = stream.iter().find(|it| it["type"] == "step.completed");
+    assert_eq!(streamed, Some(done), "the stream and the page say the same");
     let (_, files) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
     assert_eq!(names(&files["items"]), ["0.md", "1.md"], "{files}");
 }
