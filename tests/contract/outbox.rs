@@ -375,3 +375,137 @@ async fn a_change_of_an_effect_is_made_again_by_the_same_key_after_a_kill() {
     let (named, what) = store.asked.lock().unwrap()[0].clone();
     assert_eq!(made.expect("it was made").trim(), format!("{named} {what}"), "the same key");
 }
+
+/// A store in a file, with a line for each change that it made: its name, its key, its value.
+#[cfg(feature = "faults")]
+struct Ledger(std::path::PathBuf);
+
+#[cfg(feature = "faults")]
+impl Ledger {
+    fn lines(&self) -> Vec<(String, String)> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let line = |line: &str| line.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        text.lines().filter_map(line).collect()
+    }
+}
+
+#[cfg(feature = "faults")]
+#[async_trait]
+impl StateStore for Ledger {
+    async fn read(&self, _: &Scope, key: &str) -> Result<Option<Value>, StateError> {
+        let found = self.lines().into_iter().rev().find_map(|(_, what)| {
+            let (of, value) = what.split_once('=')?;
+            (of == key).then(|| serde_json::from_str(value).unwrap())
+        });
+        Ok(found)
+    }
+
+    async fn write(&self, _: &Scope, key: &str, _: Value) -> Result<(), StateError> {
+        Err(StateError::Serialization(format!("{key} came without a name")))
+    }
+
+    async fn write_keyed(
+        &self,
+        _: &Scope,
+        key: &str,
+        value: Value,
+        _: &StoreOptions,
+        named: &ChangeKey,
+    ) -> Result<(), StateError> {
+        use std::io::Write as _;
+        let open = std::fs::OpenOptions::new().create(true).append(true).open(&self.0);
+        let written = open.and_then(|mut file| {
+            file.write_all(format!("{named} {key}={value}\n").as_bytes())?;
+            file.sync_all()
+        });
+        written.map_err(|error| StateError::WriteFailed(error.to_string()))
+    }
+
+    async fn delete(&self, _: &Scope, _: &str) -> Result<(), StateError> {
+        Ok(())
+    }
+
+    async fn list(&self, _: &Scope, _: &str) -> Result<Vec<String>, StateError> {
+        Ok(Vec::new())
+    }
+
+    async fn search(&self, _: &Scope, _: &str, _: usize) -> Result<Vec<SearchResult>, StateError> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(feature = "faults")]
+const LEDGER: &str = "CONTRACT_LEDGER";
+
+#[cfg(feature = "faults")]
+const LEDGERS: &str = r#"return require("swarm").blueprint { name = "ledgers",
+  agents = { clerk = { operator = "clerk" } },
+  flow = function(ctx)
+    local desk = ctx:scope { custom = "desk" }
+    ctx:run("clerk", { { "a", 1 }, { "b", 2 } })
+    desk:set("a", desk:get("a") + 2)
+    ctx:run("clerk", { { "a", 4 } })
+    return desk:get("a") + desk:get("b")
+  end }"#;
+
+#[cfg(feature = "faults")]
+async fn ledger(data: &Path) -> (Arc<Ledger>, Host) {
+    let store = Arc::new(Ledger(data.join("ledger")));
+    let kept: Arc<dyn StateStore> = Arc::clone(&store) as _;
+    let code = Coded::default().and_store(&desk(), kept).and_operator("clerk", Clerk);
+    (store, Host::open(config(data, code)).await.unwrap())
+}
+
+/// The process that dies where its environment says; without its variable it has nothing to do.
+#[cfg(feature = "faults")]
+#[tokio::test]
+async fn the_process_that_dies_at_a_point_of_the_outbox() {
+    let Some(data) = std::env::var_os(LEDGER) else { return };
+    let (_, host) = ledger(Path::new(&data)).await;
+    host.run(LEDGERS, &Value::Null).await.unwrap();
+    host.stop(Duration::from_secs(5)).await;
+}
+
+#[cfg(feature = "faults")]
+#[tokio::test]
+async fn at_whatever_point_the_host_dies_the_changes_are_made_in_order_and_only_the_last_again() {
+    use std::os::unix::process::ExitStatusExt as _;
+    for at in [
+        "engine.effect#1",
+        "engine.outbox_sent#1",
+        "engine.foreign_change#1",
+        "engine.foreign_changed#1",
+        "engine.foreign_change#2",
+        "engine.foreign_changed#2",
+        "engine.state_shared#1",
+        "engine.state_shared#2",
+        "engine.effect#3",
+        "engine.foreign_changed#3",
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        let died = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "outbox::the_process_that_dies_at_a_point_of_the_outbox"])
+            .env(LEDGER, data.path())
+            .env("MOONSWARM_KILL_AT", at)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(died.signal(), Some(9), "{at} was not reached: {died}");
+
+        let (store, host) = ledger(data.path()).await;
+        let seen = Seen(&host);
+        let runs = seen.get("/v1/runs").await;
+        let run = runs["items"][0]["id"].as_str().expect("it had begun").parse::<RunId>().unwrap();
+        let (owner, most) = (host.owner().unwrap(), Duration::from_secs(60));
+        let view = host.engine().wait(&owner, run, WaitFor::Ended, most).await.unwrap();
+        assert_eq!(view.output.unwrap().to_value(), 6, "{at}");
+        host.stop(Duration::from_secs(5)).await;
+        let mut lines = store.lines();
+        let all = lines.len();
+        lines.dedup();
+        assert!(all - lines.len() <= 1, "{at}: more than one was made again");
+        let made: Vec<&str> = lines.iter().map(|(_, what)| what.as_str()).collect();
+        assert_eq!(made, ["a=1", "b=2", "a=3", "a=4"], "{at}");
+    }
+}
