@@ -282,6 +282,32 @@ async fn a_change_of_a_step_that_was_canceled_while_others_wrote_is_not_made() {
     host.stop(Duration::from_secs(5)).await;
 }
 
+#[tokio::test]
+async fn changes_wait_for_a_store_that_a_host_does_not_have_and_are_shown() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Arc::new(Desk::default());
+    store.closed.store(true, SeqCst);
+    let host = Host::open(config(data.path(), clerks(&store))).await.unwrap();
+    let run = host.run(CLOSED, &Value::Null).await.unwrap().id;
+    host.stop(Duration::from_secs(5)).await;
+
+    let code = Coded::default().and_operator("clerk", Clerk);
+    let host = Host::open(config(data.path(), code)).await.unwrap();
+    let view = Seen(&host).get(&format!("/v1/runs/{run}")).await;
+    let waits = &view["undelivered"][0];
+    assert_eq!(waits["error"], "this host has no store for it", "{view}");
+    let found = Seen(&host).get("/v1/host").await["doctor"].clone();
+    let line = found.as_array().unwrap().iter().find(|it| it["what"] == "store of custom:desk");
+    assert_eq!(line.expect("doctor has a line for it")["verdict"], "fail", "{found}");
+    host.stop(Duration::from_secs(5)).await;
+
+    let store = Arc::new(Desk::default());
+    let host = Host::open(config(data.path(), clerks(&store))).await.unwrap();
+    Seen(&host).until(&format!("/v1/runs/{run}"), |run| run["undelivered"].is_null()).await;
+    assert_eq!(store.asked(), ["a=1", "b=2", "a=3"]);
+    host.stop(Duration::from_secs(5)).await;
+}
+
 const WORKERS: &str = r#"return require("swarm").blueprint { name = "workers",
   agents = { q = { operator = "queue", queue = "q" } },
   flow = function(ctx)

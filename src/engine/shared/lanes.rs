@@ -19,12 +19,17 @@ use crate::store::{ForeignStores, OutboxRow};
 /// The changes that may be on their way to one scope.
 pub(crate) const MOST: usize = 10_000;
 
+/// The trouble of changes whose scope no store keeps any more.
+const NO_STORE: &str = "this host has no store for it";
+
 /// The bit that tells the number of a change in the outbox from the numbers of signals.
 const OURS: u32 = 1 << 30;
 
 /// The lanes of a host, by scope.
 pub(crate) struct Lanes {
     by_scope: BTreeMap<String, Lane>,
+    /// The scopes that changes wait for, and that no store of this host keeps.
+    orphans: BTreeMap<String, usize>,
     next: AtomicU32,
 }
 
@@ -52,7 +57,10 @@ pub(crate) struct Trouble {
 /// In words: the error, and how often it was tried.
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (tried {} times)", self.error, self.failures)
+        match self.failures {
+            0 => f.write_str(&self.error),
+            failures => write!(f, "{} (tried {failures} times)", self.error),
+        }
     }
 }
 
@@ -70,14 +78,20 @@ impl Lanes {
     pub(crate) fn open(stores: &ForeignStores, rows: &[OutboxRow]) -> Self {
         let by_scope: BTreeMap<String, Lane> =
             stores.keys().map(|scope| (scope.clone(), Lane::default())).collect();
-        let ours = |row: &&OutboxRow| row.errand.is_change();
-        let next = rows.iter().filter(ours).map(|row| (row.step & !OURS) + 1).max().unwrap_or(0);
-        for row in rows.iter().filter(ours) {
-            if let Some(lane) = row.errand.change_of().and_then(|(scope, _)| by_scope.get(scope)) {
-                lane.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut orphans: BTreeMap<String, usize> = BTreeMap::new();
+        let mut next = 0;
+        for row in rows {
+            let Some((scope, _)) = row.errand.change_of() else { continue };
+            next = next.max((row.step & !OURS) + 1);
+            match by_scope.get(scope) {
+                Some(lane) => drop(lane.waiting.fetch_add(1, Ordering::Relaxed)),
+                None => *orphans.entry(scope.to_owned()).or_default() += 1,
             }
         }
-        Self { by_scope, next: AtomicU32::new(next) }
+        for (scope, waiting) in &orphans {
+            tracing::warn!(scope, waiting, "changes wait for a store that this host does not have");
+        }
+        Self { by_scope, orphans, next: AtomicU32::new(next) }
     }
 
     /// Returns the lane of a scope.
@@ -109,9 +123,18 @@ impl Lanes {
         }
     }
 
+    /// Returns true if no change can be on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_scope.is_empty() && self.orphans.is_empty()
+    }
+
     /// Returns the reason why changes of a scope wait.
     pub(crate) fn trouble(&self, scope: &str) -> Option<Trouble> {
-        self.by_scope.get(scope)?.trouble.lock().clone()
+        let no_store = || Trouble { error: NO_STORE.to_owned(), failures: 0 };
+        match self.by_scope.get(scope) {
+            Some(lane) => lane.trouble.lock().clone(),
+            None => self.orphans.contains_key(scope).then(no_store),
+        }
     }
 
     /// Keeps that a change of a scope could not be made, until the next one is.
@@ -138,6 +161,13 @@ impl Lanes {
             trouble: lane.trouble.lock().clone(),
             refused: lane.refused.lock().clone(),
         };
-        self.by_scope.iter().map(view).collect()
+        let orphan = |(scope, waiting): (&String, &usize)| LaneView {
+            scope: scope.clone(),
+            waiting: *waiting,
+            trouble: self.trouble(scope),
+            refused: None,
+        };
+        let orphans = self.orphans.iter().map(orphan);
+        self.by_scope.iter().map(view).chain(orphans).collect()
     }
 }

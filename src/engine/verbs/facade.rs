@@ -179,10 +179,7 @@ impl Engine {
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state)
                 .with_foreign(Arc::clone(registry.stores()));
-        let lanes = match registry.stores().is_empty() {
-            true => Lanes::open(registry.stores(), &[]),
-            false => Lanes::open(registry.stores(), &store.outbox()?),
-        };
+        let lanes = Lanes::open(registry.stores(), &store.foreign_changes(None, None, usize::MAX)?);
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,

@@ -86,7 +86,7 @@ fn stores(shared: &Shared) -> Vec<DoctorLine> {
             (Some(trouble), _) => {
                 let says = format!("takes no changes: {trouble}; {waiting} changes wait");
                 DoctorLine::new(DoctorVerdict::Fail, &what, says)
-                    .next("they are made as soon as the store takes them")
+                    .next("they are made as soon as a store of the host takes them")
             }
             (None, Some((count, error))) => {
                 let says = format!("refused {count} changes since the start; the last: {error}");

@@ -58,7 +58,7 @@ impl Engine {
     /// Returns the changes that a run has for stores that are not the host's, by scope.
     async fn undelivered(&self, run: u64) -> Result<Vec<UndeliveredView>, EngineError> {
         let lanes = &self.shared().lanes;
-        if lanes.scopes().is_empty() {
+        if lanes.is_empty() {
             return Ok(Vec::new());
         }
         let rows =
