@@ -110,7 +110,11 @@ impl Additions {
 
     /// Returns the published files of the step that this entry ends; none if absent.
     pub fn files(&self) -> StepFiles {
-        self.get("artifacts").and_then(|files| files.decode().ok()).unwrap_or_default()
+        let kept = self.get("artifacts").and_then(|files| files.decode().ok());
+        let mut files: StepFiles = kept.unwrap_or_default();
+        // An imported history may say what it likes.
+        files.files.truncate(StepFiles::MOST_FILES);
+        files
     }
 
     /// Stores the published files of the step that this entry ends, if there are any.
@@ -133,5 +137,34 @@ impl Additions {
     /// Returns the approximate size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_a_step_are_listed_up_to_a_limit_and_anything_else_is_none() {
+        let file = |n| StepFile {
+            n,
+            name: "a.md".to_owned(),
+            hash: "00".to_owned(),
+            size: 1,
+            created_ms: 1_700_000_000_000,
+        };
+        let mut files = StepFiles::default();
+        (1..=150).for_each(|n| files.push(file(n)));
+        assert_eq!((files.total, files.files.len()), (150, StepFiles::MOST_FILES));
+        let mut additions = Additions::default();
+        additions.put_files(&StepFiles::default());
+        assert!(additions.is_empty());
+        additions.put_files(&files);
+        assert_eq!(additions.files(), files);
+        files.files.extend((0..500).map(file));
+        additions.put("artifacts", Json::encode(&files).unwrap());
+        assert_eq!(additions.files().files.len(), StepFiles::MOST_FILES);
+        additions.put("artifacts", Json::from_trusted("[1]"));
+        assert_eq!(additions.files(), StepFiles::default());
     }
 }
