@@ -253,4 +253,17 @@ async fn the_event_of_a_completed_step_lists_the_files_of_its_worker() {
     assert_eq!(send(bytes).await, (200, json!("# notes")));
     send(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1))).await;
     assert_eq!(daemon.ended(run).await["output"], 1);
+
+    // A fork has a reference to its own copy.
+    let fork = daemon.post(&format!("/v1/runs/{run}/fork"), &json!({"from_step": 2}));
+    let (status, fork) = send(fork).await;
+    assert_eq!(status, 201, "{fork}");
+    let page = format!("/v1/runs/{}/events?format=json", fork["id"].as_str().unwrap());
+    let page = send(daemon.get(&page)).await.1;
+    let events = page["items"].as_array().unwrap();
+    let copied = events.iter().find(|it| it["type"] == "step.completed").unwrap();
+    let copied = copied["data"]["artifacts"][0]["id"].as_str().unwrap();
+    assert_ne!(copied, file["id"]);
+    let bytes = daemon.get(&format!("/v1/artifacts/{copied}"));
+    assert_eq!(send(bytes).await, (200, json!("# notes")));
 }
