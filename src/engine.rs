@@ -48,7 +48,7 @@ pub use verbs::engine::{
 };
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
-pub use verbs::fork::Fork;
+pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};
 pub use verbs::host::{ChainView, HostView, RetentionView};
 pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
 pub use verbs::inbox::AnsweredView;

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     door::{Problem, ProblemBody},
-    engine::{Fork, Program, ReplayView, RunView},
+    engine::{Fork, ForkPlan, Program, ReplayView, RunView},
     protocol::Json,
 };
 
@@ -34,6 +34,16 @@ pub(super) struct ForkBody {
     /// Laid over the input, as a JSON merge patch (RFC 7396).
     #[schema(value_type = Option<serde_json::Value>)]
     input_patch: Option<Json>,
+    /// The input of the step `from_step`, in place of the recorded one; for tasks and calls of runs.
+    #[schema(value_type = Option<serde_json::Value>)]
+    step_input: Option<Json>,
+    /// The outputs of kept steps, in place of the recorded ones, by their numbers; at most 100.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    outputs: BTreeMap<u32, Json>,
+    /// Only says what the fork would keep and request; nothing is stored.
+    #[serde(default)]
+    dry_run: bool,
     /// A stored blueprint to go on with: `name` or `name@hash-prefix`; the original's own if absent.
     blueprint: Option<String>,
     /// Lua source to go on with; it is stored by its hash and moves no name. Takes the verb
@@ -72,7 +82,8 @@ fn other(
     program(blueprint, source, files, entry).map(Some)
 }
 
-/// Copies a run's history up to a step into a new run, which goes on from there.
+/// Copies a run's history up to a step into a new run, which goes on from there. A dry run says which
+/// steps the fork would keep and what it would do first.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/fork", operation_id = "run_fork", tag = "runs",
     params(
@@ -81,10 +92,11 @@ fn other(
     ),
     request_body = ForkBody,
     responses(
+        (status = 200, description = "The plan, for a dry run.", body = ForkPlan),
         (status = 201, description = "The new run; it rests if the source or the input asks for other steps than the history has.", body = RunView),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`history_too_long`, `idempotency_mismatch`", body = ProblemBody),
-        (status = 422, description = "`blueprint_invalid` with `findings`, `invalid_input` with `violations`", body = ProblemBody),
+        (status = 422, description = "`blueprint_invalid` with `findings`, `invalid_input` or `invalid_result` with `violations`", body = ProblemBody),
     ),
 )]
 pub(super) async fn fork(
@@ -94,12 +106,16 @@ pub(super) async fn fork(
     key: Key,
     posted: Posted<ForkBody>,
 ) -> Result<Response, Problem> {
-    let ForkBody { from_step, input_patch, blueprint, source, files, entry } = posted.body;
+    let ForkBody { blueprint, source, files, entry, .. } = posted.body;
     let program = other(blueprint, source, files, entry)?;
+    let ForkBody { from_step, input_patch, step_input, outputs, dry_run, .. } = posted.body;
+    let fork = Fork { from_step, input_patch, step_input, outputs, program };
+    let (histories, run) = (api.engine.histories(), params::id(&run)?);
+    if dry_run {
+        return Ok(JsonBody(histories.plan_fork(&caller, run, fork).await?).into_response());
+    }
     let key = key.of("POST /v1/runs/{run}/fork", &posted.raw);
-    let fork = Fork { from_step, input_patch, program };
-    let view = api.engine.histories().fork(&caller, params::id(&run)?, fork, key).await?;
-    Ok(created(&view))
+    Ok(created(&histories.fork(&caller, run, fork, key).await?))
 }
 
 /// Replays a run's history without effects, against its own source or another one.

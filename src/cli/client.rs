@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, GcView, HeartbeatView,
-        HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff, RunView,
-        SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, ForkPlan, GcView,
+        HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff,
+        RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -225,6 +225,11 @@ impl Client {
     /// Cancels, pauses or resumes a run; `body` is null where the route takes none.
     pub async fn steer(&self, run: RunId, how: &str, body: &Value) -> Result<RunView> {
         self.post(&format!("/v1/runs/{run}/{how}"), body).await
+    }
+
+    /// Returns what a fork would do.
+    pub async fn plan_fork(&self, run: RunId, body: &Value) -> Result<ForkPlan> {
+        self.post(&format!("/v1/runs/{run}/fork"), body).await
     }
 
     /// Sends a signal; returns when it is durable.

@@ -14,8 +14,10 @@ const LARGEST: u64 = 64 << 20;
 /// One `key=value` of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
-    key: String,
-    value: String,
+    /// The text before the first `=`.
+    pub key: String,
+    /// The text after it.
+    pub value: String,
 }
 
 impl std::str::FromStr for Pair {

@@ -220,7 +220,7 @@ pub(super) async fn fork(
         key: once.to_owned(),
         body: format!("{run}/{from_step}"),
     });
-    let fork = Fork { from_step, input_patch, program };
+    let fork = Fork { from_step, input_patch, program, ..Fork::default() };
     let made = desk.engine.histories().fork(&visitor.caller, run, fork, key).await?;
     Ok(back(made.id(), "fork"))
 }

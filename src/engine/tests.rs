@@ -12,6 +12,7 @@ mod copies;
 mod deltas;
 mod dispatches;
 mod fairness;
+mod forks;
 mod inbox;
 mod loops;
 mod neighbours;

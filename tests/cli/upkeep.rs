@@ -192,6 +192,20 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     let late = shell.run(&["fork", id, "--from", "2", "--set", "n=5"]).exits(6);
     late.says(&["with 1", "with 5", "fork from an earlier one"]);
     shell.run(&["fork", id, "--from", "9"]).exits(4);
+
+    let plan = shell.run(&["fork", id, "--from", "2", "--dry-run", "--json"]).ok().json();
+    assert_eq!((&plan["kept"], &plan["redone"]), (&json!(1), &json!(1)), "{plan}");
+    assert_eq!(plan["asks"][0]["name"], "e", "{plan}");
+    let plan = shell.run(&["fork", id, "--from", "2", "--set", "n=5", "--dry-run"]).exits(6);
+    plan.says(&["kept", "redone", "nothing was stored", "the fork would be paused", "with 5"]);
+    let runs = shell.run(&["ps", "--all", "--json"]).ok().stdout;
+    assert_eq!(runs.lines().count(), 4, "the run and its three forks: {runs}");
+    let edited = shell.run(&["fork", id, "--output", "1=40", "--json"]).ok().json();
+    assert_eq!(edited["output"], 81, "40 + 41");
+    let edited = shell.run(&["fork", id, "--from", "2", "--step-input", "9", "--json"]).ok().json();
+    assert_eq!(edited["output"], 10, "1 + 9");
+    shell.run(&["fork", id]).exits(2);
+    shell.run(&["fork", id, "--output", "one=40"]).exits(2).says(&["not the number of a step"]);
 }
 
 #[test]

@@ -244,6 +244,19 @@ return swarm.blueprint {
         (Some(1), &json!("1"))
     );
     let own = format!("/v1/runs/{0}/diff/{0}", id(&origin));
+    // A dry run makes nothing, and names the value that an edit got wrong.
+    let path = format!("/v1/runs/{}/fork", id(&origin));
+    let plan = json!({"from_step": 2, "step_input": "x", "dry_run": true});
+    let plan = ok(daemon.post(&path, &plan), 200).await;
+    assert_eq!((&plan["kept"], &plan["redone"]), (&json!(2), &json!(0)), "{plan}");
+    assert_eq!(plan["steps"][1]["fate"], "edited_input");
+    let edited = json!({"from_step": 2, "outputs": {"1": "new "}});
+    let edited = ok(daemon.post(&path, &edited), 201).await;
+    assert_eq!(daemon.ended(id(&edited)).await["output"], "new one");
+    let late = json!({"from_step": 2, "outputs": {"2": 1}, "dry_run": true});
+    assert_eq!(refusal(daemon.post(&path, &late)).await, (400, "bad_request".to_owned()));
+    let words = json!({"from_step": 2, "outputs": {"two": 1}});
+    assert_eq!(refusal(daemon.post(&path, &words)).await.0, 422);
     assert_eq!(ok(daemon.get(&own), 200).await["first"], Value::Null);
     let nobody = format!("/v1/runs/{}/diff/run_{}", id(&origin), "a".repeat(26));
     assert_eq!(refusal(daemon.get(&nobody)).await.0, 404);

@@ -13,11 +13,12 @@ use crate::{
         compile,
         connect::{Connection, Start},
         context::Context,
-        exit::Exit,
+        exit::{Exit, Stop},
+        render::{fitted, printable},
         resolve,
         values::{self, Pair},
     },
-    engine::RunView,
+    engine::{ForkPlan, ForkStep, RunView},
     protocol::RunId,
     store::RunStatus,
 };
@@ -28,11 +29,20 @@ pub struct Fork {
     /// The run: an id, a unique prefix of one, or `last`
     run: String,
     /// The first step to execute again; earlier ones keep their results
-    #[arg(long, value_name = "STEP")]
-    from: u32,
+    #[arg(long, value_name = "STEP", required_unless_present = "outputs")]
+    from: Option<u32>,
     /// Change a part of the input (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Pair>,
+    /// Execute the step with this input: JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON")]
+    step_input: Option<String>,
+    /// Keep an earlier step with this output (repeatable) [--from defaults to the step after it]
+    #[arg(long = "output", value_name = "STEP=JSON")]
+    outputs: Vec<Pair>,
+    /// Show what the fork would keep and do first; nothing is stored
+    #[arg(long)]
+    dry_run: bool,
     /// Continue with this blueprint: a file, or the name of a stored one
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
@@ -46,7 +56,12 @@ impl Fork {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
             let id = resolve::run(&at.client, &self.run).await?;
-            let body = self.request(cx, at, id).await?;
+            let mut body = self.request(cx, at, id).await?;
+            if self.dry_run {
+                body["dry_run"] = true.into();
+                let plan = at.client.plan_fork(id, &body).await?;
+                return planned(cx, &plan);
+            }
             let fork = at.client.steer(id, "fork", &body).await?;
             settle(cx, at, fork.id).await?;
             let fork = at.client.run(fork.id).await?;
@@ -70,7 +85,19 @@ impl Fork {
             };
             body["input_patch"] = values::input(None, &self.set, schema.as_ref())?;
         }
-        body["from_step"] = Value::from(self.from);
+        let mut after = 0;
+        for Pair { key, value } in &self.outputs {
+            let step: u32 = key.parse().map_err(|_| {
+                Stop::usage(format!("{key:?} is not the number of a step"))
+                    .next("--output 3='{\"ok\": true}'")
+            })?;
+            after = after.max(step.saturating_add(1));
+            body["outputs"][key] = values::document(value)?;
+        }
+        if let Some(input) = &self.step_input {
+            body["step_input"] = values::document(input)?;
+        }
+        body["from_step"] = Value::from(self.from.unwrap_or(after));
         Ok(body)
     }
 
@@ -80,7 +107,9 @@ impl Fork {
         } else {
             cx.terminal.print(&fork.id.to_string())?;
         }
-        cx.terminal.say(&format!("run {} is a fork of {from} from step {}", fork.id, self.from));
+        let step = fork.copied_from.as_ref().and_then(|it| it.step);
+        let step = step.map_or_else(String::new, |step| format!(" from step {step}"));
+        cx.terminal.say(&format!("run {} is a fork of {from}{step}", fork.id));
         if fork.status == RunStatus::Paused {
             cx.terminal.say(&failure(fork));
             cx.terminal.say(
@@ -89,6 +118,36 @@ impl Fork {
         }
         Ok(())
     }
+}
+
+/// Shows a plan.
+fn planned(cx: &Context, plan: &ForkPlan) -> Result<Exit> {
+    let exit = if plan.divergence.is_some() { Exit::Conflict } else { Exit::Ok };
+    if cx.terminal.json {
+        cx.terminal.print_json(plan)?;
+        return Ok(exit);
+    }
+    let row = |step: &ForkStep| {
+        let name = printable(&format!("{} {}", step.kind, step.name));
+        vec![step.step.to_string(), name, step.fate.as_str().replace('_', " ")]
+    };
+    let rows: Vec<_> = plan.steps.iter().map(row).collect();
+    if !rows.is_empty() {
+        cx.terminal.print(&fitted(cx.terminal.width(), &["step", "what", "in the fork"], rows))?;
+    }
+    let (kept, redone) = (plan.kept, plan.redone);
+    cx.terminal.say(&format!("{kept} steps are kept, {redone} are not; nothing was stored"));
+    if let Some(divergence) = &plan.divergence {
+        cx.terminal.say(&format!("the fork would be paused: {}", printable(&divergence.message)));
+    }
+    for ask in &plan.asks {
+        let name = printable(&ask.name);
+        cx.terminal.say(&format!("first: {} {name} at {}", ask.kind, ask.at));
+    }
+    if let Some(end) = &plan.ends {
+        cx.terminal.say(&format!("the flow then is {end}"));
+    }
+    Ok(exit)
 }
 
 /// The body that names a blueprint, with the bundle where it is a file.

@@ -85,7 +85,7 @@ async fn a_scope_of_a_blueprint_reaches_what_was_published_under_its_name_alone(
     let view = bench.engine.blueprints().get(&narrow, &format!("safe@{}", posted.hash())).await;
     assert_eq!(view.unwrap_err().code(), "forbidden_scope");
     // Nor does a copy of its run make it a blueprint.
-    let fork = || Fork { from_step: 1, input_patch: None, program: None };
+    let fork = || Fork::new(1);
     let forked = bench.engine.histories().fork(&narrow, run, fork(), None).await.unwrap_err();
     assert_eq!(forked.code(), "forbidden_verb");
     let hash = bench.publish(&bench.admin(), "safe", ONE).await;

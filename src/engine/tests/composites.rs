@@ -264,12 +264,35 @@ async fn a_fork_between_two_members_does_the_second_anew() {
     assert!(bench.report(&leased.handle, r#"{"v":2}"#).await.unwrap());
     bench.ended(run).await;
     // Step 1 is the composite, 2 and 3 its members; the composite itself is open again.
-    let fork = Fork { from_step: 1, input_patch: None, program: None };
+    let fork = Fork::new(1);
     let copy = bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap().id();
     bench.refuses("a").await;
     let leased = bench.lease("b").await;
     assert!(bench.report(&leased.handle, r#"{"v":3}"#).await.unwrap());
     assert_eq!(bench.ended(copy).await.output.unwrap().as_str(), r#"{"v":3}"#);
+}
+
+#[tokio::test]
+async fn a_fork_with_an_edited_input_gives_it_to_the_members_of_a_composite() {
+    let bench = Bench::new();
+    let run = bench.start(&asks("either"), "null").await;
+    bench.refuses("a").await;
+    let leased = bench.lease("b").await;
+    // A member's result is a part of the whole.
+    let member = Fork { outputs: [(2, Json::null())].into(), ..Fork::new(4) };
+    let refused = bench.engine.histories().fork(&bench.admin(), run, member, None).await;
+    assert_eq!(refused.unwrap_err().code(), "bad_request");
+    assert!(bench.report(&leased.handle, r#"{"v":2}"#).await.unwrap());
+    bench.ended(run).await;
+    let input = Json::parse(r#"{"n":2}"#).unwrap();
+    let fork = Fork { step_input: Some(input), ..Fork::new(1) };
+    let copy = bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap().id();
+    let leased = bench.lease("a").await;
+    let prompt = bench.engine.tasks().prompt(&bench.holder(&leased.handle)).await.unwrap();
+    assert_eq!(prompt.input.as_str(), r#"{"n":2}"#);
+    assert!(bench.report(&leased.handle, r#"{"v":3}"#).await.unwrap());
+    assert_eq!(bench.ended(copy).await.output.unwrap().as_str(), r#"{"v":3}"#);
+    bench.replays(copy).await;
 }
 
 #[tokio::test]

@@ -34,11 +34,8 @@ async fn called(bench: &Bench, run: RunId) {
 }
 
 async fn fork(bench: &Bench, run: RunId, from_step: u32, patch: Option<&str>) -> RunView {
-    let fork = Fork {
-        from_step,
-        input_patch: patch.map(|text| Json::parse(text).unwrap()),
-        program: None,
-    };
+    let fork =
+        Fork { input_patch: patch.map(|text| Json::parse(text).unwrap()), ..Fork::new(from_step) };
     bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap().view().unwrap()
 }
 
@@ -102,7 +99,7 @@ async fn a_fork_from_no_step_of_the_run_is_refused() {
     let bench = Bench::new();
     let run = chained(&bench).await;
     for from_step in [0, 99] {
-        let fork = Fork { from_step, input_patch: None, program: None };
+        let fork = Fork::new(from_step);
         let refused =
             bench.engine.histories().fork(&bench.admin(), run, fork, None).await.unwrap_err();
         assert_eq!(refused.code(), "not_found");

@@ -14,8 +14,9 @@ use crate::{
             follow, opening, places, prepare, reminders, scoped, steps, waiting, wholes,
         },
     },
-    flow::StepOp,
-    journal::{Decision, Fact, Outcome, RunState, Scheduled, StepKey},
+    flow::{StepOp, TaskRequest},
+    journal::{Decision, Fact, Outcome, RunState, Scheduled, StepKey, fingerprint},
+    middleware::message_of,
     operator::Residence,
     protocol::{Failure, StepKind, failure::kind},
     store::{TaskPhase, TaskRow},
@@ -85,7 +86,7 @@ fn take_up_step(
         StepKind::Task | StepKind::ModelCall | StepKind::ToolCall | StepKind::Local => {
             let request = match step.whole() {
                 None => match op.unwrap_or_else(|| waiting::request_of(step)) {
-                    StepOp::Task(request) => *request,
+                    StepOp::Task(request) => as_edited(*request, step),
                     _ => return,
                 },
                 Some(whole) => match turn.run.driver(whole).and_then(|it| it.part(step)) {
@@ -119,6 +120,16 @@ fn take_up_step(
         }
         StepKind::State => scoped::take_up_state(turn, step),
     }
+}
+
+/// Returns the request of a step, with its edited input: a fork may give a step another input than
+/// its flow does. The recorded fingerprint is that of the flow's own request.
+fn as_edited(mut request: TaskRequest, step: &Scheduled) -> TaskRequest {
+    if fingerprint(step.kind, &step.name, &step.request) != step.fingerprint {
+        request.opts.ask_instead(message_of(&step.request));
+        request.input = step.request.clone();
+    }
+    request
 }
 
 /// An attempt that was open when the run was last in memory.

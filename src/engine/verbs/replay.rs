@@ -76,11 +76,14 @@ impl HistoryVerbs<'_> {
     }
 }
 
-struct Past {
-    run: RunId,
-    blueprint: String,
-    program: Arc<lua::Program>,
-    limits: RunLimits,
+/// A program that is told a history.
+pub(crate) struct Past {
+    /// The run's id, as the flow reads it.
+    pub(crate) run: RunId,
+    /// The blueprint: `name@hash`.
+    pub(crate) blueprint: String,
+    pub(crate) program: Arc<lua::Program>,
+    pub(crate) limits: RunLimits,
 }
 
 impl Past {
@@ -101,12 +104,7 @@ impl Past {
         let Some(Fact::RunStarted(started)) = entries.first().map(|entry| &entry.fact) else {
             return Ok(());
         };
-        let mut told = self.tell(vms, started, entries);
-        if let Err(ReplayStop::Broken(_)) = told {
-            // The shared VM was out of memory; the second try uses a VM of its own.
-            told = self.tell(vms, started, entries);
-        }
-        let told = told.map_err(|stop| match stop {
+        let told = self.told_from(vms, started, entries).map_err(|stop| match stop {
             ReplayStop::Diverged(divergence) => divergence,
             ReplayStop::Broken(why) => Divergence::of(format!("the VM has no room: {why}")),
         })?;
@@ -120,6 +118,27 @@ impl Past {
         match ended {
             Some(ended) if !entries.iter().any(compensated) => self.compare_end(ended, told),
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Feeds a fresh flow one history.
+    pub(crate) fn told(&self, vms: &mut Vms, entries: &[Entry]) -> Result<Retold, ReplayStop> {
+        match entries.first().map(|entry| &entry.fact) {
+            Some(Fact::RunStarted(started)) => self.told_from(vms, started, entries),
+            _ => Err(ReplayStop::Diverged(Divergence::of("the history has no beginning"))),
+        }
+    }
+
+    fn told_from(
+        &self,
+        vms: &mut Vms,
+        started: &RunStarted,
+        entries: &[Entry],
+    ) -> Result<Retold, ReplayStop> {
+        match self.tell(vms, started, entries) {
+            // The shared VM was out of memory; the second try uses a VM of its own.
+            Err(ReplayStop::Broken(_)) => self.tell(vms, started, entries),
+            told => told,
         }
     }
 
