@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     door::{Code, Problem},
-    engine::{Bearer, Fork, IdempotencyKey, Program, RerunVersion, rfc3339},
+    engine::{Bearer, IdempotencyKey, RerunVersion, rfc3339},
     protocol::{ArtifactId, Json, RunId},
     token::Role,
 };
@@ -196,33 +196,6 @@ pub(super) async fn signal(
     let name = fields.text("name").to_owned();
     desk.engine.signal(&visitor.caller, run, name, payload, None).await?;
     Ok(back(run, "signal"))
-}
-
-/// Copies a run up to a step into a new one, which does that step and all that follow anew.
-pub(super) async fn fork(
-    State(desk): State<Desk>,
-    visitor: Visitor,
-    Path(run): Path<String>,
-    fields: Fields,
-) -> Result<Redirect, Problem> {
-    let run: RunId = id(&run)?;
-    let from_step = fields.text("step").parse();
-    let from_step =
-        from_step.map_err(|_| Problem::new(Code::BadRequest, "the step is a number"))?;
-    let patch = fields.given("patch").map(|text| Json::parse(text.trim())).transpose();
-    let input_patch = patch.map_err(|error| {
-        Problem::new(Code::MalformedJson, format!("the change of the input is not JSON: {error}"))
-    })?;
-    let program = fields.given("version").map(|name| Program::Named(name.to_owned()));
-    let once = fields.given("once").filter(|once| once.len() <= 64);
-    let key = once.map(|once| IdempotencyKey {
-        route: "dashboard fork",
-        key: once.to_owned(),
-        body: format!("{run}/{from_step}"),
-    });
-    let fork = Fork { from_step, input_patch, program, ..Fork::default() };
-    let made = desk.engine.histories().fork(&visitor.caller, run, fork, key).await?;
-    Ok(back(made.id(), "fork"))
 }
 
 /// Downloads a file of a run, as bytes that no browser opens by itself.

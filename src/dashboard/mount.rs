@@ -86,6 +86,7 @@ fn table() -> Vec<Row> {
         page(RunRead, "/ui/runs/{run}", get(page::run::show)),
         page(RunRead, "/ui/runs/{run}/steps/{seq}", get(page::step::show)),
         page(RunRead, "/ui/runs/{run}/compare", get(page::compare::show)),
+        page(RunFork, "/ui/runs/{run}/fork", get(page::fork::show)),
         page(ArtifactRead, "/ui/artifacts/{artifact}", get(acts::download)),
         page(TaskList, "/ui/inbox", get(page::inbox::show)),
         page(TaskRead, "/ui/inbox/{task}", get(page::task::show)),
@@ -113,7 +114,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),
         form(Who::Caller(RunSignal), "/ui/runs/{run}/signal", post(acts::signal)).large(),
         form(Who::Caller(RunStart), "/ui/runs/{run}/rerun", post(acts::rerun)),
-        form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(acts::fork)).large(),
+        form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(page::fork::act)).large(),
         form(Who::Caller(TaskAnswer), "/ui/inbox/{task}/answer", post(page::task::answer)).large(),
         form(Who::Caller(RunStart), "/ui/blueprints/{name}/start", post(page::blueprint::start)).large(),
 

@@ -4,6 +4,7 @@ pub(super) mod answer_link;
 pub(super) mod blueprint;
 pub(super) mod blueprints;
 pub(super) mod compare;
+pub(super) mod fork;
 pub(super) mod inbox;
 pub(super) mod login;
 pub(super) mod operators;

@@ -210,9 +210,22 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
     assert!(ended.contains(&again), "{ended}");
     let form = desk.get(&format!("/ui/blueprints/demo?{again}")).await.page();
     assert!(form.contains("&quot;who&quot;:&quot;moon&quot;"), "{form}");
-    let step = desk.get(&format!("{path}/steps/2")).await;
-    let (once, fork) = (step.hidden("once"), format!("{path}/fork"));
-    let fields = [("once", once.as_str()), ("step", "2"), ("patch", "{\"who\":\"sun\"}")];
+    let step = desk.get(&format!("{path}/steps/2")).await.page();
+    assert!(step.contains(&format!("{path}/fork?step=2")), "{step}");
+    let fork = format!("{path}/fork");
+    let shown = desk.get(&format!("{fork}?step=2")).await;
+    let once = shown.hidden("once");
+    let page = shown.page();
+    for part in ["1</strong> step is kept", "not kept", "The flow then requests", "--from 2"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let fields = [
+        ("once", once.as_str()),
+        ("step", "2"),
+        ("act", "fork"),
+        ("edit", "input"),
+        ("step-input", "{\"i\":9}"),
+    ];
     let forked = desk.post(&fork, &fields).await;
     assert!(forked.to.ends_with("?done=fork"), "{} {}", forked.status, forked.html);
     assert_eq!(desk.post(&fork, &fields).await.to, forked.to, "sent twice, it is one run");
@@ -221,8 +234,47 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
         copy.contains(&format!("/ui/runs/{run}\">")) && copy.contains("anew from step 2"),
         "{copy}"
     );
+    let edited = desk.get(&format!("{}/steps/2", forked.to.split('?').next().unwrap())).await;
+    assert!(edited.page().contains("class=\"leaf\"><span class=\"key\">i</span>: 9"));
     assert_eq!(desk.post(&fork, &[("step", "x")]).await.status, 400);
+    assert_eq!(desk.get(&format!("{fork}?step=99")).await.status, 404);
     assert_eq!(boss.post(&fork, &fields).await.status, 403);
+    assert_eq!(boss.get(&fork).await.status, 403);
+}
+
+#[tokio::test]
+async fn a_fork_is_shown_before_it_is_made_with_the_errors_at_their_fields() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let run = desk.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let fork = format!("/ui/runs/{run}/fork");
+    // Step 3 is the artifact, 4 the question.
+    let late = desk.get(&format!("{fork}?step=5")).await.page();
+    assert!(late.contains("after the last step") && !late.contains("name=\"edit\""), "{late}");
+    let field = |page: &str, name: &str| {
+        let (_, rest) = page.split_once(&format!("id=\"{name}\"")).unwrap();
+        rest.split("</div>").next().unwrap().to_owned()
+    };
+    let answer = [("step", "4"), ("act", "check"), ("edit", "output")];
+    let with = |name, value| answer.iter().copied().chain([(name, value)]).collect::<Vec<_>>();
+    let broken = desk.post(&fork, &with("output", "{")).await;
+    assert_eq!(broken.status, 422);
+    assert!(field(&broken.html, "output").contains("this is not JSON"), "{}", broken.html);
+    let wrong = desk.post(&fork, &with("output", "{\"ship\":\"no\"}")).await;
+    assert_eq!(wrong.status, 422);
+    assert!(field(&wrong.html, "output").contains("$.ship"), "{}", wrong.html);
+    let right = desk.post(&fork, &with("output", "{\"ship\":true}")).await.page();
+    for part in ["another output", "4</strong> steps are kept", "<code>go</code>", "--output"] {
+        assert!(right.contains(part), "{part}: {right}");
+    }
+    let wrong = desk.post(&fork, &[("step", "1"), ("patch", "{\"who\":7}")]).await;
+    assert!(field(&wrong.html, "patch").contains("$.who"), "{}", wrong.html);
+    let other = desk.post(&fork, &[("step", "3"), ("patch", "{\"who\":\"sun\"}")]).await.page();
+    assert!(other.contains("The fork would be paused"), "{other}");
+    let (_, runs) = send(daemon.get("/v1/runs")).await;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "nothing was made: {runs}");
 }
 
 #[tokio::test]

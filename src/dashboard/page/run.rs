@@ -230,6 +230,7 @@ fn acts(visitor: &Visitor, view: &RunView) -> Markup {
                 @let version = format!("{}@{}", view.blueprint, view.hash.get(..16).unwrap_or(&view.hash));
                 a.button href={ "/ui/blueprints/" (crate::dashboard::headers::escaped(&version)) "?from=" (id) } { "Run with another input …" }
             }
+            @if view.steps > 0 && may(Verb::RunFork) { a.button href={ "/ui/runs/" (id) "/fork" } { "Fork …" } }
             @if open && may(Verb::RunCancel) { (with_reason(visitor, &id, "cancel", "Cancel", true)) }
         }
     }

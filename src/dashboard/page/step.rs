@@ -13,7 +13,7 @@ use crate::{
         component::{attempts, command, json, status, text, time, usage},
         desk::Desk,
         fields::Fields,
-        layout::{self, Nav, Page},
+        layout::{Nav, Page},
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
@@ -80,7 +80,9 @@ pub(in crate::dashboard) async fn show(
         }
         (attempts::of(&tried, now_ms))
         (happened(&own, now_ms, view.last_event > searched))
-        @if visitor.caller.may(Verb::RunFork, run).is_ok() { (fork(&visitor, run, seq, &view.blueprint)) }
+        @if visitor.caller.may(Verb::RunFork, run).is_ok() {
+            p { a.button href={ "/ui/runs/" (run) "/fork?step=" (seq) } { "Fork from here …" } }
+        }
         @if !whole { p { a href="?whole=1" { "Show long values in full" } } }
         (command::same(&visitor.url, &format!("moonswarm show {run}/{seq}"), &command::Request {
             method: "GET",
@@ -117,42 +119,6 @@ fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
             }
             @if let Some(operator) = &step.operator { dt { "Operator" } dd { (text::line(operator, 100)) } }
             @if let Some(task) = step.task { dt { "Task" } dd { code { (task) } " " (text::copy(&task.to_string())) } }
-        }
-    }
-}
-
-/// Returns the form that makes a new run from the steps before this one.
-fn fork(visitor: &Visitor, run: RunId, seq: u32, blueprint: &str) -> Markup {
-    let once = uuid::Uuid::new_v4().simple().to_string();
-    let body = serde_json::json!({ "from_step": seq }).to_string();
-    html! {
-        details.card {
-            summary { "Fork from here …" }
-            p { "A new run keeps the results of the steps before this one, and does this step and all that follow anew. "
-                "This run stays as it is." }
-            form method="post" action={ "/ui/runs/" (run) "/fork" } {
-                (layout::token(visitor))
-                input type="hidden" name="once" value=(once);
-                input type="hidden" name="step" value=(seq);
-                div.field {
-                    label for="version" { "Version" }
-                    select id="version" name="version" {
-                        option value="" { "the same" }
-                        option value=(blueprint) { "the newest of " (text::short(blueprint, 60)) }
-                    }
-                }
-                div.field {
-                    label for="patch" { "Change of the input" }
-                    p.hint #patch-hint { "JSON that is laid over the input; empty for none." }
-                    textarea.mono id="patch" name="patch" spellcheck="false" aria-describedby="patch-hint" {}
-                }
-                button.main { "Fork" }
-            }
-            (command::same(&visitor.url, &format!("moonswarm fork {run} --from {seq}"), &command::Request {
-                method: "POST",
-                path: format!("/v1/runs/{run}/fork"),
-                body: Some(body),
-            }))
         }
     }
 }
