@@ -197,9 +197,13 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     assert_eq!((&plan["kept"], &plan["redone"]), (&json!(1), &json!(1)), "{plan}");
     assert_eq!(plan["asks"][0]["name"], "e", "{plan}");
     let plan = shell.run(&["fork", id, "--from", "2", "--set", "n=5", "--dry-run"]).exits(6);
-    plan.says(&["kept", "redone", "nothing was stored", "the fork would be paused", "with 5"]);
-    let runs = shell.run(&["ps", "--all", "--json"]).ok().stdout;
-    assert_eq!(runs.lines().count(), 4, "the run and its three forks: {runs}");
+    assert!(plan.stdout.contains("redone"), "{}", plan.stdout);
+    plan.says(&[
+        "steps kept: 1, not kept: 1",
+        "nothing was stored",
+        "the fork would be paused",
+        "with 5",
+    ]);
     let edited = shell.run(&["fork", id, "--output", "1=40", "--json"]).ok().json();
     assert_eq!(edited["output"], 81, "40 + 41");
     let edited = shell.run(&["fork", id, "--from", "2", "--step-input", "9", "--json"]).ok().json();

@@ -136,7 +136,7 @@ fn planned(cx: &Context, plan: &ForkPlan) -> Result<Exit> {
         cx.terminal.print(&fitted(cx.terminal.width(), &["step", "what", "in the fork"], rows))?;
     }
     let (kept, redone) = (plan.kept, plan.redone);
-    cx.terminal.say(&format!("{kept} steps are kept, {redone} are not; nothing was stored"));
+    cx.terminal.say(&format!("steps kept: {kept}, not kept: {redone}; nothing was stored"));
     if let Some(divergence) = &plan.divergence {
         cx.terminal.say(&format!("the fork would be paused: {}", printable(&divergence.message)));
     }

@@ -14,13 +14,16 @@
 mod cut;
 mod edits;
 mod plan;
+mod request;
 mod state;
 
 pub use plan::{ForkAsk, ForkFate, ForkPlan, ForkStep};
+pub use request::Fork;
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use self::state::{State, state_at};
+use self::{
+    request::Prepared,
+    state::{State, state_at},
+};
 use crate::engine::{
     Caller, EngineError, IdempotencyKey, Made, Program,
     shared::programs::{Programs, accept_input},
@@ -35,37 +38,6 @@ use crate::{
     store::{ArtifactRow, Write, lay_over},
     token::Verb,
 };
-
-/// The parameters of a fork.
-#[derive(Debug, Clone, Default)]
-pub struct Fork {
-    /// The first step that is executed again; the number after the last step copies all of them.
-    pub from_step: u32,
-    /// A JSON merge patch for the input of the run.
-    pub input_patch: Option<Json>,
-    /// The input of the step `from_step`, in place of the recorded one.
-    pub step_input: Option<Json>,
-    /// The outputs of kept steps, in place of the recorded ones.
-    pub outputs: BTreeMap<u32, Json>,
-    /// The program to execute; the original's own version if absent.
-    pub program: Option<Program>,
-}
-
-impl Fork {
-    /// Creates a fork that executes a step and all later ones again.
-    pub fn new(from_step: u32) -> Self {
-        Self { from_step, ..Self::default() }
-    }
-}
-
-/// A history that was cut for a fork.
-struct Prepared {
-    program: Arc<lua::Program>,
-    /// The entries of the original's current history.
-    entries: Vec<Entry>,
-    /// Those of the fork.
-    kept: Vec<Entry>,
-}
 
 impl HistoryVerbs<'_> {
     /// Copies a run's history up to a step into a new run, which continues from there. Nothing is
@@ -141,6 +113,8 @@ impl HistoryVerbs<'_> {
         fork: Fork,
     ) -> Result<ForkPlan, EngineError> {
         caller.may(Verb::RunFork, run)?;
+        // The plan has the input and the names of the steps.
+        caller.may(Verb::RunRead, run)?;
         let _turn = self.engine.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
         let prepared = self.prepared(caller, run, &fork, false).await?;
         plan::plan(self.engine, run, fork, prepared).await

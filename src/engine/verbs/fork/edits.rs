@@ -2,7 +2,7 @@
 //! steps. Both must match the schemas of their agents.
 
 use crate::{
-    engine::{Breach, Checked, EngineError, verbs::fork::Fork},
+    engine::{Breach, Checked, EngineError, verbs::fork::request::Fork},
     journal::{Entry, Fact, Outcome, Scheduled},
     lua,
     protocol::{Json, RunId, StepKind},

@@ -10,7 +10,7 @@ use crate::{
         Divergence, Engine, EngineError,
         turn::retell::{ReplayStop, Retold},
         verbs::{
-            fork::{Fork, Prepared},
+            fork::request::{Fork, Prepared},
             replay::Past,
         },
     },
