@@ -33,6 +33,7 @@ impl Shard {
         let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
         let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
         run.program = Some(program);
+        run.publisher = new.publisher;
         run.waiters = waiter.into_iter().collect();
         run.subscribers = subscriber.into_iter().collect();
         run.charged = charged;

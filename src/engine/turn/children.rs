@@ -1,22 +1,32 @@
 //! Runs that a run calls: scheduled, started after the commit, ended.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         Exceeded,
-        run::{due::Due, loaded::Called, open::Open, perform::Perform, resident::Run},
+        run::{
+            due::Due,
+            loaded::Called,
+            lookups::{Lookup, Publisher, Purpose},
+            open::Open,
+            perform::Perform,
+            resident::Run,
+        },
         shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
             facts::{self, Turn},
-            seats, steps,
+            lookups, seats, steps,
         },
     },
     fault,
     flow::StepOp,
     journal::{Additions, Outcome, RunStarted, RunState, StepKey, Usage},
+    lua::Program,
     protocol::{Failure, Json, RunId, Tags, failure::kind},
     session::EVERY,
-    store::{Write, excepted},
+    store::Write,
     token::Quota,
 };
 
@@ -37,9 +47,6 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, call: Call) {
         .and_then(|program| program.blueprint().definition().max_depth)
         .unwrap_or(turn.shared.settings.limits.depth)
         .min(turn.shared.settings.limits.depth);
-    let own = turn.run.program.as_ref().map(|program| {
-        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
-    });
     let resolved = if depth > max_depth {
         Err(Failure::new(kind::LIMIT, format!("more than {max_depth} runs below each other")))
     } else if let Some(failure) = budget::run_over_budget(turn)
@@ -47,10 +54,10 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, call: Call) {
     {
         Err(failure)
     } else {
-        excepted("a called program", || turn.shared.programs.called(&blueprint, own))
-            .and_then(|program| {
-                authority::may_call(turn, &program)?;
-                let input = crate::engine::shared::programs::accept_input(&program, &input)?;
+        may_call(turn, &blueprint)
+            .and_then(|(program, _)| {
+                let input = crate::engine::shared::programs::accept_input(&program, &input)
+                    .map_err(|error| error.to_string())?;
                 Ok((program, input))
             })
             .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
@@ -125,21 +132,31 @@ fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
     }
 }
 
+/// Returns the program that a reference stands for, if the run's flow may call it.
+fn may_call(turn: &Turn<'_>, reference: &str) -> Result<(Arc<Program>, Publisher), String> {
+    let (program, publisher) = lookups::program(turn, reference)?;
+    authority::may_call(turn, &program, &publisher).map_err(|error| error.to_string())?;
+    Ok((program, publisher))
+}
+
+/// Starts the child run of a step; reads its program first if that is not in memory.
 pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
+    begin_child(turn, number);
+    lookups::forget(turn);
+}
+
+fn begin_child(turn: &mut Turn<'_>, number: u32) {
     let Some(Open::Child { run: child, blueprint, input }) = turn.run.open.get(number) else {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
     fault::point("engine.child_start");
-    // A blueprint without a name calls itself: what was asked for may be all that is known.
-    let own = turn.run.program.as_ref().map(|program| {
-        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
-    });
-    let resolved = excepted("a called program", || turn.shared.programs.called(&blueprint, own));
-    let permitted =
-        resolved.and_then(|program| authority::may_call(turn, &program).map(|()| program));
-    let program = match permitted {
-        Ok(program) => program,
+    let lookup = Lookup::Program(blueprint.clone());
+    if !lookups::is_known(turn, &lookup) {
+        return lookups::ask(turn, Purpose::Child { step: number }, vec![lookup]);
+    }
+    let (program, publisher) = match may_call(turn, &blueprint) {
+        Ok(found) => found,
         Err(error) => {
             let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
             steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
@@ -180,6 +197,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         charged,
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
         tags: turn.run.chain.tags_of_child(number),
+        publisher,
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));
 }
