@@ -1,12 +1,14 @@
 //! A scope of state in files of one's own: `cargo run --example file_store`.
 //!
-//! Each value is a file, replaced as a whole: a write that comes twice leaves the same.
+//! Each value is a file, replaced as a whole: a write that comes twice leaves the same. So the
+//! names of changes (`write_keyed`) are not needed here.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use moonswarm::{
-    Coded, Host, HostConfig, Scope, StateStore,
+    Coded, Content, Effect, ExitReason, Host, HostConfig, Operator, OperatorError, OperatorInput,
+    OperatorOutput, Scope, StateStore,
     protocol::{SearchResult, StateError},
 };
 use serde_json::Value;
@@ -72,27 +74,54 @@ impl StateStore for Files {
     }
 }
 
+/// Notes what it is asked under `tide`, by an effect: the host writes it after the commit.
+struct Scribe;
+
+#[async_trait]
+impl Operator for Scribe {
+    async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
+        let mut output = OperatorOutput::new(Content::text("noted"), ExitReason::Complete);
+        output.effects.push(Effect::WriteMemory {
+            scope: notes(),
+            key: "tide".to_owned(),
+            value: input.message.as_text().unwrap_or_default().into(),
+            tier: None,
+            lifetime: None,
+            content_kind: None,
+            salience: None,
+            ttl: None,
+        });
+        Ok(output)
+    }
+}
+
+fn notes() -> Scope {
+    Scope::Custom("notes".into())
+}
+
 const BLUEPRINT: &str = r#"return require("swarm").blueprint { name = "notes",
+  agents = { scribe = { operator = "scribe" } },
   flow = function(ctx)
     local notes = ctx:scope { custom = "notes" }
     notes:set("moon", { is = "round" })
     notes:set("sun", "bright")
     notes:delete("sun")
-    return { notes:get("moon").is, notes:list("") }
+    ctx:run("scribe", "low")
+    return { notes:get("moon").is, notes:get("tide"), notes:list("") }
   end }"#;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let (data, notes) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    let files = Arc::new(Files(notes.path().to_owned()));
+    let (data, kept) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let files = Arc::new(Files(kept.path().to_owned()));
     let config = HostConfig {
-        code: Coded::default().and_store(&Scope::Custom("notes".into()), files),
+        code: Coded::default().and_store(&notes(), files).and_operator("scribe", Scribe),
         ..HostConfig::new(data.path())
     };
     let host = Host::open(config).await?;
     let run = host.run(BLUEPRINT, &Value::Null).await?;
     println!("{}", run.output.expect("it completed"));
-    println!("{}", std::fs::read_dir(notes.path())?.count());
+    println!("{}", std::fs::read_dir(kept.path())?.count());
     host.stop(Duration::from_secs(5)).await;
     Ok(())
 }

@@ -77,10 +77,10 @@ pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::host_events::HostEventView;
-pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView};
+pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView, UndeliveredView};
 pub use view::shown::{
-    AnswerView, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page, PromptView,
-    QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,
+    AnswerView, ArtifactRef, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page,
+    PromptView, QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
 pub use view::steps::StepView;

@@ -64,8 +64,8 @@ pub use run_id::{ArtifactId, IdError, RunId, TaskId, WorkerId};
 pub use scope::{Scope, ScopeTextError};
 pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 pub use state::{
-    ContentKind, Lifetime, MemoryLink, MemoryTier, SearchOptions, SearchResult, StateReader,
-    StateStore, StoreOptions,
+    ChangeKey, ContentKind, Lifetime, MemoryLink, MemoryTier, SearchOptions, SearchResult,
+    StateReader, StateStore, StoreOptions,
 };
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
 pub use tags::{TagError, TagIs, Tags};

@@ -9,6 +9,7 @@ mod append;
 mod change;
 mod check;
 mod durable_state;
+mod errand;
 mod fair;
 mod find;
 mod foreign;
@@ -35,18 +36,19 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
+pub use errand::Errand;
 pub use find::{
     KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
 };
-pub use foreign::ForeignStores;
+pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
 pub use part::Partition;
 
 pub use rows::{
-    ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
+    ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
+    IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
     TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
@@ -405,11 +407,24 @@ pub trait Reader: Send + Sync {
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError>;
 
-    /// Returns the messages between runs that have not been delivered yet, oldest first.
+    /// Returns the messages between runs, and the changes for stores of somebody else's, that have
+    /// not been delivered yet, oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError>;
+
+    /// Returns the changes on their way to stores of somebody else's, oldest first: of one scope, of
+    /// one run, or of all; at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn foreign_changes(
+        &self,
+        scope: Option<&str>,
+        run: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError>;
 
     /// Returns the refused reports of a run, oldest first.
     ///
@@ -702,7 +717,7 @@ pub enum Write {
     },
     /// Stores the response for an idempotency key.
     PutIdempotency(IdempotencyRow),
-    /// Queues a message to another run.
+    /// Queues a message to another run, or a change for a store of somebody else's.
     PutOutbox(OutboxRow),
     /// Removes a message that was delivered or can never be delivered.
     DeleteOutbox {

@@ -58,7 +58,7 @@ fn a_command_goes_through_an_environment_of_ones_own() {
 
 #[test]
 fn a_scope_of_state_is_kept_in_files_of_ones_own() {
-    assert_eq!(printed("file_store"), "[\"round\",[\"moon\"]]\n1\n");
+    assert_eq!(printed("file_store"), "[\"round\",\"low\",[\"moon\",\"tide\"]]\n2\n");
 }
 
 #[test]

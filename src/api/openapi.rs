@@ -18,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{app::Api, described, routes};
 use crate::{
     door::{Code, MessageErrorBody, ModelErrorBody, ProblemBody, Rule, Shape, Who},
+    engine::ArtifactRef,
     protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
 };
 
@@ -27,7 +28,7 @@ use crate::{
         title = "moonswarm",
         description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/` and `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results and for clients of model APIs.",
     ),
-    components(schemas(ProblemBody, MessageErrorBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
+    components(schemas(ProblemBody, MessageErrorBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent, ArtifactRef)),
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "responses", description = "Blueprints and agents as models, for clients of the Responses API (Open Responses) and of chat completions. Refusals are `{\"error\": {message, type, param, code}}` here, and unknown fields are ignored."),

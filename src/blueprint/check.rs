@@ -26,6 +26,7 @@ mod checker;
 mod face;
 mod files;
 mod habits;
+mod handled;
 mod nodes;
 mod prompts;
 mod tools;
@@ -110,6 +111,7 @@ impl Checker<'_> {
             self.nodes(flow, input.as_ref(), &agents);
         }
         self.habits();
+        self.handled(&agents);
         self.calls();
         // A model can be asked for its answer without a flow.
         let asked = |agent: &Agent| self.operators.is_model(&agent.operator);

@@ -42,6 +42,7 @@ pub fn run(status: RunStatus) -> RunView {
         tags: Default::default(),
         trigger: None,
         children: Vec::new(),
+        undelivered: Vec::new(),
         limits: Vec::new(),
         can: Vec::new(),
         seats: Default::default(),

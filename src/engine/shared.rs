@@ -3,9 +3,11 @@
 pub(crate) mod accounts;
 pub(crate) mod archive;
 pub(crate) mod capacity;
+pub(crate) mod deliveries;
 pub(crate) mod host_facts;
 pub(crate) mod in_flight;
 pub(crate) mod key_files;
+pub(crate) mod lanes;
 pub(crate) mod ledger;
 pub(crate) mod mailbox;
 pub(crate) mod message;

@@ -11,6 +11,7 @@ pub(crate) mod compose;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
 pub(crate) mod effects;
+pub(crate) mod elsewhere;
 pub(crate) mod ending;
 pub(crate) mod facts;
 pub(crate) mod files;

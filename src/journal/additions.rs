@@ -11,11 +11,49 @@ pub(crate) const LINE: &str = "line";
 /// The name of the branch that scheduled a step, in words.
 pub(crate) const BRANCH: &str = "branch";
 
+/// The published files of a step, as the entry of its end lists them: the first
+/// [`MOST_FILES`](Self::MOST_FILES) in the order of their numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFiles {
+    /// The number of all files of the step.
+    pub total: usize,
+    /// The files.
+    pub files: Vec<StepFile>,
+}
+
+/// A published file of a step. Its id consists of the run, its number and its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFile {
+    /// The file's number within the run.
+    pub n: u32,
+    /// The name shown to people.
+    pub name: String,
+    /// The hash of its bytes, BLAKE3 in hex.
+    pub hash: String,
+    /// The size in bytes.
+    pub size: u64,
+    /// When it was created, in Unix milliseconds.
+    pub created_ms: u64,
+}
+
+impl StepFiles {
+    /// The maximum number of files that an entry lists.
+    pub const MOST_FILES: usize = 100;
+
+    /// Adds a file; counts it only, if the list is full.
+    pub fn push(&mut self, file: StepFile) {
+        self.total += 1;
+        if self.files.len() < Self::MOST_FILES {
+            self.files.push(file);
+        }
+    }
+}
+
 /// Named metadata of an entry, beside its fact.
 ///
 /// A release keeps the names that it does not know and ignores them, so new metadata needs no new
 /// stored form. Reserved names: `allowed` (the operators and tools that the layers
-/// left to a model), `line` and `branch` (the source line of the flow's request, and the branch that
+/// left to a model), `artifacts` (the published files of a step), `line` and `branch` (the source line of the flow's request, and the branch that
 /// made it, in words), `queued_ms` and
 /// `ran_ms` (when the work was queued and when it ran), `tags`, `trace` (ids of a distributed
 /// trace), `output` (the operator's full output) and `traceback`.
@@ -70,8 +108,24 @@ impl Additions {
         self.get("allowed")?.decode().ok()
     }
 
+    /// Returns the published files of the step that this entry ends; none if absent.
+    pub fn files(&self) -> StepFiles {
+        let kept = self.get("artifacts").and_then(|files| files.decode().ok());
+        let mut files: StepFiles = kept.unwrap_or_default();
+        // An imported history may say what it likes.
+        files.files.truncate(StepFiles::MOST_FILES);
+        files
+    }
+
+    /// Stores the published files of the step that this entry ends, if there are any.
+    pub fn put_files(&mut self, files: &StepFiles) {
+        if files.total > 0 {
+            self.put("artifacts", Json::encode(files).expect("references are plain data"));
+        }
+    }
+
     /// Adds the values of others, and replaces those of the same names.
-    pub(crate) fn extend(&mut self, others: Self) {
+    pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
@@ -83,5 +137,34 @@ impl Additions {
     /// Returns the approximate size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_a_step_are_listed_up_to_a_limit_and_anything_else_is_none() {
+        let file = |n| StepFile {
+            n,
+            name: "a.md".to_owned(),
+            hash: "00".to_owned(),
+            size: 1,
+            created_ms: 1_700_000_000_000,
+        };
+        let mut files = StepFiles::default();
+        (1..=150).for_each(|n| files.push(file(n)));
+        assert_eq!((files.total, files.files.len()), (150, StepFiles::MOST_FILES));
+        let mut additions = Additions::default();
+        additions.put_files(&StepFiles::default());
+        assert!(additions.is_empty());
+        additions.put_files(&files);
+        assert_eq!(additions.files(), files);
+        files.files.extend((0..500).map(file));
+        additions.put("artifacts", Json::encode(&files).unwrap());
+        assert_eq!(additions.files().files.len(), StepFiles::MOST_FILES);
+        additions.put("artifacts", Json::from_trusted("[1]"));
+        assert_eq!(additions.files(), StepFiles::default());
     }
 }

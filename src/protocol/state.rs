@@ -1,10 +1,12 @@
 //! The traits for reading and writing state, and the metadata of its values.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{DurationMs, Scope, StateError};
+use super::{DurationMs, Scope, StateError, WorkflowId};
 
 /// The storage tier of a value; a backend may ignore it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,6 +96,31 @@ pub struct StoreOptions {
     /// The time until the value expires, from the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<DurationMs>,
+}
+
+/// The name of a change that a host makes at least once: each time it is made, it has the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChangeKey {
+    /// The run that asked for the change.
+    pub run: WorkflowId,
+    /// The step of that run.
+    pub step: u32,
+    /// Tells the changes of one step apart; 0 for the change of a flow.
+    pub n: u64,
+}
+
+impl ChangeKey {
+    /// Creates a key.
+    pub fn new(run: impl Into<WorkflowId>, step: u32, n: u64) -> Self {
+        Self { run: run.into(), step, n }
+    }
+}
+
+/// As `run/step/n`.
+impl fmt::Display for ChangeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.run, self.step, self.n)
+    }
 }
 
 /// Further conditions of a search; a backend may ignore them.
@@ -196,6 +223,36 @@ pub trait StateStore: Send + Sync {
         _options: &StoreOptions,
     ) -> Result<(), StateError> {
         self.write(scope, key, value).await
+    }
+
+    /// As [`StateStore::write_hinted`], for a host that makes a change at least once. A store that
+    /// keeps the keys of its last changes can leave out one that it has made.
+    ///
+    /// # Errors
+    /// See [`StateStore::write`]. The host makes the change again after
+    /// [`StateError::WriteFailed`], and drops it after any other error.
+    async fn write_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+        _change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        self.write_hinted(scope, key, value, options).await
+    }
+
+    /// As [`StateStore::delete`], for a host that makes a change at least once.
+    ///
+    /// # Errors
+    /// See [`StateStore::write_keyed`].
+    async fn delete_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        _change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        self.delete(scope, key).await
     }
 
     /// Removes every value whose lifetime is [`Lifetime::Transient`].

@@ -31,7 +31,7 @@ pub enum Reducer {
 }
 
 /// One change of one key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StateChange {
     /// The scope.
     pub scope: String,
@@ -45,7 +45,8 @@ pub struct StateChange {
 }
 
 /// The action on a key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StateAct {
     /// Writes a value.
     Put {

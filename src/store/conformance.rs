@@ -56,6 +56,7 @@ macro_rules! conformance {
             blueprints_are_kept_by_hash_and_found_by_name_and_prefix
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
+            changes_wait_in_the_order_of_their_commits_by_scope_and_by_run
             evidence_and_meta_are_kept
             charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
             ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted

@@ -6,12 +6,12 @@
 
 mod reads;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::{
     Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
@@ -22,11 +22,14 @@ use super::{
 use crate::{
     clock::Clock,
     protocol::{
-        Lifetime, MemoryLink, Scope, SearchOptions, SearchResult, StateError, StateStore,
-        StoreOptions,
+        ChangeKey, Lifetime, MemoryLink, Scope, SearchOptions, SearchResult, StateError,
+        StateStore, StoreOptions,
     },
     tasks::Tasks,
 };
+
+/// The longest time that a store of somebody else's takes for a change.
+const FOREIGN_WRITE: Duration = Duration::from_secs(60);
 
 /// The limits of state.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +59,8 @@ pub struct DurableState {
     limits: StateLimits,
     transient: Arc<Mutex<Transient>>,
     foreign: Arc<ForeignStores>,
+    /// One writer at a time in each scope that others keep.
+    gates: Arc<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// The values that live only as long as the process.
@@ -77,7 +82,37 @@ impl DurableState {
     /// Sets the scopes that others keep.
     #[must_use]
     pub fn with_foreign(self, foreign: Arc<ForeignStores>) -> Self {
-        Self { foreign, ..self }
+        let gates = foreign.keys().map(|scope| (scope.clone(), Arc::default())).collect();
+        Self { foreign, gates: Arc::new(gates), ..self }
+    }
+
+    /// Waits until nobody else writes to a scope that others keep; nobody else does while the
+    /// returned value lives.
+    pub async fn alone_in(&self, scope: &str) -> Option<OwnedMutexGuard<()>> {
+        let gate = self.gates.get(scope)?;
+        Some(Arc::clone(gate).lock_owned().await)
+    }
+
+    /// Makes a change in the store of somebody else's that keeps its scope.
+    ///
+    /// # Errors
+    /// Fails when the store refuses the change, or could not write it.
+    pub async fn change_foreign(
+        &self,
+        change: &StateChange,
+        named: Option<&ChangeKey>,
+    ) -> Result<Changed, StoreError> {
+        self.admit(change)?;
+        let Some((foreign, scope)) = self.foreign_to(&change.scope) else {
+            return Ok(Changed { revision: 0, value: None });
+        };
+        let changing = foreign.change(&scope, change, named);
+        tokio::time::timeout(FOREIGN_WRITE, changing).await.unwrap_or_else(|_| {
+            Err(StoreError::Database {
+                context: format!("write to the store of {}", change.scope),
+                reason: format!("it did not answer within {} s", FOREIGN_WRITE.as_secs()),
+            })
+        })
     }
 
     /// Returns true if somebody else keeps a scope: its reads may wait.
@@ -91,8 +126,8 @@ impl DurableState {
 
     /// Creates the state on top of `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
-        let (transient, foreign) = (Arc::default(), Arc::default());
-        Self { store, clock, tasks, limits, transient, foreign }
+        let (transient, foreign, gates) = (Arc::default(), Arc::default(), Arc::default());
+        Self { store, clock, tasks, limits, transient, foreign, gates }
     }
 
     /// Applies a set of changes durably, as a whole or not at all, and returns their answers. With
@@ -119,10 +154,8 @@ impl DurableState {
             if !checks.is_empty() {
                 self.submit(checks, Vec::new()).await?;
             }
-            let Some((foreign, scope)) = self.foreign_to(&change.scope) else {
-                return Ok(Vec::new());
-            };
-            return Ok(vec![foreign.change(&scope, change).await?]);
+            let _alone = self.alone_in(&change.scope).await;
+            return Ok(vec![self.change_foreign(change, None).await?]);
         }
         let (passing, durable): (Vec<_>, Vec<_>) = changes.iter().partition(|it| is_transient(it));
         self.make_room(&passing)?;

@@ -1,18 +1,47 @@
 //! Scopes that are kept in a store of somebody else's.
 //!
-//! A change is made after the commit of the step that asks for it, and again until its step has
-//! ended: at least once. So it may not depend on what is there: no reducers, no conditions.
+//! A change is made after the commit that asks for it, and again until it is known to be made: at
+//! least once, with the same key each time. So it may not depend on what is there: no reducers, no
+//! conditions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::executor::block_on;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Changed, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError};
-use crate::protocol::{MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions};
+use super::{Changed, Errand, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError};
+use crate::protocol::{
+    ChangeKey, MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions,
+};
 
 /// Stores by the text of their scope.
 pub type ForeignStores = BTreeMap<String, Arc<dyn StateStore>>;
+
+/// A change of such a scope that is committed, as the outbox keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ForeignChange {
+    /// The name of the change.
+    pub key: ChangeKey,
+    /// The change.
+    pub change: StateChange,
+}
+
+impl ForeignChange {
+    /// Reads the payload of a row.
+    ///
+    /// # Errors
+    /// Fails when the payload has another form.
+    pub fn read(payload: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(payload)
+    }
+
+    /// Returns the message of the change, for the outbox.
+    pub fn errand(&self) -> Errand {
+        let payload = serde_json::to_string(self).expect("a change is plain data");
+        Errand::Change { scope: self.change.scope.clone(), payload }
+    }
+}
 
 /// A store of somebody else's, for a thread that may wait.
 pub(super) struct Foreign<'a>(pub(super) &'a dyn StateStore);
@@ -23,6 +52,7 @@ impl Foreign<'_> {
         &self,
         scope: &Scope,
         change: &StateChange,
+        named: Option<&ChangeKey>,
     ) -> Result<Changed, StoreError> {
         let refused = |reason: &str| {
             let key = change.key.chars().take(64).collect();
@@ -36,7 +66,10 @@ impl Foreign<'_> {
         let done = match &change.act {
             StateAct::Put { value, reducer: Reducer::Overwrite, hints } => {
                 match serde_json::from_str::<Value>(value) {
-                    Ok(value) => store.write_hinted(scope, key, value, hints).await,
+                    Ok(value) => match named {
+                        Some(named) => store.write_keyed(scope, key, value, hints, named).await,
+                        None => store.write_hinted(scope, key, value, hints).await,
+                    },
                     Err(error) => Err(StateError::Serialization(error.to_string())),
                 }
             }
@@ -46,7 +79,10 @@ impl Foreign<'_> {
                      set what comes of it",
                 ));
             }
-            StateAct::Delete => store.delete(scope, key).await,
+            StateAct::Delete => match named {
+                Some(named) => store.delete_keyed(scope, key, named).await,
+                None => store.delete(scope, key).await,
+            },
             StateAct::Link { to, relation, metadata } => {
                 let mut link = MemoryLink::new(key, to.as_str(), relation.as_str());
                 link.metadata = metadata.as_deref().and_then(|it| serde_json::from_str(it).ok());

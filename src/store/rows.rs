@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::{Errand, StoreError};
 use crate::{
     blueprint::Bundle,
     protocol::{RunId, StoreOptions, Tags},
@@ -441,36 +441,17 @@ pub struct IdempotencyRow {
     pub created_ms: u64,
 }
 
-/// A message in transit from one run to another.
+/// A message in transit from one run to another, or from a run to a store of somebody else's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutboxRow {
     /// The sending run.
     pub run: u64,
-    /// The sending step.
+    /// The sending step. A number of its own for a change.
     pub step: u32,
-    /// The receiving run.
+    /// The receiving run; 0 for a change.
     pub to: u64,
     /// The message.
     pub errand: Errand,
-}
-
-/// A message from a run to another.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Errand {
-    /// A signal.
-    Signal {
-        /// The signal's name.
-        name: String,
-        /// JSON.
-        payload: String,
-    },
-    /// The sender no longer needs the receiver, which it called.
-    Cancel {
-        /// The sender's id.
-        by: String,
-        /// The reason.
-        reason: String,
-    },
 }
 
 /// A refused report.

@@ -34,6 +34,7 @@ impl Write {
             Self::PutOutbox(row) => match &row.errand {
                 Errand::Signal { payload, .. } => payload.len(),
                 Errand::Cancel { reason, .. } => reason.len(),
+                Errand::Change { payload, .. } => payload.len(),
             },
             Self::PutEvidence(row) => row.body.len(),
             Self::PutFrame(frame) => frame.params.len(),

@@ -2,6 +2,7 @@
 //! comes back whole. Code written against the protocol alone is put into a host by `HostConfig`.
 
 mod around;
+mod outbox;
 mod passed;
 mod stores;
 mod tools;

@@ -82,7 +82,7 @@ const SHELVES: &str = r#"return require("swarm").blueprint { name = "shelves",
       a = shelf:get("a").n, missing = shelf:get("c") == nil, keys = shelf:list(""),
       found = #shelf:search("moon"), read = ctx:run("reads", "b"),
       add = fails(shelf.add, shelf, "a", 1), refused = fails(shelf.set, shelf, "r", "refused"),
-      effect = fails(ctx.run, ctx, "writes", "x"),
+      effect = fails(ctx.run, ctx, "writes", "x"), wrote = shelf:get("k"),
     }
   end }"#;
 
@@ -133,14 +133,13 @@ async fn a_scope_is_kept_in_a_store_of_ones_own() {
     assert_eq!((&output["a"], &output["missing"]), (&json!(1), &json!(true)), "{output}");
     assert_eq!((&output["keys"], &output["found"]), (&json!(["a", "b"]), &json!(1)), "{output}");
     assert_eq!(output["read"], "moon", "{output}");
-    for (key, part) in
-        [("add", "written whole"), ("refused", "not that"), ("effect", "kept elsewhere")]
-    {
+    assert_eq!((&output["effect"], &output["wrote"]), (&json!("done"), &json!(1)), "{output}");
+    for (key, part) in [("add", "written whole"), ("refused", "not that")] {
         assert!(output[key].as_str().unwrap().contains(part), "{key}: {output}");
     }
     // The first write failed, and was made again.
-    assert_eq!(store.writes.load(SeqCst), 5);
-    assert_eq!(store.values.lock().unwrap().len(), 2);
+    assert_eq!(store.writes.load(SeqCst), 6);
+    assert_eq!(store.values.lock().unwrap().len(), 3);
 
     // Callers reach it too.
     let http = moonswarm::environment::http_client().no_proxy().build().unwrap();

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use moonswarm::{
     engine::{Program, StartRun},
+    flow::Rule,
     middleware::{Dispatch, DispatchLayer, Dispatched, Next},
+    operator::Composite,
     protocol::ToolMetadata,
 };
 
@@ -225,4 +227,114 @@ async fn what_the_layers_left_a_model_is_kept_across_a_restart() {
     }
     assert_eq!(grep.asked.load(Ordering::SeqCst), 0);
     next.stop(Duration::from_secs(5)).await;
+}
+
+/// The composites in whose members a model is asked.
+const COMPOSITES: &str = r#"
+[operators.model]
+kind = "llm"
+api = "script"
+
+[operators.away]
+kind = "llm"
+api = "script"
+
+[operators.first]
+kind = "composite"
+rule = "fallback"
+members = ["away", "model"]
+
+[operators.agreed]
+kind = "composite"
+rule = "quorum"
+agree = 2
+members = ["model", "model"]
+
+[operators.within]
+kind = "composite"
+rule = "round_robin"
+members = ["first"]
+"#;
+
+/// Leaves a model only what it is told; the model `away` is not there.
+struct Away(&'static [&'static str]);
+
+#[async_trait]
+impl DispatchLayer for Away {
+    fn name(&self) -> &str {
+        "away"
+    }
+
+    async fn dispatch(
+        &self,
+        mut dispatch: Dispatch,
+        next: Next<'_>,
+    ) -> Result<Dispatched, Failure> {
+        match &*dispatch.about.operator {
+            "away" => return Err(Failure::new("model", "it is away")),
+            "model" => {
+                let only = self.0.iter().map(|it| (*it).to_owned()).collect();
+                dispatch.config.allowed_operators = Some(only);
+            }
+            _ => {}
+        }
+        next.run(dispatch).await
+    }
+}
+
+#[tokio::test]
+async fn a_model_within_composites_calls_only_the_tools_that_the_layers_left_it() {
+    for operator in ["first", "agreed", "within"] {
+        let (data, grep) = (tempfile::tempdir().unwrap(), Grep::default());
+        let tool = metadata(words(), true);
+        let code = Coded::default().and_operator("grep", grep.clone()).with_tool("grep", tool);
+        let mut stacks = Stacks::default();
+        let layer = Away(&["grep", "state_get"]);
+        stacks.dispatch = DispatchStack::builder().guard(layer).build();
+        let middleware = Middleware { code: stacks, layers: Vec::new() };
+        let operators = COMPOSITES.parse().unwrap();
+        let config = HostConfig { operators, middleware, ..config(data.path(), code) };
+        let host = Host::open(config).await.unwrap();
+        let source = searches(THREE, CALLS).replace(r#""model""#, &format!("{operator:?}"));
+        let run = host.run(&source, &Value::Null).await.unwrap();
+        let said = said(&run.output.unwrap());
+        let refused: Vec<bool> = (0..4)
+            .map(|n| said["seen"][n].as_str().unwrap().contains("none of those that it may call"))
+            .collect();
+        assert_eq!(refused, [false, true, true, false], "{operator}: {said}");
+        // The members of a quorum are loops of their own, and each calls its tools.
+        let times = if operator == "agreed" { 2 } else { 1 };
+        assert_eq!(grep.asked.load(Ordering::SeqCst), times, "{operator}");
+        host.stop(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_coded_tool_within_a_composite_is_called_by_each_member_in_its_turn() {
+    // The tool of a model is a composite of operators in code.
+    let (data, grep) = (tempfile::tempdir().unwrap(), Grep::default());
+    let finds = Composite::new(Rule::Fallback, ["broken", "grep"]).unwrap();
+    let code = Coded::default()
+        .and_operator("grep", grep.clone())
+        .and_operator("broken", Broken)
+        .and("finds", finds);
+    let operators = "[operators.model]\nkind = \"llm\"\napi = \"script\"".parse().unwrap();
+    let host = Host::open(HostConfig { operators, ..config(data.path(), code) }).await.unwrap();
+    let tool = r#"{ operator = "finds", name = "find_text" }"#;
+    let calls = r#"{ { name = "find_text", arguments = { words = "moon" } } }"#;
+    let run = host.run(&searches(tool, calls), &Value::Null).await.unwrap();
+    let said = said(&run.output.unwrap());
+    assert!(said["seen"][0].as_str().unwrap().contains("moon"), "{said}");
+    assert_eq!(grep.asked.load(Ordering::SeqCst), 1);
+    host.stop(Duration::from_secs(5)).await;
+}
+
+/// Fails, and leaves nothing to others.
+struct Broken;
+
+#[async_trait]
+impl Operator for Broken {
+    async fn execute(&self, _: OperatorInput) -> Result<OperatorOutput, OperatorError> {
+        Err(OperatorError::NonRetryable("it is broken".to_owned()))
+    }
 }

@@ -6,7 +6,7 @@ use moonswarm::token::{Claims, KeyRing, SigningKey, TokenKind};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, numbered_events, refusal, send};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 local s = swarm.schema
@@ -219,6 +219,38 @@ call("POST", "result", {"output": {"double": prompt["input"]["n"] * 2}})
     let run = daemon.run_source(flow, json!({})).await;
     let ended = daemon.ended(&run).await;
     assert_eq!(ended["output"], json!({"double": 42}), "{ended}");
+}
+
+#[tokio::test]
+async fn files_of_a_child_are_published_also_where_its_result_is_what_it_prints() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let flow = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "prints",
+  agents = { child = { operator = "process", command = { "python3", "-c", [[
+import os, urllib.request
+for n in range(2):
+    request = urllib.request.Request(os.environ["MOONSWARM_URL"] + "/v1/worker/artifact?name=%d.md" % n, b"file %d" % n,
+      method="POST", headers={"Authorization": "Bearer " + os.environ["MOONSWARM_HANDLE"]})
+    urllib.request.urlopen(request).read()
+print(7)
+]] } } },
+  flow = function(ctx) return ctx:run("child", {}) end }"#;
+    let run = daemon.run_source(flow, json!({})).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+    let (_, page) = send(daemon.get(&format!("/v1/runs/{run}/events?format=json"))).await;
+    let items = page["items"].as_array().unwrap();
+    let done = items.iter().find(|it| it["type"] == "step.completed").unwrap();
+    let names = |files: &Value| -> Vec<Value> {
+        files.as_array().unwrap().iter().map(|file| file["name"].clone()).collect()
+    };
+    assert_eq!(names(&done["data"]["artifacts"]), ["0.md", "1.md"], "{page}");
+    let stream = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
+    let stream = numbered_events(&stream.text().await.unwrap());
+    let streamed = stream.iter().find(|it| it["type"] == "step.completed");
+    assert_eq!(streamed, Some(done), "the stream and the page say the same");
+    let (_, files) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
+    assert_eq!(names(&files["items"]), ["0.md", "1.md"], "{files}");
 }
 
 #[tokio::test]

@@ -206,6 +206,28 @@ async fn a_delegation_whose_session_is_gone_says_so_and_a_seat_moves_it() {
 }
 
 #[tokio::test]
+async fn the_tasks_of_a_delegate_that_is_gone_go_where_the_configuration_says() {
+    let shell = Shell::new();
+    let file = shell.write("moonswarm.toml", "fallback = [\"seat\", \"only\"]\n");
+    let env = [("MOONSWARM_CONFIG", file.to_str().unwrap())];
+    let daemon = Daemon::launch(&shell.path("data"), &env).unwrap();
+    let [(a, mut first), (_b, mut second)] = pair(&daemon).await;
+    let source = blueprint(r#"return { ctx:run("coder", {}), ctx:run("coder", {}) }"#);
+    let run = start(&daemon, &json!({"source": source, "delegate": a.id})).await;
+    first.until("task/spawn").await;
+    let (status, _) = send(daemon.delete(&format!("/v1/sessions/{}", a.id))).await;
+    assert_eq!(status, 204);
+    // No seat was taken, and the other is the only session that is open.
+    for n in 0..2 {
+        let spawn = second.until("task/spawn").await;
+        let task = &spawn["params"]["task"];
+        second.ask("task/result", json!({"task": task, "output": n})).await;
+    }
+    let view = daemon.ended(&run).await;
+    assert_eq!((&view["output"], &view["delegate"]), (&json!([0, 1]), &json!(a.id)), "{view}");
+}
+
+#[tokio::test]
 async fn a_called_run_has_the_seats_of_its_caller() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

@@ -210,3 +210,60 @@ async fn the_kind_of_an_operator_is_read_as_its_name_wherever_one_is_written() {
         send(daemon.with(minted["token"].as_str().unwrap(), Method::GET, "/v1/whoami")).await;
     assert_eq!(who["scopes"], json!(["operator:main-ai"]), "{who}");
 }
+
+#[tokio::test]
+async fn the_event_of_a_completed_step_lists_the_files_of_its_worker() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let mut socket = open(&daemon).await.connect(&daemon).await;
+    let source =
+        blueprint(r#"local got = ctx:run("writer", { what = "it" }) ctx:wait("go") return got"#);
+    let run = socket.ask("run/start", json!({"source": source})).await["id"].clone();
+    let run = run.as_str().unwrap();
+    socket.ask("run/subscribe", json!({"run": run})).await;
+    let spawn = socket.until("task/spawn").await["params"].clone();
+    let path = "/v1/worker/artifact?name=notes.md";
+    let handle = spawn["handle"].as_str().unwrap();
+    let (_, file) = send(daemon.with(handle, Method::POST, path).body("# notes")).await;
+    socket.ask("task/result", json!({"task": spawn["task"], "output": 1})).await;
+    let wanted = json!([{"id": file["id"], "name": "notes.md", "hash": file["hash"], "size": 7}]);
+    let told = loop {
+        let event = socket.until("event").await["params"]["event"].clone();
+        if event["type"] == "step.completed" {
+            break event;
+        }
+    };
+    assert_eq!(told["data"]["artifacts"], wanted, "{told}");
+
+    // The journal has it: another process says the same, in the past of the run and of the host.
+    daemon.kill();
+    let daemon = Daemon::start(&shell.path("data"));
+    let page = daemon.get(&format!("/v1/runs/{run}/events?format=json"));
+    let page = send(page).await.1;
+    let again = page["items"].as_array().unwrap().iter().find(|it| it["type"] == "step.completed");
+    assert_eq!(again, Some(&told), "{page}");
+    let feed = daemon.get("/v1/events?since=first&types=task.completed");
+    let (mut feed, mut text) = (feed.send().await.unwrap(), String::new());
+    while !text.contains("artifacts") {
+        let chunk = feed.chunk().await.unwrap().expect("the feed goes on");
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(text.contains(&wanted[0]["id"].to_string()), "{text}");
+    let bytes = daemon.get(&format!("/v1/artifacts/{}", file["id"].as_str().unwrap()));
+    assert_eq!(send(bytes).await, (200, json!("# notes")));
+    send(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1))).await;
+    assert_eq!(daemon.ended(run).await["output"], 1);
+
+    // A fork has a reference to its own copy.
+    let fork = daemon.post(&format!("/v1/runs/{run}/fork"), &json!({"from_step": 2}));
+    let (status, fork) = send(fork).await;
+    assert_eq!(status, 201, "{fork}");
+    let page = format!("/v1/runs/{}/events?format=json", fork["id"].as_str().unwrap());
+    let page = send(daemon.get(&page)).await.1;
+    let events = page["items"].as_array().unwrap();
+    let copied = events.iter().find(|it| it["type"] == "step.completed").unwrap();
+    let copied = copied["data"]["artifacts"][0]["id"].as_str().unwrap();
+    assert_ne!(copied, file["id"]);
+    let bytes = daemon.get(&format!("/v1/artifacts/{copied}"));
+    assert_eq!(send(bytes).await, (200, json!("# notes")));
+}

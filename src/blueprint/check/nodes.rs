@@ -6,7 +6,7 @@
 mod names;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -65,7 +65,7 @@ impl Checker<'_> {
         agents: &BTreeMap<String, Agent>,
     ) {
         let scope = Scope::of_run(input);
-        Walk { checker: self, agents, scope }.node(flow, "/flow");
+        Walk { checker: self, agents, scope, chained: BTreeSet::new() }.node(flow, "/flow");
     }
 }
 
@@ -310,6 +310,7 @@ impl Walk<'_, '_, '_> {
                 self.warn(&pointer(&node.at, key), code::UNREACHABLE, message);
             }
         }
+        self.every_branch(node);
         let (then_ends, then) = self.one(node, "then", true);
         let (else_ends, otherwise) = self.one(node, "else", false);
         (then_ends && else_ends, then.filter(|then| otherwise.as_ref() == Some(then)))

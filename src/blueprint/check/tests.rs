@@ -448,6 +448,48 @@ return swarm.blueprint {
 }
 
 #[test]
+fn a_chain_over_the_listed_values_of_an_output_handles_each_or_has_an_else() {
+    let agent = |values: Value| {
+        let verdict = json!({"enum": values});
+        let output = json!({"type": "object", "properties": {"verdict": verdict}});
+        json!({"operator": "echo", "output": output})
+    };
+    let agents = json!({"review": agent(json!(["pass", "blocked", "unsure"])),
+        "other": agent(json!(["pass", "blocked"]))});
+    let tree = json!({"name": "n", "flow": function(), "agents": agents});
+    let found = |body: &str| {
+        let source = format!(
+            "return function(ctx)\nlocal r = ctx:run(\"review\", {{}})\n\
+             local o = ctx:run(\"other\", {{}})\n{body}\nend"
+        );
+        places(&source, &tree, &[])
+    };
+    let chain = |end: &str| {
+        format!(
+            "if r.verdict == \"pass\" then ctx:log(\"a\")\n\
+             elseif r.verdict == 'blocked' then\n\
+             for i = 1, 2 do if i == 1 then repeat local x = {{ \"end\" }} until x end end\n{end}"
+        )
+    };
+    assert_eq!(found(&chain("end")), ["a.lua:4:1 MS-B088"]);
+    for handled in [
+        chain("else ctx:log(\"b\") end"),
+        chain("elseif r.verdict == \"unsure\" then ctx:log(\"b\") end"),
+        chain("elseif r.sure then ctx:log(\"b\") end"),
+        chain("end").replace("r.verdict", "o.verdict"),
+        chain("end").replace("r.verdict", "o.r.verdict"),
+        "if r.verdict == \"pass\" then ctx:log(\"a\") end".to_owned(),
+        format!("r = o\n{}", chain("end")),
+        format!("local function f(r)\n{}\nend", chain("end")),
+        format!("for _, r in ipairs({{}}) do\n{}\nend", chain("end")),
+        "return if r.verdict == \"pass\" then 1 elseif r.verdict == \"blocked\" then 2 else 3"
+            .into(),
+    ] {
+        assert_eq!(found(&handled), [""; 0], "{handled}");
+    }
+}
+
+#[test]
 fn findings_are_bounded() {
     let source = "ctx:run('nobody')".repeat(5_000);
     let found = check_all(&source, &json!({"name": "n", "flow": function()}), &[]).findings;

@@ -10,6 +10,8 @@ use crate::engine::EventView;
 
 /// Characters of a value that a line has room for.
 const VALUE: usize = 60;
+/// Files of a step that a line has room for.
+const FILES: usize = 3;
 /// Open steps whose names are remembered; those beyond are shown by number.
 const NAMES: usize = 10_000;
 
@@ -85,7 +87,7 @@ impl Story {
                 format!("{step} attempt {number} failed{}{again}", outcome(data))
             }
             "attempt.opened" => format!("{step} is tried again{}", attempt(data)),
-            "step.completed" => format!("{step} completed{}", outcome(data)),
+            "step.completed" => format!("{step} completed{}{}", outcome(data), files(data)),
             "step.failed" => format!("{step} failed{}", outcome(data)),
             "step.canceled" => format!("{step} canceled{}", why()),
             "step.escalated" => format!("{step} asks a senior: {}", value(&data["question"])),
@@ -150,6 +152,19 @@ fn outcome(data: &Value) -> String {
     }
 }
 
+/// The files that came with a result, by their names.
+fn files(data: &Value) -> String {
+    let files = data["artifacts"].as_array().map_or(&[][..], Vec::as_slice);
+    let names = files.iter().filter_map(|file| file["name"].as_str()).map(printable);
+    let names: Vec<String> = names.take(FILES).collect();
+    let more = data["artifacts_total"].as_u64().unwrap_or(files.len() as u64);
+    match (names.as_slice(), more.saturating_sub(names.len() as u64)) {
+        ([], _) => String::new(),
+        (names, 0) => format!(" [{}]", names.join(", ")),
+        (names, more) => format!(" [{} and {more} more]", names.join(", ")),
+    }
+}
+
 fn value(value: &Value) -> String {
     let text = match value {
         Value::String(text) => printable(text),
@@ -198,6 +213,16 @@ mod tests {
                 "step.completed",
                 r#"{"step":2,"kind":"state","name":"state.add","output":7}"#,
             ),
+            shown(
+                Some(6),
+                "step.completed",
+                r#"{"step":1,"artifacts":[{"name":"a.md"},{"name":"b.md"}]}"#,
+            ),
+            shown(
+                Some(6),
+                "step.completed",
+                r#"{"step":1,"artifacts_total":9,"artifacts":[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"d"}]}"#,
+            ),
             shown(Some(7), "log", r#"{"level":"warn","message":"odd\nname"}"#),
             shown(Some(8), "status", r#"{"text":"half way"}"#),
             shown(Some(9), "signal", r#"{"name":"go","payload":true}"#),
@@ -216,6 +241,8 @@ mod tests {
         10:20:30.456     4 #1 coder · fix it attempt 1 failed: process: exit code 1, again at 10:20:40
         10:20:30.456     5 #1 coder · fix it completed: {"n":3}
         10:20:30.456     6 #2 state.add completed: 7
+        10:20:30.456     6 #1 completed [a.md, b.md]
+        10:20:30.456     6 #1 completed [a, b, c and 6 more]
         10:20:30.456     7 warn: odd name
         10:20:30.456     8 status: half way
         10:20:30.456     9 signal go arrived: true

@@ -111,6 +111,12 @@ impl Show {
             }
             lines.extend(run.usage.as_ref().and_then(spent));
             lines.extend(run.waiting_on.iter().map(|on| waiting(&run, on, tree.now_ms)));
+            for on in &run.undelivered {
+                let why = on.error.as_deref().map(|why| format!(": {}", printable(why)));
+                let (changes, scope) = (on.changes, printable(&on.scope));
+                let why = why.unwrap_or_default();
+                lines.push(format!("{changes} changes are on their way to {scope}{why}"));
+            }
             for file in &artifacts {
                 let name = printable(&file.name);
                 lines.push(format!("file {name}  {} bytes  {}", file.size, file.id));

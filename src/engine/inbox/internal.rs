@@ -104,7 +104,9 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         }
         Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
         Internal::StateLater { step } => scoped::state_later(turn, step),
-        Internal::StateDone { step, outcome } => scoped::state_done(turn, step, outcome),
+        Internal::StateDone { step, outcome, held } => {
+            scoped::state_done(turn, step, outcome, held);
+        }
         Internal::ChildEnded { step, child, outcome, usage, joined } => {
             if is_child(turn.run, step, child) {
                 lineage::join_all(turn, joined);

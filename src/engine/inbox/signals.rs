@@ -19,14 +19,18 @@ use crate::{
     store::{Batch, Check, Errand, OutboxRow, Write},
 };
 
-/// Returns the message of a row of the outbox.
-pub(crate) fn carried(row: OutboxRow) -> Internal {
-    let sender = (row.run, row.step);
-    match row.errand {
-        Errand::Signal { name, payload } => {
-            Internal::SignalFrom { sender, name, payload: Json::from_trusted(payload) }
-        }
-        Errand::Cancel { by, reason } => Internal::CancelFrom { sender, by, reason },
+/// Sends what runs have for each other. The changes for other stores have lanes of their own.
+pub(crate) fn carry(shared: &Shared, rows: Vec<OutboxRow>) {
+    for row in rows {
+        let (sender, to) = ((row.run, row.step), row.to);
+        let message = match row.errand {
+            Errand::Signal { name, payload } => {
+                Internal::SignalFrom { sender, name, payload: Json::from_trusted(payload) }
+            }
+            Errand::Cancel { by, reason } => Internal::CancelFrom { sender, by, reason },
+            Errand::Change { .. } => continue,
+        };
+        shared.tell(to, message);
     }
 }
 
@@ -78,9 +82,7 @@ pub(crate) fn carry_again(shared: &Arc<Shared>, run: u64) {
     let host = Arc::clone(shared);
     shared.tasks.spawn_blocking(move || match host.store.outbox() {
         Ok(rows) => {
-            for row in rows.into_iter().filter(|row| row.to == run) {
-                host.tell(run, carried(row));
-            }
+            carry(&host, rows.into_iter().filter(|row| row.to == run).collect());
         }
         Err(error) => {
             tracing::error!(run, %error, "could not read what is on its way to a run");

@@ -135,8 +135,9 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
         WorkerAsk::GetState { .. } => Answered::Now(Ok(Answer::Value(None))),
         WorkerAsk::PutState { scope, key, value } => {
             let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key);
-            let written =
-                place.and_then(|place| worker_state::put_for_worker(turn, place, key, &value));
+            let written = place.and_then(|place| {
+                worker_state::put_for_worker(turn, holder.step, (place, key), &value)
+            });
             rests_on_token(turn.run, holder, &written);
             written.map(|()| Answer::Done).into()
         }
@@ -363,8 +364,7 @@ fn publish(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
     let (step, attempt) = (holder.step, holder.attempt);
     remember(turn, holder, report);
     fault::point("engine.artifact_publish");
-    turn.run.pending.after.published.push((step, attempt));
-    publish_files(turn.run, step, attempt);
+    files::publish(turn.run, step, attempt);
     if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
         detach_worker(turn.run, step);
     }
@@ -491,20 +491,6 @@ fn keep_evidence(turn: &mut Turn<'_>, holder: &Holder, report: &Report, code: &s
         code: code.to_owned(),
         body: report.body[..end].to_owned(),
     }));
-}
-
-/// Makes what an accepted attempt sent files of the run.
-fn publish_files(run: &mut Run, step: u32, attempt: u32) {
-    let mut sent = false;
-    for file in &mut run.artifacts {
-        if (file.step, file.attempt) == (step, attempt) {
-            file.published = true;
-            sent = true;
-        }
-    }
-    if sent {
-        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
-    }
 }
 
 /// Takes a worker's output as it is, or unfolded from a markdown fence or a JSON string.

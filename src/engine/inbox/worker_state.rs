@@ -10,8 +10,10 @@ use crate::{
             reply::{Answer, ReplyTo},
             resident::Run,
         },
+        shared::{deliveries, shards::Shared},
         turn::{
             boundary::{self, asked},
+            elsewhere,
             facts::{self, Turn},
             passage::read_through,
             settle,
@@ -21,7 +23,7 @@ use crate::{
     },
     flow::StateOp,
     middleware::{Stacks, StoreCall},
-    protocol::{Json, OperatorId, Scope, StoreOptions},
+    protocol::{Code, Json, OperatorId, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},
     token::{Grant, Need, Refusal, Verb},
 };
@@ -66,13 +68,27 @@ pub(crate) fn place_of(
     Ok(place)
 }
 
-/// A shard does not wait for a store of somebody else's.
-fn not_elsewhere(turn: &Turn<'_>, scope: &str) -> Result<(), EngineError> {
-    if !turn.shared.state.is_foreign(scope) {
+/// The part of a change's number that tells the changes of workers from those of results.
+const WORKERS: u64 = 1 << 63;
+
+/// Returns the number of a worker's change of a scope that somebody else keeps: the time, and what
+/// tells the changes of one moment apart.
+fn number_of(turn: &Turn<'_>) -> u64 {
+    const WITHIN: u64 = 20;
+    let place = u64::from(turn.shared.lanes.number()) & ((1 << WITHIN) - 1);
+    WORKERS | (facts::time_of(turn) << WITHIN) | place
+}
+
+/// Refuses a further change of a scope whose store has not taken very many.
+fn has_room(turn: &Turn<'_>, scope: &str) -> Result<(), EngineError> {
+    if !turn.shared.lanes.is_full(scope) {
         return Ok(());
     }
-    let message = format!("{scope} is kept elsewhere: its flow reads and writes it");
-    Err(EngineError::BadRequest(message))
+    Err(EngineError::Busy {
+        code: Code::Busy,
+        message: format!("write state: too many changes wait for the store of {scope}"),
+        retry_after_s: 10,
+    })
 }
 
 /// Answers a worker with a value: one of the run at once, one of another scope once it is read.
@@ -94,13 +110,26 @@ pub(crate) fn get_state(
         let own = |key: &str| state::own_value(turn, key).map_err(EngineError::Flow);
         return answer(reply, value_of(&stacks, call, own));
     }
-    let shared = Arc::clone(turn.shared);
-    turn.shared.tasks.spawn_blocking(move || {
+    let (shared, run) = (Arc::clone(turn.shared), turn.run.num);
+    let read = move |shared: &Shared, reply, scope: &str| {
         let stored = |key: &str| {
-            let row = shared.state.value(&scope, key)?;
+            let row = shared.state.value(scope, key)?;
             Ok(row.map(|row| Json::from_trusted(row.value)))
         };
         answer(reply, value_of(&stacks, call, stored));
+    };
+    if !turn.shared.state.is_foreign(&scope) {
+        turn.shared.tasks.spawn_blocking(move || read(&shared, reply, &scope));
+        return;
+    }
+    turn.shared.tasks.spawn(async move {
+        match deliveries::wait(&shared, run, &scope).await {
+            Ok(()) => {
+                let host = Arc::clone(&shared);
+                shared.tasks.spawn_blocking(move || read(&host, reply, &scope));
+            }
+            Err(error) => answer(reply, Err(error)),
+        }
     });
 }
 
@@ -121,11 +150,11 @@ fn value_of(
 
 pub(crate) fn put_for_worker(
     turn: &mut Turn<'_>,
-    scope: String,
-    key: String,
+    step: u32,
+    (scope, key): (String, String),
     value: &Json,
 ) -> Result<(), EngineError> {
-    not_elsewhere(turn, &scope)?;
+    has_room(turn, &scope)?;
     let set = StateOp::Set { key, value: value.clone(), opts: None };
     let passed = boundary::pass_change(turn, &scope, &set).map_err(EngineError::Guarded)?;
     let StateOp::Set { key, value, .. } = passed else { return Ok(()) };
@@ -147,6 +176,11 @@ pub(crate) fn put_for_worker(
     if change.key.len() > KEY_BYTES {
         let message = format!("a key of state has at most {KEY_BYTES} bytes");
         return Err(EngineError::BadRequest(message));
+    }
+    if turn.shared.state.is_foreign(&change.scope) {
+        let n = number_of(turn);
+        elsewhere::send(turn, step, n, change);
+        return Ok(());
     }
     turn.shared.state.drop_transient(&change.scope, &change.key);
     let at_ms = facts::time_of(turn);

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    engine::run::perform::Stored,
     flow::{Command, NextAction},
     journal::{Entry, StepKey},
     lua::Program,
@@ -70,6 +71,8 @@ pub(crate) struct Lookups {
     pub(crate) rest: Option<Rest>,
     /// True while a read is under way for the commands.
     pub(crate) is_waiting: bool,
+    /// The children whose programs are being read: nobody deletes a blueprint meanwhile.
+    pub(crate) starting: HashMap<u32, Stored>,
     /// The listeners for whose copies the journal is being read.
     pub(crate) copying: BTreeSet<StepKey>,
     /// The results.

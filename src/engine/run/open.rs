@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     ops::{AddAssign, SubAssign},
+    sync::Arc,
 };
 
 use crate::{
@@ -282,7 +283,12 @@ pub(crate) enum Open {
     /// A signal.
     Signal,
     /// The result of an operation on shared state.
-    State { scope: String, op: Box<StateOp> },
+    State {
+        scope: String,
+        op: Box<StateOp>,
+        /// Lives as long as the step is open: nobody begins a change for a step that is not.
+        alive: Arc<()>,
+    },
     /// The end of a child run.
     Child { run: RunId, blueprint: String, input: Json },
     /// The result of an operator.

@@ -1,5 +1,6 @@
 //! The actions that wait for a batch to be durable.
 
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -8,6 +9,12 @@ use crate::{
     protocol::{Json, RunId},
     session::Note,
 };
+
+/// The right to write to a scope that somebody else keeps, alone.
+pub(crate) type Held = OwnedMutexGuard<()>;
+
+/// While it lives, no version of a blueprint is deleted.
+pub(crate) type Stored = OwnedRwLockReadGuard<()>;
 
 /// An action that leaves the engine.
 pub(crate) enum Perform {
@@ -19,6 +26,12 @@ pub(crate) enum Perform {
     Reported(Live),
     /// Reads or changes shared state for a step.
     State { step: u32 },
+    /// Hands a change to the lane of a scope that somebody else keeps.
+    Change { scope: String },
+    /// Lets others write to a scope that somebody else keeps.
+    LetGo(Held),
+    /// Lets blueprints be deleted again: the new run is stored.
+    Begun(Stored),
     /// Starts the child run of a step.
     StartChild { step: u32 },
     /// Cancels the child run of a step.

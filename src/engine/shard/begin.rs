@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         inbox::answers,
-        run::{answers::view_of, due::Due, resident::Run, values::grant_of},
+        run::{answers::view_of, due::Due, perform::Perform, resident::Run, values::grant_of},
         shard::owner::Shard,
         shared::message::NewRun,
         turn::{ending, facts, lineage},
@@ -32,6 +32,7 @@ impl Shard {
         let grant = std::sync::Arc::new(grant_of(&started.grant));
         let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
         let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
+        run.pending.after.performs.extend(new.stored.map(Perform::Begun));
         run.program = Some(program);
         run.publisher = new.publisher;
         run.waiters = waiter.into_iter().collect();

@@ -229,6 +229,9 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
             }
             Perform::Dispatch { .. }
             | Perform::State { .. }
+            | Perform::Change { .. }
+            | Perform::LetGo(_)
+            | Perform::Begun(_)
             | Perform::StartChild { .. }
             | Perform::CancelChild { .. }
             | Perform::TellParent

@@ -35,6 +35,12 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
         Perform::CancelWorker(cancel) => cancel.cancel(),
         Perform::Reported(live) => live.reported.cancel(),
         Perform::State { step } => scoped::perform_state(turn, step),
+        Perform::Change { scope } => {
+            fault::point("engine.outbox_sent");
+            turn.shared.lanes.added(&scope);
+        }
+        Perform::LetGo(held) => drop(held),
+        Perform::Begun(stored) => drop(stored),
         Perform::StartChild { step } => children::start_child(turn, step),
         Perform::CancelChild { step, child, reason } => {
             fault::point("engine.cancel_child");

@@ -11,6 +11,7 @@ use crate::{
             feed::Feed,
             loaded::Loaded,
             lookups::{Found, Lookup, Publisher, Purpose},
+            perform::{Held, Stored},
             readers::Subscriber,
             reply::{Answer, Asked, ReplyTo, Waiter},
             task::AgentKey,
@@ -122,6 +123,8 @@ pub(crate) struct NewRun {
     pub(crate) tags: Tags,
     /// The publisher of the program.
     pub(crate) publisher: Publisher,
+    /// Until it is stored, nobody deletes its blueprint; none if its starter holds that.
+    pub(crate) stored: Option<Stored>,
 }
 
 /// A message to a run.
@@ -234,7 +237,12 @@ pub(crate) enum Internal {
     /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.
-    StateDone { step: u32, outcome: Outcome },
+    StateDone {
+        step: u32,
+        outcome: Outcome,
+        /// Until its end is durable, nobody else writes to a scope that somebody else keeps.
+        held: Option<Held>,
+    },
     /// A child run ended.
     ChildEnded {
         step: u32,

@@ -49,7 +49,7 @@ pub(crate) struct Programs {
     archive: Mutex<Archive>,
     /// Held for reading by each start, from its look at what is stored to its commit; for writing
     /// by whoever deletes blueprints.
-    pub(crate) starts: tokio::sync::RwLock<()>,
+    pub(crate) starts: Arc<tokio::sync::RwLock<()>>,
 }
 
 /// A file of the watched directory that is no blueprint, or whose last version is not served.
@@ -93,7 +93,7 @@ impl Programs {
     ) -> Result<Self, StoreError> {
         Ok(Self {
             archive: Mutex::new(Archive::read(store.meta(ARCHIVED)?)),
-            starts: tokio::sync::RwLock::new(()),
+            starts: Arc::default(),
             store,
             registry,
             limits,

@@ -17,6 +17,7 @@ use crate::{
             capacity::Capacity,
             host_facts::HostFacts,
             in_flight::InFlight,
+            lanes::Lanes,
             mailbox::Mail,
             message::{Msg, RunMsg},
             programs::Programs,
@@ -38,6 +39,8 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) state: DurableState,
+    /// The changes on their way to stores of somebody else's.
+    pub(crate) lanes: Lanes,
     pub(crate) clock: Clock,
     /// The time at which this process could first receive reports, on the steady clock.
     pub(crate) booted_ms: u64,

@@ -123,6 +123,40 @@ async fn a_child_run_gives_its_output_and_its_failure_is_raised() {
 }
 
 #[tokio::test]
+async fn a_called_run_whose_blueprint_goes_while_it_starts_fails_for_its_caller() {
+    for (deletes, part) in [(false, "is archived"), (true, "not found")] {
+        let bench = Bench::new();
+        let child =
+            r#"return require("swarm").blueprint { name = "child", flow = function() end }"#;
+        let bundle = Bundle::from_source("child.lua", child).unwrap();
+        let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+        blueprints.put_blueprint(&admin, "child".into(), bundle, None).await.unwrap();
+        let body = r#"flow = function(ctx)
+                ctx:wait("go")
+                local ok, err = pcall(function() return ctx:call("child") end)
+                return { ok, err.kind, err.message }
+            end"#;
+        let run = bench.start(body, "null").await;
+        bench.waiting(run, "signal").await;
+        // As while a version is deleted: the call is scheduled, and its run does not begin.
+        let starts = Arc::clone(&bench.engine.shared().programs.starts);
+        let alone = starts.write_owned().await;
+        bench.signal(run, "go", "1").await.unwrap();
+        bench.waiting(run, "child").await;
+        drop(alone);
+        blueprints.archive(&admin, "child").await.unwrap();
+        if deletes {
+            blueprints.delete(&admin, "child").await.unwrap();
+        }
+        bench.clock.advance(Duration::from_secs(2));
+        let output = bench.ended(run).await.output.unwrap();
+        let output = output.as_str();
+        assert!(output.starts_with(r#"[false,"refused","#) && output.contains(part), "{output}");
+        assert!(bench.engine.unfinished(10).await.unwrap().is_empty(), "no child is left over");
+    }
+}
+
+#[tokio::test]
 async fn a_start_by_name_gets_what_the_name_stands_for_now() {
     let bench = Bench::new();
     for version in [1, 2] {

@@ -702,6 +702,60 @@ async fn turns_that_leave_a_conversation_are_in_state_first() {
 }
 
 #[tokio::test]
+async fn a_tool_of_a_blueprint_says_what_becomes_of_its_calls() {
+    let tools = |policy: &str| {
+        format!(
+            r#"tools = {{
+                {{ name = "add", input = s.object {{ a = s.integer }},
+                  fn = function(input) return input.a end }},
+                {{ name = "note", compaction = "{policy}", input = s.object {{ a = s.integer }},
+                  fn = function(input) return ("n"):rep(4000) end }} }}"#
+        )
+    };
+    let call = |n: u32| json!([["add", { "a": n }], ["note", { "a": n }]]);
+    let seen = |loops: &Loops| -> Vec<String> {
+        let items = loops.asked().pop().unwrap().items;
+        let outputs = items.iter().filter(|it| it["type"] == "function_call_output");
+        let short = |output: &Value| match output["output"].as_str().unwrap() {
+            long if long.len() >= 4_000 => "long".to_owned(),
+            text if text.parse::<u32>().is_ok() => text.to_owned(),
+            _ => "removed".to_owned(),
+        };
+        outputs.map(short).collect()
+    };
+    let script = json!([call(1), call(2), call(3), "end"]);
+    for (policy, wanted) in [
+        ("normal", &["3", "long"][..]),
+        ("pinned", &["long", "long", "3", "long"]),
+        ("compress_first", &["1", "removed", "2", "removed", "3", "long"]),
+        ("discard_when_done", &["3", "long"]),
+    ] {
+        let loops = Loops::new();
+        let keys = format!("compaction = {{ at = 100, keep = 1 }}, {}", tools(policy));
+        let run = loops.begin(&script, &keys, "").await;
+        assert_eq!(loops.value_of(run).await, "end", "{policy}");
+        assert_eq!(seen(&loops), wanted, "{policy}");
+        loops.replays(run).await;
+    }
+    // What a session keeps is without the outputs of a tool whose work is done.
+    for (policy, wanted) in [("discard_when_done", ["1", "removed"]), ("normal", ["1", "long"])] {
+        let loops = Loops::new();
+        let script = json!([call(1), "done", "again"]);
+        let body = format!(
+            r#"agents = {{ it = {{ operator = "model", system = [==[{script}]==], {} }} }},
+            flow = function(ctx)
+                ctx:run("it", nil, {{ session = "c" }})
+                return ctx:run("it", nil, {{ session = "c" }})
+            end"#,
+            tools(policy)
+        );
+        let run = loops.start(&body, "null").await;
+        assert_eq!(loops.value_of(run).await, "again", "{policy}");
+        assert_eq!(seen(&loops), wanted, "{policy}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_written_to_state_stays_in_the_conversation() {
     let loops = Loops::new();
     let keys =

@@ -18,6 +18,26 @@ async fn a_timer_fires_when_its_time_has_come_and_not_before() {
 }
 
 #[tokio::test]
+async fn who_waits_for_people_is_answered_where_a_worker_or_a_session_is_absent() {
+    for agent in [
+        r#"{ operator = "queue", queue = "nobody" }"#,
+        r#"{ operator = "main-ai", worker = { subagent_type = "x" } }"#,
+    ] {
+        let bench = Bench::new();
+        let body = format!(
+            r#"agents = {{ a = {agent} }}, flow = function(ctx) return ctx:run("a", {{}}) end"#
+        );
+        let run = bench.start(&body, "null").await;
+        let (admin, long) = (bench.admin(), Duration::from_secs(86_400));
+        let waits = bench.engine.wait(&admin, run, WaitFor::EndedOrPeople, long);
+        let view = tokio::time::timeout(PATIENCE, waits).await.expect("it is answered").unwrap();
+        let on = &view.waiting_on[0].subject;
+        assert_eq!(view.status, RunStatus::Waiting, "{agent}");
+        assert!(on.served == Some(false) || on.session.is_some(), "{agent}: {on:?}");
+    }
+}
+
+#[tokio::test]
 async fn signals_wait_in_order_and_an_absent_one_times_out() {
     let bench = Bench::new();
     let body = r#"flow = function(ctx)

@@ -22,7 +22,7 @@ use crate::{
         turn::{
             effects,
             facts::{self, Turn},
-            follow, leases, opening,
+            files, follow, leases, opening,
             pause::{pause_ms, retry_after_ms},
             places, settle, steps,
         },
@@ -88,6 +88,7 @@ fn settled(turn: &mut Turn<'_>, number: u32, outcome: Settled) {
 
 fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
     let Some(task) = turn.run.task(number) else { return };
+    let attempt = task.attempt;
     if follow::is_followed(turn.run, number, &done.effects) {
         return follow::done_followed(turn, number, done);
     }
@@ -105,6 +106,8 @@ fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
                     return;
                 }
             };
+            // A child may have sent files and left its result to its return.
+            files::publish(turn.run, number, attempt);
             steps::finish_step(turn, number, Outcome::Completed(output), effects, done.usage);
         }
         Outcome::Failed(failure) => attempt_over(turn, number, failure, done.usage),

@@ -13,6 +13,7 @@ use crate::{
             perform::Perform,
             resident::Run,
         },
+        settings::STORAGE_RETRY_MS,
         shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
@@ -120,7 +121,7 @@ fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
         Ok(charged) => Some(charged),
         // Time alone helps: it begins a little later.
         Err(Exceeded { quota: Quota::StartsPerMinute, retry_after_s: Some(after), .. }) => {
-            let due = facts::time_of(turn) + after * 1_000;
+            let due = turn.steady_ms + after * 1_000;
             turn.run.timers.insert((due, number, Due::Child));
             None
         }
@@ -150,9 +151,21 @@ fn begin_child(turn: &mut Turn<'_>, number: u32) {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
+    // From the look at what is stored to the commit of the child, nobody deletes a version.
+    let starts = &turn.shared.programs.starts;
+    let stored = match turn.run.lookups.starting.remove(&number) {
+        Some(stored) => Ok(stored),
+        None => Arc::clone(starts).try_read_owned(),
+    };
+    let Ok(stored) = stored else {
+        let due = turn.steady_ms + STORAGE_RETRY_MS;
+        turn.run.timers.insert((due, number, Due::Child));
+        return;
+    };
     fault::point("engine.child_start");
     let lookup = Lookup::Program(blueprint.clone());
     if !lookups::is_known(turn, &lookup) {
+        turn.run.lookups.starting.insert(number, stored);
         return lookups::ask(turn, Purpose::Child { step: number }, vec![lookup]);
     }
     let (program, publisher) = match may_call(turn, &blueprint) {
@@ -198,6 +211,7 @@ fn begin_child(turn: &mut Turn<'_>, number: u32) {
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
         tags: turn.run.chain.tags_of_child(number),
         publisher,
+        stored: Some(stored),
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));
 }

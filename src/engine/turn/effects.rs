@@ -7,7 +7,7 @@ use crate::{
         run::{follows::is_follow, perform::Perform, resident::Run, task::OpenTask},
         settings::CustomEffects,
         turn::{
-            authority, boundary,
+            authority, boundary, elsewhere,
             facts::{self, Turn},
             scoped::is_within,
             settle,
@@ -68,8 +68,8 @@ pub(crate) fn apply_effects(
     }
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
     let mut signals = 0;
-    for effect in effects {
-        apply_effect(turn, step, signals, effect)?;
+    for (effect, place) in effects.iter().zip(0..) {
+        apply_effect(turn, step, Place { signals, place }, effect)?;
         signals += u32::from(matches!(effect, Effect::Signal { .. }));
     }
     Ok(Some(kept))
@@ -88,9 +88,9 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
     | Effect::DeleteMemory { scope, .. }
     | Effect::LinkMemory { scope, .. }
     | Effect::UnlinkMemory { scope, .. } = effect
-        && turn.shared.state.is_foreign(&scope.to_string())
+        && turn.shared.lanes.is_full(&scope.to_string())
     {
-        return Err(no(format!("{name}: {scope} is kept elsewhere: its flow writes it")));
+        return Err(no(format!("{name}: too many changes wait for the store of {scope}")));
     }
     match effect {
         Effect::WriteMemory { scope, key, value, salience, .. } => {
@@ -204,8 +204,16 @@ fn may_write(run: &Run, step: u32, scope: &Scope, key: &str, name: &str) -> Resu
         .map_err(|refusal| no(format!("{name} {key:?}: {refusal}")))
 }
 
-fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Result<(), Failure> {
+/// The place of an effect in its result: among all, and among the signals.
+#[derive(Clone, Copy)]
+struct Place {
+    place: u32,
+    signals: u32,
+}
+
+fn apply_effect(turn: &mut Turn<'_>, step: u32, at: Place, effect: &Effect) -> Result<(), Failure> {
     fault::point("engine.effect");
+    let place = (step, at.place);
     match effect {
         Effect::WriteMemory { scope, key, value, tier, lifetime, content_kind, salience, ttl } => {
             let hints = StoreOptions {
@@ -215,22 +223,24 @@ fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Resu
                 salience: *salience,
                 ttl: *ttl,
             };
-            change_by_effect(turn, scope, key, StateAct::set(value, hints))
+            change_by_effect(turn, place, (scope, key), StateAct::set(value, hints))
         }
-        Effect::DeleteMemory { scope, key } => change_by_effect(turn, scope, key, StateAct::Delete),
+        Effect::DeleteMemory { scope, key } => {
+            change_by_effect(turn, place, (scope, key), StateAct::Delete)
+        }
         Effect::LinkMemory { scope, link } => {
-            change_by_effect(turn, scope, &link.from_key, StateAct::link(link))
+            change_by_effect(turn, place, (scope, &link.from_key), StateAct::link(link))
         }
         Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
             let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };
-            change_by_effect(turn, scope, from_key, act)
+            change_by_effect(turn, place, (scope, from_key), act)
         }
         Effect::Signal { target, payload } => {
             let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
             let (name, payload) = (payload.signal_type.clone(), Json::from(&payload.data));
             // A step sends at most 64 signals: its number is spread so that each has a key of
             // its own in the outbox.
-            let key = (1 << 31) | (step << 6) | (n & 63);
+            let key = (1 << 31) | (step << 6) | (at.signals & 63);
             turn.run.pending.writes.push(Write::PutOutbox(OutboxRow {
                 run: turn.run.num,
                 step: key,
@@ -267,8 +277,8 @@ fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Resu
 
 fn change_by_effect(
     turn: &mut Turn<'_>,
-    scope: &Scope,
-    key: &str,
+    (step, place): (u32, u32),
+    (scope, key): (&Scope, &str),
     act: StateAct,
 ) -> Result<(), Failure> {
     let text = scope.to_string();
@@ -282,6 +292,13 @@ fn change_by_effect(
         };
     }
     let state = &turn.shared.state;
+    if state.is_foreign(&text) {
+        // Each attempt of a step numbers its effects anew.
+        let attempt = turn.run.chain.step(step).map_or(1, |step| step.attempt);
+        let n = u64::from(attempt) << 32 | u64::from(place);
+        elsewhere::send(turn, step, n, change);
+        return Ok(());
+    }
     match &change.act {
         StateAct::Put { value, hints, .. } if hints.lifetime == Some(Lifetime::Transient) => {
             return state

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::turn::{
-        facts::{self, Turn},
-        lookups,
-        state::refused,
+    engine::{
+        run::resident::Run,
+        turn::{
+            facts::{self, Turn},
+            lookups,
+            state::refused,
+        },
     },
     fault,
     flow::ArtifactOp,
+    journal::{StepFile, StepFiles},
     protocol::{ArtifactId, Failure, Json, RunId, failure::kind},
     store::{ArtifactRow, Write},
 };
@@ -116,6 +120,36 @@ pub(crate) fn put_artifact(
     turn.run.pending.writes.push(Write::PutBlob { hash: hash.clone(), data });
     turn.run.pending.writes.push(Write::PutArtifact(row));
     Ok((id, hash, size))
+}
+
+/// Publishes the files of an accepted attempt: they become files of the run.
+pub(crate) fn publish(run: &mut Run, step: u32, attempt: u32) {
+    let mut sent = false;
+    for file in &mut run.artifacts {
+        if (file.step, file.attempt) == (step, attempt) && !file.published {
+            file.published = true;
+            sent = true;
+        }
+    }
+    if sent {
+        run.pending.after.published.push((step, attempt));
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
+    }
+}
+
+/// Returns the published files of a step, for the entry of its end.
+pub(crate) fn published_by(run: &Run, step: u32) -> StepFiles {
+    let mut files = StepFiles::default();
+    for row in run.artifacts.iter().filter(|row| row.published && row.step == step) {
+        files.push(StepFile {
+            n: row.n,
+            name: row.name.clone(),
+            hash: row.hash.clone(),
+            size: row.size,
+            created_ms: row.created_ms,
+        });
+    }
+    files
 }
 
 /// Refuses a name that a file may not have.

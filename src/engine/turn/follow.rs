@@ -22,7 +22,7 @@ use crate::{
         turn::{
             effects,
             facts::{self, Turn},
-            opening, places, settle, steps,
+            files, opening, places, settle, steps,
         },
     },
     fault,
@@ -67,10 +67,12 @@ pub(crate) fn follow_result(
     let Some(next) = follows.queue.pop_front() else {
         let value = values::fitting(&home, &follows.value())?;
         let kept = effects::apply_effects(turn, number, effects)?;
+        files::publish(turn.run, number, attempt);
         steps::finish_step(turn, number, Outcome::Completed(value), kept, usage);
         return Ok(());
     };
     let effects = effects::apply_effects(turn, number, effects)?;
+    files::publish(turn.run, number, attempt);
     fault::point("engine.follow");
     follows.current = next;
     places::leave(turn, number, "the rest is left to another operator");

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
-    engine::{EngineError, StateItem, shared::shards::Shared},
+    engine::{
+        EngineError, StateItem,
+        shared::{deliveries, shards::Shared},
+    },
     flow::StateOp,
     middleware::{About, Stacks, StoreCall, StoreOp, Stored},
     protocol::{
@@ -166,6 +169,19 @@ impl Passage {
         scope: String,
         key: String,
     ) -> Result<Given, EngineError> {
+        if let Some(run) = self.run.filter(|_| self.shared.state.is_foreign(&scope)) {
+            deliveries::wait(&self.shared, run.num(), &scope).await?;
+        }
+        self.read_settled(read, scope, key).await
+    }
+
+    /// Reads through the layers, what has been written so far.
+    async fn read_settled(
+        &self,
+        read: Read,
+        scope: String,
+        key: String,
+    ) -> Result<Given, EngineError> {
         let waits = self.shared.state.is_foreign(&scope);
         if matches!(read, Read::Value) && self.stacks.store.is_empty() && !waits {
             // One row is read at once.
@@ -199,7 +215,7 @@ impl Passage {
         let Some((read, key)) = Read::of(op) else {
             return Err(crate::engine::turn::state::refused(format!("{} is no read", op.name())));
         };
-        match self.read(read, scope.to_owned(), key.to_owned()).await {
+        match self.read_settled(read, scope.to_owned(), key.to_owned()).await {
             Ok(given) => Ok(given.value),
             Err(EngineError::Guarded(failure)) => Err(failure),
             Err(EngineError::Store(error)) => {

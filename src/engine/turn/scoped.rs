@@ -8,9 +8,14 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        run::{due::Due, open::Open, perform::Perform, resident::Run},
+        run::{
+            due::Due,
+            open::Open,
+            perform::{Held, Perform},
+            resident::Run,
+        },
         settings::STORAGE_RETRY_MS,
-        shared::message::Internal,
+        shared::{deliveries, message::Internal},
         turn::{
             authority, boundary,
             facts::Turn,
@@ -22,7 +27,7 @@ use crate::{
     fault,
     flow::{StateOp, StepOp},
     journal::{Outcome, Scheduled, StepKey},
-    protocol::{Failure, Json, Scope, SessionId, StoreOptions, WorkflowId},
+    protocol::{ChangeKey, Failure, Json, Scope, SessionId, StoreOptions, WorkflowId},
     store::{DurableState, Reducer, StateAct, StateChange, StoreError, Write, number_text},
     token::{Need, Verb},
 };
@@ -52,7 +57,12 @@ pub(crate) fn open_state(
     match permitted(turn, scope, op) {
         Err(failure) => steps::record(turn, key, step, Outcome::Failed(failure)),
         Ok((scope, op)) => {
-            let number = steps::open(turn, key, step, Open::State { scope, op: Box::new(op) });
+            let number = steps::open(
+                turn,
+                key,
+                step,
+                Open::State { scope, op: Box::new(op), alive: Arc::default() },
+            );
             turn.run.pending.after.performs.push(Perform::State { step: number });
         }
     }
@@ -62,7 +72,9 @@ pub(crate) fn open_state(
 pub(crate) fn take_up_part(turn: &mut Turn<'_>, number: u32, scope: Option<&str>, op: &StateOp) {
     match permitted(turn, scope, op) {
         Ok((scope, op)) => {
-            turn.run.open.insert(number, Open::State { scope, op: Box::new(op) });
+            turn.run
+                .open
+                .insert(number, Open::State { scope, op: Box::new(op), alive: Arc::default() });
             turn.run.pending.after.performs.push(Perform::State { step: number });
         }
         Err(failure) => {
@@ -126,22 +138,39 @@ fn permit(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<(), Failure> {
 
 /// Does what a step asked of shared state; its end comes back as a message.
 pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
-    let Some(Open::State { scope, op }) = turn.run.open.get(number) else {
+    let Some(Open::State { scope, op, alive }) = turn.run.open.get(number) else {
         return;
     };
+    let alive = Arc::downgrade(alive);
     fault::point("engine.state_shared");
     let (scope, op) = (scope.clone(), op.clone());
     let (num, shared) = (turn.run.num, Arc::clone(turn.shared));
+    let named = ChangeKey::new(turn.run.id.to_string(), number, 0);
     let passage = op.is_read().then(|| boundary::passage(turn));
     turn.shared.tasks.spawn(async move {
+        let later = || shared.tell(num, Internal::StateLater { step: number });
+        if !deliveries::settled(&shared, num, &scope).await {
+            return later();
+        }
+        let held = match passage {
+            Some(_) => None,
+            None => shared.state.alone_in(&scope).await,
+        };
+        if held.is_some() && alive.strong_count() == 0 {
+            // It was canceled, or ended in another life of the run, while others wrote.
+            return;
+        }
         let done = match passage {
             Some(passage) => passage.read_for_step(&op, &scope).await,
-            None => match execute(&shared.state, &scope, &op, (num, number)).await {
-                Ok(done) => done,
+            None => match execute(&shared.state, &scope, &op, (num, number), &named).await {
+                Ok(done) => {
+                    shared.lanes.succeeded(&scope);
+                    done
+                }
                 Err(error) => {
                     tracing::warn!(run = num, %error, "a change of state waits for the store");
-                    shared.tell(num, Internal::StateLater { step: number });
-                    return;
+                    shared.lanes.failed(&scope, error.to_string());
+                    return later();
                 }
             },
         };
@@ -149,20 +178,25 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
             Ok(value) => Outcome::Completed(value),
             Err(failure) => Outcome::Failed(failure),
         };
-        shared.tell(num, Internal::StateDone { step: number, outcome });
+        shared.tell(num, Internal::StateDone { step: number, outcome, held });
     });
 }
 
 /// The store could not be written: the change is asked for again, once it may be.
 pub(crate) fn state_later(turn: &mut Turn<'_>, number: u32) {
-    if matches!(turn.run.open.get(number), Some(Open::State { .. })) {
+    if let Some(Open::State { scope, .. }) = turn.run.open.get(number) {
+        // What the header says of it changes with the trouble.
+        let told = turn.run.header.waiting_on.as_deref().unwrap_or_default();
+        let is_new = |why: String| !told.contains(&why);
+        let news = turn.shared.lanes.trouble(scope).is_some_and(|it| is_new(it.to_string()));
+        turn.run.restate |= news;
         let due = turn.steady_ms + STORAGE_RETRY_MS;
         turn.run.timers.insert((due, number, Due::State));
     }
 }
 
 /// The result.
-pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
+pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome, held: Option<Held>) {
     let Some(Open::State { op, .. }) = turn.run.open.get(number) else {
         return;
     };
@@ -176,6 +210,7 @@ pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
         }
         outcome => outcome,
     };
+    turn.run.pending.after.performs.extend(held.map(Perform::LetGo));
     if !op.is_read() {
         turn.run.pending.writes.push(Write::ForgetReceipt { run: turn.run.num, step: number });
     }
@@ -203,7 +238,7 @@ pub(crate) fn take_up_state(turn: &mut Turn<'_>, step: &Scheduled) {
         steps::finish_step(turn, step.step, Outcome::Failed(failure), None, None);
         return;
     };
-    turn.run.open.insert(step.step, Open::State { scope, op: Box::new(op) });
+    turn.run.open.insert(step.step, Open::State { scope, op: Box::new(op), alive: Arc::default() });
     turn.run.pending.after.performs.push(Perform::State { step: step.step });
 }
 
@@ -223,12 +258,17 @@ async fn execute(
     scope: &str,
     op: &StateOp,
     receipt: (u64, u32),
+    named: &ChangeKey,
 ) -> Result<Result<Json, Failure>, StoreError> {
     let change = match change_of(scope, op) {
         Ok(change) => change,
         Err(failure) => return Ok(Err(failure)),
     };
-    let mut answers = match state.change(Vec::new(), vec![change], Some(receipt)).await {
+    let changed = match state.is_foreign(scope) {
+        true => state.change_foreign(&change, Some(named)).await.map(|changed| vec![changed]),
+        false => state.change(Vec::new(), vec![change], Some(receipt)).await,
+    };
+    let mut answers = match changed {
         Ok(answers) => answers,
         Err(error) if error.is_about_the_change() => {
             return Ok(Err(state_failure(op.name(), error)));

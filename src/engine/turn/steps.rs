@@ -11,7 +11,7 @@ use crate::{
         },
         turn::{
             facts::{self, Turn},
-            places, settle,
+            files, places, settle,
         },
     },
     flow::StepOp,
@@ -171,6 +171,9 @@ fn end_step(
     if let Some(allowed) = narrowed(turn.run, number) {
         let allowed = Json::encode(&allowed).expect("a list of names is plain data");
         additions.put("allowed", allowed);
+    }
+    if matches!(outcome, Outcome::Completed(_)) {
+        additions.put_files(&files::published_by(turn.run, number));
     }
     if let Outcome::Canceled(reason) = &outcome {
         // Layers are notified, but their answer is ignored.

@@ -177,7 +177,13 @@ fn item(run: &Run, number: u32, shared: &Shared) -> Option<WaitingOn> {
             (kind, of_task(run, number, task, shared, subject), until)
         }
         open => {
-            let (kind, subject, until) = open.waits_for(named)?;
+            let (kind, mut subject, until) = open.waits_for(named)?;
+            let trouble = subject.scope.as_deref().and_then(|scope| shared.lanes.trouble(scope));
+            if let (Some(trouble), Some(scope)) = (trouble, &subject.scope) {
+                let name = subject.name.as_deref().unwrap_or_default();
+                subject.reason =
+                    Some(format!("{name} in {scope}, whose store takes no changes: {trouble}"));
+            }
             (kind, subject, until.and_then(due))
         }
     };

@@ -281,6 +281,7 @@ impl Engine {
             joined: Vec::new(),
             tags: start.tags,
             publisher,
+            stored: None,
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {

@@ -22,6 +22,8 @@ use crate::{
         shared::{
             accounts::Accounts,
             capacity::Capacity,
+            deliveries,
+            lanes::Lanes,
             ledger::AuditLog,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
@@ -177,9 +179,11 @@ impl Engine {
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state)
                 .with_foreign(Arc::clone(registry.stores()));
+        let lanes = Lanes::open(registry.stores(), &store.foreign_changes(None, None, usize::MAX)?);
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
+            lanes,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone())?,
             spawner: spawners.over(registry.clone(), tasks.clone()),
             store,
@@ -218,6 +222,8 @@ impl Engine {
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
+        // Also where runs wait: what is committed is on its way.
+        deliveries::start(&shared);
         FrameWriter::start(
             Arc::clone(&shared.sessions),
             Arc::clone(&shared.store),
@@ -433,9 +439,7 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     }
     crate::engine::verbs::queued::reconcile(shared)?;
     if recovers {
-        for row in shared.store.outbox()? {
-            shared.tell(row.to, crate::engine::inbox::signals::carried(row));
-        }
+        crate::engine::inbox::signals::carry(shared, shared.store.outbox()?);
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use crate::{
     engine::{
-        Caller, ConfigItem, DoctorLine, Engine, EngineError, HostFacts, rfc3339,
+        Caller, ConfigItem, DoctorLine, DoctorVerdict, Engine, EngineError, HostFacts, rfc3339,
+        shared::{lanes::LaneView, shards::Shared},
         verbs::engine::UpkeepVerbs,
     },
     token::Verb,
@@ -76,6 +77,30 @@ pub struct ChainView {
     pub problem: Option<String>,
 }
 
+/// Examines the changes on their way to stores that are not the host's.
+fn stores(shared: &Shared) -> Vec<DoctorLine> {
+    let line = |lane: LaneView| {
+        let what = format!("store of {}", lane.scope);
+        let LaneView { waiting, trouble, refused, .. } = lane;
+        match (trouble, refused) {
+            (Some(trouble), _) => {
+                let says = format!("takes no changes: {trouble}; {waiting} changes wait");
+                DoctorLine::new(DoctorVerdict::Fail, &what, says)
+                    .next("they are made as soon as a store of the host takes them")
+            }
+            (None, Some((count, error))) => {
+                let says = format!("refused {count} changes since the start; the last: {error}");
+                DoctorLine::new(DoctorVerdict::Warn, &what, says)
+                    .next("`change_refused` in the events of the run names each")
+            }
+            (None, None) => {
+                DoctorLine::new(DoctorVerdict::Ok, &what, format!("{waiting} changes wait"))
+            }
+        }
+    };
+    shared.lanes.views().into_iter().map(line).collect()
+}
+
 impl Engine {
     /// Sets what the host knows of itself. The first call counts.
     pub fn set_facts(&self, facts: Arc<dyn HostFacts>) {
@@ -111,7 +136,10 @@ impl UpkeepVerbs<'_> {
         }
         let inspects = facts.filter(|_| caller.grant.check(Verb::HostInspect, &[]).is_ok());
         let doctor = match inspects {
-            Some(facts) => tokio::time::timeout(PATIENCE, facts.examine()).await.ok(),
+            Some(facts) => tokio::time::timeout(PATIENCE, facts.examine())
+                .await
+                .ok()
+                .map(|lines| lines.into_iter().chain(stores(shared)).collect()),
             None => None,
         };
         let crate::engine::Retention { age_ms, runs, bytes } = shared.settings.retention;

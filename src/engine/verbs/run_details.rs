@@ -1,7 +1,11 @@
 //! Additions to the view of one run: limits, called runs, and what a token may do.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    engine::{Caller, ChildView, Engine, EngineError, LimitView, RunView},
+    engine::{
+        Caller, ChildView, Engine, EngineError, LimitView, RunView, UndeliveredView, shared::lanes,
+    },
     protocol::RunId,
     store::RunFilter,
     token::Verb,
@@ -44,10 +48,30 @@ impl Engine {
                 step: child.parent.map_or(0, |(_, step)| step),
             })
             .collect();
+        view.undelivered = self.undelivered(parent).await?;
         let may = ACTS.into_iter().filter(|verb| caller.may(*verb, view.id).is_ok());
         view.can = may.map(|verb| verb.as_str().to_owned()).collect();
         view.limits = self.limits_of(&view, steps).await;
         Ok(view)
+    }
+
+    /// Returns the changes that a run has for stores that are not the host's, by scope.
+    async fn undelivered(&self, run: u64) -> Result<Vec<UndeliveredView>, EngineError> {
+        let lanes = &self.shared().lanes;
+        if lanes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows =
+            self.read(move |store| store.foreign_changes(None, Some(run), lanes::MOST)).await?;
+        let mut changes: BTreeMap<String, usize> = BTreeMap::new();
+        for (scope, _) in rows.iter().filter_map(|row| row.errand.change_of()) {
+            *changes.entry(scope.to_owned()).or_default() += 1;
+        }
+        let view = |(scope, changes): (String, usize)| {
+            let error = lanes.trouble(&scope).map(|trouble| trouble.to_string());
+            UndeliveredView { scope, changes, error }
+        };
+        Ok(changes.into_iter().map(view).collect())
     }
 
     /// Returns the limits of a run with so many steps in its current history. A version that does not compile any more has those of the host.

@@ -414,7 +414,7 @@ impl Engine {
                 code: Code::InUse,
                 message: format!(
                     "delete run {run}: a run that called it or that it called is open, or a signal \
-                     that it sent has not arrived"
+                     or a change that it sent has not arrived"
                 ),
             });
         }

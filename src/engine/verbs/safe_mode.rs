@@ -171,9 +171,8 @@ impl SafeModeVerbs<'_> {
             // A shard that is gone has logged that.
             shard.send(Msg::Recover);
         }
-        for row in self.engine.read(|store| store.outbox()).await? {
-            self.engine.shared().tell(row.to, crate::engine::inbox::signals::carried(row));
-        }
+        let rows = self.engine.read(|store| store.outbox()).await?;
+        crate::engine::inbox::signals::carry(self.engine.shared(), rows);
         Ok(())
     }
 

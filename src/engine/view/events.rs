@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::{
     engine::{
         EventView, rfc3339,
-        view::shown::{is_task, outcome_word},
+        view::shown::{add_files, is_task, outcome_word},
     },
     journal::{Decision, Entry, Fact, Note, Outcome, Scheduled},
     protocol::{Json, StepKind, TaskId, WorkerId},
@@ -80,6 +80,7 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
             let (kind, more) = ended(outcome);
             let mut data = json!({ "step": step, "attempt": attempt, "usage": usage });
             merge(&mut data, more);
+            add_files(&mut data, run, entry.additions.files());
             (kind, data)
         }
         Fact::SignalReceived(signal) => {

@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
-    engine::{rfc3339, view::shown::outcome_word},
+    engine::{
+        rfc3339,
+        view::shown::{add_files, outcome_word},
+    },
     journal::{Decision, Entry, Fact, Outcome, Scheduled},
     protocol::{Failure, Json, RunId, StepKind, TaskId, WorkerId},
 };
@@ -137,7 +140,11 @@ pub(crate) fn say(
             let task = task(*step)?;
             let about = json!({ "step": step, "attempt": attempt });
             match outcome {
-                Outcome::Completed(_) => ("task.completed", task.with(about)),
+                Outcome::Completed(_) => {
+                    let mut data = task.with(about);
+                    add_files(&mut data, run, entry.additions.files());
+                    ("task.completed", data)
+                }
                 Outcome::Failed(failure) => {
                     let about =
                         json!({ "step": step, "attempt": attempt, "error": brief(failure) });

@@ -18,6 +18,18 @@ use crate::{
     store::{Header, RunStatus, Used},
 };
 
+/// Changes on their way to a store that is not the host's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UndeliveredView {
+    /// The scope.
+    pub scope: String,
+    /// How many.
+    pub changes: usize,
+    /// The reason why the store takes none, if it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// A run.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
@@ -47,6 +59,10 @@ pub struct RunView {
     pub error: Option<FailureView>,
     /// The thing that it waits for.
     pub waiting_on: Vec<WaitingOn>,
+    /// The changes that it has for stores that are not the host's, by scope; only where one run is
+    /// asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undelivered: Vec<UndeliveredView>,
     /// Steps scheduled so far.
     pub steps: u32,
     /// Steps that ended.
@@ -165,6 +181,7 @@ pub(crate) fn run(header: &Header) -> RunView {
         copied_from: None,
         trigger: None,
         children: Vec::new(),
+        undelivered: Vec::new(),
         limits: Vec::new(),
         can: Vec::new(),
         started_by: header.principal.clone(),

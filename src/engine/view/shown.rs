@@ -8,7 +8,7 @@ pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
     engine::Breach,
-    journal::Outcome,
+    journal::{Outcome, StepFile, StepFiles},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, TaskId, WorkerId},
     store::ArtifactRow,
     token::Quotas,
@@ -253,6 +253,20 @@ pub struct ArtifactView {
     pub created_at: String,
 }
 
+/// A reference to a file, in the event of the step that left it. `GET /v1/artifacts/{id}` has the bytes.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactRef {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: ArtifactId,
+    /// Its name.
+    pub name: String,
+    /// BLAKE3, hex.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+}
+
 /// A token, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
@@ -304,6 +318,26 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
         size: row.size,
         created_at: rfc3339(row.created_ms),
     }
+}
+
+/// Adds the references to the files of a step to the event of its end: `artifacts`, and
+/// `artifacts_total` where the list is shorter.
+pub(crate) fn add_files(data: &mut serde_json::Value, run: u64, files: StepFiles) {
+    if files.total == 0 {
+        return;
+    }
+    let refer = |file: StepFile| ArtifactRef {
+        id: ArtifactId::new(run, file.n, file.created_ms),
+        name: file.name,
+        hash: file.hash,
+        size: file.size,
+    };
+    let (total, files) = (files.total, files.files);
+    if total > files.len() {
+        data["artifacts_total"] = total.into();
+    }
+    let files: Vec<ArtifactRef> = files.into_iter().map(refer).collect();
+    data["artifacts"] = serde_json::json!(files);
 }
 
 /// Returns the view of one violation of a schema.

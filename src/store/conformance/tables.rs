@@ -341,6 +341,26 @@ pub fn signals_wait_in_order_until_they_arrive(store: &dyn Store) {
     assert_eq!(store.outbox().unwrap(), [signal(2, 2)]);
 }
 
+pub fn changes_wait_in_the_order_of_their_commits_by_scope_and_by_run(store: &dyn Store) {
+    let change = |run, step, scope: &str| {
+        let errand = Errand::Change { scope: scope.to_owned(), payload: format!("[{step}]") };
+        OutboxRow { run, step, to: 0, errand }
+    };
+    let signal = Errand::Signal { name: "a".to_owned(), payload: "1".to_owned() };
+    put(store, vec![Write::PutOutbox(OutboxRow { run: 5, step: 1, to: 9, errand: signal })]);
+    let all = [change(5, 9, "a"), change(2, 8, "a"), change(5, 7, "b"), change(5, 6, "a")];
+    for row in &all {
+        put(store, vec![Write::PutOutbox(row.clone())]);
+    }
+    let found = |scope, run, limit| store.foreign_changes(scope, run, limit).unwrap();
+    assert_eq!(found(None, None, 9), all);
+    assert_eq!(found(Some("a"), None, 2), [all[0].clone(), all[1].clone()]);
+    assert_eq!(found(Some("a"), Some(5), 9), [all[0].clone(), all[3].clone()]);
+    put(store, vec![Write::DeleteOutbox { run: 5, step: 9 }]);
+    assert_eq!(found(None, Some(5), 9), [all[2].clone(), all[3].clone()]);
+    assert_eq!(store.outbox().unwrap().len(), 4);
+}
+
 pub fn evidence_and_meta_are_kept(store: &dyn Store) {
     let row = |at_ms| EvidenceRow {
         run: 1,

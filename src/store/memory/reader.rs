@@ -469,6 +469,23 @@ impl Reader for Memory {
         self.read(|tables| tables.idempotency.get(&key).cloned())
     }
 
+    fn foreign_changes(
+        &self,
+        scope: Option<&str>,
+        run: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        self.read(|tables| {
+            let asked = |row: &&OutboxRow| {
+                let of = row.errand.change_of().map(|(scope, _)| scope);
+                of.is_some()
+                    && (scope.is_none() || scope == of)
+                    && run.is_none_or(|run| row.run == run)
+            };
+            tables.outbox.iter().filter(asked).take(limit).cloned().collect()
+        })
+    }
+
     fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError> {
         self.read(|tables| tables.outbox.clone())
     }

@@ -221,6 +221,15 @@ impl Reader for Sqlite {
         self.read("read an idempotency key", |conn| idempotency::one(conn, principal, route, key))
     }
 
+    fn foreign_changes(
+        &self,
+        scope: Option<&str>,
+        run: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        self.read("list changes on their way", |conn| outbox::changes(conn, scope, run, limit))
+    }
+
     fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError> {
         self.read("list signals on their way", outbox::list)
     }

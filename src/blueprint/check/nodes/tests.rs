@@ -217,3 +217,27 @@ fn a_switch_over_listed_values_handles_each_or_has_a_default() {
     otherwise["children"][1]["default"] = sleep;
     assert_eq!(found(&otherwise), [""; 0]);
 }
+
+#[test]
+fn a_chain_of_branches_over_listed_values_handles_each_or_has_an_else() {
+    let sleep = json!({"kind": "sleep", "for": "1s"});
+    let chain = |values: &[&str], otherwise: Option<Value>| {
+        let branches = values.iter().rev().fold(otherwise, |otherwise, value| {
+            let mut branch = json!({
+                "kind": "branch", "if": format!("plan.verdict == \"{value}\""), "then": sleep,
+            });
+            if let Some(otherwise) = otherwise {
+                branch["else"] = otherwise;
+            }
+            Some(branch)
+        });
+        seq(json!([plan(), branches]))
+    };
+    let left = "MS-B088 no branch for `plan.verdict` handles \"unsure\"";
+    assert_eq!(found(&chain(&["pass", "blocked"], None)), [left]);
+    assert_eq!(found(&chain(&["pass"], None)), [""; 0], "a condition, and no chain");
+    assert_eq!(found(&chain(&["pass", "blocked", "unsure"], None)), [""; 0]);
+    assert_eq!(found(&chain(&["pass", "blocked"], Some(sleep.clone()))), [""; 0]);
+    let other = json!({"kind": "branch", "if": "input.issue == 1", "then": sleep});
+    assert_eq!(found(&chain(&["pass", "blocked"], Some(other))), [""; 0]);
+}

@@ -1,14 +1,15 @@
 //! A walk over a table flow in progress: the node that is looked at, the names that are set there,
 //! and how a finding is made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use crate::blueprint::{
-    check::checker::Checker,
+    check::{checker::Checker, handled},
     definition::Agent,
     diagnostics::{Finding, code},
+    locate::pointer,
 };
 
 /// Looks at nodes one after the other, in the order in which they run.
@@ -16,6 +17,8 @@ pub(super) struct Walk<'c, 'a, 'd> {
     pub checker: &'c mut Checker<'a>,
     pub agents: &'d BTreeMap<String, Agent>,
     pub scope: Scope,
+    /// Branches that go on a chain of comparisons.
+    pub chained: BTreeSet<String>,
 }
 
 /// A node, and where it stands.
@@ -69,6 +72,38 @@ impl Scope {
 }
 
 impl Walk<'_, '_, '_> {
+    /// Branches that compare one value, and nothing else, handle all values that its schema lists.
+    pub(super) fn every_branch(&mut self, node: &Node<'_>) {
+        let compared = |node: &serde_json::Map<String, Value>| {
+            let (path, text) = handled::comparison(node.get("if")?.as_str()?)?;
+            Some((path.to_owned(), text))
+        };
+        let Some((path, text)) = compared(node.map) else { return };
+        if self.chained.remove(&node.at) {
+            return;
+        }
+        let (mut handled, mut last, mut at) = (vec![text], node.map, node.at.clone());
+        while let Some(otherwise) = last.get("else") {
+            let next = otherwise.as_object().filter(|it| it.get("kind") == Some(&"branch".into()));
+            let Some((next, text)) = next.and_then(|next| {
+                let (of, text) = compared(next)?;
+                (of == path).then_some((next, text))
+            }) else {
+                return;
+            };
+            at = pointer(&at, "else");
+            self.chained.insert(at.clone());
+            handled.push(text);
+            last = next;
+        }
+        let Some(schema) = self.scope.schema(&path).filter(|_| handled.len() > 1) else { return };
+        let left = handled::left(&schema, &handled);
+        if !left.is_empty() {
+            let message = format!("no branch for `{path}` handles {}", left.join(", "));
+            self.warn(&pointer(&at, "if"), code::UNHANDLED_VALUE, message);
+        }
+    }
+
     pub(super) fn missing(&mut self, node: &Node<'_>, key: &str) {
         let message = format!("`{key}` is missing in {}", node.what);
         self.find(&node.at, code::MISSING_KEY, message, Some(format!("add `{key}`")));
