@@ -58,7 +58,7 @@ pub use sqlite::{
     restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
-pub use threads::{MovingRuns, excepted};
+pub use threads::MovingRuns;
 pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;
 

@@ -160,7 +160,8 @@ impl Stop {
             message.push_str(&format!("\n  {}", indented(&finding.to_string(), "    ")));
         }
         let known = Code::of(&code);
-        let next = known.and_then(|code| next_step(code, &message)).map(str::to_owned);
+        let next =
+            known.and_then(|code| next_step(code, problem.what.as_deref())).map(str::to_owned);
         Self { exit: Exit::of_problem(status, known), message, code: Some(code), next }
     }
 }
@@ -195,6 +196,7 @@ struct Problem {
     title: Option<String>,
     code: Option<String>,
     detail: Option<String>,
+    what: Option<String>,
     path: Option<String>,
     violations: Vec<PlaceInValue>,
     findings: Vec<PlaceInFile>,
@@ -238,9 +240,9 @@ impl fmt::Display for PlaceInFile {
     }
 }
 
-fn next_step(code: Code, message: &str) -> Option<&'static str> {
+fn next_step(code: Code, what: Option<&str>) -> Option<&'static str> {
     Some(match code {
-        Code::NotFound => return Some(where_listed(message)),
+        Code::NotFound => return Some(where_listed(what)),
         Code::BlueprintInvalid => "`moonswarm check FILE` shows every finding in its place",
         Code::InvalidInput => "give the input the blueprint asks for: `-i JSON` or key=value",
         Code::InvalidResult => "`moonswarm show TASK` shows the form that the answer must have",
@@ -264,18 +266,12 @@ fn next_step(code: Code, message: &str) -> Option<&'static str> {
     })
 }
 
-/// The kind of the thing that was not found: a message begins with it, or with "there is no".
-fn kind_of(message: &str) -> &str {
-    let message = message.strip_prefix("there is no ").unwrap_or(message);
-    message.split([' ', ':']).next().unwrap_or_default()
-}
-
 /// Where the thing that was not found is listed.
-fn where_listed(message: &str) -> &'static str {
-    match kind_of(message) {
+fn where_listed(what: Option<&str>) -> &'static str {
+    match what.unwrap_or_default() {
         "token" => "`moonswarm token ls` lists the tokens",
         "state" => "`moonswarm state -s SCOPE ls` lists the keys of a scope",
-        "session" => "`moonswarm sessions` lists the open sessions",
+        "session" | "open session" => "`moonswarm sessions` lists the open sessions",
         "operator" => "`moonswarm operators` lists them",
         "task" => "`moonswarm inbox --all` lists the open tasks",
         "artifact" => "`moonswarm artifacts RUN` lists the files of a run",
@@ -362,16 +358,16 @@ mod tests {
 
     #[test]
     fn the_next_step_is_where_the_missing_thing_is_listed() {
-        let next = |detail: &str| {
-            let body = json!({"code": "not_found", "detail": detail}).to_string();
-            Stop::from_response(404, &body).next.unwrap()
+        let next = |what: &str| {
+            let body =
+                json!({"code": "not_found", "what": what, "detail": "there is no such thing"});
+            Stop::from_response(404, &body.to_string()).next.unwrap()
         };
-        assert!(next("token nope not found").contains("token ls"));
-        assert!(next("state global/nothing not found").contains("-s SCOPE ls"));
-        assert!(next("trigger trig/nope not found").contains("moonswarm blueprints"));
-        assert!(next("run run_x not found").contains("moonswarm ps"));
-        assert!(next("blueprint nope not found").contains("moonswarm run ./FILE.lua"));
-        assert!(next("there is no blueprint nope").contains("moonswarm run ./FILE.lua"));
+        assert!(next("token").contains("token ls"));
+        assert!(next("state").contains("-s SCOPE ls"));
+        assert!(next("trigger").contains("moonswarm blueprints"));
+        assert!(next("run").contains("moonswarm ps"));
+        assert!(next("blueprint").contains("moonswarm run ./FILE.lua"));
     }
 
     #[test]

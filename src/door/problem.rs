@@ -41,6 +41,9 @@ pub(crate) struct ProblemBody {
     code: &'static str,
     /// The cause of this error, for a person.
     detail: String,
+    /// The kind of the thing that was not found: `run`, `task`, `blueprint`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<&'static str>,
     /// The path in the body: `$.agents.coder`.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
@@ -121,6 +124,7 @@ impl Problem {
             status: code.status(),
             code: code.as_str(),
             detail: detail.into(),
+            what: None,
             path: None,
             violations: Vec::new(),
             findings: Vec::new(),
@@ -203,7 +207,9 @@ impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::NotFound { what, id } => {
-                Self::new(Code::NotFound, format!("there is no {what} {id}"))
+                let mut problem = Self::new(Code::NotFound, format!("there is no {what} {id}"));
+                problem.0.body.what = Some(what);
+                problem
             }
             EngineError::Findings(findings) => Self::findings(findings),
             EngineError::Invalid { what, violations } => invalid(what, violations),

@@ -19,6 +19,7 @@ pub(crate) mod follow;
 pub(crate) mod leases;
 pub(crate) mod limits;
 pub(crate) mod lineage;
+pub(crate) mod lookups;
 pub(crate) mod loops;
 pub(crate) mod opening;
 pub(crate) mod passage;

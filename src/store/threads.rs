@@ -5,15 +5,6 @@
 
 use std::{cell::Cell, marker::PhantomData};
 
-/// The reads that are still allowed under the guard, with the reason of each: the step is recorded
-/// in the transition that requests it, so its result must be there before the next step.
-const EXCEPTIONS: &[(&str, &str)] = &[
-    ("a called program", "a call resolves its name to a version; nearly always in the cache"),
-    ("a copy of a flow", "a second flow for a listener is replayed from the journal; rare"),
-    ("a file", "`ctx:read_artifact` is recorded at once; one row"),
-    ("a related run", "a signal or a link needs the other run's header; one row"),
-];
-
 thread_local! {
     static MOVES_RUNS: Cell<u32> = const { Cell::new(0) };
 }
@@ -35,15 +26,6 @@ impl Drop for MovingRuns {
     }
 }
 
-/// Allows a read under the guard; `name` is one of the exceptions.
-pub fn excepted<T>(name: &str, read: impl FnOnce() -> T) -> T {
-    debug_assert!(EXCEPTIONS.iter().any(|(known, _)| *known == name), "{name:?} is no exception");
-    let moves = MOVES_RUNS.replace(0);
-    let result = read();
-    MOVES_RUNS.set(moves);
-    result
-}
-
 /// Panics in debug builds if this thread must not block on a read.
 pub(super) fn may_wait() {
     debug_assert!(MOVES_RUNS.get() == 0, "a shard's thread must not read the store");
@@ -62,8 +44,6 @@ mod tests {
         let read = || catch_unwind(AssertUnwindSafe(|| store.header(1).unwrap())).is_ok();
         assert!(read());
         let moving = MovingRuns::begin();
-        assert!(!read());
-        assert!(excepted("a file", read));
         assert!(!read());
         drop(moving);
         assert!(read());

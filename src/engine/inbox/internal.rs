@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         inbox::{control, seats, signals, worker},
-        run::{due::Due, readers::Subscriber, task::Phase},
+        run::{due::Due, lookups::Purpose, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
         turn::{
@@ -11,7 +11,7 @@ use crate::{
             children::{self, is_child},
             dispatch,
             facts::{self, Turn},
-            leases, lineage, opening, pieces, places, scoped, settle, timers, watchers,
+            leases, lineage, lookups, opening, pieces, places, scoped, settle, timers, watchers,
         },
         view::events,
     },
@@ -56,6 +56,21 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             watchers::progress(turn, step, attempt, &data);
         }
         Internal::Delta(feed) => pieces::take_pieces(turn, &feed),
+        Internal::Found { life, purpose, found } => {
+            if lookups::keep(turn, life, purpose, found) {
+                match purpose {
+                    Purpose::Command => {}
+                    Purpose::Child { step } => children::start_child(turn, step),
+                    Purpose::Copy { dispatch } => {
+                        pieces::copy(turn);
+                        if let Some((step, attempt)) = dispatch {
+                            dispatch::dispatch(turn, step, attempt);
+                        }
+                    }
+                }
+            }
+            lookups::forget(turn);
+        }
         Internal::SecretAccessed { step, attempt, event } => {
             watchers::secret_accessed(turn, step, attempt, *event);
         }

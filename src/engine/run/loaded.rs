@@ -8,7 +8,7 @@ use std::{
 use crate::{
     engine::{
         EngineError,
-        run::{account::OwnState, readers::Subscriber, reply::Waiter},
+        run::{account::OwnState, lookups::Publisher, readers::Subscriber, reply::Waiter},
     },
     journal::{Chain, Entry, Outcome, Usage},
     lua::Program,
@@ -28,6 +28,7 @@ pub(crate) struct Rows {
     /// The fold of the entries.
     pub(crate) chain: Chain,
     pub(crate) program: Result<Arc<Program>, EngineError>,
+    pub(crate) publisher: Publisher,
     /// The open tasks by step.
     pub(crate) tasks: BTreeMap<u32, TaskRow>,
     pub(crate) files: Vec<ArtifactRow>,

@@ -15,6 +15,7 @@ use crate::{
             due::{Timers, Times},
             feed::Audience,
             log_line::LogLine,
+            lookups::{Lookups, Publisher},
             model_loop::OpenLoop,
             open::{Open, OpenSteps},
             perform::Perform,
@@ -25,7 +26,7 @@ use crate::{
     },
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    protocol::RunId,
+    protocol::{ArtifactId, RunId},
     store::{ArtifactRow, Check, Header, StoreError, Write},
     token::{AttemptId, Grant},
 };
@@ -99,6 +100,10 @@ pub(crate) struct Run {
     pub(crate) charged: bool,
     /// The number of lifecycle events since it was loaded.
     pub(crate) told: u32,
+    /// The reads that its flow waits for.
+    pub(crate) lookups: Lookups,
+    /// The publisher of its version when it was loaded.
+    pub(crate) publisher: Publisher,
 }
 
 /// The remains of a run whose batch was refused, until the outcome of the later batches is known.
@@ -208,6 +213,8 @@ impl Run {
             end_batch: None,
             charged: false,
             told: 0,
+            lookups: Lookups::default(),
+            publisher: None,
         }
     }
 
@@ -264,6 +271,7 @@ impl Run {
             && !self.has_pending()
             && self.inbox.is_empty()
             && self.composing.is_empty()
+            && self.lookups.reading == 0
             && self.open.sums().in_memory == 0
     }
 
@@ -272,6 +280,7 @@ impl Run {
         self.submitted.is_empty()
             && !self.has_pending()
             && (self.account.parked || self.inbox.is_empty() && self.composing.is_empty())
+            && self.lookups.reading == 0
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
             && self.open.sums().in_memory == 0
@@ -309,6 +318,22 @@ impl Run {
     /// Returns the size of its batches that are being written.
     pub(crate) fn writing(&self) -> usize {
         self.submitted.iter().map(|it| it.bytes).sum::<usize>() + self.pending.bytes()
+    }
+
+    /// Returns the hash of a published file of its own, or of a run whose history it has.
+    pub(crate) fn file_hash(&self, id: ArtifactId) -> Option<&str> {
+        let is_published = |row: &ArtifactRow| {
+            let of = (row.step, row.attempt);
+            row.published || self.on_their_way().any(|after| after.published.contains(&of))
+        };
+        let row = self.artifacts.iter().find(|row| row.n == id.number() && is_published(row))?;
+        Some(&row.hash)
+    }
+
+    /// Returns the content of a file that is being written.
+    pub(crate) fn file_on_its_way(&self, hash: &str) -> Option<Arc<[u8]>> {
+        let mut files = self.on_their_way().flat_map(|after| &after.files);
+        files.find(|(of, _)| of == hash).map(|(_, data)| Arc::clone(data))
     }
 
     /// Returns the driver of an open step whose parts are steps of their own.

@@ -34,6 +34,7 @@ impl Shard {
         let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
         run.pending.after.performs.extend(new.stored.map(Perform::Begun));
         run.program = Some(program);
+        run.publisher = new.publisher;
         run.waiters = waiter.into_iter().collect();
         run.subscribers = subscriber.into_iter().collect();
         run.charged = charged;

@@ -220,6 +220,7 @@ impl Shard {
         run.cursor = Some(cursor);
         run.chain = chain;
         run.program = rows.program.as_ref().ok().map(Arc::clone);
+        run.publisher = rows.publisher.take();
         run.broken = broken;
         run.charged = self.shared.accounts.take_up(num, rows.charge.take(), run.chain.spent());
         run.artifacts = std::mem::take(&mut rows.files);
@@ -270,10 +271,7 @@ fn replay_into(turn: &mut Turn<'_>, program: &Arc<Program>, rows: &Rows) {
             turn.run.flow = Some(replay.flow);
             take_up::take_up_open(turn, rows, replay.ops);
             weight::keep_weight(turn.run);
-            if !drive::commands(turn, replay.fresh) {
-                return;
-            }
-            drive::next(turn, replay.next);
+            drive::go_on(turn, replay.fresh, replay.next);
             let names: BTreeSet<String> =
                 turn.run.chain.signals().into_iter().map(|(name, _)| name).collect();
             for name in names {

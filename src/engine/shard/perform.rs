@@ -4,7 +4,7 @@ use crate::{
     engine::{
         run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
-        turn::{children, dispatch, facts::Turn, pieces::publish, places, scoped, watchers},
+        turn::{children, dispatch, facts::Turn, pieces, places, scoped, watchers},
     },
     fault,
 };
@@ -15,7 +15,7 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
         perform_one(turn, perform);
     }
     for event in after.events {
-        publish(turn.run, &event);
+        pieces::publish(turn.run, &event);
     }
     after.lines.iter().for_each(LogLine::write);
     for reply in after.replies {
@@ -27,7 +27,11 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
 
 fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
     match perform {
-        Perform::Dispatch { step, attempt } => dispatch::dispatch(turn, step, attempt),
+        Perform::Dispatch { step, attempt } => {
+            if !pieces::prepare(turn, step, attempt) {
+                dispatch::dispatch(turn, step, attempt);
+            }
+        }
         Perform::CancelWorker(cancel) => cancel.cancel(),
         Perform::Reported(live) => live.reported.cancel(),
         Perform::State { step } => scoped::perform_state(turn, step),

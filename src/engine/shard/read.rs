@@ -83,9 +83,9 @@ pub(crate) fn read(
         let (what, reason) = (format!("run {num}"), "it has no start".to_owned());
         return Err(StoreError::Damaged { what, reason });
     };
-    let program = shared.programs.by_hash(&started.hash);
     let rows = Rows {
-        program,
+        program: shared.programs.by_hash(&started.hash),
+        publisher: shared.programs.publisher(&started.hash)?,
         called: called(shared, &chain),
         entries,
         chain,

@@ -254,7 +254,7 @@ impl Shard {
         }
         self.set_alarm(&mut run);
         run.greedy = !run.inbox.is_empty();
-        let is_held_up = run.waits_for_commit() || run.account.parked;
+        let is_held_up = run.waits_for_commit() || run.account.parked || run.lookups.is_waiting;
         if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }

@@ -10,6 +10,7 @@ use crate::{
         run::{
             feed::Feed,
             loaded::Loaded,
+            lookups::{Found, Lookup, Publisher, Purpose},
             perform::{Held, Stored},
             readers::Subscriber,
             reply::{Answer, Asked, ReplyTo, Waiter},
@@ -120,6 +121,8 @@ pub(crate) struct NewRun {
     pub(crate) joined: Vec<(String, String)>,
     /// Its tags.
     pub(crate) tags: Tags,
+    /// The publisher of the program.
+    pub(crate) publisher: Publisher,
     /// Until it is stored, nobody deletes its blueprint; none if its starter holds that.
     pub(crate) stored: Option<Stored>,
 }
@@ -222,6 +225,15 @@ pub(crate) enum Internal {
     ChildLost { step: u32, child: RunId },
     /// A report on a finished attempt, with the result that was accepted of it.
     Repeated(Box<Repeated>),
+    /// The results of reads for the run's flow.
+    Found {
+        /// The life in memory: a reloaded run ignores the results of the one before.
+        life: u64,
+        /// The reason for the reads.
+        purpose: Purpose,
+        /// The results.
+        found: Vec<(Lookup, Found)>,
+    },
     /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Checked, EngineError,
+    run::lookups::Publisher,
     shared::archive::{Archive, Archived, KEY as ARCHIVED},
 };
 use crate::{
@@ -65,15 +66,23 @@ pub struct BlueprintProblem {
     pub findings: Vec<Finding>,
 }
 
-/// The grant of the publisher of a version when it was published; `None` if it was never published.
-pub(crate) type Publisher = Option<Arc<Grant>>;
-
 /// The hashes of names when they were last read.
 struct Names {
     hashes: LruCache<String, String>,
     /// Counts the changes of names, so that a value that was read before a change is not cached
     /// after it.
     moves: u64,
+}
+
+/// Returns the name of a reference: `name` or `name@hash-prefix`.
+fn name_of(reference: &str) -> &str {
+    reference.split_once('@').map_or(reference, |(name, _)| name)
+}
+
+/// Returns true if a reference stands for the caller's own version, of this name and hash.
+fn is_own(reference: &str, own: Option<&(String, String)>) -> bool {
+    let (name, prefix) = reference.split_once('@').unwrap_or((reference, ""));
+    own.is_some_and(|(own, hash)| own == name && hash.starts_with(prefix))
 }
 
 impl Programs {
@@ -134,14 +143,31 @@ impl Programs {
         &self,
         reference: &str,
         own: Option<(String, String)>,
-    ) -> Result<Arc<Program>, EngineError> {
-        let (name, prefix) = reference.split_once('@').unwrap_or((reference, ""));
-        let is_own =
-            own.as_ref().is_some_and(|(own, hash)| own == name && hash.starts_with(prefix));
-        if !is_own {
-            self.refuse_archived(name)?;
+    ) -> Result<(Arc<Program>, Publisher), EngineError> {
+        if !is_own(reference, own.as_ref()) {
+            self.refuse_archived(name_of(reference))?;
         }
-        self.resolve(reference, own)
+        let program = self.resolve(reference, own)?;
+        let publisher = self.publisher(program.blueprint().hash())?;
+        Ok((program, publisher))
+    }
+
+    /// As [`Programs::called`], without reading the store; nothing if the program or its publisher is
+    /// not in memory.
+    pub(crate) fn known_called(
+        &self,
+        reference: &str,
+        own: Option<(String, String)>,
+    ) -> Option<Result<(Arc<Program>, Publisher), EngineError>> {
+        let program = match own.filter(|own| is_own(reference, Some(own))) {
+            Some((_, hash)) => self.kept(&hash)?,
+            None => match self.refuse_archived(name_of(reference)) {
+                Err(refusal) => return Some(Err(refusal)),
+                Ok(()) => self.known(reference)?,
+            },
+        };
+        let publisher = self.known_publisher(program.blueprint().hash())?;
+        Some(Ok((program, publisher)))
     }
 
     /// Returns the problems of files in the watched directory, by file.
@@ -155,7 +181,7 @@ impl Programs {
     }
 
     /// Returns the publisher of a version; none for a version that is not stored.
-    pub(crate) fn publisher(&self, hash: &str) -> Result<Publisher, EngineError> {
+    pub(crate) fn publisher(&self, hash: &str) -> Result<Publisher, StoreError> {
         if let Some(known) = self.known_publisher(hash) {
             return Ok(known);
         }
@@ -276,10 +302,7 @@ impl Programs {
             Some((name, prefix)) => (name, Some(prefix)),
             None => (reference, None),
         };
-        if let Some((own_name, own_hash)) = own
-            && own_name == name
-            && prefix.is_none_or(|prefix| own_hash.starts_with(prefix))
-        {
+        if let Some((_, own_hash)) = own.filter(|own| is_own(reference, Some(own))) {
             return self.by_hash(&own_hash);
         }
         let hash = match prefix {

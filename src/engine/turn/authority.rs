@@ -12,31 +12,38 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{EngineError, run::open::Open, turn::facts::Turn},
+    engine::{
+        EngineError,
+        run::{lookups::Publisher, values::child_id},
+        turn::facts::Turn,
+    },
     lua::Program,
-    protocol::RunId,
-    store::excepted,
+    protocol::{RunId, StepKind},
     token::{Grant, Need, Verb},
 };
 
 /// Returns the authority of a run's flow.
-fn authority(turn: &Turn<'_>) -> Result<Arc<Grant>, EngineError> {
+fn authority(turn: &Turn<'_>) -> Arc<Grant> {
     let Some((started, _)) = turn.run.chain.started() else {
-        return Ok(Arc::clone(&turn.run.grant));
+        return Arc::clone(&turn.run.grant);
     };
-    let publisher = excepted("a called program", || turn.shared.programs.publisher(&started.hash))?;
-    Ok(publisher.unwrap_or_else(|| Arc::clone(&turn.run.grant)))
+    // It may have been published since the run was loaded.
+    let publisher = turn.shared.programs.known_publisher(&started.hash).flatten();
+    publisher.or_else(|| turn.run.publisher.clone()).unwrap_or_else(|| Arc::clone(&turn.run.grant))
 }
 
 /// Returns true if a run's flow may call a program: itself, and what its authority may start.
-pub(crate) fn may_call(turn: &Turn<'_>, program: &Program) -> Result<(), EngineError> {
+pub(crate) fn may_call(
+    turn: &Turn<'_>,
+    program: &Program,
+    publisher: &Publisher,
+) -> Result<(), EngineError> {
     let blueprint = program.blueprint();
     if turn.run.chain.started().is_some_and(|(started, _)| started.hash == blueprint.hash()) {
         return Ok(());
     }
-    let grant = authority(turn)?;
-    if excepted("a called program", || turn.shared.programs.publisher(blueprint.hash()))?.is_some()
-    {
+    let grant = authority(turn);
+    if publisher.is_some() {
         return Ok(grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?);
     }
     grant.check(Verb::RunStart, &[])?;
@@ -45,27 +52,28 @@ pub(crate) fn may_call(turn: &Turn<'_>, program: &Program) -> Result<(), EngineE
 
 /// Returns true if a run's flow may signal another run.
 pub(crate) fn may_signal(turn: &Turn<'_>, to: RunId) -> Result<(), EngineError> {
-    if is_family(turn, to)? {
+    if is_family(turn, to) {
         return Ok(());
     }
-    Ok(authority(turn)?.check(Verb::RunSignal, &[Need::Run(to)])?)
+    Ok(authority(turn).check(Verb::RunSignal, &[Need::Run(to)])?)
 }
 
 /// Returns true if a run's flow may link, or unlink, two keys of a shared scope.
 pub(crate) fn may_link(turn: &Turn<'_>, scope: &str, ends: [&str; 2]) -> Result<(), EngineError> {
     let needs = ends.map(|key| Need::State { scope, key });
-    Ok(authority(turn)?.check(Verb::StateWrite, &needs)?)
+    Ok(authority(turn).check(Verb::StateWrite, &needs)?)
 }
 
-/// Returns true if a run is this one, the one that called it, or one that it called.
-pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> Result<bool, EngineError> {
-    let calls = |open: &Open| matches!(open, Open::Child { run: child, .. } if *child == other);
-    if other == turn.run.id || turn.run.open.values().any(calls) {
-        return Ok(true);
-    }
-    let header = excepted("a related run", || turn.shared.store.header(other.num()))?;
-    let Some(header) = header else { return Ok(false) };
-    let is_parent = turn.run.header.parent.is_some_and(|(parent, _)| parent == header.num);
-    let is_child = header.parent.is_some_and(|(parent, _)| parent == turn.run.num);
-    Ok(header.created_ms == other.created_ms() && (is_parent || is_child))
+/// Returns true if a run is this one, the one that called it, or one that it called. A fork has
+/// called nothing of what it copied: such a run is older than the fork.
+pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> bool {
+    let run = &*turn.run;
+    let called = || {
+        other.created_ms() >= run.header.created_ms
+            && run.chain.steps().iter().any(|step| {
+                step.scheduled.kind == StepKind::Child
+                    && child_id(step.scheduled.call_id.as_deref()) == Some(other)
+            })
+    };
+    other == run.id || run.header.parent.is_some_and(|(it, _)| it == other.num()) || called()
 }

@@ -5,21 +5,29 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Exceeded,
-        run::{due::Due, loaded::Called, open::Open, perform::Perform, resident::Run},
+        run::{
+            due::Due,
+            loaded::Called,
+            lookups::{Lookup, Publisher, Purpose},
+            open::Open,
+            perform::Perform,
+            resident::Run,
+        },
         settings::STORAGE_RETRY_MS,
         shared::message::{Internal, Msg, NewRun},
         turn::{
             authority, budget,
             facts::{self, Turn},
-            seats, steps,
+            lookups, seats, steps,
         },
     },
     fault,
     flow::StepOp,
     journal::{Additions, Outcome, RunStarted, RunState, StepKey, Usage},
+    lua::Program,
     protocol::{Failure, Json, RunId, Tags, failure::kind},
     session::EVERY,
-    store::{Write, excepted},
+    store::Write,
     token::Quota,
 };
 
@@ -40,9 +48,6 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, call: Call) {
         .and_then(|program| program.blueprint().definition().max_depth)
         .unwrap_or(turn.shared.settings.limits.depth)
         .min(turn.shared.settings.limits.depth);
-    let own = turn.run.program.as_ref().map(|program| {
-        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
-    });
     let resolved = if depth > max_depth {
         Err(Failure::new(kind::LIMIT, format!("more than {max_depth} runs below each other")))
     } else if let Some(failure) = budget::run_over_budget(turn)
@@ -50,10 +55,10 @@ pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, call: Call) {
     {
         Err(failure)
     } else {
-        excepted("a called program", || turn.shared.programs.called(&blueprint, own))
-            .and_then(|program| {
-                authority::may_call(turn, &program)?;
-                let input = crate::engine::shared::programs::accept_input(&program, &input)?;
+        may_call(turn, &blueprint)
+            .and_then(|(program, _)| {
+                let input = crate::engine::shared::programs::accept_input(&program, &input)
+                    .map_err(|error| error.to_string())?;
                 Ok((program, input))
             })
             .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
@@ -116,7 +121,7 @@ fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
         Ok(charged) => Some(charged),
         // Time alone helps: it begins a little later.
         Err(Exceeded { quota: Quota::StartsPerMinute, retry_after_s: Some(after), .. }) => {
-            let due = facts::time_of(turn) + after * 1_000;
+            let due = turn.steady_ms + after * 1_000;
             turn.run.timers.insert((due, number, Due::Child));
             None
         }
@@ -128,27 +133,43 @@ fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
     }
 }
 
+/// Returns the program that a reference stands for, if the run's flow may call it.
+fn may_call(turn: &Turn<'_>, reference: &str) -> Result<(Arc<Program>, Publisher), String> {
+    let (program, publisher) = lookups::program(turn, reference)?;
+    authority::may_call(turn, &program, &publisher).map_err(|error| error.to_string())?;
+    Ok((program, publisher))
+}
+
+/// Starts the child run of a step; reads its program first if that is not in memory.
 pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
+    begin_child(turn, number);
+    lookups::forget(turn);
+}
+
+fn begin_child(turn: &mut Turn<'_>, number: u32) {
     let Some(Open::Child { run: child, blueprint, input }) = turn.run.open.get(number) else {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
     // From the look at what is stored to the commit of the child, nobody deletes a version.
-    let Ok(stored) = Arc::clone(&turn.shared.programs.starts).try_read_owned() else {
+    let starts = &turn.shared.programs.starts;
+    let stored = match turn.run.lookups.starting.remove(&number) {
+        Some(stored) => Ok(stored),
+        None => Arc::clone(starts).try_read_owned(),
+    };
+    let Ok(stored) = stored else {
         let due = turn.steady_ms + STORAGE_RETRY_MS;
         turn.run.timers.insert((due, number, Due::Child));
         return;
     };
     fault::point("engine.child_start");
-    // A blueprint without a name calls itself: what was asked for may be all that is known.
-    let own = turn.run.program.as_ref().map(|program| {
-        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
-    });
-    let resolved = excepted("a called program", || turn.shared.programs.called(&blueprint, own));
-    let permitted =
-        resolved.and_then(|program| authority::may_call(turn, &program).map(|()| program));
-    let program = match permitted {
-        Ok(program) => program,
+    let lookup = Lookup::Program(blueprint.clone());
+    if !lookups::is_known(turn, &lookup) {
+        turn.run.lookups.starting.insert(number, stored);
+        return lookups::ask(turn, Purpose::Child { step: number }, vec![lookup]);
+    }
+    let (program, publisher) = match may_call(turn, &blueprint) {
+        Ok(found) => found,
         Err(error) => {
             let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
             steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
@@ -189,6 +210,7 @@ pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
         charged,
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
         tags: turn.run.chain.tags_of_child(number),
+        publisher,
         stored: Some(stored),
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));

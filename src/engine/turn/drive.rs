@@ -2,11 +2,11 @@
 
 use crate::{
     engine::{
-        run::resident::Run,
+        run::{lookups::Rest, resident::Run},
         turn::{
             compose, ending,
             facts::{self, Turn},
-            limits, schedule, steps, weight,
+            limits, lookups, schedule, steps, weight,
         },
     },
     flow::{Command, Input, NextAction, StepOp},
@@ -58,6 +58,13 @@ fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
         if turn.run.chain.paused().is_some() || turn.run.is_ended() || turn.run.reload {
             return false;
         }
+        if turn.run.lookups.is_waiting {
+            return false;
+        }
+        if let Some(Rest { commands, next }) = lookups::take_rest(turn) {
+            go_on(turn, commands, next);
+            continue;
+        }
         compose::compose(turn);
         if turn.run.waits_for_commit() || turn.run.inbox.is_empty() {
             return false;
@@ -71,25 +78,29 @@ fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
         if advance.next == NextAction::More {
             turn.run.inbox.push_front((Input::More, at_ms));
         }
-        if !commands(turn, advance.commands) {
-            continue;
-        }
-        next(turn, advance.next);
+        go_on(turn, advance.commands, advance.next);
     }
     false
 }
 
-/// Carries out what a flow asked for, in its order. Says whether it may go on: not once a
-/// command stopped it, by a limit that it broke; the rest was never decided then.
-pub(crate) fn commands(turn: &mut Turn<'_>, commands: Vec<Command>) -> bool {
+/// Carries out what a flow asked for, in its order, then its next action. It stops at a command that
+/// stopped the flow, by a limit that it broke: the rest was never decided then. It waits at one that
+/// needs a read.
+pub(crate) fn go_on(turn: &mut Turn<'_>, commands: Vec<Command>, action: NextAction) {
     let before = compensates(turn.run);
-    for command in commands {
+    let mut commands = commands.into_iter();
+    while let Some(command) = commands.next() {
+        if lookups::lacks(turn, &command) {
+            let rest = std::iter::once(command).chain(commands).collect();
+            return lookups::wait(turn, rest, action);
+        }
         carry_out(turn, command);
         if turn.run.is_ended() || turn.run.reload || compensates(turn.run) != before {
-            return false;
+            return lookups::forget(turn);
         }
     }
-    true
+    lookups::forget(turn);
+    next(turn, action);
 }
 
 /// Applies the next action of a flow to its run.
@@ -102,7 +113,7 @@ pub(crate) fn commands(turn: &mut Turn<'_>, commands: Vec<Command>) -> bool {
 /// | continue | a fresh history | ends as it was to end |
 /// | limit | compensates, or ends failed | ends as it was to end |
 /// | broken | read again | read again |
-pub(crate) fn next(turn: &mut Turn<'_>, next: NextAction) {
+fn next(turn: &mut Turn<'_>, next: NextAction) {
     let ending = match turn.run.chain.state() {
         RunState::Compensating(ending) => Some(ending.clone()),
         RunState::Active | RunState::Ended(_) => None,

@@ -124,13 +124,12 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
         Effect::Log { .. } => Ok(()),
         Effect::Signal { target, .. } => match target.to_string().parse::<RunId>() {
             Ok(to) => match authority::is_family(turn, to) {
-                Ok(true) => Ok(()),
-                Ok(false) => turn
+                true => Ok(()),
+                false => turn
                     .run
                     .grant
                     .check(Verb::RunSignal, &[Need::Run(to)])
                     .map_err(|error| no(error.to_string())),
-                Err(error) => Err(no(format!("signal: {error}"))),
             },
             Err(error) => Err(no(format!("signal: {error}"))),
         },

@@ -46,6 +46,7 @@ pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
     let is_whole = finish_turn(turn.run);
     steps::close_all(turn, reason);
     turn.run.inbox.clear();
+    turn.run.lookups.drop_rest();
     let compensates = *turn.run.chain.state() == RunState::Active
         && (!is_whole || turn.run.flow.as_ref().is_some_and(|flow| flow.has_defers()));
     if compensates {
@@ -94,6 +95,7 @@ pub(crate) fn end(turn: &mut Turn<'_>, outcome: Outcome) {
     facts::append(turn, Fact::RunEnded(outcome));
     count(turn, ending, turn.run.chain.tally().clone());
     turn.run.inbox.clear();
+    turn.run.lookups.drop_rest();
     turn.run.timers.clear();
     turn.run.flow = None;
     turn.run.pending.writes.push(Write::CloseTasks { run: turn.run.num });

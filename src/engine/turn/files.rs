@@ -7,6 +7,7 @@ use crate::{
         run::resident::Run,
         turn::{
             facts::{self, Turn},
+            lookups,
             state::refused,
         },
     },
@@ -14,7 +15,7 @@ use crate::{
     flow::ArtifactOp,
     journal::{StepFile, StepFiles},
     protocol::{ArtifactId, Failure, Json, RunId, failure::kind},
-    store::{ArtifactRow, Write, excepted},
+    store::{ArtifactRow, Write},
 };
 
 /// The largest artifact, in bytes.
@@ -47,31 +48,21 @@ pub(crate) fn apply_artifact(
                 return Err(refused(format!("artifact {id} belongs to another run")));
             }
             let data = artifact_bytes(turn, found)?;
-            match String::from_utf8(data) {
-                Ok(text) => Ok(Json::encode(&text).expect("text is JSON")),
+            match std::str::from_utf8(&data) {
+                Ok(text) => Ok(Json::encode(text).expect("text is JSON")),
                 Err(_) => Err(refused(format!("artifact {id} is not UTF-8 text"))),
             }
         }
     }
 }
 
-fn artifact_bytes(turn: &Turn<'_>, id: ArtifactId) -> Result<Vec<u8>, Failure> {
-    let fault = |error| Failure::new("storage", format!("read artifact {id}: {error}"));
-    let is_published = |row: &ArtifactRow| {
-        let of = (row.step, row.attempt);
-        row.published || turn.run.on_their_way().any(|after| after.published.contains(&of))
-    };
-    let hash_in = |rows: &[ArtifactRow]| {
-        let row = rows.iter().find(|row| row.n == id.number() && is_published(row));
-        row.map(|row| row.hash.clone())
-    };
-    let hash = hash_in(&turn.run.artifacts);
+fn artifact_bytes(turn: &mut Turn<'_>, id: ArtifactId) -> Result<Arc<[u8]>, Failure> {
+    let hash = turn.run.file_hash(id).map(str::to_owned);
     let hash = hash.ok_or_else(|| refused(format!("there is no artifact {id}")))?;
-    let mut files = turn.run.on_their_way().flat_map(|after| &after.files);
-    match files.find(|(of, _)| *of == hash) {
-        Some((_, data)) => Ok(data.to_vec()),
-        None => excepted("a file", || turn.shared.store.blob(&hash))
-            .map_err(fault)?
+    match turn.run.file_on_its_way(&hash) {
+        Some(data) => Ok(data),
+        None => lookups::file(turn, &hash)
+            .map_err(|error| Failure::new("storage", format!("read artifact {id}: {error}")))?
             .ok_or_else(|| refused(format!("the bytes of artifact {id} are gone"))),
     }
 }

@@ -10,7 +10,7 @@
 //! journal.
 //!
 //! A flow can hear them too, with a function (`on_delta`). It is called in a copy of the flow, which
-//! is the flow told its past once more: so nothing that it does reaches the flow, and a replay,
+//! is the flow told its past once more, made before the attempt is dispatched: so nothing that it does reaches the flow, and a replay,
 //! which has no pieces, comes to the same. What it says (`ctx:log`, `ctx:status`, `ctx:publish`) are
 //! lossy events; anything else of `ctx` is an error, and an error is the last that it hears.
 
@@ -23,15 +23,15 @@ use crate::{
         EventView, rfc3339,
         run::{
             feed::{Feed, Piece},
+            lookups::{Lookup, Purpose},
             readers::Subscriber,
             resident::Run,
         },
-        turn::{facts::Turn, replay, retell::ReplayStop},
+        turn::{facts::Turn, lookups, replay, retell::ReplayStop},
     },
-    journal::StepKey,
+    journal::{Entry, Note, StepKey},
     lua::ScriptFlow,
     protocol::{Failure, Json, ModelDelta, failure::kind},
-    store::excepted,
 };
 
 /// Copies of a run's flow at a time; what would need one more is not heard.
@@ -96,21 +96,44 @@ pub(crate) fn show_past(turn: &mut Turn<'_>, subscriber: &Subscriber) {
     }
 }
 
-/// Calls a flow's function in a copy of the flow; what it says is shown.
+/// Calls a flow's function in its copy of the flow, and shows what it says.
 fn hear(turn: &mut Turn<'_>, key: &StepKey, piece: &Json) {
-    let known = turn.run.copies.iter().position(|copy| copy.listens(key));
-    let heard = match known {
-        Some(at) => turn.run.copies[at].hear(key, piece, turn.now_ms),
-        None => match copy_flow(turn, key) {
-            Ok(Some(mut copy)) => {
-                let heard = copy.hear(key, piece, turn.now_ms);
-                turn.run.copies.push(copy);
-                heard
-            }
-            Ok(None) => return,
-            Err(why) => Err(Failure::new(kind::LIMIT, why)),
-        },
+    let Some(copy) = turn.run.copies.iter_mut().find(|copy| copy.listens(key)) else {
+        // Its attempt is from before a restart: it is heard from the next piece on.
+        if wants_copy(turn.run, key) && turn.run.lookups.copying.insert(key.clone()) {
+            lookups::ask(turn, Purpose::Copy { dispatch: None }, vec![Lookup::Entries]);
+        }
+        return;
     };
+    let heard = copy.hear(key, piece, turn.now_ms);
+    tell_heard(turn, key, heard);
+}
+
+/// Has the journal read for a copy of the flow, if a listener waits for the deltas of an attempt
+/// that is about to be dispatched; returns true if the dispatch must wait for it.
+pub(crate) fn prepare(turn: &mut Turn<'_>, step: u32, attempt: u32) -> bool {
+    let Some(key) = heard_as(turn.run, step).filter(|key| wants_copy(turn.run, key)) else {
+        return false;
+    };
+    turn.run.lookups.copying.insert(key);
+    let purpose = Purpose::Copy { dispatch: Some((step, attempt)) };
+    lookups::ask(turn, purpose, vec![Lookup::Entries]);
+    true
+}
+
+/// Makes the copies that are asked for, from the journal that was read.
+pub(crate) fn copy(turn: &mut Turn<'_>) {
+    let entries = lookups::entries(turn);
+    for key in std::mem::take(&mut turn.run.lookups.copying) {
+        if wants_copy(turn.run, &key)
+            && let Err(why) = copy_flow(turn, &key, entries.as_deref())
+        {
+            tell_heard(turn, &key, Err(Failure::new(kind::LIMIT, why)));
+        }
+    }
+}
+
+fn tell_heard(turn: &mut Turn<'_>, key: &StepKey, heard: Result<Vec<Note>, Failure>) {
     match heard {
         Ok(notes) => {
             for note in notes {
@@ -130,21 +153,33 @@ fn hear(turn: &mut Turn<'_>, key: &StepKey, piece: &Json) {
     }
 }
 
-/// The flow as it is, told its past once more: whatever becomes of it, the flow itself is the
-/// same. Nothing where there are enough copies.
-fn copy_flow(turn: &mut Turn<'_>, key: &StepKey) -> Result<Option<ScriptFlow>, String> {
+/// Returns true if a listener has no copy of the flow, and there may be one more.
+fn wants_copy(run: &Run, key: &StepKey) -> bool {
+    let flow = run.flow.as_ref();
+    let is_open =
+        |copy: &&ScriptFlow| copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)));
+    run.copies.iter().filter(is_open).count() < COPIES
+        && !run.copies.iter().any(|copy| copy.listens(key))
+        && flow.is_some_and(|flow| flow.listens(key))
+}
+
+/// Copies the flow as it is, by telling a new one its past: whatever becomes of the copy, the flow
+/// stays the same.
+fn copy_flow(
+    turn: &mut Turn<'_>,
+    key: &StepKey,
+    entries: Result<&[Entry], &String>,
+) -> Result<(), String> {
+    let Some(program) = turn.run.program.clone() else { return Ok(()) };
     let flow = turn.run.flow.as_ref();
-    let open = |copy: &ScriptFlow| copy.listened().any(|it| flow.is_some_and(|f| f.listens(it)));
-    turn.run.copies.retain(open);
-    if turn.run.copies.len() >= COPIES {
-        return Ok(None);
-    }
-    let Some(program) = turn.run.program.clone() else { return Ok(None) };
-    let entries = excepted("a copy of a flow", || turn.shared.store.entries(turn.run.num, 0))
-        .map_err(|error| format!("failed to {error}"))?;
-    match replay::replay(turn, &program, &entries) {
-        Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
-        Ok(_) => Ok(None),
+    let is_open =
+        |copy: &ScriptFlow| copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)));
+    turn.run.copies.retain(is_open);
+    match replay::replay(turn, &program, entries.map_err(String::clone)?) {
+        Ok(retold) => {
+            turn.run.copies.extend(Some(retold.flow).filter(|flow| flow.listens(key)));
+            Ok(())
+        }
         Err(ReplayStop::Diverged(why)) => Err(why.message),
         Err(ReplayStop::Broken(why)) => Err(format!("its VM has no room: {why}")),
     }

@@ -11,13 +11,13 @@ use crate::{
         turn::{
             authority,
             facts::{self, Turn},
-            steps,
+            lookups, steps,
         },
     },
     flow::StepOp,
     journal::{Fact, Outcome, SignalReceived, StepKey},
     protocol::{Failure, Json, RunId, failure::kind},
-    store::{Errand, OutboxRow, Write, excepted},
+    store::{Errand, OutboxRow, Write},
 };
 
 /// Hands queued signals of a name to who waits for it.
@@ -74,11 +74,11 @@ pub(crate) fn send_signal(turn: &mut Turn<'_>, to: &str, name: &str, payload: &J
         return refused(format!("signal {name:?}: {error}"));
     }
     if receiver != turn.run.id {
-        match excepted("a related run", || turn.shared.store.header(receiver.num())) {
-            Ok(Some(header)) if header.created_ms != receiver.created_ms() => {
+        match lookups::stored_run(turn, receiver.num()) {
+            Ok(Some(run)) if run.created_ms != receiver.created_ms() => {
                 return refused(format!("signal {name:?}: there is no run {to}"));
             }
-            Ok(Some(header)) if header.status.is_ended() => {
+            Ok(Some(run)) if run.is_ended => {
                 return refused(format!("signal {name:?}: run {to} has ended"));
             }
             Ok(Some(_)) => {}

@@ -240,6 +240,7 @@ impl Engine {
         if matches!(start.program, Program::Bundle(_)) {
             self.blueprints().keep_posted(&program).await?;
         }
+        let publisher = self.blueprints().publisher_of(program.blueprint().hash()).await?;
         let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         let started = RunStarted {
@@ -279,6 +280,7 @@ impl Engine {
                 .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
             tags: start.tags,
+            publisher,
             stored: None,
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339,
-    shared::programs::{Programs, Publisher},
-    verbs::engine::BlueprintVerbs,
+    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339, run::lookups::Publisher,
+    shared::programs::Programs, verbs::engine::BlueprintVerbs,
 };
 use crate::{
     blueprint::{Bundle, Finding, ToolFace},
@@ -131,7 +130,7 @@ impl BlueprintVerbs<'_> {
         }
         let (tasks, hash) = (shared.tasks.clone(), hash.to_owned());
         let find = tasks.spawn_blocking(move || shared.programs.publisher(&hash));
-        find.await.map_err(|_| EngineError::Stopping)?
+        Ok(find.await.map_err(|_| EngineError::Stopping)??)
     }
 
     /// Checks permission for a version: a published one by the scopes of its name; one that only
