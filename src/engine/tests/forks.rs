@@ -154,3 +154,18 @@ async fn an_edit_that_does_not_match_its_schema_or_its_step_is_refused() {
     let beyond = Fork { step_input: Some(json("1")), ..Fork::new(5) };
     assert_eq!(plan(&bench, run, beyond).await.unwrap_err().code(), "not_found");
 }
+
+#[tokio::test]
+async fn a_run_that_is_called_gets_the_edited_input() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx, input)
+            if input.child then return input.child end
+            return ctx:call("it", { child = 1 })
+        end"#;
+    let run = bench.start(body, "{}").await;
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "1");
+    let fork = Fork { step_input: Some(json(r#"{"child":2}"#)), ..Fork::new(1) };
+    let copy = made(&bench, run, fork).await;
+    assert_eq!(bench.ended(copy).await.output.unwrap().as_str(), "2");
+    replays(&bench, copy).await;
+}
