@@ -90,7 +90,7 @@ const TOOLS: &[Tool] = &[
     tool!("diff_runs", "Compare two runs", Reads, [RunRead], Output::Of("run_diff"),
         runs::Diff => runs::diff,
         "Compares two runs step by step, usually a fork and its origin: the first difference, and what differs in each step."),
-    tool!("fork_run", "Fork a run", Adds, [RunFork], Output::Of("run_fork"),
+    tool!("fork_run", "Fork a run", Adds, [RunFork], Output::Of("run_rerun"),
         runs::Fork => runs::fork,
         "Starts a new run that keeps the results of another one up to a step and does the rest anew, with changed source or input if given. Use it to repair a failed run."),
     tool!("query_run", "Ask a run", Reads, [RunQuery], Output::Parts(&[("value", None)]),
