@@ -32,7 +32,7 @@ use crate::token::Verb;
 /// The maximum size of a message over stdio, in bytes.
 const LONGEST: usize = 8 << 20;
 
-/// What a client is told about the server.
+/// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
 are tasks of agents, people, models and programs. Runs are durable. To run something: \
 list_blueprints, start_run, get_run with wait_seconds until it has ended. To write a blueprint: \
@@ -45,7 +45,7 @@ produced; prompts begin common work.";
 #[derive(Clone)]
 pub(super) struct Desk(Way);
 
-/// How the requests of tools reach the API.
+/// The way of the tools' requests to the API.
 #[derive(Clone)]
 enum Way {
     /// The API of this process, with the credential of each request.
