@@ -77,6 +77,9 @@ pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::host_events::HostEventView;
+pub use view::locals::{
+    FlowForm, LocalsBranch, LocalsFrame, LocalsRole, LocalsVariable, LocalsView,
+};
 pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView, UndeliveredView};
 pub use view::shown::{
     AnswerView, ArtifactRef, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page,

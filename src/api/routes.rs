@@ -122,6 +122,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunRead,           routes!(steps::list)),
     || caller(Verb::RunRead,           routes!(steps::get)),
     || caller(Verb::RunRead,           routes!(steps::attempts)),
+    || caller(Verb::RunInspect,        routes!(steps::locals)),
     || caller(Verb::RunRead,           routes!(events::stream)),
     || caller(Verb::RunSignal,         routes!(signals::send)),
     || caller(Verb::RunQuery,          routes!(query::ask)),

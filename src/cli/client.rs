@@ -3,6 +3,7 @@
 mod answers;
 mod host;
 mod links;
+mod locals;
 mod queues;
 mod scopes;
 mod triggers;

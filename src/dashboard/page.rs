@@ -13,6 +13,8 @@ pub(super) mod problem;
 pub(super) mod run;
 pub(super) mod runs;
 pub(super) mod source;
+mod source_links;
+mod source_locals;
 pub(super) mod state;
 pub(super) mod state_value;
 pub(super) mod step;

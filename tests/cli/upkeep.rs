@@ -174,6 +174,16 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     assert_eq!(run["output"], 3);
     let id = run["id"].as_str().unwrap();
 
+    let at = shell.run(&["inspect", id, "--at", "2"]).ok();
+    for part in
+        ["step 2: task e", "main.lua:5  return a +", "argument  input", "{n: 1}", "a      1"]
+    {
+        assert!(at.stdout.contains(part), "{part}: {}", at.stdout);
+    }
+    let json = shell.run(&["inspect", id, "--at", "2", "--json"]).ok().json();
+    assert_eq!(json["branches"][0]["frames"][0]["variables"][2]["value"], 1, "{json}");
+    shell.run(&["inspect", id, "--at", "9"]).exits(4).says(&["not found"]);
+
     let same = shell.run(&["replay", id]).ok();
     assert!(same.stdout.contains("entries replayed, no divergence"), "{}", same.stdout);
     let differs = shell.run(&["replay", id, "--against", other]).exits(6);

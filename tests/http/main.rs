@@ -10,6 +10,7 @@ mod feed;
 mod flows;
 mod host_events;
 mod inbox;
+mod locals;
 mod middleware;
 mod models;
 mod refusals;

@@ -72,7 +72,9 @@ pub(in crate::dashboard) async fn show(
     };
     let mut query = vec![("tab", tab)];
     query.extend(["file", "cursor"].map(|name| (name, fields.given(name).unwrap_or_default())));
-    let live = view.ended_at.is_none().then(|| pager::url(&format!("/ui/live/runs/{run}"), &query));
+    // A moment of the past does not change, and is not looked for again and again.
+    let moves = view.ended_at.is_none() && fields.given("at").is_none();
+    let live = moves.then(|| pager::url(&format!("/ui/live/runs/{run}"), &query));
     let title = format!("{} {}", view.blueprint, view.status.as_str());
     Ok(Page { nav: Nav::Runs, title: &title, live, body }.shown(&visitor))
 }

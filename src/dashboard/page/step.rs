@@ -7,7 +7,7 @@ use axum::{
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{run::events_between, source};
+use super::{run::events_between, source_links};
 use crate::{
     dashboard::{
         component::{attempts, command, json, status, text, time, usage},
@@ -80,8 +80,13 @@ pub(in crate::dashboard) async fn show(
         }
         (attempts::of(&tried, now_ms))
         (happened(&own, now_ms, view.last_event > searched))
-        @if visitor.caller.may(Verb::RunFork, run).is_ok() {
-            p { a.button href={ "/ui/runs/" (run) "/fork?step=" (seq) } { "Fork from here …" } }
+        p.line {
+            @if visitor.caller.may(Verb::RunInspect, run).is_ok() {
+                a.button href=(source_links::locals(run, seq)) { "Locals at this step" }
+            }
+            @if visitor.caller.may(Verb::RunFork, run).is_ok() {
+                a.button href={ "/ui/runs/" (run) "/fork?step=" (seq) } { "Fork from here …" }
+            }
         }
         @if !whole { p { a href="?whole=1" { "Show long values in full" } } }
         (command::same(&visitor.url, &format!("moonswarm show {run}/{seq}"), &command::Request {
@@ -112,7 +117,7 @@ fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
                 code { (text::short(&step.scope, 200)) }
             } }
             @if let Some(line) = &step.line { dt { "Line" } dd {
-                a href=(source::path(run, line)) { code { (text::short(line, 200)) } }
+                a href=(source_links::path(run, line)) { code { (text::short(line, 200)) } }
             } }
             @for (label, seq) in [("Before it", step.prev), ("Part of", step.parent), ("Member of", step.composite)] {
                 @if let Some(seq) = seq { dt { (label) } dd { a href={ "/ui/runs/" (run) "/steps/" (seq) } { "step " (seq) } } }

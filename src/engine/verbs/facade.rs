@@ -243,6 +243,7 @@ impl Engine {
             auth,
             booted: AtomicBool::new(true),
             heavy: Semaphore::new(1),
+            looks: crate::engine::shared::looks::Looks::default(),
             watchdog,
             threads: parking_lot::Mutex::default(),
         };

@@ -42,7 +42,7 @@ impl ScriptFlow {
     }
 
     /// Returns the name of a branch with those around it.
-    fn name_of(&self, home: Home) -> Option<String> {
+    pub(super) fn name_of(&self, home: Home) -> Option<String> {
         let (mut names, mut at) = (Vec::new(), home);
         while names.len() < NAMED {
             let (name, parent) = match at {

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Frames that are kept.
 pub(crate) const MOST: usize = 10;
 /// Calls that are looked through: more than Luau allows.
-const DEEPEST: c_int = 32_000;
+pub(super) const DEEPEST: c_int = 32_000;
 /// The longest name that is kept, in bytes.
 const NAME: usize = 200;
 
