@@ -194,6 +194,7 @@ impl App {
             watch: None,
             effects: None,
             operators: None,
+            webhooks: None,
             middleware: None,
         }
     }
