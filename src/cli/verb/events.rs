@@ -9,7 +9,7 @@ use crate::{
     engine::HostEventView,
 };
 
-/// Follow the events of all runs: started, waiting, ended; tasks opened, answered
+/// Follow the events of the host: runs, tasks, sessions, workers, blueprints
 #[derive(Debug, Args)]
 pub struct Events {
     /// Types with commas between them, each whole or by its first word: `run,task.opened`
