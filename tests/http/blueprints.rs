@@ -230,7 +230,7 @@ async fn a_blueprint_has_its_statistics_and_its_steps_the_lines_of_their_nodes()
     let steps = ok(daemon.get(&format!("/v1/runs/{run}/steps")), 200).await;
     let lines: Vec<_> = steps["items"].as_array().unwrap().iter().map(|it| &it["line"]).collect();
     assert_eq!(lines, ["main.lua:6", "main.lua:8"], "{steps}");
-    ok(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1)), 200).await;
+    ok(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1)), 204).await;
     daemon.ended(&run).await;
     let view = ok(daemon.get("/v1/blueprints/tabular"), 200).await;
     assert_eq!(
