@@ -32,6 +32,7 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
 /// The pause before the database is asked again.
 const STORAGE: Duration = Duration::from_secs(1);
+const STORAGE_MS: u64 = 1_000;
 /// The longest text of a prompt in an announcement, in characters.
 const TEXT: usize = 4_000;
 
@@ -87,7 +88,8 @@ async fn post_all(shared: &Arc<Shared>, name: &str) {
                 Ok(rows) => rows,
                 Err(error) => {
                     tracing::error!(webhook = name, %error, "could not read what waits for it");
-                    tokio::time::sleep(STORAGE).await;
+                    // Nothing would wake it for what is there already.
+                    next_ms = next_ms.min(shared.clock.now_ms() + STORAGE_MS);
                     break;
                 }
             };
