@@ -30,7 +30,7 @@ mod resolve;
 mod skill;
 mod sse;
 mod terminal;
-mod test_files;
+mod testkit;
 mod values;
 mod verb;
 

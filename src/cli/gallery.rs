@@ -49,10 +49,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        cli::compile,
+        cli::{
+            compile,
+            testkit::{self, Options, Recorder, Snapshots},
+        },
         clock::Clock,
         config::{Config, Layer},
-        testkit::{self, Options, Recorder, Snapshots},
     };
 
     #[test]

@@ -7,15 +7,12 @@ use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{
-    cli::{
-        changes::Changes,
-        compile,
-        context::Context,
-        exit::{Exit, Stop},
-        render::fitted,
-        test_files::{directories, files},
-    },
+use crate::cli::{
+    changes::Changes,
+    compile,
+    context::Context,
+    exit::{Exit, Stop},
+    render::fitted,
     testkit::{self, Covered, FileReport, Options, Recorder, Snapshots},
 };
 
@@ -57,7 +54,7 @@ impl Test {
         if !self.watch {
             return self.once(cx);
         }
-        let mut changes = Changes::watch(&directories(&self.paths))?;
+        let mut changes = Changes::watch(&testkit::directories(&self.paths))?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
             self.once(cx)?;
@@ -70,7 +67,7 @@ impl Test {
     }
 
     fn once(&self, cx: &Context) -> Result<Exit> {
-        let files = files(&self.paths)?;
+        let files = testkit::files(&self.paths)?;
         if files.is_empty() {
             let stop = Stop::new(Exit::NotFound, "there are no tests here");
             return Err(stop

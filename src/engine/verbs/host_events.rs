@@ -51,11 +51,11 @@ pub struct HostEventsAsk {
     pub types: Vec<String>,
     /// Only runs of this blueprint.
     pub blueprint: Option<String>,
-    /// Where to begin.
+    /// The beginning.
     pub since: Since,
 }
 
-/// Where a reader of the feed begins.
+/// The place where a reader of the feed begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Since {
     /// With what happens from now on.
@@ -101,7 +101,7 @@ struct Place {
     fact: u64,
 }
 
-/// What a reader remembers of runs and their tasks.
+/// The runs and tasks that a reader has seen.
 #[derive(Default)]
 struct Known {
     /// The id and blueprint; `None` for a run that was deleted.
