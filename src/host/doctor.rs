@@ -149,8 +149,8 @@ pub async fn webhooks(declared: &BTreeMap<String, TaskWebhook>) -> Vec<Line> {
     let inspect = async |(name, webhook): (&String, &TaskWebhook)| {
         let what = format!("webhook {name}");
         match webhook.inspect().await {
-            Ok(says) => Line::new(Verdict::Ok, &what, says),
-            Err(says) => Line::new(Verdict::Fail, &what, says)
+            Ok(says) => Line::new(DoctorVerdict::Ok, &what, says),
+            Err(says) => Line::new(DoctorVerdict::Fail, &what, says)
                 .next(format!("see [webhooks.{name}] in the configuration file")),
         }
     };
