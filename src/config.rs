@@ -26,7 +26,7 @@ use crate::{
     engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
-    operator::{Declared, Mistake},
+    operator::{Declared, Mistake, TaskWebhook},
     session::Fallback,
 };
 
@@ -34,6 +34,9 @@ pub use shown::shown;
 
 /// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
+
+/// The maximum number of webhooks.
+const WEBHOOKS: usize = 32;
 
 /// The maximum size of the file, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -104,6 +107,9 @@ pub struct Layer {
     /// The operators in addition to the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
+    /// Where it is announced that a task for people has opened, by name.
+    #[serde(default, deserialize_with = "webhooks")]
+    pub webhooks: Option<BTreeMap<String, TaskWebhook>>,
     /// The layers around tasks and state, in order.
     #[serde(skip)]
     pub middleware: Option<Vec<middleware::Layer>>,
@@ -147,6 +153,19 @@ impl From<RetentionLayer> for Retention {
 fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     parse_duration(&text).map(Some).map_err(|error| D::Error::custom(format!("failed to {error}")))
+}
+
+fn webhooks<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<BTreeMap<String, TaskWebhook>>, D::Error> {
+    let webhooks = BTreeMap::<String, TaskWebhook>::deserialize(from)?;
+    if webhooks.len() > WEBHOOKS {
+        return Err(D::Error::custom(format!("there are more than {WEBHOOKS} webhooks")));
+    }
+    match webhooks.keys().find(|name| name.is_empty() || name.len() > 64) {
+        Some(name) => Err(D::Error::custom(format!("{name:?} has not 1 to 64 bytes"))),
+        None => Ok(Some(webhooks)),
+    }
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -199,6 +218,7 @@ impl Layer {
             watch: self.watch.or(below.watch),
             effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
+            webhooks: self.webhooks.or(below.webhooks),
             middleware: self.middleware.or(below.middleware),
         }
     }
@@ -327,6 +347,8 @@ pub struct Config {
     pub effects: CustomEffects,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
+    /// Where it is announced that a task for people has opened, by name.
+    pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
     /// Directories, by name, whose files blueprints may watch.
@@ -355,6 +377,7 @@ impl From<Layer> for Config {
             retention: it.retention.unwrap_or_default().into(),
             effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
+            webhooks: it.webhooks.unwrap_or_default(),
             environments: environment::Config {
                 secrets: it
                     .secrets

@@ -39,6 +39,7 @@ pub use shared::request::{
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::answer_links::{AnswerLink, LINK_MS, OpenLink};
+pub use verbs::blueprint_versions::{BlueprintDiff, GraphView, VersionView};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;

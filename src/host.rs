@@ -32,7 +32,7 @@ use crate::{
     flow::RunLimits,
     lua::Limits,
     mcp, memory,
-    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, TaskWebhook, lua_calls},
     protocol::RunId,
     respond::multi_step::{LlmModel, NoModel},
     session,
@@ -90,6 +90,8 @@ pub struct HostConfig {
     pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
+    /// Where it is announced that a task for people has opened, by name.
+    pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
     /// Operators implemented in code, by name; they replace an existing operator of the same name.
@@ -125,6 +127,7 @@ impl HostConfig {
             door: DoorConfig::default(),
             fallback: Vec::new(),
             operators: Declared::default(),
+            webhooks: BTreeMap::new(),
             code: Coded::default(),
             middleware: Middleware::default(),
             spawners: Spawners::default(),
@@ -540,6 +543,7 @@ fn settings(config: &HostConfig) -> Settings {
         queued_signals: 1_000,
         retention: config.retention,
         custom_effects: config.effects,
+        webhooks: config.webhooks.clone(),
         work: absolute.join("work"),
     }
 }

@@ -49,7 +49,7 @@ pub use part::Partition;
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
     IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    TaskFilter, TaskPhase, TaskRow, TokenRow, VersionRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};
@@ -364,6 +364,18 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn blueprint_versions(&self, name: &str, prefix: &str)
     -> Result<Vec<BlueprintRow>, StoreError>;
+
+    /// Returns the versions of a name without their bundles, newest first: those after `after`, the
+    /// time and the hash of one.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError>;
 
     /// Returns names with their current hash and the time it was set (Unix milliseconds), sorted by
     /// name.

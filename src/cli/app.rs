@@ -195,6 +195,7 @@ impl App {
             watch: None,
             effects: None,
             operators: None,
+            webhooks: None,
             middleware: None,
         }
     }

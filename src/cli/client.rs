@@ -23,9 +23,10 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, ForkPlan, GcView,
-        HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff,
-        RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
+        GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
+        RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView,
+        TokenView, VersionView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -337,6 +338,26 @@ impl Client {
     pub async fn blueprints(&self, archived: bool) -> Result<Blueprints> {
         let query: Vec<_> = archived.then(|| ("archived", "true".to_owned())).into_iter().collect();
         self.get("/v1/blueprints", &query).await
+    }
+
+    /// The stored versions of a blueprint, newest first.
+    pub async fn blueprint_versions(&self, name: &str) -> Result<List<VersionView>> {
+        let query = [("limit", "500".to_owned())];
+        self.get(&format!("/v1/blueprints/{}/versions", segment(name)), &query).await
+    }
+
+    /// The difference of two versions of a blueprint.
+    pub async fn blueprint_diff(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        to: Option<&str>,
+    ) -> Result<BlueprintDiff> {
+        let query: Vec<_> = [("from", from), ("to", to)]
+            .into_iter()
+            .filter_map(|(name, hash)| Some((name, hash?.to_owned())))
+            .collect();
+        self.get(&format!("/v1/blueprints/{}/diff", segment(name)), &query).await
     }
 
     /// Archives a blueprint.

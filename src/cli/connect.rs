@@ -279,6 +279,7 @@ fn embedded(config: &Config) -> HostConfig {
         lease: config.lease,
         shards: config.shards,
         operators: config.operators.clone(),
+        webhooks: config.webhooks.clone(),
         environments: config.environments.clone(),
         shown: Vec::new(),
         code: crate::operator::Coded::default(),

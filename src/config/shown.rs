@@ -41,6 +41,7 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         secrets => config.environments.secrets.keys().collect::<Vec<_>>(),
         environments => config.environments.environments.keys().collect::<Vec<_>>(),
         operators => config.operators.iter().map(|(name, it)| format!("{name} ({})", it.kind())).collect::<Vec<_>>(),
+        webhooks => config.webhooks.keys().collect::<Vec<_>>(),
         middleware => config.middleware.iter().map(|it| it.name.clone()).collect::<Vec<_>>(),
     };
     let retention = file.retention.as_ref();

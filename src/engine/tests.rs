@@ -143,6 +143,7 @@ impl Bench {
                 open_runs: 10_000,
                 queued_signals: 100,
                 retention,
+                webhooks: Default::default(),
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },

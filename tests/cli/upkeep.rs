@@ -57,6 +57,20 @@ async fn blueprints_are_archived_restored_and_deleted() {
     let hint = "moonswarm blueprints restore hello";
     shell.run(&["run", "hello"]).exits(6).says(&["blueprint hello is archived", hint]);
     shell.run(&["blueprints", "restore", "hello"]).ok().says(&["hello is hello@"]);
+    let versions = shell.run(&["--json", "blueprints", "versions", "hello"]).ok().json();
+    assert_eq!(
+        (versions.as_array().map(Vec::len), &versions[0]["current"]),
+        (Some(1), &json!(true))
+    );
+    shell.run(&["blueprints", "diff", "hello"]).exits(4).says(&["no blueprint hello before"]);
+    let second = HELLO.replace("input.n + 1", "input.n + 2");
+    send(daemon.put("/v1/blueprints/hello", &json!({ "source": second }))).await;
+    let diff = shell.run(&["blueprints", "diff", "hello"]).ok();
+    assert!(
+        diff.stdout
+            .contains("+  flow = function(ctx, input) return ctx:run(\"e\", input.n + 2) end,")
+    );
+    assert!(shell.run(&["blueprints", "versions", "hello"]).ok().stdout.contains("current"));
     shell.run(&["run", "hello", "--input", r#"{"n":1}"#]).ok();
     shell.run(&["blueprints", "archive", "hello"]).ok();
     shell.run(&delete).exits(6).says(&["its history needs the source"]);

@@ -19,6 +19,7 @@ mod runs;
 mod state;
 mod stats;
 mod steps;
+mod task_webhook;
 mod tokens;
 mod triggers;
 mod upkeep;

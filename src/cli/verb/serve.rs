@@ -86,6 +86,7 @@ impl Serve {
             lease: cx.config.lease,
             fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
+            webhooks: cx.config.webhooks.clone(),
             environments: cx.config.environments.clone(),
             shown: cx.beside.shown(&cx.config),
             code: crate::operator::Coded::default(),

@@ -294,6 +294,9 @@ impl Place {
             body["outputs"] = json!({ step.to_string(): output.to_value() });
         }
         if let Some(patch) = fork.input_patch.as_ref().map(Json::to_value) {
+            if !patch.is_object() {
+                line.push_str(&format!(" --input {}", command::quoted(&patch.to_string())));
+            }
             for (key, value) in patch.as_object().into_iter().flatten() {
                 line.push_str(&format!(" --set {}", command::quoted(&format!("{key}={value}"))));
             }

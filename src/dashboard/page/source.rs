@@ -97,7 +97,7 @@ pub(super) async fn tab(
             (pager::links(&format!("/ui/runs/{}", view.id), &query, first == 1, next.as_deref()))
         }
         @if lines.is_empty() && view.steps > 0 {
-            p.dim { "The lines of this run's steps are not known: it has a table flow, or an older release ran it." }
+            p.dim { "The lines of this run's steps are not known: an older release ran it." }
         }
     })
 }

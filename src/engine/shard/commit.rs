@@ -235,6 +235,7 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
             | Perform::StartChild { .. }
             | Perform::CancelChild { .. }
             | Perform::TellParent
+            | Perform::Announce
             | Perform::Retire { .. }
             | Perform::TellSession(_)
             | Perform::SendSignal { .. } => {}

@@ -57,6 +57,7 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
             turn.shared.sessions.retire(ticket, reason.as_deref());
         }
         Perform::TellSession(note) => drop(turn.shared.sessions.tell(note)),
+        Perform::Announce => turn.shared.announcements.added(),
         Perform::Release(agent) => {
             let next = turn.shared.capacity.release(&agent);
             places::tell_capacity(turn.shared, &agent, next);

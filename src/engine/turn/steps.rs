@@ -76,7 +76,9 @@ pub(crate) fn open_with(
 fn origin(run: &Run, key: &StepKey) -> Additions {
     let mut additions = Additions::default();
     let origin = run.flow.as_ref().map(|flow| flow.origin(key)).unwrap_or_default();
-    for (name, text) in [(LINE, origin.line), (BRANCH, origin.branch)] {
+    let of_node = || run.program.as_ref()?.line_of(origin.node.as_deref()?);
+    let line = origin.line.or_else(of_node);
+    for (name, text) in [(LINE, line), (BRANCH, origin.branch)] {
         if let Some(text) = text {
             additions.put(name, Json::encode(&text).expect("a text is plain data"));
         }

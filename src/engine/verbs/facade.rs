@@ -21,12 +21,15 @@ use crate::{
         shard::owner::Shard,
         shared::{
             accounts::Accounts,
+            announcements::Announcements,
             capacity::Capacity,
             deliveries,
+            host_log::{HostFact, HostLog},
             lanes::Lanes,
             ledger::AuditLog,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
+            presence::Presence,
             programs::Programs,
             shards::Shared,
             stacks::{Middleware, StackBook},
@@ -181,6 +184,8 @@ impl Engine {
                 .with_foreign(Arc::clone(registry.stores()));
         let lanes = Lanes::open(registry.stores(), &store.foreign_changes(None, None, usize::MAX)?);
         let accounts = Accounts::open(&*store, clock.now_ms())?;
+        let announcements = Announcements::new(settings.webhooks.clone());
+        let host_log = HostLog::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             lanes,
@@ -209,6 +214,9 @@ impl Engine {
             room_asked_ms: AtomicU64::new(0),
             readers: Readers::default(),
             in_flight: Arc::default(),
+            host_log,
+            presence: Presence::default(),
+            announcements,
             accounts,
         });
         let watchdog = Watchdog::start()
@@ -249,6 +257,7 @@ impl Engine {
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.sessions().keep_sessions();
+        engine.announce();
         Ok((engine, unstarted))
     }
 
@@ -379,6 +388,17 @@ impl Engine {
         writes: Vec<Write>,
         then: impl FnOnce(bool) + Send + 'static,
     ) -> Result<(), EngineError> {
+        self.write_logged(checks, writes, Vec::new(), then).await
+    }
+
+    /// As [`Engine::write_then`], with events of the host that are durable with the writes.
+    pub(crate) async fn write_logged(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+        facts: Vec<HostFact>,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<(), EngineError> {
         let (ack, acked) = oneshot::channel();
         let batch = Batch {
             checks,
@@ -390,8 +410,9 @@ impl Engine {
                 let _ = ack.send(result);
             }),
         };
-        self.shared().store.room().await;
-        self.shared().store.submit(batch);
+        let shared = self.shared();
+        shared.store.room().await;
+        shared.host_log.submit(&*shared.store, &shared.in_flight, batch, facts);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

@@ -265,6 +265,7 @@ impl Stage {
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
+                webhooks: Default::default(),
                 custom_effects: crate::engine::CustomEffects::Warn,
                 work: PathBuf::from("work"),
             },

@@ -263,6 +263,13 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
         [versions[1].clone(), versions[0].clone()]
     );
     assert_eq!(store.blueprint_versions("x", "").unwrap().len(), 3);
+    let hashes = |after, limit| -> Vec<String> {
+        let rows = store.blueprint_list("x", after, limit).unwrap();
+        rows.into_iter().map(|row| format!("{} {}", row.hash, row.created_ms)).collect()
+    };
+    assert_eq!(hashes(None, 2), ["ab3 3", "aa2 2"]);
+    assert_eq!(hashes(Some((2, "aa2")), 2), ["aa1 1"]);
+    assert_eq!(hashes(Some((2, "aa3")), 1), ["aa2 2"]);
     let published = |by: Option<&str>| {
         let publisher = by.map(str::to_owned);
         put(store, vec![Write::PutBlueprint(BlueprintRow { publisher, ..versions[0].clone() })]);
@@ -270,6 +277,9 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
     };
     assert_eq!(published(Some("a")).publisher.as_deref(), Some("a"));
     assert_eq!(published(None).publisher.as_deref(), Some("a"), "posted again");
+    let known: Vec<bool> =
+        store.blueprint_list("x", None, 9).unwrap().iter().map(|row| row.published).collect();
+    assert_eq!(known, [false, false, true]);
     assert_eq!(
         published(Some("b")),
         BlueprintRow { publisher: Some("b".into()), ..versions[0].clone() }

@@ -13,7 +13,7 @@ use crate::{
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
         PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter,
         ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
-        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, VersionRow, Want, find,
         rows::is_blob,
         run_filter::Pick,
         stats::{Grain, most_expensive},
@@ -422,6 +422,28 @@ impl Reader for Memory {
                 .cloned()
                 .collect();
             found.sort_by_key(|row| std::cmp::Reverse(row.created_ms));
+            found
+        })
+    }
+
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError> {
+        self.read(|tables| {
+            let of_name = tables.blueprints.iter().filter(|row| row.name == name);
+            let mut found: Vec<_> = of_name
+                .filter(|row| after.is_none_or(|after| (row.created_ms, &*row.hash) < after))
+                .map(|row| VersionRow {
+                    hash: row.hash.clone(),
+                    created_ms: row.created_ms,
+                    published: row.publisher.is_some(),
+                })
+                .collect();
+            found.sort_by(|a, b| (b.created_ms, &b.hash).cmp(&(a.created_ms, &a.hash)));
+            found.truncate(limit);
             found
         })
     }

@@ -18,7 +18,7 @@ use crate::{
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
         QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow,
         StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
-        TaskFilter, TaskRow, TokenRow, Want,
+        TaskFilter, TaskRow, TokenRow, VersionRow, Want,
     },
 };
 
@@ -190,6 +190,15 @@ impl Reader for Sqlite {
         prefix: &str,
     ) -> Result<Vec<BlueprintRow>, StoreError> {
         self.read("list a blueprint's versions", |conn| blueprints::versions(conn, name, prefix))
+    }
+
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError> {
+        self.read("list a blueprint's versions", |conn| blueprints::list(conn, name, after, limit))
     }
 
     fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {
