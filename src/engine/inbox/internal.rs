@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        inbox::{control, seats, signals, worker},
+        inbox::{control, repeats, seats, signals},
         run::{due::Due, lookups::Purpose, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
@@ -102,7 +102,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 turn.run.timers.insert((due, step, Due::Child));
             }
         }
-        Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
+        Internal::Repeated(repeated) => repeats::repeated(turn, *repeated),
         Internal::StateLater { step } => scoped::state_later(turn, step),
         Internal::StateDone { step, outcome, held } => {
             scoped::state_done(turn, step, outcome, held);
