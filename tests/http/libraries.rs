@@ -72,7 +72,9 @@ async fn queue_token(daemon: &Daemon) -> String {
 async fn doubles(mut command: Command) {
     let shell = Shell::new();
     let data = shell.path("data");
-    let mut daemon = Daemon::start(&data);
+    let config = shell.write("fronted.toml", "hosts = [\"127.0.0.1\"]\n");
+    let flags = ["--config".as_ref(), config.as_os_str()];
+    let mut daemon = Daemon::start_with(&data, &flags);
     let front = Front::before(&daemon).await;
     command.env("MOONSWARM_URL", &front.url).env("QUEUE_TOKEN", queue_token(&daemon).await);
     let log = shell.path("worker.log");
@@ -86,7 +88,7 @@ async fn doubles(mut command: Command) {
     })
     .await;
     daemon.kill();
-    daemon = Daemon::start(&data);
+    daemon = Daemon::start_with(&data, &flags);
     front.now_before(&daemon);
     let ended = daemon.ended(&run).await;
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
