@@ -21,16 +21,14 @@ use crate::cli::{
 };
 use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 
+mod patience;
 mod post;
 
+use patience::{PAUSE, may_pass, patiently};
 use post::Post;
 
 /// The time for which one request for work waits at the daemon.
 const POLL: &str = "20s";
-/// The bounds of the pause after something went wrong; it doubles in between.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// The bounds of the time between two heartbeats.
-const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
 /// Work on tasks of a queue by running a command for each
 #[derive(Debug, Args)]
@@ -211,31 +209,6 @@ impl Worker {
             }
         }
         Err(error)
-    }
-}
-
-/// Asks again, with growing pauses, as long as the daemon cannot be reached or is too busy.
-async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>) -> Result<T> {
-    let mut pause = PAUSE.0;
-    loop {
-        match ask().await {
-            Err(error) if may_pass(&error) => {
-                cx.terminal.say(&format!("{what}: {error:#}; trying again in {pause:?}"));
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-            }
-            settled => return settled,
-        }
-    }
-}
-
-/// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
-/// off.
-fn may_pass(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<Stop>() {
-        Some(stop) if stop.code.as_deref() == Some("too_large") => false,
-        Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
-        None => true,
     }
 }
 

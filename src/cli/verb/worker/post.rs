@@ -16,7 +16,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{BEAT, may_pass, patiently};
+use super::patience::{may_pass, patiently};
 use crate::{
     cli::{
         client::Client,
@@ -27,6 +27,8 @@ use crate::{
     engine::LeaseView,
 };
 
+/// The bounds of the time between two heartbeats.
+const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 /// The maximum number of results of one request.
 const MOST: usize = 200;
 /// The maximum size of the results of one request, in bytes.
