@@ -63,8 +63,10 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                     Purpose::Child { step } => children::start_child(turn, step),
                     Purpose::Copy { dispatch } => {
                         pieces::copy(turn);
-                        if let Some((step, attempt)) = dispatch {
-                            dispatch::dispatch(turn, step, attempt);
+                        if let Some((step, attempt)) = dispatch
+                            && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+                        {
+                            attempts::finished(turn, step, attempt, outcome);
                         }
                     }
                 }
@@ -115,7 +117,9 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         }
         Internal::Redispatch { step, attempt } => {
             if turn.run.task(step).is_some_and(|task| task.row.is_some()) {
-                dispatch::dispatch(turn, step, attempt);
+                if let Some(outcome) = dispatch::dispatch(turn, step, attempt) {
+                    attempts::finished(turn, step, attempt, outcome);
+                }
             }
         }
         Internal::Unseat { step, attempt, reason } => {

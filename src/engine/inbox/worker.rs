@@ -259,7 +259,7 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
         return (deadline.map(shown), false);
     }
     (row.lease_ms, row.graces) = (Some(lease_ms), 0);
-    let row = row.clone();
+    let hold = Box::new(row.hold());
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);
         if let Some(worker) = &row.worker {
@@ -267,7 +267,7 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
         }
     }
     task.graces = 0;
-    turn.run.pending.writes.push(Write::PutTask(row));
+    turn.run.pending.writes.push(Write::HoldTask(hold));
     turn.run.timers.remove(step, Due::Lease);
     turn.run.timers.insert((lease_ms, step, Due::Lease));
     (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)

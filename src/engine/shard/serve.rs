@@ -201,7 +201,7 @@ impl Shard {
     }
 
     /// Lets a run wait for its turn.
-    fn line_up(&mut self, run: &mut Run) {
+    pub(crate) fn line_up(&mut self, run: &mut Run) {
         if run.queued {
             return;
         }
