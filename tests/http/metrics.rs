@@ -58,7 +58,7 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     };
     let text = eventually("both ends are counted", counted).await;
     for (series, expected) in [
-        (r#"moonswarm_runs_started_total{blueprint="sums",trigger="api"}"#, 3.0),
+        (r#"moonswarm_runs_started_total{blueprint="sums",trigger="request"}"#, 3.0),
         (r#"moonswarm_runs_ended_total{blueprint="sums",status="completed"}"#, 1.0),
         (r#"moonswarm_run_duration_seconds_count{blueprint="sums"}"#, 2.0),
         (r#"moonswarm_runs_open"#, 1.0),

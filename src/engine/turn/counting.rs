@@ -23,8 +23,9 @@ struct TriggerKind {
 pub(crate) fn of_fact(run: &Run, fact: &Fact, at_ms: u64) -> Option<Counted> {
     match fact {
         Fact::RunStarted(started) if started.generation == 0 => {
-            let trigger = started.trigger.decode::<TriggerKind>().map(|it| it.kind);
-            Some(Counted::Started { trigger: trigger.unwrap_or_default() })
+            let trigger = started.trigger.decode::<TriggerKind>().ok().map(|it| it.kind);
+            let trigger = trigger.filter(|it| !it.is_empty()).unwrap_or("request".to_owned());
+            Some(Counted::Started { trigger })
         }
         Fact::RunEnded(outcome) => {
             let took_ms = at_ms.saturating_sub(run.header.created_ms);
