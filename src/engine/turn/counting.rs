@@ -92,7 +92,7 @@ fn attempt(
         operator: Arc::clone(&task.operator),
         agent: step.scheduled.name.clone(),
         outcome,
-        failure: failure.map(|it| it.kind.to_string()),
+        failure: failure.map(|it| it.kind.clone()),
         times: None,
         usage: usage.cloned(),
         unreported: usage.is_none() && step.delivered_ms.is_some() && !is_child,
