@@ -12,9 +12,10 @@ const SUMS: &str = r#"
 local swarm = require("swarm")
 return swarm.blueprint {
   name = "sums",
-  agents = { e = { operator = "echo" }, p = { operator = "human" }, q = { operator = "queue", queue = "mail" } },
+  agents = { e = { operator = "echo" }, p = { operator = "human" }, l = { operator = "lua", fn = function(it) return it end } },
   flow = function(ctx, input)
     ctx:run("e", input.n + 1)
+    ctx:run("l", input.n)
     ctx:sleep("1ms")
     if input.ask then ctx:run("p", "sure?") end
     if input.fail then error("no") end
@@ -48,7 +49,7 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     let failed = daemon.run_source(SUMS, json!({"n": 1, "fail": true})).await;
     daemon.ended(&failed).await;
     let asks = daemon.run_source(SUMS, json!({"n": 1, "ask": true})).await;
-    daemon.waits(&asks, "person").await;
+    daemon.waits(&asks, "task").await;
     assert_eq!(refusal(daemon.get("/v1/runs/run_x")).await.0, 400);
 
     let counted = async || {
@@ -62,9 +63,9 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
         (r#"moonswarm_runs_ended_total{blueprint="sums",status="completed"}"#, 1.0),
         (r#"moonswarm_run_duration_seconds_count{blueprint="sums"}"#, 2.0),
         (r#"moonswarm_runs_open"#, 1.0),
-        (r#"moonswarm_steps_total{blueprint="sums",kind="task",status="completed"}"#, 3.0),
+        (r#"moonswarm_steps_total{blueprint="sums",kind="task",status="completed"}"#, 6.0),
         (r#"moonswarm_steps_total{blueprint="sums",kind="timer",status="completed"}"#, 3.0),
-        (r#"moonswarm_attempts_total{operator="echo",agent="e",outcome="completed"}"#, 3.0),
+        (r#"moonswarm_attempts_total{operator="lua",agent="l",outcome="completed"}"#, 3.0),
         (r#"moonswarm_open_tasks{operator="human",kind="human"}"#, 1.0),
         (r#"moonswarm_refusals_total{code="bad_id"}"#, 1.0),
         (r#"moonswarm_http_requests_total{method="GET",route="/v1/runs/{run}",status="400"}"#, 1.0),
