@@ -99,7 +99,8 @@ pub struct HostConfig {
     pub shown: Vec<ConfigItem>,
     /// The address on which the metrics are served without a token, if they are.
     pub metrics: Option<SocketAddr>,
-    /// Who starts workers, by the name or kind of an operator, where that is somebody else than
+    /// The programs that start workers, by the name or kind of an operator, if these are others
+    /// than
     /// the operators themselves.
     pub spawners: Spawners,
 }
