@@ -36,6 +36,7 @@ const ORDER: &[&str] = &[
     "spawner",
     "respond",
     "engine",
+    "testkit",
     "door",
     "api",
     "mcp",
