@@ -13,6 +13,7 @@ mod host_events;
 mod inbox;
 mod libraries;
 mod locals;
+mod metrics;
 mod middleware;
 mod models;
 mod refusals;
