@@ -1,6 +1,6 @@
 //! `worker`: takes tasks from a queue and runs a command for each.
 
-use std::{pin::pin, time::Duration};
+use std::pin::pin;
 
 use anyhow::Result;
 use clap::Args;
