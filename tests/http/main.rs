@@ -12,6 +12,7 @@ mod flows;
 mod host_events;
 mod inbox;
 mod libraries;
+mod metrics;
 mod middleware;
 mod models;
 mod refusals;
