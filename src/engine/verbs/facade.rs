@@ -39,6 +39,7 @@ use crate::{
     fault,
     lua::{Limits, Vms, Watchdog},
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -174,6 +175,7 @@ impl Engine {
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let gauges = senders.iter().map(|_| ShardGauges::default()).collect();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -210,6 +212,8 @@ impl Engine {
             readers: Readers::default(),
             in_flight: Arc::default(),
             accounts,
+            counts: Counts::default(),
+            gauges,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -328,6 +332,11 @@ impl Engine {
     /// Returns the number of runs of this process that have not ended.
     pub fn open_runs(&self) -> u64 {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counters of the host.
+    pub fn counts(&self) -> &Counts {
+        &self.inner.shared.counts
     }
 
     pub(crate) fn shared(&self) -> &Shared {
