@@ -38,7 +38,7 @@ pub use locals::{StackFrame, Variable, VariableRole};
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
 pub(crate) use traceback::{Frame, Place, joined};
 
-use crate::protocol::{Failure, Json, failure::kind};
+use crate::protocol::{Failure, Json, failure::kind, text::floor_char_boundary};
 use meter::{METER, Parcel};
 
 /// The longest error message that is kept.
@@ -449,9 +449,6 @@ fn failure_in(text: &str) -> Failure {
 }
 
 fn clipped(text: &str) -> String {
-    let mut end = text.len().min(MESSAGE);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = floor_char_boundary(text, MESSAGE);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }

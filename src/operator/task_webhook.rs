@@ -138,7 +138,7 @@ impl TaskWebhook {
 
     fn headers(&self, id: &str, body: &str, now_ms: u64) -> Result<HeaderMap, String> {
         let mut headers = outgoing::headers(&self.headers, |_, _, _| {})
-            .map_err(|failure| failure.message.to_string())?;
+            .map_err(|failure| failure.message.clone())?;
         let at = (now_ms / 1_000).to_string();
         let plain = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -118,10 +118,10 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             }
         }
         Internal::Redispatch { step, attempt } => {
-            if turn.run.task(step).is_some_and(|task| task.row.is_some()) {
-                if let Some(outcome) = dispatch::dispatch(turn, step, attempt) {
-                    attempts::finished(turn, step, attempt, outcome);
-                }
+            if turn.run.task(step).is_some_and(|task| task.row.is_some())
+                && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+            {
+                attempts::finished(turn, step, attempt, outcome);
             }
         }
         Internal::Unseat { step, attempt, reason } => {

@@ -18,7 +18,7 @@ use crate::{
     lua::{self, BranchStack, Moment, RunFacts, StackFrame, VariableRole, Vms, Watchdog},
     memory::Memory,
     middleware::Stacks,
-    protocol::{Code, Json, RunId},
+    protocol::{Code, Json, RunId, text::floor_char_boundary},
     token::Verb,
 };
 
@@ -240,7 +240,7 @@ impl LocalsLook {
         let text = text.and_then(|text| text.lines().nth((line as usize).checked_sub(1)?));
         let text = text.map(|text| {
             let text = text.trim();
-            text[..text.floor_char_boundary(TEXT)].to_owned()
+            text[..floor_char_boundary(text, TEXT)].to_owned()
         });
         let variables = variables.into_iter().map(|it| LocalsVariable {
             value: Json::from(self.stacks.redacted_value(&it.name, it.value)),

@@ -148,10 +148,7 @@ async fn post(
     }
     let (host, task) = (Arc::clone(shared), it.task);
     let read = move || host.store.task(task.run(), task.step());
-    let open = match shared.tasks.spawn_blocking(read).await {
-        Ok(Ok(open)) => open,
-        Ok(Err(_)) | Err(_) => return Fate::Again(None),
-    };
+    let Ok(Ok(open)) = shared.tasks.spawn_blocking(read).await else { return Fate::Again(None) };
     // Of a task that has ended, or is asked again, there is nothing to say any more.
     let Some(open) = open.filter(|row| row.attempt == it.attempt) else { return Fate::Over };
     let Some(body) = body(shared, &it, &open) else { return Fate::Over };

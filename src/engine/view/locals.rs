@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::protocol::{Json, RunId};
+use crate::protocol::{Json, RunId, text::floor_char_boundary};
 
 /// The calls of a flow, with their variables, at the moment when it requested a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -127,7 +127,7 @@ impl LocalsVariable {
             _ => write(&value, most, &mut line),
         }
         if line.len() > most {
-            line.truncate(line.floor_char_boundary(most));
+            line.truncate(floor_char_boundary(&line, most));
             line.push('…');
         }
         line

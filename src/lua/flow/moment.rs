@@ -43,10 +43,13 @@ pub struct BranchStack {
     pub more: usize,
 }
 
+/// Returns a text without secrets; nothing if it has none.
+pub(super) type Clean = Box<dyn Fn(&str) -> Option<String>>;
+
 /// A look that is to be taken.
 pub(super) struct Watch {
     key: StepKey,
-    clean: Box<dyn Fn(&str) -> Option<String>>,
+    clean: Clean,
     seen: Option<Moment>,
 }
 

@@ -24,6 +24,7 @@ use mlua::ffi::{self, lua_State};
 use serde_json::{Map, Value, json};
 
 use super::encode::{EXACT, bytes_at};
+use crate::protocol::text::floor_char_boundary;
 
 /// The stack slots that a look takes at each level, and the first one at its beginning.
 pub(super) const SLOTS: c_int = 4;
@@ -196,7 +197,7 @@ impl<'a, 'r> Glance<'a, 'r> {
             Err(_) => return Err(()),
         };
         let mut text = (self.room.clean)(text).unwrap_or_else(|| text.to_owned());
-        let end = text.floor_char_boundary(most);
+        let end = floor_char_boundary(&text, most);
         let is_cut = end < text.len() || part.len() < bytes.len();
         text.truncate(end);
         Ok((text, is_cut))
