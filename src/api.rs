@@ -38,6 +38,7 @@ mod state;
 mod stats;
 mod steps;
 mod tasks;
+mod testing;
 mod tokens;
 mod triggers;
 mod upkeep;

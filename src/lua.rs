@@ -35,6 +35,6 @@ pub use flow::{Origin, RunFacts, ScriptFlow};
 pub use program::Program;
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};
-pub use testing::{TestCase, TestFile, TestHalt, TestName};
+pub use testing::{TestCase, TestFile, TestHalt, TestLimits, TestName};
 pub use vms::{Limits, Vms};
 pub use watchdog::Watchdog;

@@ -24,4 +24,5 @@ mod recovery;
 mod storage;
 mod templates;
 mod terminal;
+mod testing;
 mod watching;

@@ -18,6 +18,7 @@ mod runs;
 mod state;
 mod stats;
 mod steps;
+mod testing;
 mod tokens;
 mod triggers;
 mod upkeep;

@@ -6,13 +6,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339, run::lookups::Publisher,
-    shared::programs::Programs, verbs::engine::BlueprintVerbs,
+    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339,
+    run::lookups::Publisher,
+    shared::{programs::Programs, request},
+    verbs::engine::BlueprintVerbs,
 };
 use crate::{
     blueprint::{Bundle, Finding, ToolFace},
     fault,
     lua::Program,
+    memory::Level,
     protocol::Json,
     store::{Check, Write},
     token::{Grant, Need, ScopeKind, Verb},
@@ -269,6 +272,30 @@ impl BlueprintVerbs<'_> {
             return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
         };
         Ok(row.open()?)
+    }
+
+    /// Returns the files of the blueprint that a caller tests: a stored version that it may read, or
+    /// what it brings. Testing has no effects, so bringing takes no verb of its own.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, there is no such version, or the host has no memory
+    /// left.
+    pub async fn to_test(
+        self,
+        caller: &Caller,
+        program: request::Program,
+    ) -> Result<Bundle, EngineError> {
+        caller.grant.check(Verb::BlueprintTest, &[])?;
+        if self.engine.shared().memory.level() == Level::Full {
+            return Err(self.engine.shared().no_room("run tests"));
+        }
+        match program {
+            request::Program::Bundle(bundle) => Ok(bundle),
+            request::Program::Named(name) => {
+                let view = self.get(caller, &name).await?;
+                self.blueprint_source(caller, &view.name, &view.hash).await
+            }
+        }
     }
 
     /// Returns the hashes of a blueprint's stored versions and the times at which they were stored, in
