@@ -4,6 +4,7 @@ pub(crate) mod accounts;
 pub(crate) mod archive;
 pub(crate) mod capacity;
 pub(crate) mod deliveries;
+pub(crate) mod faces;
 pub(crate) mod host_facts;
 pub(crate) mod in_flight;
 pub(crate) mod key_files;
