@@ -98,7 +98,8 @@ pub struct HostConfig {
     pub middleware: Middleware,
     /// The settings with their origins, for people: `/v1/host` shows them.
     pub shown: Vec<ConfigItem>,
-    /// Who starts workers, by the name or kind of an operator, where that is somebody else than
+    /// The programs that start workers, by the name or kind of an operator, if these are others
+    /// than
     /// the operators themselves.
     pub spawners: Spawners,
 }

@@ -42,7 +42,7 @@ const MOST_LEASED: usize = 100;
 pub(super) struct LeaseBody {
     /// The queue.
     queue: String,
-    /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
+    /// The time to wait for a task, at most a minute: `"30s"`. None by default.
     #[schema(pattern = "^[0-9]{1,3}s$")]
     wait: Option<String>,
     /// The maximum number of tasks: 1 to 100, 1 by default.
@@ -50,7 +50,8 @@ pub(super) struct LeaseBody {
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
     worker: Option<String>,
-    /// What the worker has, `{"gpu": "true"}`: it is given tasks that ask for nothing else.
+    /// The labels of the worker, `{"gpu": "true"}`: it receives only tasks whose labels are among
+    /// them.
     #[serde(default)]
     labels: BTreeMap<String, String>,
 }

@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Directories below the watched one that are watched as well, and how deep they may be.
 const MOST_DIRS: usize = 2_000;
 const DEEPEST: usize = 8;
-/// Where it is kept which names came from which files, over restarts.
+/// The key under which the files of names are stored, for the next start.
 const WATCHED: &str = "watched_blueprints";
 
 /// Keeps watching while it lives.
@@ -106,7 +106,7 @@ struct WatchedNames {
     names: BTreeMap<String, Origin>,
 }
 
-/// Where a name came from.
+/// The origin of a name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Origin {
     /// The file, relative to the directory.

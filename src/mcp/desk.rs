@@ -22,7 +22,7 @@ use super::{
     answer::Trouble,
     follow::{self, Asked, Called, Client},
     inside::Inside,
-    prompts, published, resources,
+    prompts, published, resources, sessions,
     tool::Tool,
     tools,
     transport::{Path, Transport},
@@ -32,7 +32,7 @@ use crate::token::Verb;
 /// The maximum size of a message over stdio, in bytes.
 const LONGEST: usize = 8 << 20;
 
-/// What a client is told about the server.
+/// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
 are tasks of agents, people, models and programs. Runs are durable. To run something: \
 list_blueprints, start_run, get_run with wait_seconds until it has ended. To write a blueprint: \
@@ -45,7 +45,7 @@ produced; prompts begin common work.";
 #[derive(Clone)]
 pub(super) struct Desk(Way);
 
-/// How the requests of tools reach the API.
+/// The way of the tools' requests to the API.
 #[derive(Clone)]
 enum Way {
     /// The API of this process, with the credential of each request.
@@ -151,8 +151,8 @@ impl Desk {
     }
 }
 
-/// Returns what the client of a request can do. A client over HTTP is asked with a result only:
-/// nothing is kept for it between its requests.
+/// Returns what the client of a request can do. A client over HTTP is asked during a call only in a
+/// session: without one nothing is kept for it between its requests.
 fn client_of<'a>(way: &Way, context: &'a RequestContext<RoleServer>) -> Client<'a> {
     let able = context.client_capabilities().unwrap_or_default();
     let has_rounds =
@@ -163,10 +163,18 @@ fn client_of<'a>(way: &Way, context: &'a RequestContext<RoleServer>) -> Client<'
         _ if !fills_forms => Asked::Never,
         _ if has_rounds => Asked::WithResult,
         Way::Fixed(_) => Asked::Directly(&context.peer),
+        Way::Inside(_) if is_in_session(context) => Asked::Directly(&context.peer),
         Way::Inside(_) => Asked::Never,
     };
     let progress = context.meta.get_progress_token().map(|token| (&context.peer, token));
     Client { takes_tasks: able.supports_tasks(), asked, progress }
+}
+
+fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
+    context
+        .extensions
+        .get::<Parts>()
+        .is_some_and(|parts| parts.headers.contains_key(sessions::HEADER))
 }
 
 /// Returns true if a token with these verbs sees the tool.

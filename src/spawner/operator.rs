@@ -126,7 +126,7 @@ struct OperatorWorker {
     work: Work,
 }
 
-/// Where the work of an attempt goes on.
+/// The place where the work of an attempt goes on.
 enum Work {
     /// With whoever waits for it.
     Here(BoxFuture<'static, Result<Reply, Failure>>),

@@ -35,7 +35,7 @@ impl Snapshots {
 /// Compares a value with its snapshot; gives what there is to say.
 ///
 /// # Errors
-/// How it differs, or why it cannot be compared.
+/// The difference, or the reason why there is no comparison.
 pub(super) fn compare(
     (files, test_file): (Files<'_>, &Path),
     name: &str,

@@ -5,7 +5,9 @@ mod support;
 
 mod agent;
 mod client;
+mod clients;
 mod questions;
+mod sessions;
 mod setup;
 mod tools;
 mod wire;

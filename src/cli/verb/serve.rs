@@ -32,7 +32,7 @@ pub struct Serve {
     /// Directory of blueprints to watch [default: the current one, if it has any]
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
-    /// How long a pull worker keeps a task without a heartbeat [default: 30s]
+    /// The time that a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
     /// Memory limit for all runs together [default: half of the machine's memory]

@@ -57,10 +57,12 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         }
         Internal::Delta(feed) => pieces::take_pieces(turn, &feed),
         Internal::Found { life, purpose, found } => {
-            if lookups::keep(turn, life, purpose, found) {
+            if lookups::keep(turn, life, &purpose, found) {
                 match purpose {
                     Purpose::Command => {}
-                    Purpose::Child { step } => children::start_child(turn, step),
+                    Purpose::Child { step, stored } => {
+                        children::start_child(turn, step, Some(stored));
+                    }
                     Purpose::Copy { dispatch } => {
                         pieces::copy(turn);
                         if let Some((step, attempt)) = dispatch {

@@ -41,7 +41,7 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
         }
         Perform::LetGo(held) => drop(held),
         Perform::Begun(stored) => drop(stored),
-        Perform::StartChild { step } => children::start_child(turn, step),
+        Perform::StartChild { step } => children::start_child(turn, step, None),
         Perform::CancelChild { step, child, reason } => {
             fault::point("engine.cancel_child");
             let (sender, by) = ((turn.run.num, step), turn.run.id.to_string());
