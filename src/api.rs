@@ -39,6 +39,7 @@ mod state;
 mod stats;
 mod steps;
 mod tasks;
+mod testing;
 mod tokens;
 mod triggers;
 mod upkeep;

@@ -20,7 +20,7 @@ mod server;
 pub use config::{DoorConfig, Limits};
 pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
-pub(crate) use places::Place;
+pub(crate) use places::{Place, account};
 pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
 };

@@ -67,7 +67,7 @@ pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::source_lines::{LineSteps, Lines};
-pub use verbs::stage::{Job, Stage};
+pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};

@@ -29,7 +29,7 @@ use crate::{
     environment::{self, Environments},
     fault,
     flow::RunLimits,
-    lua::Limits,
+    lua::{Limits, TaskLimits},
     mcp, memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, TaskWebhook, lua_calls},
     protocol::RunId,
@@ -507,7 +507,7 @@ fn registry(
 ) -> Registry {
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Builtin {
-        lua: lua_calls(tasks.clone()),
+        lua: lua_calls(tasks.clone(), TaskLimits::default()),
         bundle_dir: bundle_dirs(data),
         queues: Arc::clone(hub),
         environments,

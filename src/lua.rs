@@ -36,6 +36,6 @@ pub use program::Program;
 pub use raw::{Clean, StackFrame, Variable, VariableRole};
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};
-pub use testing::{TestCase, TestFile, TestHalt, TestName};
+pub use testing::{TestCase, TestFile, TestHalt, TestLimits, TestName};
 pub use vms::{Limits, Vms};
 pub use watchdog::Watchdog;

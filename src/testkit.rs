@@ -1,9 +1,14 @@
 //! Running the tests of blueprints: playing each test of a file on a stage, reporting.
 //!
 //! A test is Lua (`require("swarm.test")`). What it asks for is done here, on an engine of its own
-//! in virtual time; what its agents answer is kept, so that a crash asks nobody twice.
+//! in virtual time; what its agents answer is kept, so that a crash asks nobody twice. The command
+//! line plays files of the disk. A host plays files that came with a request: within [`Bounds`], and
+//! they can name no other files.
 
+mod budget;
 mod coverage;
+mod files;
+mod places;
 mod play;
 mod prepared;
 mod report;
@@ -12,18 +17,25 @@ mod snapshot;
 
 use std::path::{Path, PathBuf};
 
+use tracing::subscriber::NoSubscriber;
+
 use crate::{
     blueprint::Bundle,
     clock::Clock,
-    lua::{Limits, TestFile, TestName},
+    lua::{TestFile, TestName},
     operator::Registry,
     protocol::Failure,
 };
 
+pub use budget::Bounds;
 pub use coverage::{Covered, Recorder, lcov, node_rows, rows as coverage_rows};
+pub use files::{Posted, PostedError, is_test};
+pub use places::{NoPlace, Place, Places};
 pub use report::{junit, lines, summary};
 pub use snapshot::Snapshots;
 
+use budget::Budget;
+use files::Files;
 use play::Play;
 
 /// The settings of a test run.
@@ -73,39 +85,108 @@ pub struct TestReport {
 
 /// Runs a file of tests.
 pub fn run(path: &Path, known: &Registry, options: &Options<'_>, clock: &Clock) -> FileReport {
-    let mut report = FileReport { path: path.to_owned(), broken: None, tests: Vec::new() };
-    let bundle = match Bundle::load(path) {
-        Ok(bundle) => bundle,
-        Err(error) => {
-            report.broken = Some(Failure::new("bundle", error.to_string()));
-            return report;
+    let budget = Budget::unlimited();
+    let mut runner =
+        Runner { known, options, clock, budget: &budget, left: usize::MAX, skipped: 0 };
+    runner.file(Files::Disk, path)
+}
+
+/// The result of the tests of a request.
+#[derive(Debug)]
+pub struct PostedReport {
+    /// The files of tests, in the order of their names.
+    pub files: Vec<FileReport>,
+    /// The files of blueprints that ran, and what of them.
+    pub covered: Vec<Covered>,
+    /// The number of tests that did not run, since their number or the time has a limit.
+    pub skipped: usize,
+}
+
+/// Runs the tests of a request, within bounds. Blocks. Reads and writes nothing outside of the
+/// request.
+pub fn run_posted(
+    posted: &Posted,
+    known: &Registry,
+    (filter, crash): (Option<&str>, bool),
+    bounds: Bounds,
+    clock: &Clock,
+) -> PostedReport {
+    let recorder = Recorder::default();
+    let options = Options { filter, crash, snapshots: Snapshots::Given, coverage: Some(&recorder) };
+    let (left, mut room) = (bounds.tests, bounds.shown);
+    let budget = Budget::new(bounds, clock);
+    let mut runner = Runner { known, options: &options, clock, budget: &budget, left, skipped: 0 };
+    let mut files = Vec::new();
+    // What happens on a stage is nothing of the host: its log has nothing of it.
+    tracing::subscriber::with_default(NoSubscriber::default(), || {
+        for path in posted.tests() {
+            let mut report = runner.file(Files::Posted(posted), Path::new(path));
+            report.trim(&mut room);
+            files.push(report);
         }
-    };
-    let names = match TestFile::open(&bundle, &Limits::default()) {
-        Ok(file) => file.names().to_vec(),
-        Err(failure) => {
-            report.broken = Some(failure);
-            return report;
-        }
-    };
-    let one = One { path, bundle: &bundle, known, options };
-    for (place, name) in names.iter().enumerate() {
-        if options.filter.is_none_or(|part| name.name.contains(part)) {
-            let began = clock.now_ms();
+    });
+    let skipped = runner.skipped;
+    PostedReport { files, covered: recorder.take(), skipped }
+}
+
+/// Runs files of tests, one after the other.
+struct Runner<'a> {
+    known: &'a Registry,
+    options: &'a Options<'a>,
+    clock: &'a Clock,
+    budget: &'a Budget,
+    /// The number of tests that may still run.
+    left: usize,
+    skipped: usize,
+}
+
+impl Runner<'_> {
+    fn file(&mut self, files: Files<'_>, path: &Path) -> FileReport {
+        let mut report = FileReport { path: path.to_owned(), broken: None, tests: Vec::new() };
+        // To read a file takes as long as a test may.
+        self.budget.begin();
+        let opened = files
+            .bundle(path)
+            .map_err(|failure| Failure::new("bundle", failure.message))
+            .and_then(|bundle| {
+                let file = TestFile::open(&bundle, &self.budget.of_script())?;
+                Ok((file.names().to_vec(), bundle))
+            });
+        let (names, bundle) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => {
+                report.broken = Some(failure);
+                return report;
+            }
+        };
+        let Self { known, options, budget, .. } = *self;
+        let one = One { files, path, bundle: &bundle, known, options, budget };
+        for (place, name) in names.iter().enumerate() {
+            if options.filter.is_some_and(|part| !name.name.contains(part)) {
+                continue;
+            }
+            if self.left == 0 || !budget.begin() {
+                self.skipped += 1;
+                continue;
+            }
+            self.left -= 1;
+            let began = self.clock.steady_ms();
             let mut test = one.run(place, name);
-            test.took_ms = clock.now_ms().saturating_sub(began);
+            test.took_ms = self.clock.steady_ms().saturating_sub(began);
             report.tests.push(test);
         }
+        report
     }
-    report
 }
 
 /// The data that all tests of a file share.
 struct One<'a> {
+    files: Files<'a>,
     path: &'a Path,
     bundle: &'a Bundle,
     known: &'a Registry,
     options: &'a Options<'a>,
+    budget: &'a Budget,
 }
 
 impl One<'_> {
@@ -129,10 +210,11 @@ impl One<'_> {
         }
         for (number, write) in plain.writes.into_iter().enumerate() {
             report.crashes += 1;
-            let played = self.play(place, Some(write), Snapshots::Compare);
+            let played = self.play(place, Some(write), self.options.snapshots.of_repetition());
             if played.failed.is_some() {
                 report.failed = played.failed;
-                report.after_crash = Some(number + 1);
+                // A limit that is reached then is reached by all repetitions together.
+                report.after_crash = self.budget.failure().is_none().then_some(number + 1);
                 return report;
             }
         }
@@ -144,9 +226,11 @@ impl One<'_> {
         let recorder = self.options.coverage.filter(|_| crash.is_none());
         let coverage = recorder.map(Recorder::counter);
         // A test has a file of its own: nothing that one leaves behind is there for the next.
-        let opened = TestFile::open(self.bundle, &Limits::default());
+        let opened = TestFile::open(self.bundle, &self.budget.of_script());
         let played = opened.and_then(|file| {
-            Play::new(&file, self.path, self.known, snapshots, coverage)?.run(place, crash)
+            let files = (self.files, self.path);
+            let play = Play::new(&file, files, self.known, self.budget, snapshots, coverage)?;
+            play.run(place, crash)
         });
         match played {
             Ok(played) => {

@@ -22,7 +22,10 @@ impl Client {
         let stream =
             TcpStream::connect(address).await.with_context(|| format!("connect {address}"))?;
         stream.set_nodelay(true)?;
-        let head = format!("host: {address}\r\ncontent-type: application/json\r\n");
+        let head = format!(
+            "host: {address}\r\ncontent-type: application/json\r\n\
+             accept: application/json, text/event-stream\r\n"
+        );
         let (request, answer) = (Vec::new(), Vec::with_capacity(4_096));
         Ok(Self { stream, head, bearer: token.to_owned(), request, answer })
     }

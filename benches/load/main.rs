@@ -13,6 +13,7 @@ mod daemon;
 mod drive;
 mod fairness;
 mod llm;
+mod mcp;
 mod options;
 mod parked;
 mod pressure;
@@ -167,6 +168,9 @@ async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<(
     if options.wants("llm") {
         let streams = options.size(100, 1_000, 1_000);
         report.llm = Some(llm::measure(&binary, &dir.join("llm"), streams, options.time()).await?);
+    }
+    if options.wants("mcp") {
+        report.mcp = Some(mcp::measure(&binary, &dir.join("mcp"), options.time()).await?);
     }
     if options.wants("fairness") {
         let entries = options.size(30_000, 200_000, 1_000_000);

@@ -7,6 +7,7 @@ use crate::{
     bare::Bare,
     fairness::Fairness,
     llm::Llm,
+    mcp::Mcp,
     parked::{Parked, Replay, Timers},
     pressure::Pressure,
     sessions::Sessions,
@@ -97,6 +98,8 @@ pub struct Report {
     pub sessions: Option<Sessions>,
     /// Streams of models.
     pub llm: Option<Llm>,
+    /// Coding agents with tools alone.
+    pub mcp: Option<Mcp>,
 }
 
 impl Report {
@@ -114,6 +117,7 @@ impl Report {
         self.print_disk();
         self.print_waiting();
         self.print_sessions();
+        self.print_mcp();
         self.print_llm();
         self.print_process();
     }
@@ -173,6 +177,17 @@ impl Report {
             "KiB of resident memory for a stream (at most 60)",
             llm.and_then(|it| it.bytes_each).map(|bytes| bytes / 1024.0),
             |kib| kib <= 60.0,
+        );
+        let mcp = self.mcp.as_ref();
+        hold(
+            "ms, a list of the tools beside 1,000 blueprints (at most 10)",
+            mcp.map(|it| it.list_p50_ms),
+            |ms| ms <= 10.0,
+        );
+        hold(
+            "ms, report_task and next_task, less two bare commits (at most 6)",
+            mcp.map(|it| it.round_p50_ms - 2.0 * self.bare.commit_p50_ms),
+            |ms| ms <= 6.0,
         );
         let fairness = self.fairness.as_ref();
         for flood in fairness.iter().flat_map(|it| &it.floods) {
@@ -365,6 +380,22 @@ impl Report {
         );
         println!(
             "round of a session            p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",
+            it.round_p50_ms, it.round_p99_ms, it.rounds_per_second, it.at_once
+        );
+    }
+
+    fn print_mcp(&self) {
+        let Some(it) = &self.mcp else { return };
+        println!(
+            "tools of {:<20} {} listed, p50 {:.2} ms, p99 {:.2} ms, the first {:.2} ms",
+            format!("{} blueprints", it.blueprints),
+            it.tools,
+            it.list_p50_ms,
+            it.list_p99_ms,
+            it.first_list_ms
+        );
+        println!(
+            "report_task and next_task     p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",
             it.round_p50_ms, it.round_p99_ms, it.rounds_per_second, it.at_once
         );
     }

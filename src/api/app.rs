@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::{door::Door, engine::Engine, tasks::Tasks};
+use crate::{door::Door, engine::Engine, tasks::Tasks, testkit::Places};
 
 /// The dependencies of every handler.
 #[derive(Clone)]
@@ -18,6 +18,8 @@ pub(super) struct Api {
     pub stopping: CancellationToken,
     /// Runs connections that were upgraded to a socket.
     pub tasks: Tasks,
+    /// The places of requests that run tests of blueprints.
+    pub tests: Arc<Places>,
     /// Returns the text of the OpenAPI document.
     pub openapi: fn() -> Bytes,
 }

@@ -78,12 +78,17 @@ pub(super) struct BlueprintsView {
 pub(super) struct Which {
     #[serde(default)]
     archived: bool,
+    #[serde(default)]
+    tools: bool,
 }
 
 /// Lists the names with what each stands for.
 #[utoipa::path(
     get, path = "/v1/blueprints", operation_id = "blueprint_list", tag = "blueprints",
-    params(("archived" = Option<bool>, Query, description = "Lists the archived blueprints instead.")),
+    params(
+        ("archived" = Option<bool>, Query, description = "Lists the archived blueprints instead."),
+        ("tools" = Option<bool>, Query, description = "Lists only the blueprints that are tools of MCP."),
+    ),
     responses(
         (status = 200, description = "All of them.", body = BlueprintsView),
         (status = 400, description = "`bad_query`", body = ProblemBody),
@@ -94,9 +99,14 @@ pub(super) async fn list(
     Asker(caller): Asker,
     Params(which): Params<Which>,
 ) -> Result<JsonBody<BlueprintsView>, Problem> {
-    let items = match which.archived {
-        true => api.engine.blueprints().archived(&caller).await?,
-        false => api.engine.blueprints().list(&caller).await?,
+    let items = match (which.archived, which.tools) {
+        (false, false) => api.engine.blueprints().list(&caller).await?,
+        (false, true) => api.engine.blueprints().tools(&caller).await?,
+        (true, tools) => {
+            let mut archived = api.engine.blueprints().archived(&caller).await?;
+            archived.retain(|it| !tools || it.tool.is_some());
+            archived
+        }
     };
     let problems = api.engine.blueprints().blueprint_problems(&caller)?;
     Ok(JsonBody(BlueprintsView { items, next_cursor: None, problems }))

@@ -9,7 +9,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 use super::{
     app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health, host,
     layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
-    sessions, signals, state, stats, steps, tasks, tokens, triggers, upkeep, worker,
+    sessions, signals, state, stats, steps, tasks, testing, tokens, triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -143,6 +143,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintWrite,    routes!(blueprints::delete)),
     || caller(Verb::RunStart,          routes!(signals::start)),
     || caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
+    || caller(Verb::BlueprintTest,     routes!(testing::test)).large(),
 
     || caller(Verb::RunRead,           routes!(stats::stats)),
     || caller(Verb::RunRead,           routes!(feed::stream)),

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::cli::exit::{Exit, Stop};
+use crate::{
+    cli::exit::{Exit, Stop},
+    testkit::is_test,
+};
 
 const DEEPEST: usize = 16;
 
@@ -62,11 +65,6 @@ fn walk(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn is_test(name: &str) -> bool {
-    let stem = name.strip_suffix(".lua").or_else(|| name.strip_suffix(".luau"));
-    stem.is_some_and(|stem| stem.ends_with("_test") || stem.ends_with(".test"))
 }
 
 #[cfg(test)]

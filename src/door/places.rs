@@ -156,7 +156,7 @@ impl Drop for Place {
 }
 
 /// Returns the account of a token: its first ancestor below the owner.
-fn account(subject: &str) -> &str {
+pub(crate) fn account(subject: &str) -> &str {
     let mut end = 0;
     for part in subject.split('/') {
         end += part.len() + usize::from(end > 0);

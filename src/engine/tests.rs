@@ -104,7 +104,7 @@ impl Bench {
         let sessions = Arc::new(crate::session::Hub::new(clock.clone()));
         let bundles = dir.path().join("bundles");
         let registry = Builtin {
-            lua: lua_calls(tasks.clone()),
+            lua: lua_calls(tasks.clone(), crate::lua::TaskLimits::default()),
             bundle_dir: Arc::new(move |blueprint| {
                 let dir = bundles.join(blueprint.hash());
                 blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;

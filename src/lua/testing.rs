@@ -3,7 +3,12 @@
 //! A test makes requests in JSON (start a run, advance it, look at it), and the test runner answers
 //! them. The functions that replace agents are called while the test waits.
 
-use std::time::Duration;
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use serde::Deserialize;
 
@@ -12,10 +17,9 @@ use super::{
     failure,
     program::HOST,
     random::Random,
-    raw::{Allowance, Armed, Clock, Coroutine, Delivery, Halt},
+    raw::{Allowance, Armed, Breach, Clock, Coroutine, Delivery, Halt},
     source::Source,
     vm::Vm,
-    vms::Limits,
 };
 use crate::{
     blueprint::{Bundle, Edition},
@@ -23,17 +27,46 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// CPU time of a test between two requests.
-const SLICE: Duration = Duration::from_secs(10);
-/// Memory of a file of tests.
-const MEMORY: usize = 256 << 20;
 /// The number of a request among the library's operations.
 const ASK: u64 = 19;
+
+/// The allowance of a file of tests.
+#[derive(Clone)]
+pub struct TestLimits {
+    /// CPU time between two requests.
+    pub slice: Duration,
+    /// Memory, in bytes.
+    pub memory: usize,
+    /// A request, and the answer to it, in bytes of JSON.
+    pub value: usize,
+    /// The printed lines of a test, in bytes.
+    pub printed: usize,
+    /// Returns the time that is left of all; without it there is no end.
+    pub left: Option<Rc<dyn Fn() -> Duration>>,
+    /// Set by whoever wants the test to end.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for TestLimits {
+    fn default() -> Self {
+        Self {
+            slice: Duration::from_secs(10),
+            memory: 256 << 20,
+            value: 4 << 20,
+            printed: 64 << 20,
+            left: None,
+            stop: Arc::default(),
+        }
+    }
+}
 
 /// A file of tests, evaluated.
 pub struct TestFile {
     vm: Vm,
-    value: usize,
+    limits: TestLimits,
+    printed: RefCell<Vec<String>>,
+    /// The bytes that may still be printed.
+    room: Cell<usize>,
     names: Vec<TestName>,
     asserts: bool,
 }
@@ -69,19 +102,27 @@ impl TestFile {
     ///
     /// # Errors
     /// Fails when the file has an error.
-    pub fn open(bundle: &Bundle, limits: &Limits) -> Result<Self, Failure> {
+    pub fn open(bundle: &Bundle, limits: &TestLimits) -> Result<Self, Failure> {
         // Nothing is stored of a test: it is always written in the latest edition.
         let source = Source::new(bundle.hash(), bundle.clone(), HOST).of_edition(Edition::LATEST);
-        let vm = Vm::open(&source, MEMORY.saturating_mul(2), 1, true).map_err(|_| no_room())?;
+        let vm = Vm::open(&source, limits.memory.saturating_mul(2), 1, true);
+        let vm = vm.map_err(|_| limits.no_room())?;
         let asserts = bundle.files().values().any(|text| {
             text.contains("assert(") || text.contains("error(") || text.contains("assert (")
         });
-        let mut file = Self { vm, value: limits.value, names: Vec::new(), asserts };
+        let mut file = Self {
+            vm,
+            limits: limits.clone(),
+            printed: RefCell::default(),
+            room: Cell::new(limits.printed),
+            names: Vec::new(),
+            asserts,
+        };
         let co = file.vm.machine.coroutine(1, &file.vm.entries.tests, ());
-        let co = co.map_err(|_| no_room())?;
+        let co = co.map_err(|_| limits.no_room())?;
         file.names = match file.resume(&co, Delivery::Nothing)? {
             Halt::Returned => {
-                let names = co.json(1, file.value).map_err(|error| script(error.to_string()))?;
+                let names = co.json(1, limits.value).map_err(|error| script(error.to_string()))?;
                 names.decode().map_err(|error| script(error.to_string()))?
             }
             Halt::Called => {
@@ -109,7 +150,7 @@ impl TestFile {
     pub fn begin(&self, place: usize) -> Result<TestCase, Failure> {
         let number = u32::try_from(place + 1).unwrap_or(u32::MAX);
         let co = self.vm.machine.coroutine(1, &self.vm.entries.test, number);
-        co.map(TestCase).map_err(|_| no_room())
+        co.map(TestCase).map_err(|_| self.limits.no_room())
     }
 
     /// Lets a test go on with the answer to what it asked for; nothing at its beginning.
@@ -127,10 +168,10 @@ impl TestFile {
         match self.resume(co, delivery) {
             Err(failure) => TestHalt::Failed(failure),
             Ok(Halt::Returned) => TestHalt::Passed {
-                asserted: co.json(1, self.value).is_ok_and(|it| it.as_str() == "true"),
+                asserted: co.json(1, self.limits.value).is_ok_and(|it| it.as_str() == "true"),
             },
             Ok(Halt::Called) if super::call::whole(co, 1) == Some(ASK) => {
-                match co.json(2, self.value) {
+                match co.json(2, self.limits.value) {
                     Ok(request) => TestHalt::Asks(request),
                     Err(error) => {
                         TestHalt::Failed(script(format!("what the test asks for: {error}")))
@@ -149,9 +190,11 @@ impl TestFile {
     pub fn answer(&self, function: u32, input: &Json) -> Result<Json, Failure> {
         let args = (function, input.as_str());
         let co = self.vm.machine.coroutine(1, &self.vm.entries.answer, args);
-        let co = co.map_err(|_| no_room())?;
+        let co = co.map_err(|_| self.limits.no_room())?;
         match self.resume(&co, Delivery::Nothing)? {
-            Halt::Returned => co.json(1, self.value).map_err(|error| script(error.to_string())),
+            Halt::Returned => {
+                co.json(1, self.limits.value).map_err(|error| script(error.to_string()))
+            }
             Halt::Called => {
                 Err(script("a function that stands in for an agent cannot ask for anything"))
             }
@@ -159,39 +202,74 @@ impl TestFile {
         }
     }
 
-    /// Returns the lines printed since the last call.
+    /// Takes the printed lines, as many as there was room for.
     pub fn said(&self) -> Vec<String> {
-        let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
-        let lines = notes.into_iter().filter_map(|note| match note {
-            Note::Log { message, .. } => Some(message),
-            _ => None,
-        });
-        lines.collect()
+        self.room.set(self.limits.printed);
+        self.printed.take()
     }
 
     fn resume(&self, co: &Coroutine, delivery: Delivery<'_>) -> Result<Halt, Failure> {
-        let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
-        self.vm.desk.open(Mode::Test, 0, Random::new(0), self.value);
-        *self.vm.desk.notes.borrow_mut() = notes;
+        let slice = match &self.limits.left {
+            Some(left) => left().min(self.limits.slice),
+            None => self.limits.slice,
+        };
+        let memory = self.limits.memory;
+        self.vm.desk.open(Mode::Test, 0, Random::new(0), self.limits.value);
         let armed = Armed::new(Allowance {
             category: 1,
-            memory: MEMORY,
-            clock: Clock::Own { limit: SLICE, cancel: None },
+            memory,
+            clock: Clock::Own { limit: slice, cancel: Some(&self.limits.stop) },
         });
         let halt = co.resume(&armed, delivery);
-        if armed.breach().is_some() || self.vm.desk.starved.get() {
-            let message = "the test took more than 10 s of CPU time or 256 MiB of memory";
-            return Err(failure::limit(message));
+        self.keep_notes();
+        match armed.breach() {
+            Some(Breach::Canceled) => return Err(failure::canceled()),
+            Some(Breach::Cpu) => {
+                let message = format!(
+                    "the test ran for more than {} ms without asking for anything: is there a loop that never ends?",
+                    slice.as_millis()
+                );
+                return Err(failure::at(&armed, &message));
+            }
+            Some(Breach::Memory) => {
+                return Err(failure::at(&armed, &self.limits.no_room().message));
+            }
+            None if self.vm.desk.starved.get() => return Err(self.limits.no_room()),
+            None => {}
         }
         match halt {
-            Halt::OutOfMemory | Halt::Undelivered => Err(no_room()),
+            Halt::OutOfMemory | Halt::Undelivered => Err(self.limits.no_room()),
             halt => Ok(halt),
+        }
+    }
+
+    /// Keeps what was printed, as long as there is room for it.
+    fn keep_notes(&self) {
+        let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
+        let mut printed = self.printed.borrow_mut();
+        for note in notes {
+            let Note::Log { message, .. } = note else { continue };
+            // A line takes room even if it is empty.
+            let size = message.len() + size_of::<String>();
+            match self.room.get() {
+                0 => return,
+                room if size > room => {
+                    printed.push("… more was printed than is kept".to_owned());
+                    self.room.set(0);
+                }
+                room => {
+                    printed.push(message);
+                    self.room.set(room - size);
+                }
+            }
         }
     }
 }
 
-fn no_room() -> Failure {
-    failure::limit("the test used more than 256 MiB of memory")
+impl TestLimits {
+    fn no_room(&self) -> Failure {
+        failure::limit(format!("the test used more than {} MiB of memory", self.memory >> 20))
+    }
 }
 
 fn script(message: impl Into<String>) -> Failure {
@@ -206,7 +284,7 @@ mod tests {
 
     fn file(body: &str) -> Result<TestFile, Failure> {
         let text = format!("local t = require(\"swarm.test\")\n{body}");
-        TestFile::open(&Bundle::from_source("a_test.lua", text).unwrap(), &Limits::default())
+        TestFile::open(&Bundle::from_source("a_test.lua", text).unwrap(), &TestLimits::default())
     }
 
     fn failure(body: &str) -> Failure {
@@ -264,7 +342,7 @@ mod tests {
         let program = "local t = require(\"swarm.test\") return {}";
         let bundle = Bundle::from_source("b.lua", program).unwrap();
         let source = Source::new("b", bundle, HOST);
-        let errors = super::super::evaluate(&source, &Limits::default()).unwrap_err();
+        let errors = super::super::evaluate(&source, &super::super::Limits::default()).unwrap_err();
         assert!(errors[0].message.contains("moonswarm test"), "{errors:?}");
     }
 }

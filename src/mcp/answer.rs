@@ -165,7 +165,7 @@ fn next_step(code: &str, status: u16) -> &'static str {
             "leave it: a person answers it in the inbox. Wait with get_run."
         }
         "unauthenticated" | "token_revoked" => "ask a person for a new token.",
-        "blueprint_invalid" => "correct the findings; check_blueprint checks without storing.",
+        "blueprint_invalid" => "correct the findings; check_blueprint and run_tests store nothing.",
         "invalid_result" => "correct the output as the violations say, and report it again.",
         "invalid_input" | "invalid_body" | "bad_query" | "unknown_field" => {
             "correct the arguments and call again."

@@ -28,7 +28,8 @@ const PROMPTS: &[Template] = &[
             2. Use list_blueprints and doctor to see which names are taken and which operators there \
             are. Use only those operators.\n\
             3. Give it an input schema, and limits for steps, tokens or money where agents work.\n\
-            4. Use check_blueprint until there are no findings.\n\
+            4. Use check_blueprint until there are no findings, and run_tests with tests of the usual \
+            case and of each failure that it handles.\n\
             5. Show me the source and ask me before you call save_blueprint.",
     },
     Template {

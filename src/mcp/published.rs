@@ -24,7 +24,7 @@ pub(super) struct Published {
 
 /// Lists the blueprints that are tools. Where a name is taken, `run_` stands before it.
 pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Trouble> {
-    let listed = transport.get(Path::new("/v1/blueprints")).await?;
+    let listed = transport.get(Path::new("/v1/blueprints").with("tools", Some(true))).await?;
     let mut found: BTreeMap<String, Published> = BTreeMap::new();
     for item in listed["items"].as_array().into_iter().flatten() {
         let (face, Some(blueprint)) = (&item["tool"], item["name"].as_str()) else { continue };

@@ -60,6 +60,9 @@ const TOOLS: &[Tool] = &[
     tool!("check_blueprint", "Check a blueprint", Reads, [BlueprintCheck], Output::Of("blueprint_check"),
         blueprints::Check => blueprints::check,
         "Checks Lua source or a bundle without storing it. Returns findings with file and line; `ok` means that it can run. Use it before save_blueprint."),
+    tool!("run_tests", "Run tests of a blueprint", Reads, [BlueprintTest], Output::Of("blueprint_test"),
+        blueprints::Test => blueprints::test,
+        "Runs Lua tests of a stored blueprint, or of source: swarm.test with mocks and virtual time. No operator, network or stored state is reached. Returns each test with its failure (file, line), and the lines that never ran. `t.start` takes the path of the entry file, `main.lua` unless `entry` says otherwise. search_docs has the functions of tests."),
     tool!("save_blueprint", "Save a blueprint", Sets, [BlueprintWrite], Output::Of("blueprint_put"),
         blueprints::Save => blueprints::save,
         "Stores a version of a blueprint and moves its name to it. Runs that are open keep their version."),
@@ -176,7 +179,22 @@ mod tests {
             assert!(jsonschema::validator_for(&input).is_ok(), "{}", tool.name);
             let output = Value::Object((**shown.output_schema.as_ref().unwrap()).clone());
             assert!(jsonschema::validator_for(&output).is_ok(), "{}", tool.name);
+            assert_eq!(shown.title.as_deref(), Some(tool.title), "{}", tool.name);
+            assert_eq!(shown.description.as_deref(), Some(tool.text), "{}", tool.name);
+            let hints = shown.annotations.as_ref().unwrap();
+            let all = [hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint];
+            assert!(all.iter().all(Option::is_some), "{}: {all:?}", tool.name);
         }
         assert!(names.len() <= 32, "tools are by intent, not by route: {}", names.len());
+    }
+
+    #[test]
+    fn what_an_agent_wants_to_do_has_its_tool() {
+        let wanted = "list_blueprints get_blueprint check_blueprint save_blueprint run_tests \
+            start_run list_runs get_run get_step control_run fork_run rerun query_run diff_runs \
+            list_inbox answer_task get_artifact search_state get_state set_state open_session \
+            next_task report_task task_progress ask_senior list_sessions search_docs doctor";
+        let missing: Vec<_> = wanted.split_whitespace().filter(|name| !is_own(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 }

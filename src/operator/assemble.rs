@@ -15,6 +15,7 @@ use super::{
 use crate::{
     clock::Clock,
     environment::{self, Environments},
+    lua::TaskLimits,
     tasks::Tasks,
 };
 
@@ -62,11 +63,11 @@ impl Builtin {
 
 /// Creates the operator of a kind for a test of blueprints, if its tasks are executed there: it
 /// uses nothing outside of the program, or it asks people, and the test answers.
-pub fn rehearsed(kind: &str, tasks: &Tasks) -> Option<Arc<dyn Backend>> {
+pub fn rehearsed(kind: &str, tasks: &Tasks, limits: &TaskLimits) -> Option<Arc<dyn Backend>> {
     match kind {
         HUMAN => Some(Arc::new(Human)),
         "echo" => Some(Arc::new(Echo)),
-        "lua" => Some(Arc::new(Lua::new(lua_calls(tasks.clone())))),
+        "lua" => Some(Arc::new(Lua::new(lua_calls(tasks.clone(), limits.clone())))),
         _ => None,
     }
 }

@@ -87,11 +87,11 @@ impl Settings for LuaSettings {
     }
 }
 
-/// Calls an agent's Lua function on a thread that may block.
-pub fn lua_calls(tasks: Tasks) -> LuaCall {
+/// Calls an agent's Lua function, within limits, on a thread that may block.
+pub fn lua_calls(tasks: Tasks, limits: TaskLimits) -> LuaCall {
     let at_once = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
     Arc::new(move |task, input| {
-        let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));
+        let (tasks, at_once, limits) = (tasks.clone(), Arc::clone(&at_once), limits.clone());
         Box::pin(async move {
             let _place = at_once.acquire().await;
             task.reporter.begins();
@@ -99,7 +99,7 @@ pub fn lua_calls(tasks: Tasks) -> LuaCall {
             let _stop = StopOnDrop(Arc::clone(&cancel));
             let call = tasks.spawn_blocking(move || {
                 let source = task.program.source();
-                call_agent(source, &task.agent_name, &input, &TaskLimits::default(), &cancel)
+                call_agent(source, &task.agent_name, &input, &limits, &cancel)
             });
             call.await
                 .unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))

@@ -8,8 +8,10 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    prepared::{Mock, Says, Slot, json_of, numbers, recorded, refused, usage},
-    request::{Given, Request},
+    budget::Budget,
+    files::Files,
+    prepared::{Mock, Says, Slot, json_of, numbers, recorded, refused},
+    request::{Given, Request, usage},
     snapshot::{Snapshots, compare},
 };
 use crate::{
@@ -28,6 +30,8 @@ use crate::{
 const MOST_WAITS: usize = 100_000;
 /// Steps that a test sees of a run.
 const MOST_STEPS: usize = 100_000;
+/// The memory that the name of a file takes for a run.
+const FILE: usize = 512;
 
 /// The result of one execution of a test.
 #[derive(Debug, Default)]
@@ -47,7 +51,9 @@ pub(super) struct Played {
 /// A test that is played.
 pub(super) struct Play<'a> {
     file: &'a TestFile,
+    files: Files<'a>,
     path: &'a Path,
+    budget: &'a Budget,
     stage: Stage,
     snapshots: Snapshots,
     known: &'a Registry,
@@ -62,22 +68,26 @@ pub(super) struct Play<'a> {
     said: Vec<String>,
     /// The directories of the loaded bundles, by hash.
     places: BTreeMap<String, std::path::PathBuf>,
-    /// Those bundles.
-    bundles: Vec<Bundle>,
+    /// Those bundles, by hash.
+    bundles: BTreeMap<String, Bundle>,
 }
 
 impl<'a> Play<'a> {
     pub(super) fn new(
         file: &'a TestFile,
-        path: &'a Path,
+        (files, path): (Files<'a>, &'a Path),
         known: &'a Registry,
+        budget: &'a Budget,
         snapshots: Snapshots,
         coverage: Option<Coverage>,
     ) -> Result<Self, Failure> {
-        let stage = Stage::counting(known, coverage).map_err(|error| refused(&error))?;
+        let stage = Stage::within(known, coverage, budget.of_stage());
+        let stage = stage.map_err(|error| refused(&error))?;
         Ok(Self {
             file,
+            files,
             path,
+            budget,
             stage,
             snapshots,
             known,
@@ -89,7 +99,7 @@ impl<'a> Play<'a> {
             asked: 0,
             said: Vec::new(),
             places: BTreeMap::new(),
-            bundles: Vec::new(),
+            bundles: BTreeMap::new(),
         })
     }
 
@@ -111,7 +121,15 @@ impl<'a> Play<'a> {
                     break None;
                 }
                 TestHalt::Failed(failure) => break Some(failure),
-                TestHalt::Asks(request) => answer = Some(self.request(&request)),
+                TestHalt::Asks(request) => {
+                    let answered = self.request(&request);
+                    self.budget.exchange(request.len() + answered.as_ref().map_or(0, Json::len));
+                    // A test cannot catch the end of its allowance.
+                    if let Some(failure) = self.budget.failure() {
+                        break Some(failure);
+                    }
+                    answer = Some(answered);
+                }
             }
         };
         self.said.extend(self.file.said());
@@ -160,7 +178,10 @@ impl<'a> Play<'a> {
     /// The agents of all blueprints that the test has named, and what can be asked without one.
     fn agents(&self) -> BTreeSet<String> {
         let mut agents: BTreeSet<String> = ["approve", "dispatch"].map(str::to_owned).into();
-        for bundle in &self.bundles {
+        for bundle in self.bundles.values() {
+            if self.budget.failure().is_some() {
+                break;
+            }
             let compiled = Program::compile(bundle.clone(), self.known, &Limits::default());
             let Ok((program, _)) = compiled else { continue };
             let blueprint = program.blueprint();
@@ -175,7 +196,6 @@ impl<'a> Play<'a> {
         match request {
             Request::Start { path, input } => {
                 let bundle = self.load(&path)?;
-                self.bundles.push(bundle.clone());
                 let (engine_bundle, input) = (bundle.clone(), json_of(input));
                 self.ask(move |engine, by| {
                     let bundle = engine_bundle.clone();
@@ -191,7 +211,6 @@ impl<'a> Play<'a> {
             }
             Request::Blueprint { path } => {
                 let bundle = self.load(&path)?;
-                self.bundles.push(bundle.clone());
                 self.ask(move |engine, _| {
                     let bundle = bundle.clone();
                     async move { engine.blueprints().adopt_blueprint(bundle).await.map(drop) }
@@ -222,7 +241,7 @@ impl<'a> Play<'a> {
                 nothing()
             }
             Request::Recorded { path } => {
-                for (agent, answers) in recorded(&self.beside(&path))? {
+                for (agent, answers) in recorded(self.files, &self.beside(&path))? {
                     self.stage.mock(&agent);
                     self.mocks.insert(agent, Mock::Sequence(answers, 0));
                 }
@@ -295,8 +314,9 @@ impl<'a> Play<'a> {
             }
             Request::Steps { run } => self.steps(run),
             Request::Snapshot { name, value } => {
-                match compare(self.path, &name, &value, self.snapshots) {
+                match compare((self.files, self.path), &name, &value, self.snapshots) {
                     Ok(said) => {
+                        self.budget.exchange(said.as_ref().map_or(0, String::len));
                         self.said.extend(said);
                         nothing()
                     }
@@ -312,9 +332,12 @@ impl<'a> Play<'a> {
 
     fn load(&mut self, path: &str) -> Result<Bundle, Failure> {
         let path = self.beside(path);
-        let bundle = Bundle::load(&path).map_err(|error| usage(error.to_string()))?;
+        let bundle = self.files.bundle(&path)?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         self.places.insert(bundle.hash().to_owned(), dir);
+        self.bundles.insert(bundle.hash().to_owned(), bundle.clone());
+        // Each run keeps the list of its files.
+        self.budget.exchange(bundle.files().len().saturating_mul(FILE));
         Ok(bundle)
     }
 

@@ -7,15 +7,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::request::Given;
+use super::{
+    files::Files,
+    request::{Given, usage},
+};
 use crate::{
-    blueprint::{Bundle, read_text},
+    blueprint::Bundle,
     engine::EngineError,
     protocol::{Failure, Json, RunId},
 };
 
-/// The kind of failures for mistakes of the test itself.
-const USAGE: &str = "usage";
 /// The largest exported run, in bytes.
 const DOCUMENT: u64 = 1 << 30;
 
@@ -51,10 +52,6 @@ pub(super) fn numbers(scope: &str) -> Vec<u64> {
     scope.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
-pub(super) fn usage(message: impl Into<String>) -> Failure {
-    Failure::new(USAGE, message)
-}
-
 pub(super) fn refused(error: &EngineError) -> Failure {
     match error {
         EngineError::Findings(findings) => {
@@ -66,8 +63,12 @@ pub(super) fn refused(error: &EngineError) -> Failure {
 }
 
 /// Returns the answers of the agents of an exported run, by agent, in the order of its history.
-pub(super) fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
-    let text = read_text(path, DOCUMENT)
+pub(super) fn recorded(
+    files: Files<'_>,
+    path: &Path,
+) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
+    let text = files
+        .text(path, DOCUMENT)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     let mut agents: HashMap<u64, String> = HashMap::new();
     let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();

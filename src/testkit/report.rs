@@ -4,7 +4,60 @@ use std::fmt::Write as _;
 
 use super::{FileReport, TestReport};
 
+/// The bytes of a name in a result that is sent.
+const NAME: usize = 200;
+/// The bytes of a failure, a warning or a printed line in a result that is sent.
+const TEXT: usize = 4 << 10;
+
+impl FileReport {
+    /// Cuts its texts, so that all of them together have at most about `room` bytes.
+    pub(super) fn trim(&mut self, room: &mut usize) {
+        if let Some(broken) = &mut self.broken {
+            cut(&mut broken.message, TEXT, room);
+        }
+        for test in &mut self.tests {
+            cut(&mut test.name, NAME, room);
+            if let Some(failed) = &mut test.failed {
+                cut(&mut failed.kind, NAME, room);
+                cut(&mut failed.message, TEXT, room);
+                failed.data = None;
+            }
+            for lines in [&mut test.findings, &mut test.said] {
+                for line in &mut *lines {
+                    cut(line, TEXT, room);
+                }
+                lines.retain(|line| !line.is_empty());
+            }
+        }
+    }
+}
+
+/// Cuts a text to `most` bytes and to what is left.
+fn cut(text: &mut String, most: usize, room: &mut usize) {
+    let most = most.min(*room);
+    if text.len() > most {
+        let mut end = most;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        if end > 0 {
+            text.push('…');
+        }
+    }
+    *room -= text.len().min(*room);
+}
+
 impl TestReport {
+    /// Returns the place that the failure names: the file and the line.
+    pub fn place(&self) -> Option<(&str, u32)> {
+        let message = &self.failed.as_ref()?.message;
+        let (file, rest) = message.lines().next()?.split_once(':')?;
+        let line = rest.split_once(':')?.0.parse().ok()?;
+        let is_file = !file.is_empty() && !file.contains(char::is_whitespace);
+        is_file.then_some((file, line))
+    }
+
     /// Returns the failure, with the crash that showed it.
     pub fn problem(&self) -> Option<String> {
         let failed = self.failed.as_ref()?;

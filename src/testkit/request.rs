@@ -5,6 +5,14 @@ use serde_json::Value;
 
 use crate::protocol::{Failure, Json};
 
+/// The kind of failures for mistakes of the test itself.
+const USAGE: &str = "usage";
+
+/// Returns the failure for a mistake of the test itself.
+pub(super) fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(USAGE, message)
+}
+
 /// One request.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::blueprint::read_text;
+use super::files::Files;
 
 /// The largest snapshot, in bytes.
 const LARGEST: u64 = 64 << 20;
@@ -18,6 +18,18 @@ pub enum Snapshots {
     Update,
     /// Both are an error.
     Compare,
+    /// One that differs is an error; one that is not there is mentioned. Nothing is written.
+    Given,
+}
+
+impl Snapshots {
+    /// Returns the handling where a test is repeated: nothing is written twice.
+    pub(super) fn of_repetition(self) -> Self {
+        match self {
+            Self::WriteNew | Self::Update | Self::Compare => Self::Compare,
+            Self::Given => Self::Given,
+        }
+    }
 }
 
 /// Compares a value with its snapshot; gives what there is to say.
@@ -25,14 +37,14 @@ pub enum Snapshots {
 /// # Errors
 /// The difference, or the reason why there is no comparison.
 pub(super) fn compare(
-    test_file: &Path,
+    (files, test_file): (Files<'_>, &Path),
     name: &str,
     value: &Value,
     snapshots: Snapshots,
 ) -> Result<Option<String>, String> {
     let path = place(test_file, name)?;
     let text = format!("{value:#}\n");
-    let was = match read_text(&path, LARGEST) {
+    let was = match files.text(&path, LARGEST) {
         Ok(was) => Some(was),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(format!("read {}: {error}", path.display())),
@@ -40,7 +52,8 @@ pub(super) fn compare(
     match (was, snapshots) {
         (Some(was), _) if was == text => Ok(None),
         (None, Snapshots::Compare) => Err(format!("there is no snapshot {}", path.display())),
-        (Some(was), Snapshots::WriteNew | Snapshots::Compare) => Err(format!(
+        (None, Snapshots::Given) => Ok(Some(format!("there is no {} to compare", path.display()))),
+        (Some(was), Snapshots::WriteNew | Snapshots::Compare | Snapshots::Given) => Err(format!(
             "it is not as in {}:\n{}\nif that is right: moonswarm test --update",
             path.display(),
             difference(&was, &text)
@@ -87,7 +100,7 @@ mod tests {
     fn a_new_value_is_written_and_another_one_is_shown_with_its_difference() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a_test.lua");
-        let check = |value, snapshots| compare(&file, "x", &value, snapshots);
+        let check = |value, snapshots| compare((Files::Disk, &file), "x", &value, snapshots);
         assert!(check(json!([1, 2]), Snapshots::Compare).unwrap_err().contains("there is no"));
         assert!(check(json!([1, 2]), Snapshots::WriteNew).unwrap().unwrap().contains("wrote"));
         assert_eq!(check(json!([1, 2]), Snapshots::Compare), Ok(None));
@@ -95,6 +108,6 @@ mod tests {
         assert!(differs.contains("  -   2\n  +   3"), "{differs}");
         assert!(check(json!([1, 3]), Snapshots::Update).unwrap().is_some());
         assert_eq!(check(json!([1, 3]), Snapshots::WriteNew), Ok(None));
-        assert!(compare(&file, "../x", &Value::Null, Snapshots::Update).is_err());
+        assert!(compare((Files::Disk, &file), "../x", &Value::Null, Snapshots::Update).is_err());
     }
 }

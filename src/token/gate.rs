@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     Need, Role, Scopes, Verb,
     Verb::{
-        ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
-        Dispatch, HostBackup, HostGc, HostInspect, HostRead, KeyRotate, OperatorRead, RunCancel,
-        RunDelete, RunExport, RunFork, RunImport, RunInspect, RunPause, RunQuery, RunRead,
-        RunReplay, RunResume, RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire,
-        SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer,
-        TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
-        TriggerPause, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
-        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
+        ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintTest,
+        BlueprintWrite, Dispatch, HostBackup, HostGc, HostInspect, HostRead, KeyRotate,
+        OperatorRead, RunCancel, RunDelete, RunExport, RunFork, RunImport, RunInspect, RunPause,
+        RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunSource, RunStart, RunWorkdir,
+        SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
+        TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
+        TokenRevoke, TriggerPause, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress,
+        WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -62,6 +62,7 @@ const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     (BlueprintWrite,  [Y,    N,    N,     N,    N,    N,     N]),
     (BlueprintRead,   [Y,    Y,    N,     N,    N,    N,     Y]),
     (BlueprintCheck,  [Y,    Y,    N,     N,    N,    N,     N]),
+    (BlueprintTest,   [Y,    Y,    N,     N,    N,    N,     N]),
     (TriggerPause,    [Y,    Y,    N,     N,    N,    N,     N]),
     (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),

@@ -83,6 +83,8 @@ verbs! {
     BlueprintRead = "blueprint.read",
     /// Check a blueprint without storing it.
     BlueprintCheck = "blueprint.check",
+    /// Run tests of a blueprint, without effects.
+    BlueprintTest = "blueprint.test",
     /// Pause and resume triggers.
     TriggerPause = "trigger.pause",
     /// List tasks.

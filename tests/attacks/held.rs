@@ -29,7 +29,7 @@ const RIGHTS: [(&str, &str); 6] = [
     (
         "operator",
         "host.read run.start run.read run.cancel run.pause run.resume run.fork run.replay run.export run.signal run.query \
-         blueprint.read blueprint.check task.list task.read task.escalate artifact.read artifact.write state.read state.write \
+         blueprint.read blueprint.check blueprint.test task.list task.read task.escalate artifact.read artifact.write state.read state.write \
          operator.read session.open session.read session.close seat.acquire dispatch token.mint trigger.pause",
     ),
 ];

@@ -25,4 +25,5 @@ mod recovery;
 mod storage;
 mod templates;
 mod terminal;
+mod testing;
 mod watching;

@@ -244,3 +244,22 @@ async fn a_blueprint_has_its_statistics_and_its_steps_the_lines_of_their_nodes()
     let view = ok(daemon.with(narrow, Method::GET, "/v1/blueprints/tabular"), 200).await;
     assert!(view.get("stats").is_none(), "it may not read every run: {view}");
 }
+
+#[tokio::test]
+async fn the_list_of_tools_has_only_blueprints_that_are_tools() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for (name, key) in [("plain", ""), ("handy", "mcp = true,")] {
+        let source = format!(
+            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"{name}\", {key}\n\
+             description = \"Does it.\", flow = function(ctx, input) return input end }}"
+        );
+        let path = format!("/v1/blueprints/{name}");
+        ok(daemon.put(&path, &json!({ "source": source })), 200).await;
+    }
+    assert_eq!(names(&daemon, "/v1/blueprints").await, ["handy", "plain"]);
+    assert_eq!(names(&daemon, "/v1/blueprints?tools=true").await, ["handy"]);
+    assert_eq!(names(&daemon, "/v1/blueprints?archived=true&tools=true").await, [""; 0]);
+    let handy = ok(daemon.get("/v1/blueprints?tools=true"), 200).await;
+    assert_eq!(handy["items"][0]["tool"]["name"], "handy", "{handy}");
+}

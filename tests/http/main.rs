@@ -23,6 +23,7 @@ mod state;
 mod stats;
 mod steps;
 mod task_webhook;
+mod testing;
 mod tokens;
 mod triggers;
 mod upkeep;

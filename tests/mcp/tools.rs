@@ -64,6 +64,30 @@ async fn a_blueprint_is_written_and_its_run_followed_with_tools_alone() {
 }
 
 #[tokio::test]
+async fn a_blueprint_is_tested_before_it_is_saved() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = operator(&daemon).await;
+    let agent = Agent::http(&daemon, &token).await;
+    let source = "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = \"double\",\n\
+                  flow = function(ctx, input) return input * 2 end }";
+    let tests = |expected: u32| {
+        let text = format!(
+            "local t = require(\"swarm.test\")\nt.test(\"it doubles\", function()\n\
+             t.equal(t.start(\"main.lua\", 2):finish(), {expected})\nend)"
+        );
+        json!({"source": source, "tests": {"main_test.lua": text}})
+    };
+    let passed = agent.ok("run_tests", tests(4)).await;
+    assert_eq!((&passed["ok"], &passed["passed"]), (&json!(true), &json!(1)), "{passed}");
+    let failed = agent.ok("run_tests", tests(5)).await;
+    let failure = &failed["files"][0]["tests"][0]["failure"];
+    assert_eq!((&failure["file"], &failure["line"]), (&json!("main_test.lua"), &json!(3)));
+    let said = agent.refused("run_tests", json!({"source": source, "tests": {"a.lua": ""}})).await;
+    assert!(said.contains("_test.lua") && said.contains("correct the arguments"), "{said}");
+}
+
+#[tokio::test]
 async fn a_token_sees_the_tools_of_its_verbs_and_no_others() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

@@ -45,15 +45,44 @@ impl Bundle {
             return Err(io(io::Error::other("it is not a file")));
         }
 
-        let mut files = BTreeMap::from([(entry.clone(), read(path, &entry)?)]);
-        let mut bytes = files[&entry].len();
+        let text = read(path, &entry)?;
+        Self::gather(entry, text, |path| match is_plain_file(root, path)? {
+            true => read(&root.join(path), path).map(Some),
+            false => Ok(None),
+        })
+    }
+
+    /// Takes a blueprint and the files that it refers to from among `all`, as [`Bundle::load`] does
+    /// from a directory. Returns `None` if the entry is not there.
+    ///
+    /// # Errors
+    /// Fails when a limit is broken.
+    pub fn select(
+        all: &BTreeMap<String, Arc<str>>,
+        path: &str,
+    ) -> Result<Option<Self>, BundleError> {
+        let Some(text) = all.get(path) else { return Ok(None) };
+        let at = path.rfind('/').map_or(0, |slash| slash + 1);
+        let (root, entry) = path.split_at(at);
+        let find = |path: &str| Ok(all.get(&format!("{root}{path}")).map(Arc::clone));
+        Self::gather(entry.to_owned(), Arc::clone(text), find).map(Some)
+    }
+
+    /// Follows the references from an entry.
+    fn gather(
+        entry: String,
+        text: Arc<str>,
+        find: impl Fn(&str) -> Result<Option<Arc<str>>, BundleError>,
+    ) -> Result<Self, BundleError> {
+        let mut bytes = text.len();
+        let mut files = BTreeMap::from([(entry.clone(), text)]);
         let mut unread = vec![entry.clone()];
         while let Some(from) = unread.pop() {
             for candidates in references(&from, &files[&from]) {
                 if candidates.iter().any(|path| files.contains_key(path)) {
                     continue;
                 }
-                let Some((path, text)) = first_present(root, candidates)? else {
+                let Some((path, text)) = first_present(&find, candidates)? else {
                     continue;
                 };
                 bytes += text.len();
@@ -137,12 +166,11 @@ fn programs(text: &str) -> impl Iterator<Item = String> {
 }
 
 fn first_present(
-    root: &Path,
+    find: &impl Fn(&str) -> Result<Option<Arc<str>>, BundleError>,
     candidates: Vec<String>,
 ) -> Result<Option<(String, Arc<str>)>, BundleError> {
     for candidate in candidates {
-        if is_plain_file(root, &candidate)? {
-            let text = read(&root.join(&candidate), &candidate)?;
+        if let Some(text) = find(&candidate)? {
             return Ok(Some((candidate, text)));
         }
     }

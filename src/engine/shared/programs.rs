@@ -14,7 +14,10 @@ use utoipa::ToSchema;
 use crate::engine::{
     Checked, EngineError,
     run::lookups::Publisher,
-    shared::archive::{Archive, Archived, KEY as ARCHIVED},
+    shared::{
+        archive::{Archive, Archived, KEY as ARCHIVED},
+        faces::Face,
+    },
 };
 use crate::{
     blueprint::{Bundle, Edition, Finding},
@@ -31,6 +34,8 @@ const SHORT: usize = 12;
 const KEPT: usize = 256;
 /// The maximum number of versions that are known to be stored, or whose publisher is cached.
 const KEPT_FACTS: usize = 4_096;
+/// The maximum number of versions whose facts for lists are cached.
+const KEPT_FACES: usize = 2_048;
 /// The number of waiting runs whose programs are compiled ahead; the second limits the programs.
 const AHEAD_RUNS: usize = 256;
 const AHEAD: usize = 16;
@@ -41,6 +46,7 @@ pub(crate) struct Programs {
     registry: Registry,
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
+    faces: Mutex<LruCache<String, Arc<Face>>>,
     stored: Mutex<LruCache<String, ()>>,
     names: Mutex<Names>,
     publishers: Mutex<LruCache<String, Publisher>>,
@@ -98,6 +104,7 @@ impl Programs {
             registry,
             limits,
             compiled: Mutex::new(HashMap::new()),
+            faces: Mutex::new(LruCache::new(KEPT_FACES)),
             stored: Mutex::new(LruCache::new(KEPT_FACTS)),
             names: Mutex::new(Names { hashes: LruCache::new(KEPT), moves: 0 }),
             publishers: Mutex::new(LruCache::new(KEPT_FACTS)),
@@ -270,6 +277,11 @@ impl Programs {
         self.decode(&row)
     }
 
+    /// Returns what a list shows of a version, if it is cached.
+    pub(crate) fn known_face(&self, hash: &str) -> Option<Arc<Face>> {
+        self.faces.lock().get(hash).map(Arc::clone)
+    }
+
     /// Compiles the programs of the newest waiting runs, until canceled, so that the first of them
     /// to continue after a start finds its program ready.
     pub(crate) fn compile_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
@@ -383,6 +395,8 @@ impl Programs {
             compiled.retain(|_, program| Arc::strong_count(program) > 1);
         }
         compiled.insert(program.blueprint().hash().to_owned(), Arc::clone(program));
+        drop(compiled);
+        self.faces.lock().insert(program.blueprint().hash().to_owned(), Face::of(program));
     }
 }
 

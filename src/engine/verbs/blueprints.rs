@@ -9,13 +9,14 @@ use utoipa::ToSchema;
 use crate::engine::{
     Caller, EngineError, IdempotencyKey, StatsItem, TriggerView, rfc3339,
     run::lookups::Publisher,
-    shared::{host_log::HostFact, programs::Programs},
+    shared::{faces::Face, host_log::HostFact, programs::Programs, request},
     verbs::engine::BlueprintVerbs,
 };
 use crate::{
     blueprint::{Bundle, Finding, ToolFace},
     fault,
     lua::Program,
+    memory::Level,
     protocol::Json,
     store::{Check, Write},
     token::{Grant, Need, ScopeKind, Verb},
@@ -216,7 +217,7 @@ impl BlueprintVerbs<'_> {
         }
         let publisher = (caller.grant.clone(), Some(caller.subject.as_str()));
         self.publish(&program, publisher, checks, writes, now_ms).await?;
-        Ok((self.view(&program, now_ms).await?, warnings))
+        Ok((self.view(&Face::of(&program), now_ms).await?, warnings))
     }
 
     /// Returns the names, each with its current version.
@@ -233,17 +234,38 @@ impl BlueprintVerbs<'_> {
         Ok(views)
     }
 
+    /// Returns the names that are tools, each with its current version.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn tools(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        let names = self.engine.read(|store| store.blueprint_names()).await?;
+        let mut views = Vec::new();
+        for (name, hash, at_ms) in names {
+            let known = self.engine.shared().programs.known_face(&hash);
+            if known.is_none_or(|face| face.tool.is_some()) {
+                views.push(self.view_stored(name, hash, at_ms).await);
+            }
+        }
+        views.retain(|view| view.tool.is_some());
+        Ok(views)
+    }
+
     /// Returns the view of a stored version. One of an older release that does not compile any more
     /// is shown nevertheless.
     pub(crate) async fn view_stored(self, name: String, hash: String, at_ms: u64) -> BlueprintView {
-        let Ok(program) = self.program_by(hash.clone()).await else {
+        let face = match self.engine.shared().programs.known_face(&hash) {
+            Some(face) => face,
+            None => match self.program_by(hash.clone()).await {
+                Ok(program) => Face::of(&program),
+                Err(_) => return bare(name, hash, at_ms),
+            },
+        };
+        let Ok(mut view) = self.view(&face, at_ms).await else {
             return bare(name, hash, at_ms);
         };
-        let Ok(mut view) = self.view(&program, at_ms).await else {
-            return bare(name, hash, at_ms);
-        };
-        let on = &program.blueprint().definition().on;
-        self.engine.shared().watches.tell(&mut view, on);
+        self.engine.shared().watches.tell(&mut view, &face.on);
         view
     }
 
@@ -258,7 +280,7 @@ impl BlueprintVerbs<'_> {
             let hash = program.blueprint().hash().to_owned();
             self.engine.read(move |store| store.blueprint(&hash)).await?
         };
-        let view = self.view(&program, row.map_or(0, |row| row.created_ms)).await?;
+        let view = self.view(&Face::of(&program), row.map_or(0, |row| row.created_ms)).await?;
         let mark = self.engine.shared().programs.archived(bare);
         let stats = self.stats_of(caller, bare).await;
         let problem = self.problem_of(bare);
@@ -311,6 +333,30 @@ impl BlueprintVerbs<'_> {
         Ok(row.open()?)
     }
 
+    /// Returns the files of the blueprint that a caller tests: a stored version that it may read, or
+    /// what it brings. Testing has no effects, so bringing takes no verb of its own.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, there is no such version, or the host has no memory
+    /// left.
+    pub async fn to_test(
+        self,
+        caller: &Caller,
+        program: request::Program,
+    ) -> Result<Bundle, EngineError> {
+        caller.grant.check(Verb::BlueprintTest, &[])?;
+        if self.engine.shared().memory.level() == Level::Full {
+            return Err(self.engine.shared().no_room("run tests"));
+        }
+        match program {
+            request::Program::Bundle(bundle) => Ok(bundle),
+            request::Program::Named(name) => {
+                let view = self.get(caller, &name).await?;
+                self.blueprint_source(caller, &view.name, &view.hash).await
+            }
+        }
+    }
+
     /// Returns the hashes of a blueprint's stored versions and the times at which they were stored, in
     /// Unix milliseconds, newest first. Versions that only came with a request to run them are left
     /// out.
@@ -340,15 +386,15 @@ impl BlueprintVerbs<'_> {
     async fn view_version(self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
         let program = self.program_by(hash.to_owned()).await?;
         debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
-        self.view(&program, self.engine.shared().clock.now_ms()).await
+        self.view(&Face::of(&program), self.engine.shared().clock.now_ms()).await
     }
 
     /// Returns a version that was stored at a time. It is a tool only if its publisher may bring
     /// code: what a model has saved with a narrow token describes itself to no other model.
-    async fn view(self, program: &Program, at_ms: u64) -> Result<BlueprintView, EngineError> {
-        let mut view = view_of(program, at_ms, self.engine.shared().clock.now_ms());
-        if let Some(tool) = &program.blueprint().definition().tool {
-            let publisher = self.publisher_of(program.blueprint().hash()).await?;
+    async fn view(self, face: &Face, at_ms: u64) -> Result<BlueprintView, EngineError> {
+        let mut view = view_of(face, at_ms, self.engine.shared().clock.now_ms());
+        if let Some(tool) = &face.tool {
+            let publisher = self.publisher_of(&face.hash).await?;
             let may = publisher.is_some_and(|it| it.check(Verb::RunSource, &[]).is_ok());
             view.tool = may.then(|| tool.clone());
         }
@@ -356,18 +402,15 @@ impl BlueprintVerbs<'_> {
     }
 }
 
-fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
-    let blueprint = program.blueprint();
-    let definition = blueprint.definition();
-    let agents = definition.agents.iter().map(|(name, it)| (name.clone(), it.operator.clone()));
+fn view_of(face: &Face, at_ms: u64, now_ms: u64) -> BlueprintView {
     BlueprintView {
-        name: blueprint.name().to_owned(),
-        hash: blueprint.hash().to_owned(),
-        description: definition.description.clone(),
+        name: face.name.clone(),
+        hash: face.hash.clone(),
+        description: face.description.clone(),
         tool: None,
-        input: definition.input.clone(),
-        agents: agents.collect(),
-        on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
+        input: face.input.clone(),
+        agents: face.agents.clone(),
+        on: face.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
         updated_at: rfc3339(at_ms),
         archived_at: None,
         stats: None,

@@ -26,7 +26,7 @@ use crate::{
     },
     flow::RunLimits,
     journal::Fact,
-    lua::{Coverage, Limits},
+    lua::{Coverage, Limits, TaskLimits},
     middleware::TaskDone,
     operator::{
         Answered, Backend, Delivery, QueueHub, Registry, Reply, Residence, Task, inquiry_of,
@@ -161,6 +161,36 @@ impl Backend for Played {
     }
 }
 
+/// The limits of a stage.
+pub struct StageLimits {
+    /// CPU time of a script between two awaits, and of its evaluation, in milliseconds.
+    pub slice_ms: u64,
+    /// Memory of everything that the engine holds, in bytes.
+    pub memory: usize,
+    /// Memory of one run's script, in bytes.
+    pub script: usize,
+    /// Size of the entries of one history, in bytes.
+    pub history: u64,
+    /// The limits of a call of an agent's function.
+    pub calls: TaskLimits,
+    /// Returns true if the stage has to end, for the bytes that its runs have written so far.
+    pub is_over: Option<Box<dyn Fn(u64) -> bool>>,
+}
+
+impl Default for StageLimits {
+    fn default() -> Self {
+        let RunLimits { memory: script, history, .. } = RunLimits::default();
+        Self {
+            slice_ms: SLICE_MS,
+            memory: usize::MAX,
+            script,
+            history,
+            calls: TaskLimits::default(),
+            is_over: None,
+        }
+    }
+}
+
 /// Everything that is lost in a crash.
 struct Live {
     engine: Engine,
@@ -181,6 +211,7 @@ pub struct Stage {
     crash_after: Option<u64>,
     crashes: u32,
     coverage: Option<Coverage>,
+    limits: StageLimits,
     _time: EnterGuard<'static>,
 }
 
@@ -191,14 +222,18 @@ impl Stage {
     /// # Errors
     /// Fails when the engine cannot be assembled.
     pub fn set(known: &Registry) -> Result<Self, EngineError> {
-        Self::counting(known, None)
+        Self::within(known, None, StageLimits::default())
     }
 
-    /// As [`Stage::set`], with coverage of the lines of blueprints.
+    /// As [`Stage::set`], with coverage of the lines of blueprints, and within limits.
     ///
     /// # Errors
     /// Fails when the engine cannot be assembled.
-    pub fn counting(known: &Registry, coverage: Option<Coverage>) -> Result<Self, EngineError> {
+    pub fn within(
+        known: &Registry,
+        coverage: Option<Coverage>,
+        limits: StageLimits,
+    ) -> Result<Self, EngineError> {
         let mut stage = Self {
             live: None,
             known: known.clone(),
@@ -210,6 +245,7 @@ impl Stage {
             crash_after: None,
             crashes: 0,
             coverage,
+            limits,
             _time: stand_still(),
         };
         stage.boot()?;
@@ -221,7 +257,7 @@ impl Stage {
         let hub = Arc::new(QueueHub::default());
         self.desk = Desk::default();
         let operators = self.known.names().map(|(name, of)| {
-            let real = match rehearsed(of, &tasks) {
+            let real = match rehearsed(of, &tasks, &self.limits.calls) {
                 Some(people) if people.asks_people() => return (name.to_owned(), people),
                 real => real,
             };
@@ -238,9 +274,14 @@ impl Stage {
             (name.to_owned(), Arc::new(played) as Arc<dyn Backend>)
         });
         let operators: BTreeMap<_, _> = operators.collect();
-        let run_limits = RunLimits { slice_ms: SLICE_MS, ..RunLimits::default() };
-        let limits =
-            Limits { evaluate_ms: SLICE_MS, coverage: self.coverage.clone(), ..Limits::default() };
+        let StageLimits { slice_ms, memory, script, history, .. } = self.limits;
+        let run_limits = RunLimits { slice_ms, memory: script, history, ..RunLimits::default() };
+        let limits = Limits {
+            evaluate_ms: slice_ms,
+            vm_memory: Limits::default().vm_memory.min(memory),
+            coverage: self.coverage.clone(),
+            ..Limits::default()
+        };
         let (engine, unstarted) = Engine::assemble(EngineParts {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             clock: self.clock.clone(),
@@ -261,7 +302,7 @@ impl Stage {
                 lease_ms: 30_000,
                 park_ms: 24 * 3_600 * 1_000,
                 compensation_ms: 300_000,
-                memory: usize::MAX,
+                memory,
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
@@ -351,6 +392,9 @@ impl Stage {
 
     /// Does one thing; returns false when there is nothing to do.
     fn go_on(&mut self) -> Result<bool, EngineError> {
+        if self.limits.is_over.as_ref().is_some_and(|is_over| is_over(self.store.written())) {
+            return Err(EngineError::Stopping);
+        }
         let live = self.live.as_mut().expect("an engine is up between two crashes");
         for (shard, messages) in &mut live.shards {
             if let Some(message) = messages.take() {

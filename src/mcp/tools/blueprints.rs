@@ -1,4 +1,4 @@
-//! Blueprints: find, read, check, save.
+//! Blueprints: find, read, check, test, save.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::mcp::{
-    answer::{Done, Trouble},
+    answer::{Done, Trouble, cut},
     transport::{Path, Transport},
 };
 
@@ -67,6 +67,73 @@ pub(super) async fn check(transport: &dyn Transport, args: Check) -> Result<Done
         false => format!("it cannot run: {count} findings; correct those of severity error"),
     };
     Ok(Done::new(value, text))
+}
+
+/// The failures that the text of a result names.
+const NAMED: usize = 5;
+/// The bytes of a failure in that text.
+const LINE: usize = 300;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Test {
+    /// A stored blueprint: its name, or `name@hash-prefix`. Give this, or `source` or `files`.
+    blueprint: Option<String>,
+    /// The Lua source of the entry file.
+    source: Option<String>,
+    /// The files of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The file that returns the blueprint, if it is not `main.lua` or the only one.
+    entry: Option<String>,
+    /// The tests: text by path, such as `main_test.lua`. Files that end in `_test.lua` are run; others
+    /// are there for them: modules, snapshots, blueprints that are called.
+    tests: BTreeMap<String, String>,
+    /// Runs only tests whose name contains this text.
+    filter: Option<String>,
+    /// True to run each test again with a crash of the host after every write to a journal.
+    crash: Option<bool>,
+    /// The seconds that one test may take, 10 at most and by default.
+    timeout_seconds: Option<u32>,
+}
+
+pub(super) async fn test(transport: &dyn Transport, args: Test) -> Result<Done, Trouble> {
+    let mut body = bundle(args.source, args.files, args.entry);
+    body["tests"] = json!(args.tests);
+    for (key, value) in [
+        ("blueprint", args.blueprint.map(Value::from)),
+        ("filter", args.filter.map(Value::from)),
+        ("crash", args.crash.map(Value::from)),
+        ("timeout", args.timeout_seconds.map(|it| Value::from(format!("{it}s")))),
+    ] {
+        if let Some(value) = value {
+            body[key] = value;
+        }
+    }
+    let value = transport.post(Path::new("/v1/test"), &body).await?;
+    let text = told(&value);
+    Ok(Done::new(value, text))
+}
+
+/// Returns the sums of a result and its first failures.
+fn told(value: &Value) -> String {
+    let mut text = format!("{} passed, {} failed", value["passed"], value["failed"]);
+    if value["skipped"] != 0 {
+        text.push_str(&format!(", {} not run: name fewer with `filter`", value["skipped"]));
+    }
+    let files = || value["files"].as_array().into_iter().flatten();
+    let broken = files().filter_map(|file| file["broken"].as_str().map(|why| (&file["file"], why)));
+    let failed = files().flat_map(|file| file["tests"].as_array().into_iter().flatten());
+    let failed =
+        failed.filter_map(|it| it["failure"]["message"].as_str().map(|why| (&it["name"], why)));
+    let all: Vec<_> = broken.chain(failed).collect();
+    for (what, why) in all.iter().take(NAMED) {
+        let first = why.lines().next().unwrap_or_default();
+        text.push_str(&format!("\n{}: {}", what.as_str().unwrap_or_default(), cut(first, LINE)));
+    }
+    if all.len() > NAMED {
+        text.push_str(&format!("\nand {} more", all.len() - NAMED));
+    }
+    text
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -40,7 +40,12 @@ pub(super) struct Inner {
     failure: Option<StoreError>,
     last_lsn: u64,
     last_run: u64,
+    /// The approximate bytes of all batches that were ever submitted.
+    written: u64,
 }
+
+/// The memory that a row takes beside its bytes.
+const ROW: usize = 256;
 
 impl Memory {
     /// Creates an empty store that commits and acknowledges every batch at once.
@@ -73,6 +78,12 @@ impl Memory {
     pub fn commits(&self, after: u64) -> Vec<Commit> {
         let inner = self.inner.lock();
         inner.commits.iter().filter(|commit| commit.position > after).cloned().collect()
+    }
+
+    /// Returns the approximate bytes of all batches that were ever submitted, across crashes. The
+    /// store holds at most these.
+    pub fn written(&self) -> u64 {
+        self.inner.lock().written
     }
 
     /// Makes about the next `group` batches durable together, or fails them all. Takes them in the
@@ -120,8 +131,9 @@ impl Memory {
         drop(unheard);
         inner.acks.clear();
         inner.failure = Some(StoreError::Closed);
+        let written = inner.written;
         let (last_run, last_lsn) = tables.high_water();
-        let inner = Inner { tables, commits, last_lsn, last_run, ..Inner::default() };
+        let inner = Inner { tables, commits, last_lsn, last_run, written, ..Inner::default() };
         Self { inner: Mutex::new(inner), held: self.held }
     }
 }
@@ -149,6 +161,8 @@ impl Writer for Memory {
     async fn room(&self) {}
 
     fn submit(&self, batch: Batch) {
+        let Weight { rows, bytes } = batch.weight();
+        self.inner.lock().written += rows.max(1).saturating_mul(ROW).saturating_add(bytes) as u64;
         if self.held {
             // Every batch has the same weight, because the batches of a simulation are small.
             let weight = Weight { rows: 1, bytes: 0 };

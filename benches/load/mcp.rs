@@ -1,0 +1,236 @@
+//! Coding agents: how soon they get the list of tools, and how fast a task goes round through tools.
+
+use std::{
+    cell::Cell,
+    path::Path,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+use serde_json::{Value, json as object};
+use tokio::task::LocalSet;
+
+use crate::{
+    client::{Client, json},
+    daemon::Daemon,
+    drive,
+};
+
+/// Blueprints that are stored while tools are listed.
+const BLUEPRINTS: usize = 1_000;
+/// One of so many is a tool.
+const TOOLS_EACH: usize = 20;
+/// Clients that work at the same time.
+const AT_ONCE: usize = 64;
+/// Steps of a run that goes round.
+const ROUNDS: usize = 500;
+
+/// What was seen.
+#[derive(Serialize)]
+pub struct Mcp {
+    /// Blueprints that are stored.
+    pub blueprints: usize,
+    /// Tools that a list has.
+    pub tools: usize,
+    /// The first list, right after they were stored.
+    pub first_list_ms: f64,
+    /// Half of the lists took no longer.
+    pub list_p50_ms: f64,
+    /// 99 of 100 took no longer.
+    pub list_p99_ms: f64,
+    /// `report_task` and the `next_task` after it, one client alone; half took no longer.
+    pub round_p50_ms: f64,
+    /// 99 of 100 took no longer.
+    pub round_p99_ms: f64,
+    /// How many clients go round at the same time.
+    pub at_once: usize,
+    /// Such rounds a second then.
+    pub rounds_per_second: f64,
+}
+
+fn rounds() -> String {
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "rounds",
+  agents = { coder = { operator = "main-ai", worker = { subagent_type = "coder" } } },
+  flow = function(ctx, input)
+    for i = 1, input.rounds do ctx:run("coder", i) end
+    return input.rounds
+  end,
+}"#;
+    object!({ "source": source }).to_string()
+}
+
+fn stored(number: usize) -> String {
+    let tool = if number.is_multiple_of(TOOLS_EACH) { "mcp = true," } else { "" };
+    let source = format!(
+        "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {{\n\
+         name = \"b{number}\", {tool} description = \"Does the work number {number}.\",\n\
+         input = s.object {{ issue = s.string, files = s.array(s.string), depth = s.integer }},\n\
+         agents = {{ e = {{ operator = \"echo\" }} }},\n\
+         flow = function(ctx, input) return ctx:run(\"e\", input) end,\n}}"
+    );
+    object!({ "source": source }).to_string()
+}
+
+/// Stores blueprints, lists tools, and lets tasks go round.
+pub async fn measure(binary: &Path, dir: &Path, time: Duration) -> Result<Mcp> {
+    let daemon = Daemon::start(binary, dir)?;
+    let mut client = Client::connect(daemon.address(), daemon.token()).await?;
+    let tokens = drive::tokens(&mut client, AT_ONCE).await?;
+    let put = |name: &str| format!("/v1/blueprints/{name}");
+    json(client.send("PUT", &put("rounds"), &rounds()).await?).context("publish")?;
+    for number in 1..BLUEPRINTS {
+        let path = put(&format!("b{number}"));
+        json(client.send("PUT", &path, &stored(number)).await?).context("publish")?;
+    }
+
+    let mut lists = Vec::new();
+    let (mut began, mut tools) = (Instant::now(), 0);
+    let mut first_list_ms = 0.0;
+    while lists.len() < 50 || began.elapsed() < time {
+        let sent = Instant::now();
+        let listed = client.send("POST", "/mcp", &message("tools/list", &object!({}))).await?;
+        let took = sent.elapsed();
+        if tools == 0 {
+            let listed = json(listed)?;
+            tools = listed["result"]["tools"].as_array().context("tools")?.len();
+            first_list_ms = took.as_secs_f64() * 1e3;
+            began = Instant::now();
+        } else {
+            ensure!(listed.0 == 200, "{}", listed.0);
+            lists.push(took);
+        }
+    }
+
+    let mut agent = Agent::join(&daemon, &tokens[0]).await?;
+    let mut rounds = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let mut task = agent.start().await?;
+        for _ in 1..ROUNDS {
+            let sent = Instant::now();
+            agent.report(&task).await?;
+            task = agent.next().await?;
+            rounds.push(sent.elapsed());
+        }
+        agent.report(&task).await?;
+    }
+    let rounds_per_second = at_once(&daemon, &tokens, time).await?;
+    let (lists, rounds) = (sorted(lists), sorted(rounds));
+    Ok(Mcp {
+        blueprints: BLUEPRINTS,
+        tools,
+        first_list_ms,
+        list_p50_ms: lists[lists.len() / 2],
+        list_p99_ms: lists[lists.len() * 99 / 100],
+        round_p50_ms: rounds[rounds.len() / 2],
+        round_p99_ms: rounds[rounds.len() * 99 / 100],
+        at_once: AT_ONCE,
+        rounds_per_second,
+    })
+}
+
+/// A coding agent with tools alone.
+struct Agent {
+    client: Client,
+    session: String,
+    after: Value,
+}
+
+impl Agent {
+    async fn join(daemon: &Daemon, token: &str) -> Result<Self> {
+        let mut client = Client::connect(daemon.address(), token).await?;
+        let opened = call(&mut client, "open_session", &object!({})).await?;
+        let session = opened["session"].as_str().context("a session")?.to_owned();
+        Ok(Self { client, session, after: Value::Null })
+    }
+
+    /// Starts a run whose every task is this agent's, and takes the first.
+    async fn start(&mut self) -> Result<Value> {
+        let body = object!({ "blueprint": "rounds", "delegate": self.session,
+            "input": { "rounds": ROUNDS } });
+        json(self.client.send("POST", "/v1/runs", &body.to_string()).await?)
+            .context("start a run")?;
+        self.next().await
+    }
+
+    async fn next(&mut self) -> Result<Value> {
+        loop {
+            let mut arguments = object!({ "session": self.session });
+            if !self.after.is_null() {
+                arguments["after"] = self.after.clone();
+            }
+            let mut next = call(&mut self.client, "next_task", &arguments).await?;
+            self.after = next["after"].take();
+            if next["kind"] == "task" {
+                return Ok(next["task"]["task"].take());
+            }
+        }
+    }
+
+    async fn report(&mut self, task: &Value) -> Result<()> {
+        let arguments = object!({ "session": self.session, "task": task, "output": 1 });
+        call(&mut self.client, "report_task", &arguments).await.map(drop)
+    }
+}
+
+/// Lets agents go round, each with a token and a connection, and counts the rounds a second.
+async fn at_once(daemon: &Daemon, tokens: &[String], time: Duration) -> Result<f64> {
+    let (set, count) = (LocalSet::new(), Rc::new(Cell::new(0_u64)));
+    let mut agents = Vec::new();
+    for token in tokens.iter().take(AT_ONCE) {
+        agents.push(Agent::join(daemon, token).await?);
+    }
+    let until = Instant::now() + time;
+    let mut workers = Vec::new();
+    for mut agent in agents {
+        let count = Rc::clone(&count);
+        workers.push(set.spawn_local(async move {
+            while Instant::now() < until {
+                let mut task = agent.start().await?;
+                for _ in 1..ROUNDS {
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    agent.report(&task).await?;
+                    task = agent.next().await?;
+                    count.set(count.get() + 1);
+                }
+                agent.report(&task).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        }));
+    }
+    let began = Instant::now();
+    set.run_until(async {
+        for worker in workers {
+            worker.await??;
+        }
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
+    Ok(count.get() as f64 / began.elapsed().as_secs_f64())
+}
+
+fn message(method: &str, params: &Value) -> String {
+    object!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
+}
+
+/// Calls a tool that succeeds.
+async fn call(client: &mut Client, tool: &str, arguments: &Value) -> Result<Value> {
+    let params = object!({ "name": tool, "arguments": arguments });
+    let sent = client.send("POST", "/mcp", &message("tools/call", &params)).await?;
+    let mut answer = json(sent).with_context(|| tool.to_owned())?;
+    let result = &mut answer["result"];
+    ensure!(result["isError"] != true && result.is_object(), "{tool}: {answer}");
+    Ok(result["structuredContent"].take())
+}
+
+fn sorted(times: Vec<Duration>) -> Vec<f64> {
+    let mut times: Vec<f64> = times.into_iter().map(|it| it.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
