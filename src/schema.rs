@@ -21,11 +21,11 @@ pub const MAX_VIOLATIONS: usize = 20;
 
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Why a document is not a schema.
+/// The reason why a document is not a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("compile the schema at {path}: {message}")]
 pub struct SchemaError {
-    /// Where in the schema, such as `$.properties.name`.
+    /// The place in the schema, such as `$.properties.name`.
     pub path: String,
     /// The mistake there.
     pub message: String,
@@ -34,7 +34,7 @@ pub struct SchemaError {
 /// One place where a value does not match its schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Where in the value, such as `$.steps[2].name`.
+    /// The place in the value, such as `$.steps[2].name`.
     pub path: String,
     /// The mistake there.
     pub message: String,

@@ -54,7 +54,7 @@ pub(super) struct OneBody {
     operator_input: Option<Box<OperatorInput>>,
     /// Time for an attempt: `"20m"`.
     timeout: Option<String>,
-    /// How long to wait for the end, at most and by default a minute; the run goes on after it.
+    /// The time to wait for the end, at most and by default a minute; the run goes on after it.
     wait: Option<String>,
 }
 

@@ -27,14 +27,15 @@ use crate::{
     protocol::Json,
 };
 
-/// Where to begin.
+/// The beginning and form of the stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StreamParams {
     /// Only events after this number; from the first by default. Wins over `Last-Event-ID`.
     starting_after: Option<u32>,
-    /// Whether events of single steps may be left out where there are very many: for whoever shows
+    /// True if events of single steps may be left out where there are very many: for a client that
+    /// shows
     /// how far a run is. All others are sent, and so is the last one of a flood.
     sampled: Option<bool>,
     /// `json` for a page of the past instead of a stream: the last events before `before`, in their

@@ -32,7 +32,7 @@ pub(super) struct FeedParams {
     types: Option<String>,
     /// Only runs of this blueprint.
     blueprint: Option<String>,
-    /// Where to begin: the `cursor` of an event, a time (RFC 3339), how long ago (`24h`), or `first`. By
+    /// The beginning: the `cursor` of an event, a time (RFC 3339), an age (`24h`), or `first`. By
     /// default with what happens from now on. Wins over `Last-Event-ID`.
     since: Option<String>,
 }

@@ -13,7 +13,7 @@ use crate::{
     protocol::Json,
 };
 
-/// What to ask with.
+/// The query's argument.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -53,7 +53,7 @@ pub(super) struct StartBody {
     /// The cause of the start, for the history of the run.
     #[schema(value_type = Option<serde_json::Value>)]
     trigger: Option<Json>,
-    /// How long to wait for the end before answering, at most a minute: `"30s"`.
+    /// The time to wait for the end before answering, at most a minute: `"30s"`.
     wait: Option<String>,
     /// Which session holds which operator: ids by operator name.
     #[schema(value_type = Option<BTreeMap<String, String>>)]
@@ -216,12 +216,12 @@ pub(super) async fn watched(
     }
 }
 
-/// Whether to wait for a run.
+/// The query of a single run.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct GetParams {
-    /// How long to wait, at most a minute.
+    /// The time to wait, at most a minute.
     #[param(example = "30s")]
     wait: Option<String>,
     /// Until when: `ended` (the default), or `people`: ended, or only people are left to wait for.

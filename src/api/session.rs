@@ -60,7 +60,7 @@ const CALLS: usize = 128;
 /// The maximum number of events queued for sending.
 const EVENTS: usize = 64;
 
-/// Where to go on.
+/// The place to go on from.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -28,7 +28,7 @@ const TTL_MS: u64 = 24 * 3_600 * 1_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OpenBody {
-    /// How long its token is good, at most 7 days and no longer than the caller's own; a day by
+    /// The lifetime of its token, at most 7 days and no longer than the caller's own; a day by
     /// default. It can be renewed.
     #[schema(example = "24h")]
     ttl: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct OpenBody {
     /// Verbs that an operator has only where its token names them, such as `run.source`; the
     /// opening token must have them.
     extra_verbs: Option<Vec<String>>,
-    /// Whether its frames carry system prompt and prompt; otherwise they are fetched with the
+    /// True if its frames carry system prompt and prompt; otherwise they are fetched with the
     /// handle.
     direct: Option<bool>,
 }

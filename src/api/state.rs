@@ -29,7 +29,7 @@ pub(super) struct PutBody {
     /// The value: any JSON.
     #[schema(value_type = serde_json::Value)]
     value: Json,
-    /// What becomes of the value that is there: overwrite (the default), append (to an array),
+    /// The way to combine it with the present value: overwrite (the default), append (to an array),
     /// merge (into an object), sum (of numbers).
     #[schema(value_type = Option<String>, pattern = "^(overwrite|append|merge|sum)$")]
     reduce: Option<Reducer>,

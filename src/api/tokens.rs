@@ -38,7 +38,7 @@ pub(super) struct MintBody {
     /// may do everything gives a name as it is, any other puts its own subject and a slash before
     /// it.
     name: Option<String>,
-    /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
+    /// The quotas of this token, and of all tokens made from it: `{"open_runs":
     /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
     /// bounded by the asking token's own quotas in any case.
     #[serde(default, deserialize_with = "object")]
@@ -236,9 +236,9 @@ pub(super) async fn revoke(
 pub(super) struct RotateBody {
     /// `signing` and `handles`; both if absent.
     keys: Option<Vec<KeyName>>,
-    /// How long the keys before verify what they made: `"7d"`, which is the default.
+    /// The time for which the earlier keys still verify their tokens: `"7d"`, which is the default.
     grace: Option<String>,
-    /// Whether the keys before are refused at once, because one of them leaked; the keys that were
+    /// True if the earlier keys are refused at once, because one of them leaked; the keys that were
     /// retired earlier end as well.
     #[serde(default)]
     now: bool,

@@ -134,7 +134,7 @@ pub fn parse(path: &str, text: &str) -> Result<AgentFile, Finding> {
 
 /// Reads what can be read of an agent file, with everything that is wrong with it.
 pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
-    let mut reader = Reader { path, text, findings: Vec::new(), report: Vec::new() };
+    let mut reader = HeadReader { path, text, findings: Vec::new(), report: Vec::new() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some((frontmatter, body)) = split(text) else {
         let finding = reader
@@ -169,14 +169,14 @@ fn split(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-struct Reader<'t> {
+struct HeadReader<'t> {
     path: &'t str,
     text: &'t str,
     findings: Vec<Finding>,
     report: Vec<KeyReport>,
 }
 
-impl Reader<'_> {
+impl HeadReader<'_> {
     fn finding(&self, at: Position, code: &'static str, message: impl Into<String>) -> Finding {
         Finding::error(self.path, at, code, message)
     }

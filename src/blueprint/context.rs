@@ -1,4 +1,5 @@
-//! What an agent's worker may open besides its prompt: earlier steps and files of the run, by name.
+//! The earlier steps and files of the run that an agent's worker may open besides its prompt, by
+//! name.
 
 use serde::{Deserialize, Serialize};
 

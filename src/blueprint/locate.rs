@@ -1,4 +1,4 @@
-//! Where things stand in a Luau source: the entries of the blueprint's table, the files that it
+//! The places of things in a Luau source: the entries of the blueprint's table, the files that it
 //! refers to, and the agents that its flow runs.
 //!
 //! It looks at tokens and brackets only. On a valid source that is exact for tables that are
@@ -106,12 +106,13 @@ impl Outline {
         self.spots.get(pointer)
     }
 
-    /// Where the key of an entry stands, or the nearest thing around it that is written out.
+    /// Returns the place of an entry's key, or of the nearest thing around it that is written out.
     pub fn key(&self, pointer: &str) -> Position {
         self.nearest(pointer).map_or_else(|| self.start(), |(spot, _)| spot.key)
     }
 
-    /// Where the value of an entry stands, or the nearest thing around it that is written out.
+    /// Returns the place of an entry's value, or of the nearest thing around it that is written
+    /// out.
     pub fn value(&self, pointer: &str) -> Position {
         match self.nearest(pointer) {
             Some((spot, true)) => spot.value,

@@ -81,7 +81,7 @@ pub(super) struct Returns {
 
 /// Reads the names of a source; `None` if something in it is not known here.
 pub(super) fn names<'s>(tokens: &[Token<'s>]) -> Option<Names<'s>> {
-    let mut reader = Reader {
+    let mut reader = NameReader {
         tokens,
         at: 0,
         depth: 0,
@@ -101,7 +101,7 @@ enum Operand<'s> {
     Other,
 }
 
-struct Reader<'t, 's> {
+struct NameReader<'t, 's> {
     tokens: &'t [Token<'s>],
     at: usize,
     depth: usize,
@@ -117,7 +117,7 @@ const KEYWORDS: [&str; 21] = [
     "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-impl<'s> Reader<'_, 's> {
+impl<'s> NameReader<'_, 's> {
     fn kind(&self, ahead: usize) -> Option<&Kind<'s>> {
         self.tokens.get(self.at + ahead).map(|token| &token.kind)
     }

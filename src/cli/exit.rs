@@ -266,7 +266,7 @@ fn next_step(code: Code, what: Option<&str>) -> Option<&'static str> {
     })
 }
 
-/// Where the thing that was not found is listed.
+/// The command that lists things of the kind that was not found.
 fn where_listed(what: Option<&str>) -> &'static str {
     match what.unwrap_or_default() {
         "token" => "`moonswarm token ls` lists the tokens",

@@ -106,7 +106,7 @@ fn choices(field: &Field) -> String {
 /// Asks for every field, again until it fits; nothing where nobody answers any more.
 ///
 /// # Errors
-/// What asking runs into.
+/// The errors of the terminal.
 pub async fn fill(
     form: &Form,
     mut ask: impl AsyncFnMut(&str) -> io::Result<Option<String>>,

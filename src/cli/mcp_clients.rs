@@ -33,7 +33,7 @@ pub enum Reach {
     User,
 }
 
-/// How a client starts the program.
+/// The command with which a client starts the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The program.
@@ -110,7 +110,7 @@ impl McpClient {
         })
     }
 
-    /// What is added to the file, for a person.
+    /// The addition to the file, for a person.
     pub fn shown(self, entry: &Entry) -> String {
         match self {
             Self::Codex => entry.to_toml(),

@@ -1,4 +1,4 @@
-//! What the program writes to: data on stdout, everything else on stderr.
+//! The outputs of the program: data on stdout, everything else on stderr.
 //!
 //! This is the only way to a terminal. What text from outside has in it to steer one is taken out
 //! here, whatever verb it comes from; JSON has it escaped, and data that goes into a file or a

@@ -1,4 +1,4 @@
-//! What forms do: signing in and out, the colors, and the acts on a run.
+//! The acts of forms: signing in and out, the colors, and the acts on a run.
 
 use axum::{
     Json as JsonBody,
@@ -25,7 +25,7 @@ use crate::{
 
 /// The path of the cookies: they are sent to pages only.
 const PATH: &str = "/ui";
-/// How long the choice of colors is kept, in seconds.
+/// The lifetime of the choice of colors, in seconds.
 const THEME_S: u64 = 365 * 24 * 3_600;
 /// The maximum length of a token in the login form.
 const MOST_TOKEN: usize = 8 * 1_024;

@@ -1,4 +1,5 @@
-//! What surrounds every request of a browser: the cookie, the form token, the headers of security,
+//! The checks around every request of a browser: the cookie, the form token, the headers of
+//! security,
 //! and errors as pages.
 
 use std::sync::Arc;

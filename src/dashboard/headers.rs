@@ -1,4 +1,4 @@
-//! What the headers of a browser say: its cookies, the origin of a form, and whether it uses TLS.
+//! The headers of a browser: its cookies, the origin of a form, and the use of TLS.
 
 use axum::http::{HeaderMap, header};
 

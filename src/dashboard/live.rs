@@ -78,7 +78,7 @@ pub(super) async fn run(
     Ok(streamed(desk, visitor, Wake::Events(Box::new(events)), render))
 }
 
-/// What a page waits for before it is rendered again.
+/// The event for which a page waits before it is rendered again.
 enum Wake {
     Look,
     Events(Box<Events>),

@@ -42,7 +42,7 @@ const CODE: &str = "once_";
 /// The length of a cookie, in characters.
 const COOKIE_CHARS: usize = 64;
 
-/// What a person does with the dashboard, and what the runs do that a person starts there: a run has
+/// The verbs of a person at the dashboard, and of the runs that a person starts there: a run has
 /// the rights of its starter. Everything else needs the token itself: minting and revoking, posting
 /// source, rotating keys, deleting, backups.
 const VERBS: &[Verb] = &[

@@ -45,7 +45,7 @@ impl Theme {
     }
 }
 
-/// What a page needs to know of a request.
+/// The facts of a request that a page needs.
 #[derive(Debug, Clone)]
 pub(super) struct Visitor {
     /// The caller.

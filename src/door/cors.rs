@@ -11,10 +11,10 @@ use super::{origin::Site, problem::Problem};
 /// The methods that the API has.
 const METHODS: &str = "GET, PUT, POST, DELETE";
 /// The headers that a client of the API sends.
-const SENT: &str =
-    "authorization, content-type, idempotency-key, last-event-id, x-api-key, anthropic-version";
+const SENT: &str = "authorization, content-type, idempotency-key, last-event-id, x-api-key, \
+    anthropic-version, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
 /// The headers of an answer that a page may read.
-const READ: &str = "location, retry-after, etag, content-disposition";
+const READ: &str = "location, retry-after, etag, content-disposition, mcp-session-id";
 /// The time for which a browser keeps the answer to a preflight, in seconds.
 const KEPT_S: &str = "600";
 

@@ -316,9 +316,9 @@ fn storage(error: &StoreError) -> Problem {
 pub(crate) enum Shape {
     /// A problem (RFC 9457).
     Problem,
-    /// What clients of the Responses API and of chat completions expect.
+    /// The shape for clients of the Responses API and of chat completions.
     Models,
-    /// What clients of the Messages API expect.
+    /// The shape for clients of the Messages API.
     Messages,
 }
 

@@ -44,7 +44,7 @@ pub enum EngineError {
     /// It does not fit what happened before.
     #[error("{message}")]
     Conflict {
-        /// Why: `fenced`, `run_closed`, ….
+        /// The reason: `fenced`, `run_closed`, ….
         code: Code,
         /// For a person.
         message: String,
@@ -65,7 +65,7 @@ pub enum EngineError {
     /// Something is larger than it may be.
     #[error("accept {what} of {size} bytes: at most {limit} are allowed")]
     TooLarge {
-        /// What.
+        /// The thing that is too large.
         what: &'static str,
         /// Its size in bytes.
         size: usize,

@@ -1,4 +1,5 @@
-//! What could keep a host from running well: `moonswarm doctor` and `/v1/host` show it.
+//! The problems that could keep a host from running well: `moonswarm doctor` and `/v1/host` show
+//! them.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +11,7 @@ use std::{
 use futures::future::{BoxFuture, join_all};
 
 use super::HostConfig;
-pub use crate::engine::{DoctorLine as Line, DoctorVerdict as Verdict};
+pub use crate::engine::{DoctorLine as Line, DoctorVerdict};
 use crate::{
     clock::Clock,
     engine::{ConfigItem, HostFacts, Retention},
@@ -76,20 +77,22 @@ pub fn directory(data: &Path) -> Line {
     const WHAT: &str = "data directory";
     let name = data.display();
     match fs::metadata(data) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Line::new(Verdict::Ok, WHAT, format!("{name} is not there yet; the first run makes it"))
-        }
-        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{name}: {error}"))
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Line::new(
+            DoctorVerdict::Ok,
+            WHAT,
+            format!("{name} is not there yet; the first run makes it"),
+        ),
+        Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{name}: {error}"))
             .next("--data DIR names another"),
         Ok(meta) if !meta.is_dir() => {
-            Line::new(Verdict::Fail, WHAT, format!("{name} is not a directory"))
+            Line::new(DoctorVerdict::Fail, WHAT, format!("{name} is not a directory"))
                 .next("--data DIR names another")
         }
         Ok(meta) if meta.permissions().mode() & 0o022 != 0 => {
-            Line::new(Verdict::Warn, WHAT, format!("others can write to {name}"))
+            Line::new(DoctorVerdict::Warn, WHAT, format!("others can write to {name}"))
                 .next(format!("chmod go-w {name}"))
         }
-        Ok(_) => Line::new(Verdict::Ok, WHAT, name.to_string()),
+        Ok(_) => Line::new(DoctorVerdict::Ok, WHAT, name.to_string()),
     }
 }
 
@@ -98,8 +101,8 @@ pub fn secret(data: &Path, name: &str) -> Option<Line> {
     let file = data.join(name);
     let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
     Some(match mode & 0o077 {
-        0 => Line::new(Verdict::Ok, name, "only you can read it"),
-        _ => Line::new(Verdict::Fail, name, format!("others can read it (mode {mode:o})"))
+        0 => Line::new(DoctorVerdict::Ok, name, "only you can read it"),
+        _ => Line::new(DoctorVerdict::Fail, name, format!("others can read it (mode {mode:o})"))
             .next(format!("chmod 600 {}", file.display())),
     })
 }
@@ -110,13 +113,13 @@ pub fn disk(data: &Path) -> Line {
     let dir = if data.is_dir() { data } else { Path::new(".") };
     let free = match rustix::fs::statvfs(dir) {
         Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
-        Err(error) => return Line::new(Verdict::Warn, WHAT, error.to_string()),
+        Err(error) => return Line::new(DoctorVerdict::Warn, WHAT, error.to_string()),
     };
     let says = format!("{} MiB free", free >> 20);
     match free {
-        0..FULL_DISK => Line::new(Verdict::Fail, WHAT, says).next("free disk space"),
-        FULL_DISK..LOW_DISK => Line::new(Verdict::Warn, WHAT, says).next("free disk space"),
-        _ => Line::new(Verdict::Ok, WHAT, says),
+        0..FULL_DISK => Line::new(DoctorVerdict::Fail, WHAT, says).next("free disk space"),
+        FULL_DISK..LOW_DISK => Line::new(DoctorVerdict::Warn, WHAT, says).next("free disk space"),
+        _ => Line::new(DoctorVerdict::Ok, WHAT, says),
     }
 }
 
@@ -126,7 +129,7 @@ pub fn retention(data: &Path, kept: Retention) -> Line {
     let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
     let size = fs::metadata(data.join("moonswarm.db")).map_or(0, |file| file.len());
     Line::new(
-        Verdict::Ok,
+        DoctorVerdict::Ok,
         "retention",
         format!(
             "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
@@ -148,11 +151,13 @@ pub async fn operators(declared: &Declared) -> Vec<Line> {
         async move {
             let named = format!("{name} ({kind})");
             match settings {
-                None => Line::new(Verdict::Ok, "operator", format!("{named} is built in")),
+                None => Line::new(DoctorVerdict::Ok, "operator", format!("{named} is built in")),
                 Some(settings) => match settings.inspect().await {
-                    Ok(says) => Line::new(Verdict::Ok, "operator", format!("{named} {says}")),
-                    Err(why) => Line::new(Verdict::Fail, "operator", format!("{named}: {why}"))
-                        .next(format!("see [operators.{name}] in the configuration file")),
+                    Ok(says) => Line::new(DoctorVerdict::Ok, "operator", format!("{named} {says}")),
+                    Err(why) => {
+                        Line::new(DoctorVerdict::Fail, "operator", format!("{named}: {why}"))
+                            .next(format!("see [operators.{name}] in the configuration file"))
+                    }
                 },
             }
         }
@@ -167,19 +172,19 @@ pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec
     let names: Vec<String> = config.environments.keys().cloned().collect();
     let environments = Environments::new(config.clone(), data, clock.clone());
     let machine = environments.machine().enforces().into_iter().map(|it| match it.how {
-        Ok(by) => Line::new(Verdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
+        Ok(by) => Line::new(DoctorVerdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
         Err(refusal) => {
             let says = format!("{} cannot be enforced: {}", it.what, refusal.reason);
-            Line::new(Verdict::Warn, WHAT, says).next(refusal.helps)
+            Line::new(DoctorVerdict::Warn, WHAT, says).next(refusal.helps)
         }
     });
     let declared = names.into_iter().map(|name| {
         let refused = environments.judge(&name.as_str().into());
         match refused.first() {
-            None => Line::new(Verdict::Ok, WHAT, format!("{name} can be given")),
+            None => Line::new(DoctorVerdict::Ok, WHAT, format!("{name} can be given")),
             Some(refusal) => {
                 let says = format!("{name}: `{}`: {}", refusal.what, refusal.reason);
-                Line::new(Verdict::Fail, WHAT, says).next(refusal.helps.clone())
+                Line::new(DoctorVerdict::Fail, WHAT, says).next(refusal.helps.clone())
             }
         }
     });
@@ -190,12 +195,12 @@ pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec
 fn hidden(environments: &Environments) -> Line {
     const WHAT: &str = "children";
     match environments.hides() {
-        Ok(()) => Line::new(Verdict::Ok, WHAT, "the data directory is hidden from them"),
+        Ok(()) => Line::new(DoctorVerdict::Ok, WHAT, "the data directory is hidden from them"),
         Err(reason) => {
             let says = format!(
                 "those of the same user can read the keys and tokens of the data directory: {reason}"
             );
-            Line::new(Verdict::Warn, WHAT, says)
+            Line::new(DoctorVerdict::Warn, WHAT, says)
                 .next("give agents an `environment`, or let users make namespaces")
         }
     }
@@ -207,8 +212,8 @@ pub fn watched(watch: &BTreeMap<String, PathBuf>) -> Vec<Line> {
     let line = |(name, dir): (&String, &PathBuf)| {
         let says = format!("{name} is {}", dir.display());
         match std::fs::read_dir(dir) {
-            Ok(_) => Line::new(Verdict::Ok, WHAT, says),
-            Err(error) => Line::new(Verdict::Fail, WHAT, format!("{says}: {error}"))
+            Ok(_) => Line::new(DoctorVerdict::Ok, WHAT, says),
+            Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{says}: {error}"))
                 .next("make the directory readable, or change [watch] in moonswarm.toml"),
         }
     };
@@ -222,8 +227,8 @@ pub async fn secrets(data: &Path, config: &environment::Config, clock: &Clock) -
     let environments = &environments;
     let lines = names.iter().map(|name| async move {
         match environments.look_for(name).await {
-            Ok(kind) => Line::new(Verdict::Ok, "secret", format!("{name} ({kind}) is there")),
-            Err(why) => Line::new(Verdict::Fail, "secret", format!("{name}: {why}"))
+            Ok(kind) => Line::new(DoctorVerdict::Ok, "secret", format!("{name} ({kind}) is there")),
+            Err(why) => Line::new(DoctorVerdict::Fail, "secret", format!("{name}: {why}"))
                 .next(format!("see [secrets.{name}] in the configuration file")),
         }
     });
@@ -242,16 +247,16 @@ mod tests {
         fs::write(&file, "x").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         let line = secret(dir.path(), "admin.token").unwrap();
-        assert_eq!(line.verdict, Verdict::Fail);
+        assert_eq!(line.verdict, DoctorVerdict::Fail);
         assert!(line.next.unwrap().starts_with("chmod 600"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, Verdict::Ok);
+        assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, DoctorVerdict::Ok);
     }
 
     #[test]
     fn a_data_directory_that_is_a_file_fails() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(directory(file.path()).verdict, Verdict::Fail);
-        assert_eq!(directory(Path::new("/nonexistent/x")).verdict, Verdict::Ok);
+        assert_eq!(directory(file.path()).verdict, DoctorVerdict::Fail);
+        assert_eq!(directory(Path::new("/nonexistent/x")).verdict, DoctorVerdict::Ok);
     }
 }

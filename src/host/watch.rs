@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Directories below the watched one that are watched as well, and how deep they may be.
 const MOST_DIRS: usize = 2_000;
 const DEEPEST: usize = 8;
-/// Where it is kept which names came from which files, over restarts.
+/// The key under which the files of names are stored, for the next start.
 const WATCHED: &str = "watched_blueprints";
 
 /// Keeps watching while it lives.
@@ -106,7 +106,7 @@ struct WatchedNames {
     names: BTreeMap<String, Origin>,
 }
 
-/// Where a name came from.
+/// The origin of a name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Origin {
     /// The file, relative to the directory.
@@ -442,5 +442,28 @@ fn is_flow(path: &Path) -> bool {
 /// Returns true if a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
     let text = read_text(path, MAX_FILE_BYTES as u64);
-    text.is_ok_and(|text| text.contains("swarm.blueprint"))
+    text.is_ok_and(|text| {
+        let direct = [r#"require("swarm").blueprint"#, "require('swarm').blueprint"];
+        text.contains("swarm.blueprint") || direct.iter().any(|word| text.contains(word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_declares_a_blueprint_with_or_without_a_name_for_the_library() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, is_one) in [
+            ("local swarm = require(\"swarm\")\nreturn swarm.blueprint {}", true),
+            ("return require(\"swarm\").blueprint {}", true),
+            ("return require('swarm').blueprint {}", true),
+            ("return { helper = 1 }", false),
+        ] {
+            let path = dir.path().join("x.lua");
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(says_blueprint(&path), is_one, "{text}");
+        }
+    }
 }

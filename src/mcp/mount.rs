@@ -1,11 +1,15 @@
 //! `/mcp`: the server behind the door, beside the API.
+//!
+//! A message of the newest revision stands alone, and so does one of an older revision without a
+//! session. `initialize` opens a session, and what names it is served in it.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
     body::Body,
     extract::{Request as HttpRequest, State},
+    http::{Method, StatusCode},
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::any,
@@ -18,7 +22,10 @@ use rmcp::transport::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::desk::Desk;
+use super::{
+    desk::Desk,
+    sessions::{HEADER, Sessions},
+};
 use crate::{
     door::{self, Code, Door, Problem, Rule, Shape, Who},
     engine::{Bearer, Engine},
@@ -39,6 +46,8 @@ struct Mcp {
     service: Service,
     /// Answers with a stream, which has room for progress before the answer.
     streams: Service,
+    /// Answers in the session of the client.
+    sessions: StreamableHttpService<Desk, Sessions>,
     door: Arc<Door>,
 }
 
@@ -63,9 +72,18 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
         StreamableHttpService::new(move || Ok(desk.clone()), manager, config(is_json))
     };
     let (service, streams) = (service(true), service(false));
+    let book = Sessions::new();
+    let mut kept = config(false).with_legacy_session_mode(true);
+    kept.session_store = Some(Arc::clone(&book) as _);
+    let sessions = StreamableHttpService::new(move || Ok(desk.of_session()), book, kept);
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
-    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp { service, streams, door })
+    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp {
+        service,
+        streams,
+        sessions,
+        door,
+    })
 }
 
 async fn serve(
@@ -73,34 +91,67 @@ async fn serve(
     Extension(bearer): Extension<Bearer>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
-    if matches!(bearer, Bearer::Holder(_)) {
+    let Bearer::Caller(caller) = bearer else {
         let detail = "tools take a token for the API; this bearer is for one task";
         return Err(Problem::new(Code::ForbiddenVerb, detail));
-    }
+    };
     let (parts, body) = request.into_parts();
+    let named = parts.headers.get(HEADER).map(|id| id.to_str().unwrap_or_default());
+    if named.is_some_and(|id| !Sessions::is_of(id, &caller.jti)) {
+        let detail = "this token opened no such session; send `initialize` to open one";
+        return Err(Problem::new(Code::NotFound, detail));
+    }
+    let is_named = named.is_some();
+    let is_message = parts.method == Method::POST;
+    let is_end = parts.method == Method::DELETE;
     let body = mcp.door.body(&parts, body, MESSAGE).await?;
-    let service = if asks_for_progress(&body) { &mcp.streams } else { &mcp.service };
-    let request = HttpRequest::from_parts(parts, Body::from(body));
-    Ok(service.handle(request).await.into_response())
+    let head = Head::of(&body);
+    let request = HttpRequest::from_parts(parts, Body::from(body.clone()));
+    let mut response = match head.method.as_deref() {
+        Some("initialize") if is_message => {
+            Sessions::opening(&caller.jti, &body, mcp.sessions.handle(request)).await
+        }
+        _ if is_named => mcp.sessions.handle(request).await,
+        _ if head.has_progress() => mcp.streams.handle(request).await,
+        _ => mcp.service.handle(request).await,
+    }
+    .into_response();
+    if is_end && response.status() == StatusCode::ACCEPTED {
+        // It has ended already, and clients take an accepted end for a failed one.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    Ok(response)
 }
 
-/// Returns true if a message has a token for the progress of its request.
-fn asks_for_progress(message: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Message<'a> {
-        #[serde(borrow)]
-        params: Option<Params<'a>>,
+/// The part of a message that decides who answers it.
+#[derive(Default, Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<Params<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(rename = "_meta", borrow)]
+    meta: Option<Meta<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(rename = "progressToken", borrow)]
+    token: Option<&'a RawValue>,
+}
+
+impl<'a> Head<'a> {
+    fn of(message: &'a [u8]) -> Self {
+        serde_json::from_slice(message).unwrap_or_default()
     }
-    #[derive(Deserialize)]
-    struct Params<'a> {
-        #[serde(rename = "_meta", borrow)]
-        meta: Option<Meta<'a>>,
+
+    /// Returns true if the message has a token for the progress of its request.
+    fn has_progress(&self) -> bool {
+        let meta = self.params.as_ref().and_then(|it| it.meta.as_ref());
+        meta.is_some_and(|it| it.token.is_some())
     }
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(rename = "progressToken", borrow)]
-        token: Option<&'a RawValue>,
-    }
-    let message: Option<Message<'_>> = serde_json::from_slice(message).ok();
-    message.and_then(|it| it.params?.meta?.token).is_some()
 }

@@ -2,10 +2,11 @@
 //! them: a run that asks its starter names it (`by = "starter"`), and an approval cannot.
 
 use rmcp::model::{InputRequest, InputRequests, InputResponses};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     answer::{Trouble, cut},
+    form::{FIELD, Form, TEXT, form_of},
     transport::{Path, Transport},
 };
 
@@ -13,25 +14,6 @@ use super::{
 const STARTER: &str = "starter";
 /// The maximum number of questions in one result.
 const MOST: usize = 20;
-/// The maximum size of the text of a question, in bytes.
-const TEXT: usize = 8 << 10;
-/// The field of an answer that is no flat object.
-const FIELD: &str = "answer";
-/// The keywords of a field that clients know.
-const KEYWORDS: [&str; 10] = [
-    "type",
-    "title",
-    "description",
-    "enum",
-    "default",
-    "format",
-    "minimum",
-    "maximum",
-    "minLength",
-    "maxLength",
-];
-/// The formats of texts that clients know.
-const FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
 
 /// An open question.
 #[derive(Debug)]
@@ -42,17 +24,6 @@ pub(super) struct Question {
     message: String,
     form: Form,
     schema: Value,
-}
-
-/// The form of an answer. Clients fill in flat objects only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// The answer is a flat object.
-    Flat,
-    /// The answer is the one field.
-    Field,
-    /// The answer is the JSON in the one field.
-    Text,
 }
 
 /// The response of a client to a question.
@@ -228,52 +199,6 @@ impl Question {
             }
         }
     }
-}
-
-/// Returns the form of an answer with this schema, and the schema of the form.
-fn form_of(schema: &Value) -> (Form, Value) {
-    if let Some(flat) = flat(schema) {
-        return (Form::Flat, flat);
-    }
-    let (form, field) = match primitive(schema) {
-        Some(field) => (Form::Field, field),
-        None => {
-            let mut description = "JSON".to_owned();
-            if schema.is_object() {
-                description.push_str(" with this schema: ");
-                description.push_str(cut(&schema.to_string(), TEXT));
-            }
-            (Form::Text, json!({ "type": "string", "description": description }))
-        }
-    };
-    (form, json!({ "type": "object", "properties": { FIELD: field }, "required": [FIELD] }))
-}
-
-fn flat(schema: &Value) -> Option<Value> {
-    let properties = schema["properties"].as_object().filter(|_| schema["type"] == "object")?;
-    let fields = properties.iter().map(|(name, field)| Some((name.clone(), primitive(field)?)));
-    let fields: Map<String, Value> = fields.collect::<Option<_>>()?;
-    let required = schema.get("required").cloned().unwrap_or_else(|| json!([]));
-    Some(json!({ "type": "object", "properties": fields, "required": required }))
-}
-
-/// Returns the schema of a field as clients know it, if they know one like it.
-fn primitive(schema: &Value) -> Option<Value> {
-    let kind = schema["type"].as_str()?;
-    let is_known = ["string", "number", "integer", "boolean"].contains(&kind);
-    let choices = schema["enum"].as_array();
-    let of_texts = choices.is_none_or(|all| kind == "string" && all.iter().all(Value::is_string));
-    if !is_known || !of_texts {
-        return None;
-    }
-    let mut known = Map::new();
-    for key in KEYWORDS {
-        let Some(value) = schema.get(key) else { continue };
-        if key != "format" || value.as_str().is_some_and(|it| FORMATS.contains(&it)) {
-            known.insert(key.to_owned(), value.clone());
-        }
-    }
-    Some(Value::Object(known))
 }
 
 #[cfg(test)]

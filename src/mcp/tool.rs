@@ -21,7 +21,7 @@ use crate::token::Verb;
 /// The maximum time for which a tool waits, in seconds: clients give up after a minute.
 pub(super) const LONGEST_WAIT_S: u32 = 45;
 
-/// What a call changes.
+/// The effect of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nature {
     /// Nothing.
@@ -37,7 +37,7 @@ pub(super) enum Nature {
 /// The structured result.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Output {
-    /// What an operation of the API returns.
+    /// The answer of an operation of the API.
     Of(&'static str),
     /// An object with the answers of operations.
     Parts(&'static [(&'static str, Option<&'static str>)]),
@@ -56,13 +56,13 @@ pub(super) struct Tool {
     pub(super) text: &'static str,
     /// Tokens with one of these verbs see it; all tokens, if there are none.
     pub(super) verbs: &'static [Verb],
-    /// What it changes.
+    /// Its effect.
     pub(super) nature: Nature,
     /// The schema of its arguments.
     pub(super) input: fn() -> Arc<JsonObject>,
     /// The schema of its result.
     pub(super) output: Output,
-    /// What it does.
+    /// Its description.
     pub(super) call: Call,
 }
 

@@ -71,7 +71,7 @@ pub fn kept_answer(output: &OperatorOutput) -> Effect {
 /// An operator's answer as what came of its task; with `kept` the history keeps the answer too.
 ///
 /// # Errors
-/// What it fell short by.
+/// The parts of the contract that the output does not meet.
 pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>> {
     let answer = kept.then(|| kept_answer(&output));
     let (usage, mut effects) = (usage_of(&output.metadata), output.effects);

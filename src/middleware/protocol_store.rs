@@ -114,7 +114,7 @@ struct Rest {
     hand: Mutex<Hand>,
 }
 
-/// Where an operation stands that is passed on.
+/// The state of an operation that is passed on.
 enum Hand {
     Idle,
     Asked(StoreCall),

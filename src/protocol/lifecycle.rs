@@ -277,7 +277,7 @@ pub enum EventSource {
     Orchestration,
     /// State.
     State,
-    /// Where work runs.
+    /// The place of execution.
     Environment,
     /// A layer between them.
     #[serde(alias = "middleware")]

@@ -199,7 +199,7 @@ impl Stream {
         self.status.terminal().is_some()
     }
 
-    /// Where it stands: `queued`, `in_progress`, `completed`, `incomplete`, `failed`, `cancelled`.
+    /// The status: `queued`, `in_progress`, `completed`, `incomplete`, `failed`, `cancelled`.
     pub fn status(&self) -> &'static str {
         self.status.word()
     }

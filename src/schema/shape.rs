@@ -11,7 +11,7 @@ const APPLICATORS: [&str; 9] =
 
 /// Closes every object schema that declares properties and says nothing about others.
 ///
-/// Where further schemas apply to the same object, what they declare counts as well, so the outer
+/// If further schemas apply to the same object, their properties count as well, so the outer
 /// one is closed as a whole and the inner ones are left open.
 pub(super) fn close(schema: &mut Value) {
     // A definition that is a part of a composition must stay open, or the composition accepts

@@ -21,7 +21,7 @@ pub struct Seat {
     pub starter: Option<SessionId>,
 }
 
-/// Who takes over the tasks of a delegate, or of the holder of a seat, whose session is closed.
+/// A successor for the tasks of a delegate, or of the holder of a seat, whose session is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -43,7 +43,7 @@ impl Seat {
     /// | neither, and a session of the operator started it | that session |
     /// | none of these | the only session of the operator, if there is exactly one |
     ///
-    /// Where the session that the first two rows name is closed, the order of [`Fallback`] decides.
+    /// If the session that the first two rows name is closed, the order of [`Fallback`] decides.
     pub(super) fn choose(
         &self,
         fallback: &[Fallback],

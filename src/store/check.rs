@@ -18,7 +18,7 @@ pub enum Checked {
     },
     /// Something is not what was stored.
     Damaged {
-        /// What.
+        /// The damaged thing.
         what: String,
         /// The problem.
         reason: String,
@@ -27,7 +27,7 @@ pub enum Checked {
     },
     /// Something is there that nothing refers to; it takes room and does no harm.
     Orphan {
-        /// What.
+        /// The thing.
         what: String,
     },
     /// All of it was read.

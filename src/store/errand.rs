@@ -1,4 +1,4 @@
-//! What a run sends through the outbox: to another run, or to a store of somebody else's.
+//! The messages that a run sends through the outbox: to another run, or to a store in code.
 
 /// A message from a run.
 #[derive(Debug, Clone, PartialEq)]

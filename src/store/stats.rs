@@ -72,13 +72,13 @@ pub struct StatsRow {
     pub at_ms: u64,
     /// The blueprint, agent or model.
     pub name: String,
-    /// How the counted things ended.
+    /// The ends of the counted things.
     pub ending: Ending,
     /// The counts.
     pub measure: Measure,
 }
 
-/// What a run used on one day.
+/// The usage of a run on one day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostlyRun {
     /// The run's number.

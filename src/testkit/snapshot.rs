@@ -23,7 +23,7 @@ pub enum Snapshots {
 /// Compares a value with its snapshot; gives what there is to say.
 ///
 /// # Errors
-/// How it differs, or why it cannot be compared.
+/// The difference, or the reason why there is no comparison.
 pub(super) fn compare(
     test_file: &Path,
     name: &str,

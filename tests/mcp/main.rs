@@ -5,7 +5,10 @@ mod support;
 
 mod agent;
 mod client;
+mod clients;
+mod offered;
 mod questions;
+mod sessions;
 mod setup;
 mod tools;
 mod wire;

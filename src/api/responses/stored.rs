@@ -29,7 +29,7 @@ const ENDING: Duration = Duration::from_secs(30);
 /// The default and the maximum number of items of a page.
 const ITEMS: (usize, usize) = (20, 100);
 
-/// How to show a response.
+/// The form of a response.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in crate::api) struct GetParams {

@@ -51,7 +51,7 @@ pub(super) struct Decline {
     task: String,
     /// The attempt; by default the one that this session has, or had last.
     attempt: Option<u32>,
-    /// Why, for a person.
+    /// The reason, for a person.
     reason: Option<String>,
 }
 

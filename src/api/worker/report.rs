@@ -22,7 +22,8 @@ pub(in crate::api) struct ResultBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
-    /// Why the task does not apply: its step is done without a value, and no schema holds for it.
+    /// The reason why the task does not apply: its step is done without a value, and no schema
+    /// holds for it.
     #[schema(max_length = 1024)]
     skip: Option<String>,
     /// True if the task is done; by default true, unless there is an `error`.
@@ -30,7 +31,7 @@ pub(in crate::api) struct ResultBody {
     /// The error: a text, or `{message, retryable, data}`.
     #[schema(value_type = Option<serde_json::Value>)]
     error: Option<Json>,
-    /// What it used: `{input, output, cached, reasoning, cost}`, tokens as numbers and the cost in
+    /// The usage: `{input, output, cached, reasoning, cost}`, tokens as numbers and the cost in
     /// US dollars as a decimal string. What is missing counts as not reported.
     #[schema(value_type = Option<serde_json::Value>)]
     usage: Option<Json>,

@@ -284,7 +284,7 @@ impl Checker<'_> {
         out
     }
 
-    /// Where a process runs; what this host cannot give of it is an error.
+    /// Reads the place where a process runs; a part that this host cannot give is an error.
     fn environment(&mut self, table: &Table<'_>) -> Option<crate::protocol::Json> {
         let declared = table.get("environment")?;
         if !matches!(declared, Value::String(_) | Value::Object(_)) {

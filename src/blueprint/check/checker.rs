@@ -25,7 +25,8 @@ pub trait Operators {
         false
     }
 
-    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// Returns the parts of an agent's environment that this host cannot give, each with its reason
+    /// and what
     /// would help.
     fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
         Vec::new()

@@ -1,6 +1,6 @@
 //! The templates of an agent: whether they parse, and whether each name can be defined.
 //!
-//! What can be known: the fixed slots always are there; a closed input schema with `properties`
+//! The known slots: the fixed ones always are there; a closed input schema with `properties`
 //! says which further slots there can be. Without one any name may come with the input, and only
 //! the attributes of `run` are checked.
 

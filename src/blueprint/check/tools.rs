@@ -480,7 +480,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What can be said of tools once every agent is known: those that are agents exist, no two of
+    /// Checks of tools once every agent is known: those that are agents exist, no two of
     /// an agent have the same name, and rules are about tools that there are.
     pub(super) fn tools_together(&mut self, agents: &BTreeMap<String, Agent>) {
         for (name, agent) in agents {

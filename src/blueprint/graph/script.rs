@@ -60,7 +60,7 @@ pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, Graph
         _ => None,
     });
     let (from, to) = body.map_or((0, tokens.len()), |(from, to)| (from + 1, to));
-    let mut reader = Reader {
+    let mut reader = GraphReader {
         tokens: &tokens,
         functions,
         frames: vec![Frame::new(Closes::End, Shape::Seq, "")],
@@ -155,7 +155,7 @@ fn end(tokens: &[Token<'_>], from: usize) -> usize {
     tokens.len()
 }
 
-struct Reader<'t, 's> {
+struct GraphReader<'t, 's> {
     tokens: &'t [Token<'s>],
     functions: HashMap<&'s str, (usize, usize)>,
     frames: Vec<Frame>,
@@ -165,7 +165,7 @@ struct Reader<'t, 's> {
     read: usize,
 }
 
-impl<'s> Reader<'_, 's> {
+impl<'s> GraphReader<'_, 's> {
     fn range(&mut self, from: usize, to: usize) {
         let mut index = from;
         while index < to && self.read < MOST_TOKENS {

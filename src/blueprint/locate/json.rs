@@ -7,19 +7,19 @@ use crate::blueprint::diagnostics::Position;
 
 /// Records every entry of a document that is JSON; of another as far as it can be read.
 pub(super) fn spots(source: &str, into: &mut HashMap<String, Spot>) {
-    let mut reader = Reader { rest: source, at: Position::START, into };
+    let mut reader = JsonReader { rest: source, at: Position::START, into };
     reader.space();
     // What cannot be read is reported by whoever evaluates it.
     let _ = reader.value("", 0);
 }
 
-struct Reader<'s, 'm> {
+struct JsonReader<'s, 'm> {
     rest: &'s str,
     at: Position,
     into: &'m mut HashMap<String, Spot>,
 }
 
-impl Reader<'_, '_> {
+impl JsonReader<'_, '_> {
     fn next(&mut self) -> Option<char> {
         let c = self.rest.chars().next()?;
         self.rest = &self.rest[c.len_utf8()..];

@@ -39,7 +39,7 @@ pub(crate) struct Draft {
     pub agents: BTreeMap<String, String>,
     /// The reader of an agent's result, by its foreign name: the arguments after the result.
     pub printed: BTreeMap<String, String>,
-    /// Who audits the results of an agent, by its foreign name.
+    /// The auditors of an agent's results, by its foreign name.
     pub audits: BTreeMap<String, Vec<String>>,
     count: usize,
 }

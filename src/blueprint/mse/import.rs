@@ -77,7 +77,7 @@ pub fn import(document: &Value, options: &Options) -> Result<Imported, ImportErr
     Ok(Imported { name, lua, files: agents.files, report: draft.report })
 }
 
-/// Who audits which agent.
+/// The auditors of each agent.
 fn audits(draft: &mut Draft, fields: &Fields<'_>) -> Result<(), ImportError> {
     let list = fields.objects("audits")?;
     let mut auditors = BTreeSet::new();

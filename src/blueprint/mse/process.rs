@@ -13,7 +13,7 @@ use super::{
 pub(crate) struct Vars<'a> {
     /// The system prompt, itself a template.
     pub system: &'a str,
-    /// Where the system prompt is a file of the blueprint.
+    /// The path of the system prompt, if it is a file of the blueprint.
     pub system_file: &'a str,
     pub model: Option<&'a str>,
     pub tools: &'a [String],

@@ -50,7 +50,7 @@ fn push(notes: &mut Vec<Note>, at: String, what: String) {
     }
 }
 
-/// Why a document cannot be imported.
+/// The reason why a document cannot be imported.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("import {at}: {what}")]
 pub struct ImportError {

@@ -1,9 +1,9 @@
 //! Expressions and types of a source, and the calls of `ctx` in them.
 
-use super::{ARITHMETIC, COMPARING, Call, Operand, Reader, Shape, Value};
+use super::{ARITHMETIC, COMPARING, Call, NameReader, Operand, Shape, Value};
 use crate::blueprint::tokens::Kind;
 
-impl<'s> Reader<'_, 's> {
+impl<'s> NameReader<'_, 's> {
     pub(super) fn expressions(&mut self) -> Option<Vec<Value<'s>>> {
         let mut values = vec![self.expression()?];
         while self.takes(",") {

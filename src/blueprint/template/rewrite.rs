@@ -90,7 +90,8 @@ impl<'s> Edits<'s> {
         out
     }
 
-    /// Where the source of an expression begins. The parser's spans of attributes, slices, calls and
+    /// Returns the place where the source of an expression begins. The parser's spans of
+    /// attributes, slices, calls and
     /// filters begin at their last part, and those of an expression in parentheses leave these out.
     fn start(&self, expr: &Expr<'_>) -> usize {
         let inner = match expr {

@@ -91,7 +91,8 @@ impl Live {
     }
 }
 
-/// What takes `lines` away from a terminal of this width, with everything below them. They were cut
+/// Returns the sequence that erases `lines` from a terminal of this width, with everything below
+/// them. They were cut
 /// to it; if it has become narrower since, the terminal shows them in more rows.
 fn erase(lines: &[String], width: usize) -> String {
     let rows = |line: &String| measure_text_width(line).div_ceil(width.max(1)).max(1);

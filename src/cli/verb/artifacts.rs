@@ -34,7 +34,7 @@ enum What {
     Get {
         /// The file's id, or RUN/NAME
         file: String,
-        /// Where to write it
+        /// The file to write
         #[arg(short, long)]
         output: Option<PathBuf>,
     },

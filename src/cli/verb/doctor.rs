@@ -22,7 +22,8 @@ use crate::{
     },
     config::Config,
     host::doctor::{
-        Line, Verdict, directory, disk, enforces, operators, retention, secret, secrets, watched,
+        DoctorVerdict, Line, directory, disk, enforces, operators, retention, secret, secrets,
+        watched,
     },
 };
 
@@ -48,7 +49,7 @@ impl Doctor {
             return tell(cx, &upgrade::check(cx, binary).await);
         }
         let data = &cx.config.data;
-        let mut lines = vec![Line::new(Verdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
+        let mut lines = vec![Line::new(DoctorVerdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
         lines.push(directory(data));
         lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
         lines.push(daemon(cx).await);
@@ -75,16 +76,16 @@ fn tell(cx: &Context, lines: &[Line]) -> Result<Exit> {
         let width = cx.terminal.width().unwrap_or(usize::MAX);
         cx.terminal.print(&lines.iter().map(|line| shown(line, width)).collect::<String>())?;
     }
-    let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
+    let failed = lines.iter().any(|line| line.verdict == DoctorVerdict::Fail);
     Ok(if failed { Exit::Failed } else { Exit::Ok })
 }
 
 /// A line for a person, wrapped to the width of the terminal.
 fn shown(line: &Line, width: usize) -> String {
     let verdict = match line.verdict {
-        Verdict::Ok => "ok  ",
-        Verdict::Warn => "warn",
-        Verdict::Fail => "fail",
+        DoctorVerdict::Ok => "ok  ",
+        DoctorVerdict::Warn => "warn",
+        DoctorVerdict::Fail => "fail",
     };
     // The command to run next stays whole: a terminal's own wrap can be copied as one line.
     let next = line.next.as_ref().map_or(String::new(), |next| format!("      next: {next}\n"));
@@ -112,17 +113,17 @@ async fn daemon(cx: &Context) -> Line {
     {
         let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
         return match owner.version == env!("CARGO_PKG_VERSION") {
-            true => Line::new(Verdict::Ok, WHAT, says),
-            false => Line::new(Verdict::Warn, WHAT, format!("{says}, another version"))
+            true => Line::new(DoctorVerdict::Ok, WHAT, says),
+            false => Line::new(DoctorVerdict::Warn, WHAT, format!("{says}, another version"))
                 .next("restart the daemon with this program"),
         };
     }
     if named.is_none() && !data.is_dir() {
-        return Line::new(Verdict::Ok, WHAT, "none; commands run without one");
+        return Line::new(DoctorVerdict::Ok, WHAT, "none; commands run without one");
     }
     let target = Target { server: named, token: cx.target.token.clone() };
     match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {
-        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{error:#}"))
+        Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}"))
             .next("is another process using it? is it of a newer version?"),
         Ok(at) => {
             let says = match at.is_embedded() {
@@ -132,8 +133,8 @@ async fn daemon(cx: &Context) -> Line {
             let ready = at.client.ready(Duration::from_secs(5)).await;
             at.close().await;
             match ready {
-                Ok(()) => Line::new(Verdict::Ok, WHAT, says),
-                Err(error) => Line::new(Verdict::Fail, WHAT, format!("{error:#}")),
+                Ok(()) => Line::new(DoctorVerdict::Ok, WHAT, says),
+                Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}")),
             }
         }
     }
@@ -144,8 +145,8 @@ fn programs() -> Vec<Line> {
     let found =
         |name: &str| std::env::split_paths(&path).map(|dir| dir.join(name)).find(|it| it.is_file());
     let look = |name: &'static str, without: &str| match found(name) {
-        Some(file) => Line::new(Verdict::Ok, name, file.display().to_string()),
-        None => Line::new(Verdict::Warn, name, format!("not in PATH; {without}")),
+        Some(file) => Line::new(DoctorVerdict::Ok, name, file.display().to_string()),
+        None => Line::new(DoctorVerdict::Warn, name, format!("not in PATH; {without}")),
     };
     vec![
         look("python3", "examples/worker.py needs it, the built-in worker stands in"),
@@ -161,7 +162,7 @@ fn terminal(cx: &Context) -> Line {
             "none: plain lines, and `run` exits with 9 where a person or a signal is needed"
         }
     };
-    Line::new(Verdict::Ok, "terminal", says)
+    Line::new(DoctorVerdict::Ok, "terminal", says)
 }
 
 #[cfg(test)]
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn a_long_line_is_wrapped_to_the_terminal_and_the_next_command_stays_whole() {
         let line =
-            Line::new(Verdict::Warn, "disk", "word ".repeat(40).trim()).next("x ".repeat(60));
+            Line::new(DoctorVerdict::Warn, "disk", "word ".repeat(40).trim()).next("x ".repeat(60));
         let text = shown(&line, 80);
         let (long, short): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.len() > 80);
         assert_eq!(long, [format!("      next: {}", "x ".repeat(60))]);

@@ -18,7 +18,7 @@ pub struct Events {
     /// Only runs of this blueprint
     #[arg(long)]
     blueprint: Option<String>,
-    /// Where to begin: the cursor of an event, a time, how long ago (`1h`), or `first`; now by default
+    /// The beginning: the cursor of an event, a time, an age (`1h`), or `first`; now by default
     #[arg(long)]
     since: Option<String>,
     /// Stop after this many events

@@ -24,7 +24,7 @@ use crate::{
     mcp::{self, Broken, Reply, Request, Transport},
 };
 
-/// How often the end of the runs of an embedded host is looked for.
+/// The interval of looks for the end of the runs of an embedded host.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 
 /// Serve the tools for coding agents (MCP) over stdin and stdout
@@ -55,7 +55,7 @@ struct Setup {
     /// Whose configuration: of this directory, or of the user
     #[arg(long, value_enum, default_value = "project")]
     scope: Reach,
-    /// How long the token lives
+    /// The lifetime of the token
     #[arg(long, default_value = "30d")]
     ttl: String,
     /// Write without asking
@@ -171,7 +171,7 @@ impl Setup {
     }
 }
 
-/// How a client starts the program: with the daemon or the directory of this command line.
+/// The command with which a client starts the program: with the daemon or the directory of this command line.
 fn entry(cx: &Context, token: &Path) -> Result<Entry> {
     let program = std::env::current_exe().context("find this program")?;
     let at = match &cx.target.server {

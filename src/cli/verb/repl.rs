@@ -76,7 +76,7 @@ struct Session {
 }
 
 impl Session {
-    /// What can be typed, and which agents there are.
+    /// The commands and the agents.
     fn greeting(&self, cx: &Context) -> Result<String> {
         let found = compile::agents(&self.bundle("return nil")?, &cx.config).unwrap_or_default();
         let names: Vec<_> = found.iter().map(|(name, _)| printable(name)).collect();

@@ -35,7 +35,7 @@ pub(super) struct Replayed {
     pub run: RunId,
     /// The result of its replay.
     pub replay: Option<ReplayView>,
-    /// Why it could not be replayed.
+    /// The reason why it could not be replayed.
     pub error: Option<String>,
 }
 

@@ -76,7 +76,7 @@ impl Run {
     /// Runs the command.
     ///
     /// # Errors
-    /// What keeps the run from being started or watched; a run that fails is no error here.
+    /// The errors of starting and watching the run; a run that fails is no error here.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let base = self.input.as_deref().map(values::document).transpose()?;
         if self.watch {
@@ -211,7 +211,7 @@ impl Run {
         Ok(body)
     }
 
-    /// Where a name stands for nothing and a file beside it is called so, says how that is run.
+    /// Adds the command that runs a file of that name, if no blueprint has the name.
     fn offer(&self, error: anyhow::Error) -> anyhow::Error {
         let Some(stop) = error.downcast_ref::<Stop>().filter(|it| it.exit == Exit::NotFound) else {
             return error;

@@ -32,7 +32,7 @@ pub struct Serve {
     /// Directory of blueprints to watch [default: the current one, if it has any]
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
-    /// How long a pull worker keeps a task without a heartbeat [default: 30s]
+    /// The time that a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
     /// Memory limit for all runs together [default: half of the machine's memory]
@@ -84,6 +84,7 @@ impl Serve {
             memory: cx.config.memory,
             run_memory: cx.config.run_memory,
             lease: cx.config.lease,
+            metrics: cx.config.metrics,
             fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
@@ -125,6 +126,9 @@ impl Serve {
                 "token_file": token,
                 "blueprints": served,
             });
+            if let Some(metrics) = host.metrics_at() {
+                greeting["metrics"] = json!(format!("http://{metrics}/metrics"));
+            }
             if let Some(Migrated { from, to, backup }) = host.migrated() {
                 greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
             }
@@ -146,6 +150,9 @@ impl Serve {
         say(&format!("  token       cat {}", token.display()));
         say(&format!("  dashboard   {url}/ui, or `moonswarm open` signs in"));
         say(&format!("  API docs    {url}/docs"));
+        if let Some(metrics) = host.metrics_at() {
+            say(&format!("  metrics     http://{metrics}/metrics (no token)"));
+        }
         match served {
             Some(dir) => say(&format!("  blueprints  {} (watched)", dir.display())),
             None => say("  blueprints  none here; --blueprints DIR names a directory to watch"),

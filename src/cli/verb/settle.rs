@@ -14,7 +14,7 @@ use crate::{
     protocol::{Json, RunId, plain::indented},
 };
 
-/// How a run ended, for a person; lines of a message stand further in than those of this program.
+/// Returns the end of a run, for a person; the lines of a message are indented.
 pub fn failure(run: &RunView) -> String {
     let mut text = format!("run {}", run.status.as_str());
     if let Some(error) = &run.error {
@@ -45,11 +45,11 @@ pub(super) fn frames(data: Option<&Json>) -> Vec<String> {
     shown.take(20).collect()
 }
 
-/// Where the daemon lives only as long as this verb, stays until the run rests or ends: what was
+/// If the daemon lives only as long as this verb, stays until the run rests or ends: what was
 /// just done to it takes effect now and not at some later `serve`.
 ///
 /// # Errors
-/// What watching it runs into.
+/// The errors of watching the run.
 pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
     if !at.is_embedded() {
         return Ok(());

@@ -81,7 +81,7 @@ struct Set {
     key: String,
     /// The value: JSON, @FILE, or - for stdin
     value: String,
-    /// How to combine it with the present value
+    /// The way to combine it with the present value
     #[arg(long, value_enum, default_value = "overwrite")]
     reduce: Reduce,
     /// Only if the key has this revision; 0 if it must not exist

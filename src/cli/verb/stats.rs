@@ -19,7 +19,7 @@ pub struct Stats {
     /// The grouping: status, blueprint, agent, model, hour, day, or run for the most expensive runs
     #[arg(long, default_value = "blueprint")]
     by: String,
-    /// Where to begin: a time, or how long ago (`24h`, `7d`); 30 days ago by default
+    /// The beginning: a time, or an age (`24h`, `7d`); 30 days ago by default
     #[arg(long)]
     since: Option<String>,
     /// Only runs of this blueprint

@@ -1,4 +1,4 @@
-//! Why a run waits, and how to move it.
+//! The reason of a run's wait, and the command that ends it.
 
 use maud::{Markup, html};
 

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        inbox::{control, seats, signals, worker},
+        inbox::{control, repeats, seats, signals},
         run::{due::Due, lookups::Purpose, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
@@ -57,14 +57,18 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         }
         Internal::Delta(feed) => pieces::take_pieces(turn, &feed),
         Internal::Found { life, purpose, found } => {
-            if lookups::keep(turn, life, purpose, found) {
+            if lookups::keep(turn, life, &purpose, found) {
                 match purpose {
                     Purpose::Command => {}
-                    Purpose::Child { step } => children::start_child(turn, step),
+                    Purpose::Child { step, stored } => {
+                        children::start_child(turn, step, Some(stored));
+                    }
                     Purpose::Copy { dispatch } => {
                         pieces::copy(turn);
-                        if let Some((step, attempt)) = dispatch {
-                            dispatch::dispatch(turn, step, attempt);
+                        if let Some((step, attempt)) = dispatch
+                            && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+                        {
+                            attempts::finished(turn, step, attempt, outcome);
                         }
                     }
                 }
@@ -102,7 +106,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 turn.run.timers.insert((due, step, Due::Child));
             }
         }
-        Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
+        Internal::Repeated(repeated) => repeats::repeated(turn, *repeated),
         Internal::StateLater { step } => scoped::state_later(turn, step),
         Internal::StateDone { step, outcome, held } => {
             scoped::state_done(turn, step, outcome, held);
@@ -114,8 +118,10 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             }
         }
         Internal::Redispatch { step, attempt } => {
-            if turn.run.task(step).is_some_and(|task| task.row.is_some()) {
-                dispatch::dispatch(turn, step, attempt);
+            if turn.run.task(step).is_some_and(|task| task.row.is_some())
+                && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+            {
+                attempts::finished(turn, step, attempt, outcome);
             }
         }
         Internal::Unseat { step, attempt, reason } => {

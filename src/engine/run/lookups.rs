@@ -21,7 +21,7 @@ pub(crate) type Publisher = Option<Arc<Grant>>;
 pub(crate) enum Lookup {
     /// The program that a reference stands for, for a run of this blueprint.
     Program(String),
-    /// Whether a run exists, and whether it has ended.
+    /// The facts of another run: its creation time, and its end.
     Run(u64),
     /// The content of a file, by its hash.
     File(String),
@@ -29,14 +29,17 @@ pub(crate) enum Lookup {
     Entries,
 }
 
-/// The result of a lookup; an error is its text.
+/// The data that a lookup returned.
 #[derive(Clone)]
 pub(crate) enum Found {
-    Program(Result<(Arc<Program>, Publisher), String>),
-    Run(Result<Option<StoredRun>, String>),
-    File(Result<Option<Arc<[u8]>>, String>),
-    Entries(Result<Arc<[Entry]>, String>),
+    Program((Arc<Program>, Publisher)),
+    Run(Option<StoredRun>),
+    File(Option<Arc<[u8]>>),
+    Entries(Arc<[Entry]>),
 }
+
+/// The result of a lookup; an error is its text.
+pub(crate) type LookupResult = Result<Found, String>;
 
 /// The facts of another run that a signal depends on.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +49,12 @@ pub(crate) struct StoredRun {
 }
 
 /// The reason for lookups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The flow's next command.
     Command,
-    /// The start of the child run of a step.
-    Child { step: u32 },
+    /// The start of the child run of a step. Nobody deletes a blueprint while `stored` exists; it is
+    /// dropped with the message if the step has ended in the meantime.
+    Child { step: u32, stored: Stored },
     /// A copy of the flow, in which a listener is called; the attempt is dispatched then.
     Copy { dispatch: Option<(u32, u32)> },
 }
@@ -71,12 +74,10 @@ pub(crate) struct Lookups {
     pub(crate) rest: Option<Rest>,
     /// True while a read is under way for the commands.
     pub(crate) is_waiting: bool,
-    /// The children whose programs are being read: nobody deletes a blueprint meanwhile.
-    pub(crate) starting: HashMap<u32, Stored>,
     /// The listeners for whose copies the journal is being read.
     pub(crate) copying: BTreeSet<StepKey>,
     /// The results.
-    pub(crate) found: HashMap<Lookup, Found>,
+    pub(crate) found: HashMap<Lookup, LookupResult>,
 }
 
 impl Lookups {

@@ -23,7 +23,7 @@ pub(crate) struct Archived {
     pub(crate) hash: String,
     /// The time, in Unix milliseconds.
     pub(crate) at_ms: u64,
-    /// Who archived it.
+    /// The subject that archived it.
     pub(crate) by: String,
 }
 

@@ -14,14 +14,14 @@ pub struct ConfigItem {
     /// The effective value. Secrets are names, never values.
     #[schema(value_type = serde_json::Value)]
     pub value: serde_json::Value,
-    /// Where it comes from: `flag` (or its environment variable), `file` or `default`.
+    /// The source of the value: `flag` (or its environment variable), `file` or `default`.
     pub origin: String,
 }
 
 /// The verdict of a line of `doctor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum DoctorVerdict {
     /// Nothing to do.
     Ok,
     /// It works, with a risk.
@@ -34,7 +34,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorLine {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: DoctorVerdict,
     /// The subject of the check.
     pub what: String,
     /// The finding.
@@ -45,7 +45,7 @@ pub struct DoctorLine {
 
 impl DoctorLine {
     /// Creates a line.
-    pub fn new(verdict: Verdict, what: &str, says: impl Into<String>) -> Self {
+    pub fn new(verdict: DoctorVerdict, what: &str, says: impl Into<String>) -> Self {
         Self { verdict, what: what.to_owned(), says: says.into(), next: None }
     }
 

@@ -10,7 +10,7 @@ use crate::{
         run::{
             feed::Feed,
             loaded::Loaded,
-            lookups::{Found, Lookup, Publisher, Purpose},
+            lookups::{Lookup, LookupResult, Publisher, Purpose},
             perform::{Held, Stored},
             readers::Subscriber,
             reply::{Answer, Asked, ReplyTo, Waiter},
@@ -167,7 +167,8 @@ pub(crate) enum ControlAsk {
     Answer { step: u32, said: PersonAnswer },
     /// Expires a task for people.
     Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
-    /// Whether a caller may say something to an open task of people; `asked` if it must also be one of
+    /// Asks if a caller may answer an open task of people; with `asked`, the caller must also be
+    /// one of
     /// those that the task asks.
     MayAnswer { step: u32, caller: Caller, asked: bool },
 }
@@ -232,7 +233,7 @@ pub(crate) enum Internal {
         /// The reason for the reads.
         purpose: Purpose,
         /// The results.
-        found: Vec<(Lookup, Found)>,
+        found: Vec<(Lookup, LookupResult)>,
     },
     /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },

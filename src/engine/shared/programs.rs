@@ -186,11 +186,14 @@ impl Programs {
             return Ok(known);
         }
         let row = self.store.blueprint(hash)?;
-        let grant = row
-            .and_then(|row| row.publisher)
+        Ok(self.keep_publisher(hash, row.and_then(|row| row.publisher)))
+    }
+
+    /// Caches the publisher of a stored version, unless it was published in the meantime.
+    fn keep_publisher(&self, hash: &str, stored: Option<String>) -> Publisher {
+        let grant = stored
             .map(|text| Arc::new(crate::engine::run::values::grant_of(&Json::from_trusted(text))));
-        // A version that was published in the meantime takes precedence.
-        Ok(self.publishers.lock().entry(hash.to_owned()).or_insert(grant).clone())
+        self.publishers.lock().entry(hash.to_owned()).or_insert(grant).clone()
     }
 
     /// Caches the publisher of a version.
@@ -363,6 +366,8 @@ impl Programs {
 
     fn decode(&self, row: &BlueprintRow) -> Result<Arc<Program>, EngineError> {
         let (program, _) = self.compile(&row.open()?).map_err(EngineError::Findings)?;
+        // A call needs both: one read serves.
+        self.keep_publisher(&row.hash, row.publisher.clone());
         Ok(program)
     }
 

@@ -27,6 +27,7 @@ use crate::{
         },
     },
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -69,6 +70,9 @@ pub(crate) struct Shared {
     pub(crate) readers: Readers,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) accounts: Accounts,
+    /// The counters of the host, and the gauges of each shard.
+    pub(crate) counts: Counts,
+    pub(crate) gauges: Vec<ShardGauges>,
 }
 
 impl Shared {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::shared::message::ControlAsk;
 
 #[tokio::test]
 async fn a_flow_completes_with_its_value_and_each_step_is_one_row() {
@@ -154,6 +155,62 @@ async fn a_called_run_whose_blueprint_goes_while_it_starts_fails_for_its_caller(
         assert!(output.starts_with(r#"[false,"refused","#) && output.contains(part), "{output}");
         assert!(bench.engine.unfinished(10).await.unwrap().is_empty(), "no child is left over");
     }
+}
+
+#[test]
+fn a_call_that_is_canceled_while_its_program_is_read_blocks_no_deletion() {
+    // One thread for reads, which the test occupies.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let bench = Bench::new();
+        let child =
+            r#"return require("swarm").blueprint { name = "child", flow = function() end }"#;
+        let bundle = Bundle::from_source("child.lua", child).unwrap();
+        let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+        blueprints.put_blueprint(&admin, "child".into(), bundle, None).await.unwrap();
+        let body = r#"flow = function(ctx)
+                ctx:wait("go")
+                local winner = ctx:race {
+                    call = function() return ctx:call("child") end,
+                    stop = function() return ctx:wait("stop") end,
+                }
+                ctx:wait("end")
+                return winner
+            end"#;
+        let run = bench.start(body, "null").await;
+        bench.waiting(run, "signal").await;
+        let programs = &bench.engine.shared().programs;
+        let alone = Arc::clone(&programs.starts).write_owned().await;
+        bench.signal(run, "go", "1").await.unwrap();
+        bench.waiting(run, "child").await;
+        // The child begins once the lock is free; its program has to be read again by then.
+        let (release, occupied) = std::sync::mpsc::channel::<()>();
+        let reader = tokio::task::spawn_blocking(move || occupied.recv());
+        programs.forget("child");
+        drop(alone);
+        bench.clock.advance(Duration::from_secs(2));
+        // Past the verb's own look at the store. The first is answered after the timer of the call, the
+        // last after the end of the race.
+        for name in ["behind", "stop", "behind"] {
+            let signal = |key| ControlAsk::Signal {
+                name: name.to_owned(),
+                payload: Json::parse("1").unwrap(),
+                caller: admin.clone(),
+                key,
+            };
+            bench.engine.once(&admin, run, None, signal).await.unwrap();
+        }
+        drop(release);
+        reader.await.unwrap().unwrap_err();
+        let deletion = Arc::clone(&programs.starts).write_owned();
+        tokio::time::timeout(PATIENCE, deletion).await.expect("nothing holds the versions");
+        bench.signal(run, "end", "1").await.unwrap();
+        assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""stop""#);
+    });
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What people said, as a history beside the runs: who answered which task, and when.
+//! The history of people's answers, beside the runs: the person, the task, the time.
 //!
 //! It has no word of prompt, input or answer: those stand in the run, and go with it.
 

@@ -12,11 +12,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{
-        EngineError,
-        run::{lookups::Publisher, values::child_id},
-        turn::facts::Turn,
-    },
+    engine::{EngineError, run::lookups::Publisher, turn::facts::Turn},
     lua::Program,
     protocol::{RunId, StepKind},
     token::{Grant, Need, Verb},
@@ -69,10 +65,11 @@ pub(crate) fn may_link(turn: &Turn<'_>, scope: &str, ends: [&str; 2]) -> Result<
 pub(crate) fn is_family(turn: &Turn<'_>, other: RunId) -> bool {
     let run = &*turn.run;
     let called = || {
+        let id = other.to_string();
         other.created_ms() >= run.header.created_ms
             && run.chain.steps().iter().any(|step| {
                 step.scheduled.kind == StepKind::Child
-                    && child_id(step.scheduled.call_id.as_deref()) == Some(other)
+                    && step.scheduled.call_id.as_deref() == Some(&id)
             })
     };
     other == run.id || run.header.parent.is_some_and(|(it, _)| it == other.num()) || called()

@@ -10,7 +10,7 @@ use crate::{
             loaded::Called,
             lookups::{Lookup, Publisher, Purpose},
             open::Open,
-            perform::Perform,
+            perform::{Perform, Stored},
             resident::Run,
         },
         settings::STORAGE_RETRY_MS,
@@ -140,20 +140,21 @@ fn may_call(turn: &Turn<'_>, reference: &str) -> Result<(Arc<Program>, Publisher
     Ok((program, publisher))
 }
 
-/// Starts the child run of a step; reads its program first if that is not in memory.
-pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
-    begin_child(turn, number);
+/// Starts the child run of a step; reads its program first if that is not in memory. `stored` keeps
+/// blueprints from being deleted since that read began.
+pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32, stored: Option<Stored>) {
+    begin_child(turn, number, stored);
     lookups::forget(turn);
 }
 
-fn begin_child(turn: &mut Turn<'_>, number: u32) {
+fn begin_child(turn: &mut Turn<'_>, number: u32, stored: Option<Stored>) {
     let Some(Open::Child { run: child, blueprint, input }) = turn.run.open.get(number) else {
         return;
     };
     let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
     // From the look at what is stored to the commit of the child, nobody deletes a version.
     let starts = &turn.shared.programs.starts;
-    let stored = match turn.run.lookups.starting.remove(&number) {
+    let stored = match stored {
         Some(stored) => Ok(stored),
         None => Arc::clone(starts).try_read_owned(),
     };
@@ -165,8 +166,7 @@ fn begin_child(turn: &mut Turn<'_>, number: u32) {
     fault::point("engine.child_start");
     let lookup = Lookup::Program(blueprint.clone());
     if !lookups::is_known(turn, &lookup) {
-        turn.run.lookups.starting.insert(number, stored);
-        return lookups::ask(turn, Purpose::Child { step: number }, vec![lookup]);
+        return lookups::ask(turn, Purpose::Child { step: number, stored }, vec![lookup]);
     }
     let (program, publisher) = match may_call(turn, &blueprint) {
         Ok(found) => found,

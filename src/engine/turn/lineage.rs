@@ -1,5 +1,5 @@
-//! Who stands behind whom: whoever works on a run, or stands behind those who do, answers none of
-//! its questions.
+//! The parties behind a run: whoever works on a run, or is behind those who do, answers none of its
+//! questions.
 //!
 //! A subject is a path: `ada/session/ses_a` is a session that `ada` opened, `ses_a/ci` in that place
 //! a token that the session made. The *party* of a subject is the first client or session of its

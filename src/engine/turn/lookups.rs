@@ -17,7 +17,8 @@ use std::{
 
 use crate::{
     engine::{
-        run::lookups::{Found, Lookup, Publisher, Purpose, Rest, StoredRun},
+        EngineError,
+        run::lookups::{Found, Lookup, LookupResult, Publisher, Purpose, Rest, StoredRun},
         shared::{message::Internal, shards::Shared},
         turn::facts::Turn,
     },
@@ -71,7 +72,10 @@ pub(crate) fn ask(turn: &mut Turn<'_>, purpose: Purpose, lookups: Vec<Lookup>) {
     turn.shared.tasks.spawn_blocking(move || {
         let look = |lookup: Lookup| {
             let found = catch_unwind(AssertUnwindSafe(|| read(&shared, num, &own, &lookup)));
-            let found = found.unwrap_or_else(|_| failed(&lookup, "a panic".to_owned()));
+            let found = match found {
+                Ok(read) => read.map_err(|error| error.to_string()),
+                Err(_) => Err("a panic".to_owned()),
+            };
             (lookup, found)
         };
         let found = lookups.into_iter().map(look).collect();
@@ -83,8 +87,8 @@ pub(crate) fn ask(turn: &mut Turn<'_>, purpose: Purpose, lookups: Vec<Lookup>) {
 pub(crate) fn keep(
     turn: &mut Turn<'_>,
     life: u64,
-    purpose: Purpose,
-    found: Vec<(Lookup, Found)>,
+    purpose: &Purpose,
+    found: Vec<(Lookup, LookupResult)>,
 ) -> bool {
     if life != turn.run.life {
         return false;
@@ -92,7 +96,7 @@ pub(crate) fn keep(
     let lookups = &mut turn.run.lookups;
     lookups.reading -= 1;
     lookups.found.extend(found);
-    lookups.is_waiting &= purpose != Purpose::Command;
+    lookups.is_waiting &= !matches!(purpose, Purpose::Command);
     !turn.run.is_ended()
 }
 
@@ -109,32 +113,40 @@ pub(crate) fn program(
     reference: &str,
 ) -> Result<(Arc<Program>, Publisher), String> {
     match turn.run.lookups.found.get(&Lookup::Program(reference.to_owned())) {
-        Some(Found::Program(found)) => found.clone(),
-        _ => Err("the program was not read".to_owned()),
+        Some(Ok(Found::Program(found))) => Ok(found.clone()),
+        other => Err(missing(other, "program")),
     }
 }
 
 /// Returns what was read of another run.
 pub(crate) fn stored_run(turn: &Turn<'_>, num: u64) -> Result<Option<StoredRun>, String> {
     match turn.run.lookups.found.get(&Lookup::Run(num)) {
-        Some(Found::Run(found)) => found.clone(),
-        _ => Err("the run was not read".to_owned()),
+        Some(Ok(Found::Run(found))) => Ok(*found),
+        other => Err(missing(other, "run")),
     }
 }
 
 /// Takes the journal that was read for a copy.
 pub(crate) fn entries(turn: &mut Turn<'_>) -> Result<Arc<[Entry]>, String> {
     match turn.run.lookups.found.remove(&Lookup::Entries) {
-        Some(Found::Entries(found)) => found,
-        _ => Err("the journal was not read".to_owned()),
+        Some(Ok(Found::Entries(found))) => Ok(found),
+        other => Err(missing(other.as_ref(), "journal")),
     }
 }
 
 /// Takes what was read of a file.
 pub(crate) fn file(turn: &mut Turn<'_>, hash: &str) -> Result<Option<Arc<[u8]>>, String> {
     match turn.run.lookups.found.remove(&Lookup::File(hash.to_owned())) {
-        Some(Found::File(found)) => found,
-        _ => Err("the file was not read".to_owned()),
+        Some(Ok(Found::File(found))) => Ok(found),
+        other => Err(missing(other.as_ref(), "file")),
+    }
+}
+
+/// Returns the error of a lookup without the data.
+fn missing(found: Option<&LookupResult>, what: &str) -> String {
+    match found {
+        Some(Err(error)) => error.clone(),
+        _ => format!("the {what} was not read"),
     }
 }
 
@@ -147,7 +159,7 @@ pub(crate) fn is_known(turn: &mut Turn<'_>, lookup: &Lookup) -> bool {
     let Some(known) = turn.shared.programs.known_called(reference, own_of(turn)) else {
         return false;
     };
-    let found = Found::Program(known.map_err(|error| error.to_string()));
+    let found = known.map(Found::Program).map_err(|error| error.to_string());
     turn.run.lookups.found.insert(lookup.clone(), found);
     true
 }
@@ -175,41 +187,16 @@ fn own_of(turn: &Turn<'_>) -> Own {
     })
 }
 
-fn read(shared: &Shared, run: u64, own: &Own, lookup: &Lookup) -> Found {
-    match lookup {
-        Lookup::Program(reference) => Found::Program(
-            shared.programs.called(reference, own.clone()).map_err(|error| error.to_string()),
-        ),
-        Lookup::Run(num) => Found::Run(
-            shared
-                .store
-                .header(*num)
-                .map(|header| {
-                    header.map(|it| StoredRun {
-                        created_ms: it.created_ms,
-                        is_ended: it.status.is_ended(),
-                    })
-                })
-                .map_err(|error| error.to_string()),
-        ),
-        Lookup::File(hash) => Found::File(
-            shared
-                .store
-                .blob(hash)
-                .map(|data| data.map(Into::into))
-                .map_err(|error| error.to_string()),
-        ),
-        Lookup::Entries => Found::Entries(
-            shared.store.entries(run, 0).map(Into::into).map_err(|error| error.to_string()),
-        ),
-    }
-}
-
-fn failed(lookup: &Lookup, why: String) -> Found {
-    match lookup {
-        Lookup::Program(_) => Found::Program(Err(why)),
-        Lookup::Run(_) => Found::Run(Err(why)),
-        Lookup::File(_) => Found::File(Err(why)),
-        Lookup::Entries => Found::Entries(Err(why)),
-    }
+fn read(shared: &Shared, run: u64, own: &Own, lookup: &Lookup) -> Result<Found, EngineError> {
+    Ok(match lookup {
+        Lookup::Program(reference) => {
+            Found::Program(shared.programs.called(reference, own.clone())?)
+        }
+        Lookup::Run(num) => Found::Run(shared.store.header(*num)?.map(|header| StoredRun {
+            created_ms: header.created_ms,
+            is_ended: header.status.is_ended(),
+        })),
+        Lookup::File(hash) => Found::File(shared.store.blob(hash)?.map(Into::into)),
+        Lookup::Entries => Found::Entries(shared.store.entries(run, 0)?.into()),
+    })
 }

@@ -9,10 +9,10 @@
 //! and not them. They change nothing of a run, read no run into memory, and nothing of them is in a
 //! journal.
 //!
-//! A flow can hear them too, with a function (`on_delta`). It is called in a copy of the flow, which
-//! is the flow told its past once more, made before the attempt is dispatched: so nothing that it does reaches the flow, and a replay,
-//! which has no pieces, comes to the same. What it says (`ctx:log`, `ctx:status`, `ctx:publish`) are
-//! lossy events; anything else of `ctx` is an error, and an error is the last that it hears.
+//! A flow can hear them too, with a function (`on_delta`). The function is called in a copy of the
+//! flow, made by a replay before the attempt is dispatched. So nothing that it does reaches the flow,
+//! and a replay, which has no pieces, has the same result. Its `ctx:log`, `ctx:status` and
+//! `ctx:publish` are lossy events; every other call of `ctx` is an error, which ends the listening.
 
 use std::sync::Arc;
 
@@ -156,11 +156,14 @@ fn tell_heard(turn: &mut Turn<'_>, key: &StepKey, heard: Result<Vec<Note>, Failu
 /// Returns true if a listener has no copy of the flow, and there may be one more.
 fn wants_copy(run: &Run, key: &StepKey) -> bool {
     let flow = run.flow.as_ref();
-    let is_open =
-        |copy: &&ScriptFlow| copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)));
-    run.copies.iter().filter(is_open).count() < COPIES
+    run.copies.iter().filter(|copy| is_open(copy, flow)).count() < COPIES
         && !run.copies.iter().any(|copy| copy.listens(key))
         && flow.is_some_and(|flow| flow.listens(key))
+}
+
+/// Returns true if the flow still listens to a step that a copy of it hears.
+fn is_open(copy: &ScriptFlow, flow: Option<&ScriptFlow>) -> bool {
+    copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)))
 }
 
 /// Copies the flow as it is, by telling a new one its past: whatever becomes of the copy, the flow
@@ -172,9 +175,7 @@ fn copy_flow(
 ) -> Result<(), String> {
     let Some(program) = turn.run.program.clone() else { return Ok(()) };
     let flow = turn.run.flow.as_ref();
-    let is_open =
-        |copy: &ScriptFlow| copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)));
-    turn.run.copies.retain(is_open);
+    turn.run.copies.retain(|copy| is_open(copy, flow));
     match replay::replay(turn, &program, entries.map_err(String::clone)?) {
         Ok(retold) => {
             turn.run.copies.extend(Some(retold.flow).filter(|flow| flow.listens(key)));
@@ -220,6 +221,13 @@ fn show(run: &Run, event: &EventView) {
 }
 
 /// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
-pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) {
-    run.subscribers.retain(|subscriber| subscriber.send(event));
+/// Returns how many were dropped.
+pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) -> u64 {
+    let mut dropped = 0;
+    run.subscribers.retain(|subscriber| {
+        let sent = subscriber.send(event);
+        dropped += u64::from(!sent && !subscriber.is_closed());
+        sent
+    });
+    dropped
 }

@@ -251,8 +251,8 @@ pub(crate) fn is_within(run: &Run, scope: &str) -> bool {
 /// Makes a change once, however often it is asked for.
 ///
 /// # Errors
-/// Where the store could not be written, and the change is to be asked for once more. What comes of
-/// one that the store looked at is inside.
+/// The store could not be written: the change is to be asked for once more. The inner result is that
+/// of a change that the store looked at.
 async fn execute(
     state: &DurableState,
     scope: &str,

@@ -121,7 +121,7 @@ pub struct BulkItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub started: Option<RunId>,
-    /// Why it was refused.
+    /// The reason of the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -16,7 +16,7 @@ use crate::{
         Caller, EngineError, KeyFiles, Settings,
         run::{
             readers::Readers,
-            reply::{Answer, Asked, Reply, ReplyTo},
+            reply::{Answer, Answering, Asked, Reply, ReplyTo},
         },
         shard::owner::Shard,
         shared::{
@@ -39,6 +39,7 @@ use crate::{
     fault,
     lua::{Limits, Vms, Watchdog},
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -174,6 +175,7 @@ impl Engine {
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let gauges = senders.iter().map(|_| ShardGauges::default()).collect();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -210,6 +212,8 @@ impl Engine {
             readers: Readers::default(),
             in_flight: Arc::default(),
             accounts,
+            counts: Counts::default(),
+            gauges,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -331,6 +335,11 @@ impl Engine {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
     }
 
+    /// Returns the counters of the host.
+    pub fn counts(&self) -> &Counts {
+        &self.inner.shared.counts
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -346,8 +355,22 @@ impl Engine {
         run: u64,
         message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
     ) -> Result<T, EngineError> {
+        Self::answered(self.send_to(run, message)?).await
+    }
+
+    /// Sends a message with a reply channel to a run.
+    pub(crate) fn send_to(
+        &self,
+        run: u64,
+        message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
+    ) -> Result<Answering, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.shared().offer(run, Msg::Run(run, message(reply)))?;
+        Ok(answer)
+    }
+
+    /// Waits for the reply of a run.
+    pub(crate) async fn answered<T: Reply>(answer: Answering) -> Result<T, EngineError> {
         let answer = answer.await.map_err(|_| EngineError::Stopping)??;
         Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }

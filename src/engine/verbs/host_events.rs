@@ -43,11 +43,11 @@ pub struct HostEventsAsk {
     pub types: Vec<String>,
     /// Only runs of this blueprint.
     pub blueprint: Option<String>,
-    /// Where to begin.
+    /// The beginning.
     pub since: Since,
 }
 
-/// Where a reader of the feed begins.
+/// The place where a reader of the feed begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Since {
     /// With what happens from now on.
@@ -84,7 +84,7 @@ pub struct HostEvents {
     known: Known,
 }
 
-/// What a reader remembers of runs and their tasks.
+/// The runs and tasks that a reader has seen.
 #[derive(Default)]
 struct Known {
     /// The id and blueprint; `None` for a run that was deleted.

@@ -15,10 +15,10 @@ use crate::{
     protocol::{DurationMs, Effect, Json, OperatorOutput, StepKind, SubDispatchRecord},
 };
 
-/// What the history has of a run's last step.
+/// The last step of a run, as its history has it.
 #[derive(Default)]
 pub(crate) struct LastStep {
-    /// What it used, as far as it was reported.
+    /// Its reported usage.
     pub(crate) usage: Option<Usage>,
     /// The effects that were applied with its result.
     pub(crate) effects: Option<Json>,

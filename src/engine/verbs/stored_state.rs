@@ -47,15 +47,15 @@ pub struct StateView {
     /// RFC 3339, UTC: when it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// How long it should live: transient, session, durable.
+    /// The lifetime: transient, session, durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub lifetime: Option<Lifetime>,
-    /// How fast it should be at hand: hot, warm, cold.
+    /// The expected speed of access: hot, warm, cold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub tier: Option<MemoryTier>,
-    /// What kind of knowledge it is: episodic, semantic, procedural, structural, {"custom": …}.
+    /// The kind of knowledge: episodic, semantic, procedural, structural, {"custom": …}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub content_kind: Option<ContentKind>,

@@ -1,4 +1,4 @@
-//! What is stored of each trigger: whether it is paused, and what it did last.
+//! The stored record of each trigger: its pause, and its last start.
 //!
 //! A record belongs to the trigger, not to a version of the blueprint: a version that declares the
 //! same schedule goes on with it.
@@ -35,7 +35,7 @@ pub(crate) struct TriggerRecord {
     /// The run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<RunId>,
-    /// Why the last start failed, if it did.
+    /// The error of the last start, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// The number of due times, or batches of changes, that started no run.

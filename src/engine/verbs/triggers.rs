@@ -28,13 +28,13 @@ pub struct TriggerEntry {
     pub id: String,
     /// The blueprint's name.
     pub blueprint: String,
-    /// What it waits for, and when it is due next.
+    /// Its condition, and its next time.
     #[serde(flatten)]
     pub trigger: TriggerView,
     /// The path of the API that a webhook posts to, for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What happens to times or changes while no host runs: `skip`, `once` or `all`.
+    /// The rule for times or changes that pass while no host runs: `skip`, `once` or `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub missed: Option<Missed>,
@@ -45,7 +45,7 @@ pub struct TriggerEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub last_run: Option<RunId>,
-    /// Why the last start failed, if it did.
+    /// The error of the last start, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// The number of due times and batches of changes that started no run.

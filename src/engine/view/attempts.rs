@@ -34,7 +34,7 @@ pub struct AttemptsView {
     /// its agent has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
-    /// What layers, people and operators decided about the step, in order.
+    /// The decisions of layers, people and operators about the step, in order.
     pub decisions: Vec<DecisionView>,
 }
 

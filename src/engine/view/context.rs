@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::protocol::{ArtifactId, Json};
 
-/// What the agent's `context` names: earlier steps and files of the run.
+/// The earlier steps and files of the run that the agent's `context` names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContextView {
     /// The steps that completed before, in their order.
@@ -26,7 +26,7 @@ pub struct ContextStep {
     /// Its output.
     #[schema(value_type = serde_json::Value)]
     pub output: Json,
-    /// Where it is by itself.
+    /// The path of the output alone.
     pub href: String,
 }
 
@@ -44,6 +44,6 @@ pub struct ContextArtifact {
     pub hash: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Where its bytes are.
+    /// The path of its bytes.
     pub href: String,
 }

@@ -23,7 +23,7 @@ use crate::{
 pub struct UndeliveredView {
     /// The scope.
     pub scope: String,
-    /// How many.
+    /// The number.
     pub changes: usize,
     /// The reason why the store takes none, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,8 @@ pub struct RunView {
     /// The run that its history was copied from; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_from: Option<CopiedView>,
-    /// What started it: `{kind: "cli"}`, `{kind: "schedule", …}`; only where one run is asked for.
+    /// The origin of the start: `{kind: "cli"}`, `{kind: "schedule", …}`; only in the view of a
+    /// single run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub trigger: Option<Json>,

@@ -31,7 +31,7 @@ pub struct SpawnView {
     pub task: TaskView,
     /// The bearer for the worker API.
     pub handle: String,
-    /// What to start for it.
+    /// The command to start for it.
     #[schema(value_type = Option<Object>)]
     pub worker: Option<WorkerBinding>,
     /// The system prompt.
@@ -198,12 +198,12 @@ pub struct PromptView {
     pub output_schema: Option<Json>,
     /// RFC 3339, UTC.
     pub deadline: Option<String>,
-    /// What the attempt asked a senior, and the answer once there is one:
+    /// The attempt's question to a senior, with the answer once there is one:
     /// `{question, data, asked_at, answer, by}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub advice: Option<Json>,
-    /// Where artifacts go: `{"put": "/v1/worker/artifact?name={name}"}`.
+    /// The path for artifacts: `{"put": "/v1/worker/artifact?name={name}"}`.
     #[schema(value_type = serde_json::Value)]
     pub artifacts: Json,
 }
@@ -218,6 +218,10 @@ pub struct LeaseView {
     pub handle: String,
     /// RFC 3339, UTC: when the lease ends without a heartbeat.
     pub deadline: String,
+    /// The prompt, if the lease asked for prompts; those that would make the answer larger than 8 MiB
+    /// are absent, and are fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Box<PromptView>>,
 }
 
 /// The answer to a heartbeat.
@@ -292,7 +296,7 @@ pub struct TokenView {
     pub expires_at: String,
     /// RFC 3339, UTC.
     pub revoked_at: Option<String>,
-    /// How much may be done and kept under it and all tokens made from it: `{open_runs,
+    /// The quotas of this token and all tokens made from it: `{open_runs,
     /// starts_per_minute, stored_bytes, tokens, usd}`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]

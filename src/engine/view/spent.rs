@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::journal::{Spent, Usage};
 
-/// What a run used, as far as its workers said; what nobody reported is null or not there.
+/// The usage of a run, as its workers reported it; a part that nobody reported is null or absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SpentView {
     /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US

@@ -18,7 +18,7 @@ pub struct WaitingOn {
     /// `task`, `capacity`, `retry`, `signal`, `timer`, `child`, `state`, `memory`, `conversation`,
     /// `resume`, `quarantine`.
     pub kind: String,
-    /// What exactly.
+    /// The details.
     pub subject: Subject,
     /// RFC 3339, UTC.
     pub since: String,
@@ -78,7 +78,7 @@ impl fmt::Display for SessionWait {
     }
 }
 
-/// What exactly a run waits for: only what its kind has.
+/// The details of a wait: the fields of its kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Subject {
@@ -101,11 +101,11 @@ pub struct Subject {
     /// False where no worker of that queue is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served: Option<bool>,
-    /// What a worker of that queue has to have.
+    /// The labels that a worker of that queue needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub labels: Option<Labels>,
-    /// What the attempt asks a senior.
+    /// The attempt's question to a senior.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// The session that the task waits for.
@@ -118,7 +118,7 @@ pub struct Subject {
     /// The scope of an operation on state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Why the run rests.
+    /// The reason of the pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -132,7 +132,7 @@ pub struct SessionWait {
     /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// How many are open, where several are.
+    /// The number of open ones, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<usize>,
 }

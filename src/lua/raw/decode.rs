@@ -44,7 +44,7 @@ pub(super) unsafe fn decode(
     array: c_int,
 ) -> Result<(), DecodeError> {
     // SAFETY: the caller keeps the text alive.
-    let mut reader = Reader { l, text: unsafe { &*text }, at: 0, array };
+    let mut reader = Decoder { l, text: unsafe { &*text }, at: 0, array };
     // SAFETY: the caller's promise.
     let read = unsafe { reader.value(0) };
     reader.space();
@@ -57,7 +57,7 @@ pub(super) unsafe fn decode(
     }
 }
 
-struct Reader<'a> {
+struct Decoder<'a> {
     l: *mut lua_State,
     text: &'a [u8],
     at: usize,
@@ -66,7 +66,7 @@ struct Reader<'a> {
 
 type Read = Result<(), &'static CStr>;
 
-impl Reader<'_> {
+impl Decoder<'_> {
     fn space(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.text.get(self.at) {
             self.at += 1;

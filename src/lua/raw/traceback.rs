@@ -59,7 +59,8 @@ pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
     frames
 }
 
-/// Where a coroutine waits: the author's call, and the function of the library that it called.
+/// The place where a coroutine waits: the author's call, and the function of the library that it
+/// called.
 pub(crate) struct Place {
     /// `file:line`; absent where no line of the author's is in progress.
     pub(crate) line: Option<String>,

@@ -15,7 +15,7 @@ use crate::mcp::{
 pub(super) struct Search {
     /// Words, names of functions, or an error code.
     query: String,
-    /// How many sections: 1 to 10, 4 by default.
+    /// The number of sections: 1 to 10, 4 by default.
     limit: Option<u32>,
 }
 

@@ -15,7 +15,7 @@ use crate::mcp::{
 pub(super) struct Inbox {
     /// Only tasks of this run.
     run: Option<String>,
-    /// How many: 1 to 100, 20 by default.
+    /// The number of tasks: 1 to 100, 20 by default.
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Answer {
     #[serde(default, deserialize_with = "present")]
     #[schemars(with = "Option<Value>")]
     output: Option<Value>,
-    /// Why the answer is no.
+    /// The reason of a refusal.
     reject: Option<String>,
     /// The `revision` that list_inbox showed: an answer to a changed task is refused.
     revision: Option<String>,

@@ -36,7 +36,7 @@ pub(super) struct Start {
     tags: Option<BTreeMap<String, String>>,
     /// The session that is given every task of the run.
     delegate: Option<String>,
-    /// How long to wait for the end, in seconds, at most 45. Not at all by default.
+    /// The time to wait for the end, in seconds, at most 45. None by default.
     wait_seconds: Option<u32>,
     /// A text of your choice: the same key with the same arguments starts no second run.
     idempotency_key: Option<String>,
@@ -81,7 +81,7 @@ pub(super) struct List {
     waiting_on: Option<String>,
     /// Only runs created at or after this time, RFC 3339.
     since: Option<String>,
-    /// How many: 1 to 100, 20 by default.
+    /// The number of runs: 1 to 100, 20 by default.
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
@@ -110,7 +110,7 @@ pub(super) async fn list(transport: &dyn Transport, args: List) -> Result<Done, 
 pub(super) struct Get {
     /// The run's id.
     run: String,
-    /// How long to wait, in seconds, at most 45. Not at all by default.
+    /// The time to wait, in seconds, at most 45. None by default.
     wait_seconds: Option<u32>,
     /// Until when to wait: `ended` (the default), or `people`.
     until: Option<String>,
@@ -129,7 +129,7 @@ pub(super) async fn get(transport: &dyn Transport, args: Get) -> Result<Done, Tr
 pub(super) struct Steps {
     /// The run's id.
     run: String,
-    /// How many: 1 to 100, 50 by default.
+    /// The number of steps: 1 to 100, 50 by default.
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
@@ -163,7 +163,7 @@ pub(super) async fn step(transport: &dyn Transport, args: Step) -> Result<Done, 
     Ok(Done::new(value, text).linked(Some(link)))
 }
 
-/// What is done to a run.
+/// The verbs on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -179,13 +179,13 @@ enum Action {
 pub(super) struct Control {
     /// The run's id.
     run: String,
-    /// What to do with it.
+    /// The verb.
     action: Action,
-    /// Why, for a pause or a cancellation.
+    /// The reason, for a pause or a cancellation.
     reason: Option<String>,
     /// The name of the signal.
     signal: Option<String>,
-    /// What the signal carries: any JSON, true by default.
+    /// The payload of the signal: any JSON, true by default.
     payload: Option<Value>,
 }
 

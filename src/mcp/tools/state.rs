@@ -23,7 +23,7 @@ pub(super) struct Search {
     from: Option<String>,
     /// With `from`: only along this relation.
     relation: Option<String>,
-    /// How many: 1 to 100, 20 by default.
+    /// The number of results: 1 to 100, 20 by default.
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct Set {
     key: String,
     /// The value: any JSON.
     value: Value,
-    /// What becomes of the value that is there: overwrite (the default), append, merge or sum.
+    /// The way to combine it with the present value: overwrite (the default), append, merge or sum.
     reduce: Option<String>,
     /// The revision that the value must have, 0 for none; otherwise nothing is written.
     if_revision: Option<u64>,

@@ -52,7 +52,7 @@ pub(super) struct Next {
     session: Option<String>,
     /// The `after` of the last next_task: acknowledges what came until then.
     after: Option<u64>,
-    /// How long to wait, in seconds: 45 by default and at most; 0 does not wait.
+    /// The time to wait, in seconds: 45 by default and at most; 0 does not wait.
     wait_seconds: Option<u32>,
 }
 
@@ -125,13 +125,13 @@ pub(super) struct Report {
     #[serde(default, deserialize_with = "present")]
     #[schemars(with = "Option<Value>")]
     output: Option<Value>,
-    /// Why the task failed, for a person.
+    /// The reason of the failure, for a person.
     error: Option<String>,
-    /// Why the task does not apply: it is done without an output.
+    /// The reason why the task does not apply: it is done without an output.
     skip: Option<String>,
     /// With `error`: true if another attempt may succeed.
     retryable: Option<bool>,
-    /// What it used: `{input, output}` as numbers of tokens, `cost` in US dollars.
+    /// The usage: `{input, output}` as numbers of tokens, `cost` in US dollars.
     usage: Option<Value>,
 }
 
@@ -174,7 +174,7 @@ pub(super) struct Decline {
     session: Option<String>,
     /// The task's id.
     task: String,
-    /// Why, for a person.
+    /// The reason, for a person.
     reason: Option<String>,
 }
 

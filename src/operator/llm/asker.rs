@@ -7,7 +7,7 @@ use crate::{
     protocol::{Json, ModelDelta, SecretAccessEvent},
 };
 
-/// Who asks.
+/// The origin of a question to a model.
 pub(super) struct Asker<'a> {
     pub(super) operator: &'a str,
     pub(super) agent: &'a str,

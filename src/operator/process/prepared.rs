@@ -1,4 +1,4 @@
-//! What a child is prepared with before it starts.
+//! The preparations of a child process before its start.
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 

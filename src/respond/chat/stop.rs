@@ -73,7 +73,8 @@ impl Stops {
         self.met.as_deref()
     }
 
-    /// What can be sent on, once a piece was said: all but what may be the beginning of one.
+    /// Takes a piece, and returns the text to send on: all but what may be the beginning of a stop
+    /// text.
     pub(in crate::respond) fn feed(&mut self, piece: &str) -> String {
         if self.is_over() || self.texts.is_empty() {
             return if self.is_over() { String::new() } else { piece.to_owned() };
@@ -95,7 +96,7 @@ impl Stops {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What is left once everything was said.
+    /// Returns the text that is left once everything was said.
     pub(in crate::respond) fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

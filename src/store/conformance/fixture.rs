@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// Receives the result of a batch.
-pub type Verdict = Receiver<Result<(), StoreError>>;
+pub type Acked = Receiver<Result<(), StoreError>>;
 
 /// Returns a batch and the receiver of its result.
-pub fn batch(checks: Vec<Check>, run: Option<RunWrite>, writes: Vec<Write>) -> (Batch, Verdict) {
+pub fn batch(checks: Vec<Check>, run: Option<RunWrite>, writes: Vec<Write>) -> (Batch, Acked) {
     let (tell, verdict) = mpsc::channel();
     let ack = Box::new(move |result| tell.send(result).unwrap());
     (Batch { checks, run, writes, ack }, verdict)

@@ -273,6 +273,15 @@ impl Tables {
             Write::PutTask(task) => {
                 self.tasks.insert((task.run, task.step), *task);
             }
+            Write::HoldTask(hold) => {
+                if let Some(task) = self.tasks.get_mut(&(hold.run, hold.step)) {
+                    task.phase = hold.phase;
+                    task.worker = hold.worker;
+                    task.deadline_ms = hold.deadline_ms;
+                    task.lease_ms = hold.lease_ms;
+                    task.graces = hold.graces;
+                }
+            }
             Write::CloseTask { run, step } => {
                 self.tasks.remove(&(run, step));
             }

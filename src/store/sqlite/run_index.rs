@@ -1,4 +1,4 @@
-//! What is indexed of runs beside their headers: tags, and the words of ended runs.
+//! The indexes of runs beside their headers: tags, and the words of ended runs.
 
 use rusqlite::{Connection, params};
 

@@ -2,7 +2,7 @@
 
 use std::{env, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use super::{Line, Verdict, answering};
+use super::{DoctorVerdict, Line, answering};
 use crate::cli::{
     connect::Owner,
     context::Context,
@@ -26,9 +26,11 @@ pub(super) async fn check(cx: &Context) -> Vec<Line> {
                 let again =
                     format!("moonswarm mcp install --client {} --scope {scope}", client.word());
                 lines.push(match state(cx, &program, &token).await {
-                    Ok(says) => Line::new(Verdict::Ok, WHAT, format!("{}: {says}", file.display())),
+                    Ok(says) => {
+                        Line::new(DoctorVerdict::Ok, WHAT, format!("{}: {says}", file.display()))
+                    }
                     Err(why) => {
-                        Line::new(Verdict::Fail, WHAT, format!("{}: {why}", file.display()))
+                        Line::new(DoctorVerdict::Fail, WHAT, format!("{}: {why}", file.display()))
                             .next(again)
                     }
                 });

@@ -5,7 +5,7 @@ use futures::StreamExt as _;
 use reqwest::Response;
 use serde::Deserialize;
 
-use super::{Line, Verdict, answering};
+use super::{DoctorVerdict, Line, answering};
 use crate::{
     cli::{
         client::Client,
@@ -26,7 +26,7 @@ pub(super) async fn check(cx: &Context) -> Vec<Line> {
     let checked = match owner(cx).await {
         Ok(Some(client)) => online(&client, &mut found).await,
         Ok(None) if !cx.config.data.join("moonswarm.db").exists() => {
-            return vec![Line::new(Verdict::Ok, WHAT, "nothing is stored yet")];
+            return vec![Line::new(DoctorVerdict::Ok, WHAT, "nothing is stored yet")];
         }
         Ok(None) => {
             // Nothing else is done meanwhile.
@@ -118,14 +118,15 @@ impl Found {
                 self.more += 1;
             }
             Checked::Damaged { what, reason, next } => self.lines.push(
-                Line::new(Verdict::Fail, WHAT, format!("{what} is damaged: {reason}")).next(next),
+                Line::new(DoctorVerdict::Fail, WHAT, format!("{what} is damaged: {reason}"))
+                    .next(next),
             ),
             Checked::Orphan { what } => {
                 let says = format!("{what}; it takes room and does no harm");
-                self.lines.push(Line::new(Verdict::Warn, WHAT, says));
+                self.lines.push(Line::new(DoctorVerdict::Warn, WHAT, says));
             }
             Checked::Done { runs, entries, state, blobs, damaged } => {
-                let verdict = if damaged == 0 { Verdict::Ok } else { Verdict::Fail };
+                let verdict = if damaged == 0 { DoctorVerdict::Ok } else { DoctorVerdict::Fail };
                 let says = format!(
                     "read {runs} runs with {entries} events, {state} values of state and {blobs} \
                      files; damaged: {damaged}"
@@ -138,16 +139,16 @@ impl Found {
     fn lines(mut self, checked: Result<()>) -> Vec<Line> {
         if self.more > 0 {
             let says = format!("and {} more lines like these", self.more);
-            self.lines.push(Line::new(Verdict::Fail, WHAT, says));
+            self.lines.push(Line::new(DoctorVerdict::Fail, WHAT, says));
         }
         match (checked, self.done) {
             (Ok(()), Some(done)) => self.lines.push(done),
             (Ok(()), None) => {
                 let says = "the check broke off before its end";
-                self.lines.push(Line::new(Verdict::Fail, WHAT, says).next("try it again"));
+                self.lines.push(Line::new(DoctorVerdict::Fail, WHAT, says).next("try it again"));
             }
             (Err(error), _) => {
-                self.lines.push(Line::new(Verdict::Fail, WHAT, format!("{error:#}")));
+                self.lines.push(Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}")));
             }
         }
         self.lines
@@ -163,7 +164,7 @@ mod tests {
         let mut found = Found::new(Terminal::quiet());
         found.take(Checked::Progress { part: "runs".into(), done: 0, of: 0 });
         let lines = found.lines(Ok(()));
-        assert_eq!(lines.last().unwrap().verdict, Verdict::Fail);
+        assert_eq!(lines.last().unwrap().verdict, DoctorVerdict::Fail);
     }
 
     #[test]
@@ -179,6 +180,6 @@ mod tests {
         let lines = found.lines(Ok(()));
         assert_eq!(lines.len(), SHOWN + 2);
         assert!(lines[SHOWN].says.contains("2 more"), "{lines:?}");
-        assert!(lines.iter().all(|line| line.verdict == Verdict::Fail));
+        assert!(lines.iter().all(|line| line.verdict == DoctorVerdict::Fail));
     }
 }

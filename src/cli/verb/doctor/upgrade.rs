@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
-use super::{Line, Verdict};
+use super::{DoctorVerdict, Line};
 use crate::{
     cli::{
         context::Context,
@@ -30,7 +30,7 @@ const WHAT: &str = "upgrade";
 pub(super) async fn check(cx: &Context, binary: &Path) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Err(error) = look(cx, binary, &mut lines).await {
-        lines.push(Line::new(Verdict::Fail, WHAT, format!("{error:#}")));
+        lines.push(Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}")));
     }
     lines
 }
@@ -44,7 +44,7 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
     })?;
     if !data.join("moonswarm.db").is_file() {
         let says = format!("{name} is moonswarm {}; nothing is stored here yet", known.program);
-        lines.push(Line::new(Verdict::Ok, WHAT, says));
+        lines.push(Line::new(DoctorVerdict::Ok, WHAT, says));
         return Ok(());
     }
     let here = store::survey(data)?;
@@ -64,10 +64,10 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
         here.free >> 20,
     );
     lines.push(match here.free {
-        free if free < needs => Line::new(Verdict::Fail, WHAT, says).next("free disk space"),
-        free if free < looks => Line::new(Verdict::Warn, WHAT, says)
+        free if free < needs => Line::new(DoctorVerdict::Fail, WHAT, says).next("free disk space"),
+        free if free < looks => Line::new(DoctorVerdict::Warn, WHAT, says)
             .next("free disk space, and let it replay the open runs"),
-        _ => Line::new(Verdict::Ok, WHAT, says),
+        _ => Line::new(DoctorVerdict::Ok, WHAT, says),
     });
     if here.free >= looks {
         replays(data, binary, lines).await?;
@@ -85,11 +85,13 @@ fn change(known: &Known, format: u32, name: &str) -> Line {
                 "{is} and knows formats up to {newest}; this database has format {format}: it \
                  refuses to open it"
             );
-            Line::new(Verdict::Fail, WHAT, says).next("use a newer release")
+            Line::new(DoctorVerdict::Fail, WHAT, says).next("use a newer release")
         }
-        newest if newest == format => {
-            Line::new(Verdict::Ok, WHAT, format!("{is}; the database keeps its format {format}"))
-        }
+        newest if newest == format => Line::new(
+            DoctorVerdict::Ok,
+            WHAT,
+            format!("{is}; the database keeps its format {format}"),
+        ),
         newest => {
             let says = format!(
                 "{is}; its first start brings the database from format {format} to {newest}, and \
@@ -97,7 +99,7 @@ fn change(known: &Known, format: u32, name: &str) -> Line {
                  version {} and reads them from {} on",
                 entry.newest, entry.oldest
             );
-            Line::new(Verdict::Ok, WHAT, says)
+            Line::new(DoctorVerdict::Ok, WHAT, says)
                 .next("going back means that copy: this release does not open the new format")
         }
     }
@@ -119,10 +121,10 @@ async fn replays(data: &Path, binary: &Path, lines: &mut Vec<Line>) -> Result<()
             (Some(divergence), _) => format!("would go another way: {}", divergence.message),
             (None, Some(error)) => format!("cannot be replayed: {error}"),
         };
-        let line = Line::new(Verdict::Fail, WHAT, format!("run {run} {why}"));
+        let line = Line::new(DoctorVerdict::Fail, WHAT, format!("run {run} {why}"));
         lines.push(line.next(format!("let it end before, or see `moonswarm replay {run}`")));
     }
-    let verdict = if lines.len() == found { Verdict::Ok } else { Verdict::Fail };
+    let verdict = if lines.len() == found { DoctorVerdict::Ok } else { DoctorVerdict::Fail };
     let says = format!("{same} of {count} open runs go on as they were");
     lines.push(Line::new(verdict, WHAT, says));
     Ok(())
@@ -190,7 +192,7 @@ mod tests {
             found: None,
         };
         let line = |newest| change(&known(newest), 8, "new");
-        assert_eq!(line(7).verdict, Verdict::Fail);
+        assert_eq!(line(7).verdict, DoctorVerdict::Fail);
         assert!(line(8).says.contains("keeps its format 8"), "{}", line(8).says);
         let says = line(9).says;
         assert!(

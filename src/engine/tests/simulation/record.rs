@@ -36,11 +36,11 @@ pub struct Step {
     pub wake_at_ms: Option<u64>,
     pub round: u32,
     pub attempts: BTreeMap<u32, Attempt>,
-    pub ended: Option<End>,
+    pub ended: Option<StepEnd>,
 }
 
 /// The end of a step.
-pub struct End {
+pub struct StepEnd {
     pub position: u64,
     pub seq: u32,
     pub at_ms: u64,
@@ -104,7 +104,7 @@ impl Record {
                     ended: None,
                 };
                 if let Fact::StepRecorded(_, outcome) = &entry.fact {
-                    kept.ended = Some(End {
+                    kept.ended = Some(StepEnd {
                         position,
                         seq,
                         at_ms: entry.at_ms,
@@ -141,7 +141,7 @@ impl Record {
                 }
             }
             Fact::StepEnded { step, attempt, outcome, effects, .. } => {
-                let end = End {
+                let end = StepEnd {
                     position,
                     seq,
                     at_ms: entry.at_ms,

@@ -1,4 +1,4 @@
-//! What a fork would do, before it is made.
+//! The dry run of a fork.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -50,7 +50,7 @@ pub struct ForkPlan {
     pub divergence: Option<Divergence>,
     /// The first steps that the flow requests after the kept ones.
     pub asks: Vec<ForkAsk>,
-    /// How the flow ends without a further step: `completed` or `failed`; absent if it goes on.
+    /// `completed` or `failed` if the flow ends without a further step; absent if it goes on.
     pub ends: Option<String>,
 }
 
@@ -71,15 +71,15 @@ pub struct ForkStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ForkFate {
-    /// It keeps its result.
+    /// The fork keeps the step with its result.
     Kept,
-    /// It is kept with the edited output.
+    /// The fork keeps the step with the edited output.
     EditedOutput,
-    /// It is executed with the edited input.
+    /// The fork executes the step with the edited input.
     EditedInput,
-    /// It is kept without a result, and executed by the fork.
+    /// The step had no result: the fork executes it.
     Open,
-    /// It is not kept: the flow may request it again.
+    /// The fork drops the step; its flow may request it again.
     Redone,
 }
 
