@@ -240,7 +240,8 @@ impl LocalsLook {
         let text = text.and_then(|text| text.lines().nth((line as usize).checked_sub(1)?));
         let text = text.map(|text| {
             let text = text.trim();
-            text[..text.floor_char_boundary(TEXT)].to_owned()
+            let end = (0..=TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+            text[..end.unwrap_or(0)].to_owned()
         });
         let variables = variables.into_iter().map(|it| LocalsVariable {
             value: Json::from(self.stacks.redacted_value(&it.name, it.value)),

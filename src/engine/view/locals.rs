@@ -127,7 +127,8 @@ impl LocalsVariable {
             _ => write(&value, most, &mut line),
         }
         if line.len() > most {
-            line.truncate(line.floor_char_boundary(most));
+            let end = (0..=most).rev().find(|at| line.is_char_boundary(*at));
+            line.truncate(end.unwrap_or(0));
             line.push('…');
         }
         line

@@ -196,7 +196,8 @@ impl<'a, 'r> Glance<'a, 'r> {
             Err(_) => return Err(()),
         };
         let mut text = (self.room.clean)(text).unwrap_or_else(|| text.to_owned());
-        let end = text.floor_char_boundary(most);
+        let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        let end = end.unwrap_or(0);
         let is_cut = end < text.len() || part.len() < bytes.len();
         text.truncate(end);
         Ok((text, is_cut))
