@@ -88,7 +88,7 @@ pub struct LocalsVariable {
     /// The type of the value in Lua; `null` for `swarm.null`.
     #[serde(rename = "type")]
     pub of_type: String,
-    /// The value. An object whose only keys begin with `$` stands for what is not shown: `$text`,
+    /// The value. An object whose first key begins with `$` stands for what is not shown: `$text`,
     /// `$bytes`, `$number`, `$function`, `$object`, `$cycle`, `$table`, `$more`, `$cut`, `$type`.
     #[schema(value_type = serde_json::Value)]
     pub value: Json,

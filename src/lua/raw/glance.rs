@@ -233,7 +233,7 @@ impl<'a, 'r> Glance<'a, 'r> {
         };
         let mut about = Map::new();
         about.extend(name.map(|name| ("name".to_owned(), Value::String(name))));
-        let file = source.map(|file| file.strip_prefix('=').map(str::to_owned).unwrap_or(file));
+        let file = source.map(|file| file.strip_prefix('=').unwrap_or(&file).to_owned());
         if let Some(file) = file.filter(|it| !it.starts_with("[C]") && !it.starts_with("swarm/")) {
             about.insert("file".to_owned(), Value::String(file));
             about.insert("line".to_owned(), line.into());
