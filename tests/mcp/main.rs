@@ -5,6 +5,7 @@ mod support;
 
 mod agent;
 mod client;
+mod notices;
 mod questions;
 mod setup;
 mod tools;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::engine::{
@@ -208,6 +209,11 @@ impl BlueprintVerbs<'_> {
             views.push(self.view_stored(name, hash, at_ms).await);
         }
         Ok(views)
+    }
+
+    /// Returns a count that changes whenever a name is set, archived, restored or deleted.
+    pub fn changes(self) -> watch::Receiver<u64> {
+        self.engine.shared().programs.changes()
     }
 
     /// Returns the view of a stored version. One of an older release that does not compile any more
