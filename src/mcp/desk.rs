@@ -82,9 +82,7 @@ impl Desk {
     pub(super) fn transport_for(&self, headers: &HeaderMap) -> Arc<dyn Transport> {
         match &self.way {
             Way::Fixed(transport, _) => Arc::clone(transport),
-            Way::Inside(api, moves) => {
-                Arc::new(Inside::new(api.clone(), moves.clone(), headers))
-            }
+            Way::Inside(api, moves) => Arc::new(Inside::new(api.clone(), moves.clone(), headers)),
         }
     }
 
@@ -242,8 +240,8 @@ impl ServerHandler for Desk {
         let own = request.extensions.get::<Begun>();
         let head = || request.extensions.get::<Parts>()?.extensions.get::<Begun>();
         let begun = own.or_else(head).cloned();
-        let begun =
-            begun.ok_or_else(|| ErrorData::internal_error("the subscription did not begin", None))?;
+        let begun = begun
+            .ok_or_else(|| ErrorData::internal_error("the subscription did not begin", None))?;
         self.notices.serve(&transport, begun, &context).await;
         Ok(())
     }

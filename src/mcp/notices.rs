@@ -115,12 +115,20 @@ impl Notices {
                 Some(()) = watches.next() => continue,
             };
             let sink = context.sink();
-            let sent = match subject {
-                Subject::Tools => sink.notify_tool_list_changed().await,
-                Subject::Resource(uri) => sink.notify_resource_updated(uri).await,
+            let sent = async {
+                match subject {
+                    Subject::Tools => sink.notify_tool_list_changed().await,
+                    Subject::Resource(uri) => sink.notify_resource_updated(uri).await,
+                }
             };
-            if sent.is_err() {
-                return;
+            // At the end of a connection nobody takes a notice any more, nor refuses it.
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = context.cancelled() => return,
+                sent = sent => match sent {
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
             }
         }
     }

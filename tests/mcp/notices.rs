@@ -115,7 +115,7 @@ async fn a_step_and_a_file_of_a_run_are_watched_and_their_end_is_told() {
     ]);
     let mut heard = agent.listen(filter.build()).await;
     let accepted = heard.acknowledged().resource_subscriptions.clone().unwrap();
-    assert_eq!(accepted, [step.clone(), "moonswarm://docs/flows.md".to_owned()]);
+    assert_eq!(accepted, ["moonswarm://docs/flows.md".to_owned(), step.clone()]);
     go(&daemon, &run, 1, true).await;
     assert_eq!(next(&mut heard).await, Some(step));
     daemon.ended(&run).await;
@@ -138,14 +138,14 @@ async fn the_list_of_tools_changes_with_the_blueprints_that_are_tools() {
     let mut heard = http.listen(of_tools()).await;
     assert_eq!(heard.acknowledged(), &of_tools());
     let put = async |name: &str, body: Value| {
-        let (status, answer) =
-            send(daemon.put(&format!("/v1/blueprints/{name}"), &body)).await;
+        let (status, answer) = send(daemon.put(&format!("/v1/blueprints/{name}"), &body)).await;
         assert_eq!(status, 200, "{answer}");
     };
     // What is no tool is no change; what an agent saves is none.
     put("steps", json!({ "source": STEPS })).await;
     let saved = tool("saved", "Saved.")["source"].clone();
-    let writer = json!({"role": "operator", "ttl": "1h", "extra_verbs": ["blueprint.write"]});
+    let writes = ["blueprint.write", "blueprint.read"];
+    let writer = json!({"role": "admin", "ttl": "1h", "verbs": writes});
     let writer = Agent::http(&daemon, &mint(&daemon, writer).await).await;
     writer.ok("save_blueprint", json!({ "name": "saved", "source": saved })).await;
     put("one", tool("one", "First.")).await;
@@ -264,8 +264,7 @@ async fn an_older_client_of_a_pipe_subscribes_and_unsubscribes() {
     let data = shell.path("data");
     let daemon = Daemon::start(&data);
     let token = operator(&daemon).await;
-    let mut agent =
-        Agent::piped(&data, &[("MOONSWARM_TOKEN", token.as_str())], older()).await;
+    let mut agent = Agent::piped(&data, &[("MOONSWARM_TOKEN", token.as_str())], older()).await;
     let (one, two) = (started(&daemon).await, started(&daemon).await);
     let uri = |run: &str| format!("moonswarm://runs/{run}");
     for n in 1..=5 {
