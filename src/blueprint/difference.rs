@@ -161,6 +161,7 @@ fn agent_parts(a: &Agent, b: &Agent) -> Vec<String> {
             retry,
             timeout_ms,
             park_ms,
+            lease,
             max_concurrency,
             tools,
             budget,

@@ -119,6 +119,12 @@ impl Client {
         request.send().await
     }
 
+    /// Opens the stream of events at a path with its query, and returns the answer, whatever it is.
+    pub async fn raw_events(&self, path: &str) -> reqwest::Result<Response> {
+        let request = self.http.get(format!("{}{path}", self.url())).bearer_auth(&self.token);
+        request.header("accept", "text/event-stream").send().await
+    }
+
     /// Returns true if the token says that it has a verb; the daemon has the last word.
     pub fn may(&self, verb: Verb) -> bool {
         let claims = self.token.split('.').nth(1);

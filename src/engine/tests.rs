@@ -14,6 +14,7 @@ mod dispatches;
 mod fairness;
 mod forks;
 mod inbox;
+mod leases;
 mod locals;
 mod loops;
 mod neighbours;

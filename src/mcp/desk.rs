@@ -1,39 +1,40 @@
 //! The MCP server itself: it lists the tools that a token may use, and calls them.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
-use axum::{Router, http::request::Parts};
+use axum::{
+    Router,
+    http::{HeaderMap, HeaderValue, header, request::Parts},
+};
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+    ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, GetPromptRequestParams,
-        GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
-        InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, ErrorCode,
+        GetPromptRequestParams, GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult,
+        Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, ResourcesCapability, ServerCapabilities, ServerConfig,
+        SubscribeRequestParams, SubscriptionFilter, ToolsCapability, UnsubscribeRequestParams,
         UpdateTaskParams,
     },
-    service::RequestContext,
-    transport::async_rw::AsyncRwTransport,
+    service::{RequestContext, SubscriptionContext},
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::Trouble,
     follow::{self, Asked, Call, Called, Client},
     inside::Inside,
+    listing,
     news::{Level, Told},
+    notices::{Begun, Notices, pipe::Subscribed},
     offered::{self, Offered},
-    prompts, published, resources, sessions,
-    tool::Tool,
-    tools,
-    transport::{Path, Transport},
+    prompts, published, resources, sessions, tools,
+    transport::Transport,
 };
-use crate::token::Verb;
-
-/// The maximum size of a message over stdio, in bytes.
-const LONGEST: usize = 8 << 20;
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -49,37 +50,37 @@ produced; prompts begin common work.";
 pub(super) struct Desk {
     way: Way,
     level: Level,
+    notices: Notices,
 }
 
 /// The way of the tools' requests to the API.
 #[derive(Clone)]
 enum Way {
-    /// The API of this process, with the credential of each request.
-    Inside(Router),
-    /// The API of a daemon, with one credential.
-    Fixed(Arc<dyn Transport>),
-}
-
-/// Serves one client over a pair of pipes, until it closes them.
-///
-/// # Errors
-/// Fails when the client does not speak the protocol.
-pub async fn serve_stdio(
-    transport: Arc<dyn Transport>,
-    input: impl AsyncRead + Send + Unpin + 'static,
-    output: impl AsyncWrite + Send + Unpin + 'static,
-) -> Result<(), String> {
-    let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
-    let desk = Desk { way: Way::Fixed(transport), level: Level::default() };
-    let running = desk.serve(pipes).await.map_err(|error| error.to_string())?;
-    running.waiting().await.map_err(|error| error.to_string())?;
-    Ok(())
+    /// The API of this process, with the credential of each request; the count of the changes of
+    /// blueprints.
+    Inside(Router, watch::Receiver<u64>),
+    /// The API of a daemon, with one credential; what the one client has subscribed to.
+    Fixed(Arc<dyn Transport>, Arc<Subscribed>),
 }
 
 impl Desk {
-    /// Creates a server over the API of this process.
-    pub(super) fn inside(api: Router) -> Self {
-        Self { way: Way::Inside(api), level: Level::default() }
+    /// Creates a server over the API of this process. It ends its subscriptions with `over`.
+    pub(super) fn inside(
+        api: Router,
+        moves: watch::Receiver<u64>,
+        over: CancellationToken,
+    ) -> Self {
+        Self { way: Way::Inside(api, moves), level: Level::default(), notices: Notices::new(over) }
+    }
+
+    /// Creates a server for the one client of a pipe.
+    pub(super) fn fixed(
+        transport: Arc<dyn Transport>,
+        subscribed: Arc<Subscribed>,
+        over: CancellationToken,
+    ) -> Self {
+        let way = Way::Fixed(transport, subscribed);
+        Self { way, level: Level::default(), notices: Notices::new(over) }
     }
 
     /// Returns the server for one session.
@@ -87,17 +88,36 @@ impl Desk {
         Self { level: Level::default(), ..self.clone() }
     }
 
+    /// Returns the way to the API with the credential of the headers.
+    pub(super) fn transport_for(&self, headers: &HeaderMap) -> Arc<dyn Transport> {
+        match &self.way {
+            Way::Fixed(transport, _) => Arc::clone(transport),
+            Way::Inside(api, moves) => Arc::new(Inside::new(api.clone(), moves.clone(), headers)),
+        }
+    }
+
+    /// Begins a subscription: reads what its client knows before it is confirmed. The result
+    /// belongs into the extensions of the request, with the filter that is accepted.
+    pub(super) async fn begin(
+        &self,
+        headers: &HeaderMap,
+        wanted: &SubscriptionFilter,
+    ) -> Result<Begun, ErrorData> {
+        let transport = self.transport_for(headers);
+        let bearer = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+        let client = *blake3::hash(bearer).as_bytes();
+        self.notices.begin(&*transport, client, wanted).await
+    }
+
     fn transport(
         &self,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<dyn Transport>, ErrorData> {
-        match &self.way {
-            Way::Fixed(transport) => Ok(Arc::clone(transport)),
-            Way::Inside(api) => {
-                let parts = context.extensions.get::<Parts>();
-                let parts = parts
-                    .ok_or_else(|| ErrorData::internal_error("the request has no head", None))?;
-                Ok(Arc::new(Inside::new(api.clone(), &parts.headers)))
+        match (&self.way, context.extensions.get::<Parts>()) {
+            (Way::Fixed(transport, _), _) => Ok(Arc::clone(transport)),
+            (Way::Inside(..), Some(parts)) => Ok(self.transport_for(&parts.headers)),
+            (Way::Inside(..), None) => {
+                Err(ErrorData::internal_error("the request has no head", None))
             }
         }
     }
@@ -113,9 +133,9 @@ impl Desk {
         let asked = match &self.way {
             _ if !fills_forms => Asked::Never,
             _ if has_rounds => Asked::WithResult,
-            Way::Fixed(_) => Asked::Directly(&context.peer),
-            Way::Inside(_) if is_in_session(context) => Asked::Directly(&context.peer),
-            Way::Inside(_) => Asked::Never,
+            Way::Fixed(..) => Asked::Directly(&context.peer),
+            Way::Inside(..) if is_in_session(context) => Asked::Directly(&context.peer),
+            Way::Inside(..) => Asked::Never,
         };
         let told = Told {
             peer: &context.peer,
@@ -190,14 +210,6 @@ impl Desk {
         let transport = self.transport(context)?;
         Ok(offered::all(&*transport).await.unwrap_or_default())
     }
-
-    async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
-        let who = transport.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
-            ErrorData::internal_error(format!("the token cannot be read: {trouble:?}"), None)
-        })?;
-        let verbs = who["verbs"].as_array().into_iter().flatten();
-        Ok(verbs.filter_map(Value::as_str).map(str::to_owned).collect())
-    }
 }
 
 fn canceled() -> ErrorData {
@@ -211,10 +223,11 @@ fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
         .is_some_and(|parts| parts.headers.contains_key(sessions::HEADER))
 }
 
-/// Returns true if a token with these verbs sees the tool.
-fn sees(tool: &Tool, verbs: &BTreeSet<String>) -> bool {
-    let has = |verb: &Verb| verbs.contains(verb.as_str());
-    tool.verbs.is_empty() || tool.verbs.iter().any(has)
+/// Returns the error of a subscription that has no way for its notices.
+fn no_stream() -> ErrorData {
+    let message = "over HTTP, notices take the revision 2026-07-28 and subscriptions/listen; over \
+                   stdio, every revision has them";
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
 }
 
 /// Returns the error of a request for a task: one that does not exist is a wrong parameter.
@@ -229,12 +242,76 @@ impl ServerHandler for Desk {
     #[expect(deprecated, reason = "clients of older revisions set the level of log messages")]
     fn get_info(&self) -> ServerConfig {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
-        let able = ServerCapabilities::builder().enable_tools().enable_resources();
+        let able = ServerCapabilities::builder().enable_tools().enable_tool_list_changed();
+        let able = able.enable_resources().enable_resources_subscribe();
         let able = able.enable_prompts().enable_tasks().enable_logging();
         ServerConfig::new(able.build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
             .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let mut greeting = self.negotiate_initialize(&request)?;
+        context.peer.set_peer_info(request);
+        match &self.way {
+            Way::Fixed(transport, subscribed) => subscribed.greet(&**transport).await,
+            // A client of these revisions has no stream for notices over HTTP: nothing is kept.
+            Way::Inside(..) => {
+                greeting.capabilities.tools = Some(ToolsCapability::default());
+                greeting.capabilities.resources = Some(ResourcesCapability::default());
+            }
+        }
+        Ok(greeting)
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        // The request was replaced by what is accepted, when the subscription began.
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let request = context.request_context();
+        let transport = self.transport(request)?;
+        let own = request.extensions.get::<Begun>();
+        let head = || request.extensions.get::<Parts>()?.extensions.get::<Begun>();
+        let begun = own.or_else(head).cloned();
+        let begun = begun
+            .ok_or_else(|| ErrorData::internal_error("the subscription did not begin", None))?;
+        self.notices.serve(&transport, begun, &context).await;
+        Ok(())
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match &self.way {
+            Way::Fixed(transport, subscribed) => subscribed.add(&**transport, &request.uri).await,
+            Way::Inside(..) => Err(no_stream()),
+        }
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match &self.way {
+            Way::Fixed(_, subscribed) => {
+                subscribed.remove(&request.uri);
+                Ok(())
+            }
+            Way::Inside(..) => Err(no_stream()),
+        }
     }
 
     async fn list_tools(
@@ -243,14 +320,7 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let transport = self.transport(&context)?;
-        let verbs = Self::verbs(&*transport).await?;
-        let seen = tools::all().iter().filter(|(tool, _)| sees(tool, &verbs));
-        let mut all: Vec<_> = seen.map(|(_, shown)| shown.clone()).collect();
-        if [Verb::RunStart, Verb::BlueprintRead].iter().all(|verb| verbs.contains(verb.as_str())) {
-            // A token that may not list every blueprint has none as a tool.
-            let published = published::all(&*transport).await.unwrap_or_default();
-            all.extend(published.into_iter().map(|it| it.tool));
-        }
+        let all = listing::tools(&*transport).await.map_err(|it| listing::unlisted(&it))?;
         Ok(ListToolsResult::with_all_items(all))
     }
 

@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Backend, Composite, GraphError, composite,
+    Backend, Composite, GraphError, Residence, composite,
     main_ai::{KIND, MAIN_AI},
 };
 use crate::{
@@ -240,6 +240,12 @@ impl Operators for Registry {
     fn is_model(&self, name: &str) -> bool {
         let leaves = self.leaves(name);
         !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
+    }
+
+    fn is_leased(&self, name: &str) -> bool {
+        let leaves = self.leaves(name);
+        let mut outside = leaves.iter().filter(|it| it.residence() == Residence::Elsewhere);
+        leaves.is_empty() || outside.any(|backend| !backend.asks_people())
     }
 
     fn tool(&self, name: &str) -> Option<&ToolMetadata> {

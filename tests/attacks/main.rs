@@ -9,6 +9,7 @@ mod shim;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agents;
 mod authority;
 mod batches;
 mod children;

@@ -192,6 +192,11 @@ impl Daemon {
         Self::spawn(data, &[], env)
     }
 
+    /// Starts one at an address that another one has left.
+    pub fn start_at(data: &Path, address: &str) -> Self {
+        Self::start_with(data, &["--listen".as_ref(), address.as_ref()])
+    }
+
     /// Starts one that may have only so many bytes of address space, as `ulimit -v` would: a
     /// program that asks for more is ended by its allocator.
     pub fn start_within(bytes: u64, data: &Path, flags: &[&OsStr]) -> Self {
@@ -222,9 +227,11 @@ impl Daemon {
     ) -> Option<Self> {
         let log = data.with_extension("log");
         let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        command.args(["serve", "--json", "--data"]).arg(data);
+        if !flags.contains(&OsStr::new("--listen")) {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         let mut child = command
-            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
             .envs(env.iter().copied())
             .args(flags)
             .stdin(Stdio::null())

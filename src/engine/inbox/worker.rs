@@ -70,6 +70,7 @@ pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk
 
 /// Does what the worker of the open attempt asks.
 fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Answered {
+    leases::renew(turn, holder.step);
     match ask {
         WorkerAsk::Prompt => {
             fault::point("engine.prompt");
@@ -249,16 +250,18 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
 
 fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     fault::point("engine.heartbeat");
-    let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
+    let (now, of_host) = (turn.steady_ms, turn.shared.settings.lease_ms);
     let (clock, step) = (turn.shared.clock.clone(), holder.step);
     let shown = move |at: u64| clock.wall_of(at);
     let Some(task) = turn.run.task_mut(step) else { return (None, true) };
+    let lease_ms = now + task.own_lease_ms().unwrap_or(of_host);
     let Some(row) = &mut task.row else { return (None, false) };
     let deadline = row.deadline_ms;
     if row.lease_ms.is_none() {
         return (deadline.map(shown), false);
     }
     (row.lease_ms, row.graces) = (Some(lease_ms), 0);
+    task.stored_lease_ms = lease_ms;
     let hold = Box::new(row.hold());
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);

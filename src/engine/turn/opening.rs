@@ -105,6 +105,7 @@ pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
     task.invalid = 0;
     fault::point("engine.next_attempt");
     task.reported = false;
+    task.is_silent = false;
     task.question = None;
     task.again = false;
     let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::engine::{
@@ -250,6 +251,11 @@ impl BlueprintVerbs<'_> {
         }
         views.retain(|view| view.tool.is_some());
         Ok(views)
+    }
+
+    /// Returns a count that changes whenever a name is set, archived, restored or deleted.
+    pub fn changes(self) -> watch::Receiver<u64> {
+        self.engine.shared().programs.changes()
     }
 
     /// Returns the view of a stored version. One of an older release that does not compile any more
