@@ -30,7 +30,7 @@ mod resolve;
 mod skill;
 mod sse;
 mod terminal;
-mod testkit;
+mod test_files;
 mod values;
 mod verb;
 

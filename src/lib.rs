@@ -120,6 +120,9 @@ pub mod tasks;
 #[doc(hidden)]
 pub mod telemetry;
 #[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod testkit;
+#[cfg(feature = "host")]
 pub mod token;
 
 pub use protocol::{

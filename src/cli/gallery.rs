@@ -49,12 +49,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        cli::{
-            compile,
-            testkit::{self, Options, Recorder, Snapshots},
-        },
+        cli::compile,
         clock::Clock,
         config::{Config, Layer},
+        testkit::{self, Options, Recorder, Snapshots},
     };
 
     #[test]

@@ -18,4 +18,4 @@ pub use table::fitted;
 pub use text::{cut, printable};
 pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, used, waiting};
-pub use waits::{command, data};
+pub use waits::command;

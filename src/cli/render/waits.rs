@@ -1,22 +1,11 @@
-//! The waits of a run as data, and the command that moves it.
+//! The command that moves a waiting run.
 
 pub use crate::dashboard::move_command as command;
-use crate::engine::{RunView, WaitingOn};
-
-/// Returns the waits of a run for the test of a blueprint: the data, and the words.
-pub fn data(run: &RunView) -> Vec<serde_json::Value> {
-    let one = |on: &WaitingOn| {
-        let mut shown = serde_json::json!(on);
-        shown["what"] = on.to_string().into();
-        shown
-    };
-    run.waiting_on.iter().map(one).collect()
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::fixture, store::RunStatus};
+    use crate::{cli::fixture, engine::WaitingOn, store::RunStatus};
 
     fn on(kind: &str, subject: serde_json::Value) -> WaitingOn {
         let subject = serde_json::from_value(subject).unwrap();

@@ -159,8 +159,8 @@ fn write_stubs(dir: &Path) -> Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::{
-        cli::testkit::{self, Options, Snapshots},
         clock::Clock,
+        testkit::{self, Options, Snapshots},
     };
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
         people,
         render::{elapsed, unix_ms},
         terminal::Questions,
-        testkit::directories,
+        test_files::directories,
         values::{self, Pair},
     },
     engine::RunView,

@@ -7,12 +7,15 @@ use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{
-    changes::Changes,
-    compile,
-    context::Context,
-    exit::{Exit, Stop},
-    render::fitted,
+use crate::{
+    cli::{
+        changes::Changes,
+        compile,
+        context::Context,
+        exit::{Exit, Stop},
+        render::fitted,
+        test_files::{directories, files},
+    },
     testkit::{self, Covered, FileReport, Options, Recorder, Snapshots},
 };
 
@@ -54,7 +57,7 @@ impl Test {
         if !self.watch {
             return self.once(cx);
         }
-        let mut changes = Changes::watch(&testkit::directories(&self.paths))?;
+        let mut changes = Changes::watch(&directories(&self.paths))?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
             self.once(cx)?;
@@ -67,7 +70,7 @@ impl Test {
     }
 
     fn once(&self, cx: &Context) -> Result<Exit> {
-        let files = testkit::files(&self.paths)?;
+        let files = files(&self.paths)?;
         if files.is_empty() {
             let stop = Stop::new(Exit::NotFound, "there are no tests here");
             return Err(stop

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
-    cli::render::data,
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
+        WaitingOn,
     },
     lua::{Coverage, Limits, Program, TestFile, TestHalt},
     operator::{NO_TURN, Registry, ScriptedTurns},
@@ -290,7 +290,7 @@ impl<'a> Play<'a> {
                 self.drive()?;
                 let view = self.view(id)?;
                 Ok(Json::from(&serde_json::json!({
-                    "status": view.status, "waiting_on": data(&view),
+                    "status": view.status, "waiting_on": waits(&view),
                 })))
             }
             Request::Steps { run } => self.steps(run),
@@ -583,4 +583,14 @@ impl<'a> Play<'a> {
             .collect();
         Ok(Json::from(&serde_json::Value::from(rows)))
     }
+}
+
+/// Returns the waits of a run: the data, and the words.
+fn waits(run: &RunView) -> Vec<Value> {
+    let one = |on: &WaitingOn| {
+        let mut shown = serde_json::json!(on);
+        shown["what"] = on.to_string().into();
+        shown
+    };
+    run.waiting_on.iter().map(one).collect()
 }

@@ -1,10 +1,9 @@
-//! Running the tests of blueprints: finding their files, playing each test on a stage, reporting.
+//! Running the tests of blueprints: playing each test of a file on a stage, reporting.
 //!
 //! A test is Lua (`require("swarm.test")`). What it asks for is done here, on an engine of its own
 //! in virtual time; what its agents answer is kept, so that a crash asks nobody twice.
 
 mod coverage;
-mod discover;
 mod play;
 mod prepared;
 mod report;
@@ -22,7 +21,6 @@ use crate::{
 };
 
 pub use coverage::{Covered, Recorder, lcov, node_rows, rows as coverage_rows};
-pub use discover::{directories, files};
 pub use report::{junit, lines, summary};
 pub use snapshot::Snapshots;
 

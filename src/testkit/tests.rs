@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::operator::Declared;
 
 const LOOP: &str = r#"
 local swarm = require("swarm")
@@ -32,7 +33,7 @@ fn play(test: &str, options: &Options<'_>) -> (tempfile::TempDir, FileReport) {
     std::fs::write(dir.path().join("review.lua"), LOOP).unwrap();
     let path = dir.path().join("review_test.lua");
     std::fs::write(&path, format!("local t = require(\"swarm.test\")\n{test}")).unwrap();
-    let known = crate::host::builtin_operators();
+    let known = Declared::default().alone();
     let report = run(&path, &known, options, &Clock::manual(0));
     (dir, report)
 }
@@ -144,9 +145,7 @@ fn helped(body: &str, options: &Options<'_>) -> TestReport {
     );
     std::fs::write(&path, test).unwrap();
     let section = "[operators.model]\nkind = \"llm\"\napi = \"script\"";
-    let config = crate::config::Layer::parse(section, std::path::Path::new("m.toml")).unwrap();
-    let config = crate::config::Config::from(config);
-    let known = crate::host::known_operators(&config.operators, config.environments);
+    let known = section.parse::<Declared>().unwrap().alone();
     let mut report = run(&path, &known, options, &Clock::manual(0));
     assert!(report.broken.is_none(), "{report:?}");
     report.tests.remove(0)
@@ -208,7 +207,7 @@ fn a_fault_that_only_a_crash_shows_is_found() {
     let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
         run:mock(\"coder\", 1) run:mock(\"reviewer\", { verdict = \"pass\" }) run:mock(\"ship\", { approved = true })\n run:finish()\nend)";
     std::fs::write(&path, test).unwrap();
-    let known = crate::host::builtin_operators();
+    let known = Declared::default().alone();
     let report = run(&path, &known, &Options { crash: true, ..PLAIN }, &Clock::manual(0));
     let found = report.tests[0].problem().unwrap();
     assert!(found.contains("only when the host dies"), "{found}");
@@ -229,7 +228,7 @@ fn an_export_answers_for_its_agents() {
     let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
         run:mock_recorded(\"run.jsonl\")\n run:mock(\"reviewer\", 1)\n run:fails(\"worker\")\nend)";
     std::fs::write(&path, test).unwrap();
-    let known = crate::host::builtin_operators();
+    let known = Declared::default().alone();
     let report = run(&path, &known, &PLAIN, &Clock::manual(0));
     // The third task of the map finds the recording at its end.
     assert!(report.tests[0].problem().unwrap_or_default().contains("its 2 answers"), "{report:?}");
@@ -293,7 +292,7 @@ return swarm.blueprint {
         "local t = require(\"swarm.test\")\nt.test(\"small\", function()\n \
          t.equal(t.start(\"./covered.lua\", { n = 1 }):finish(), \"small\")\nend)",
     );
-    let known = crate::host::builtin_operators();
+    let known = Declared::default().alone();
     let recorder = Recorder::default();
     let played = |crash| {
         let options = Options { crash, coverage: Some(&recorder), ..PLAIN };
@@ -348,7 +347,7 @@ return swarm.blueprint {
     );
     let recorder = Recorder::default();
     let options = Options { coverage: Some(&recorder), ..PLAIN };
-    let known = crate::host::builtin_operators();
+    let known = Declared::default().alone();
     let report = run(&dir.path().join("all_test.lua"), &known, &options, &Clock::manual(0));
     assert_eq!(report.tests[0].problem(), None);
     let files = recorder.take();
