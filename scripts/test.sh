@@ -72,6 +72,18 @@ count() {
   done < <(grep -E '^ *Summary \[|^test result:' "$1")
 }
 
+# The checker of Prometheus, taken out of Debian's package: installing that would start its service.
+promtool_of_debian() {
+  local dir="$PWD/target/promtool"
+  have promtool && return 0
+  if [[ ! -x "$dir/usr/bin/promtool" ]]; then
+    have apt-get && have dpkg-deb || return 1
+    mkdir -p "$dir" && (cd "$dir" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .) >/dev/null 2>&1 || return 1
+  fi
+  export PATH="$PATH:$dir/usr/bin"
+  have promtool
+}
+
 build() {
   if have cargo-nextest; then
     cargo nextest run --features faults --no-run
@@ -326,6 +338,11 @@ if (browser); then
   test -x "$clients/browser/node_modules/.bin/tsc" && step "the types of the dashboard's scripts" scripts_of_pages
 else
   skip "the dashboard in a browser" "chromium, node and npm, or the registry, are not there"
+fi
+if promtool_of_debian; then
+  step "the alert rules" promtool check rules deploy/prometheus/moonswarm.rules.yml
+else
+  skip "the alert rules and the form of the metrics" "promtool (Debian's package prometheus) is not there"
 fi
 language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||

@@ -90,6 +90,8 @@ pub struct Layer {
     pub log: Option<String>,
     /// The format of log lines.
     pub log_format: Option<LogFormat>,
+    /// The listener of the metrics.
+    pub metrics: Option<MetricsLayer>,
     /// The retention of ended runs.
     pub retention: Option<RetentionLayer>,
     /// The locations of secrets, by the names that blueprints use.
@@ -127,6 +129,26 @@ pub struct RetentionLayer {
     /// The maximum size of the database, in bytes; written as `"10GiB"`.
     #[serde(default, deserialize_with = "size")]
     pub size: Option<u64>,
+}
+
+/// The listener of the metrics in one source.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsLayer {
+    /// The address on which the metrics are served without a token; a loopback address.
+    #[serde(deserialize_with = "loopback")]
+    pub listen: SocketAddr,
+}
+
+fn loopback<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let address = SocketAddr::deserialize(from)?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(D::Error::custom(format!(
+        "{address} is no loopback address; the metrics are served there without a token. Elsewhere \
+         use `/metrics` of the API, with a token of the role observer"
+    )))
 }
 
 /// The policy for effects in one source.
@@ -210,6 +232,7 @@ impl Layer {
             origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
+            metrics: self.metrics.or(below.metrics),
             retention: self.retention.or(below.retention),
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
@@ -341,6 +364,8 @@ pub struct Config {
     pub log: Option<String>,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// The address on which the metrics are served without a token, if they are.
+    pub metrics: Option<SocketAddr>,
     /// The retention of ended runs.
     pub retention: Retention,
     /// The policy for effects that the host does not know.
@@ -374,6 +399,7 @@ impl From<Layer> for Config {
             origins: it.origins.unwrap_or_default(),
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
+            metrics: it.metrics.map(|it| it.listen),
             retention: it.retention.unwrap_or_default().into(),
             effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
@@ -442,6 +468,14 @@ mod tests {
         assert_eq!(config.fallback, [Fallback::Only]);
         assert!(parse("fallback = [\"anybody\"]").is_err());
         assert_eq!(config.listen.to_string(), "127.0.0.1:7700");
+    }
+
+    #[test]
+    fn the_metrics_are_served_without_a_token_on_a_loopback_address_alone() {
+        let config = Config::from(parse("metrics = { listen = \"[::1]:9464\" }").unwrap());
+        assert_eq!(config.metrics.unwrap().to_string(), "[::1]:9464");
+        let text = parse("[metrics]\nlisten = \"0.0.0.0:9464\"").unwrap_err().to_string();
+        assert!(text.contains("m.toml:2:10: 0.0.0.0:9464 is no loopback address"), "{text}");
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use errand::Errand;
 pub use find::{
-    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+    KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
+    StateSearch,
 };
 pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
@@ -68,6 +69,7 @@ use async_trait::async_trait;
 
 use crate::{
     journal::{Entry, Fact},
+    metrics::Commits,
     protocol::{MemoryLink, StoreOptions},
 };
 
@@ -114,6 +116,11 @@ pub trait Writer: Send + Sync {
 
     /// Returns the largest run number that was ever allocated.
     fn last_run(&self) -> u64;
+
+    /// Returns the counters of the commits, if the store has any.
+    fn commits(&self) -> Option<&Commits> {
+        None
+    }
 
     /// Returns the health of the store. A store that cannot fail is always well.
     fn health(&self) -> Health;
@@ -277,6 +284,13 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError>;
+
+    /// Returns the open tasks outside of the process, counted by operator and kind, at most `limit`
+    /// rows.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn open_tasks(&self, limit: usize) -> Result<Vec<OpenTasksRow>, StoreError>;
 
     /// Returns all values of a state scope, sorted by key, including expired ones.
     ///

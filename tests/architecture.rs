@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "tasks",
     "memory",
     "fault",
+    "metrics",
     "blueprint",
     "lua",
     "middleware",

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Router, handler::Handler, middleware::from_fn_with_state, routing::get};
 
-use super::{app::Api, openapi, routes};
-use crate::{door::Door, engine::Engine, tasks::Tasks};
+use super::{app::Api, metrics, openapi, routes};
+use crate::{
+    door::{self, Door, Rule, Shape, Who},
+    engine::Engine,
+    tasks::Tasks,
+};
 
 /// Returns the router of the API: every route behind `door`.
 pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
@@ -16,4 +20,11 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
         tasks: tasks.clone(),
         openapi: openapi::text,
     })
+}
+
+/// Returns the router of a listener that serves the metrics and nothing else, without a token.
+pub fn metrics_router(engine: Engine, door: Arc<Door>) -> Router {
+    let rule = Rule { who: Who::Anybody, body: 0, page: None, shape: Shape::Problem };
+    let behind = from_fn_with_state((engine.clone(), door, rule), door::pass);
+    Router::new().route("/metrics", get(metrics::open.layer(behind))).with_state(engine)
 }

@@ -8,7 +8,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health, host,
-    layers, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
+    layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
     sessions, signals, state, stats, steps, tasks, tokens, triggers, upkeep, worker,
 };
 use crate::{
@@ -100,6 +100,7 @@ const ROWS: &[fn() -> Row] = &[
     || row(Who::Anybody,               routes!(docs::root)),
     || row(Who::Anybody,               routes!(health::healthz)),
     || caller(Verb::HostRead,          routes!(health::readyz)),
+    || caller(Verb::HostRead,          routes!(metrics::metrics)),
     || caller(Verb::HostRead,          routes!(docs::openapi)),
     || caller(Verb::HostRead,          routes!(docs::docs)).page(),
     || caller(Verb::HostRead,          routes!(docs::errors)),

@@ -186,6 +186,7 @@ impl App {
             origins: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
+            metrics: None,
             retention: None,
             secrets: None,
             vault: None,

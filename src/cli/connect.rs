@@ -277,6 +277,7 @@ fn embedded(config: &Config) -> HostConfig {
         memory: config.memory,
         run_memory: config.run_memory,
         lease: config.lease,
+        metrics: None,
         shards: config.shards,
         operators: config.operators.clone(),
         webhooks: config.webhooks.clone(),

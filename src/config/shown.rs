@@ -52,6 +52,12 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         of("retention.runs", kept.runs, retention.is_some_and(|it| it.runs.is_some())),
         of("retention.size", kept.bytes, retention.is_some_and(|it| it.size.is_some())),
         item("effects.custom", json!(config.effects), false, file.effects.is_some()),
+        item(
+            "metrics",
+            json!(config.metrics.map(|it| it.to_string())),
+            false,
+            file.metrics.is_some(),
+        ),
         item("vault", json!(config.environments.vault.is_some()), false, file.vault.is_some()),
     ]);
     items

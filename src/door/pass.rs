@@ -8,7 +8,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     body::Body,
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -23,8 +23,9 @@ use super::{
     rate::Rates,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Stopwatch},
     engine::{Bearer, Caller, Engine, EngineError},
+    metrics::{Gauge, HttpCounts, OTHER, Requested},
     token::{Refusal, Verb},
 };
 
@@ -41,6 +42,8 @@ pub struct Door {
     pub(crate) limits: Limits,
     /// The clock.
     pub(crate) clock: Clock,
+    /// The open connections, for the metrics.
+    pub(crate) connections: Arc<Gauge>,
 }
 
 /// The requirements of a route.
@@ -92,7 +95,14 @@ impl Door {
             places: Places::new(limits.in_flight, limits.body_bytes),
             limits,
             clock: config.clock.clone(),
+            connections: Arc::default(),
         }
+    }
+
+    /// Counts the open connections in `gauge`.
+    #[must_use]
+    pub fn counting(self, gauge: Arc<Gauge>) -> Self {
+        Self { connections: gauge, ..self }
     }
 
     /// Counts a call over a socket as a request of its token.
@@ -215,6 +225,8 @@ pub(crate) async fn pass(
     if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
         return hardened(answer);
     }
+    let counts = engine.clone();
+    let mut measured = Measured::begin(&counts.counts().http, &request);
     let origin = door.site.caller_of(uri, request.headers());
     let handled = async {
         let (bearer, _place) = enter(&engine, &door, rule, &mut request)?;
@@ -228,6 +240,9 @@ pub(crate) async fn pass(
         tracing::error!("a request ended in a panic");
         Err(Problem::new(Code::Internal, "this is a defect of the server; its log has the details"))
     });
+    if let Err(problem) = &handled {
+        counts.counts().http.refuse(problem.code().as_str());
+    }
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
         (Err(problem), Some(page)) if problem.status() == StatusCode::UNAUTHORIZED => {
@@ -242,7 +257,49 @@ pub(crate) async fn pass(
     if let Some(origin) = origin {
         cors::shared(response.headers_mut(), origin);
     }
+    measured.answer(response.status());
     response
+}
+
+/// Counts a request, from its arrival to its answer or until its client is gone.
+struct Measured<'a> {
+    counts: &'a HttpCounts,
+    watch: Stopwatch,
+    method: &'static str,
+    route: Option<MatchedPath>,
+    status: Option<StatusCode>,
+}
+
+impl<'a> Measured<'a> {
+    fn begin(counts: &'a HttpCounts, request: &Request) -> Self {
+        counts.begin();
+        let known = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"];
+        let method = request.method().as_str();
+        Self {
+            counts,
+            watch: Stopwatch::start(),
+            method: known.into_iter().find(|it| *it == method).unwrap_or(OTHER),
+            route: request.extensions().get::<MatchedPath>().cloned(),
+            status: None,
+        }
+    }
+
+    fn answer(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        self.counts.end();
+        let Some(status) = self.status else { return };
+        self.counts.answer(Requested {
+            method: self.method,
+            route: self.route.as_ref().map_or(OTHER, MatchedPath::as_str),
+            status: status.as_u16(),
+            took_us: self.watch.micros(),
+        });
+    }
 }
 
 /// Runs the checks. The place is released when the returned value is dropped.
@@ -274,12 +331,29 @@ fn is_of_events(response: &Response) -> bool {
 /// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
 /// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
 fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
+    let stream = Streaming::begin(engine);
     response.map(|body| {
         let pieces = body.into_data_stream();
         Body::from_stream(
-            pieces.take_while(move |_| std::future::ready(engine.authenticate(&bearer).is_ok())),
+            pieces.take_while(move |_| std::future::ready(stream.0.authenticate(&bearer).is_ok())),
         )
     })
+}
+
+/// Counts a stream of events, as long as it is read.
+struct Streaming(Engine);
+
+impl Streaming {
+    fn begin(engine: Engine) -> Self {
+        engine.counts().http.stream();
+        Self(engine)
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.counts().http.stream_ended();
+    }
 }
 
 /// Adds security headers for browsers. A header set by the handler wins.

@@ -19,6 +19,8 @@ mod counted;
 mod ending;
 mod step;
 
+#[cfg(feature = "host")]
+pub(crate) use counted::model_of;
 pub use step::Step;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};

@@ -82,6 +82,19 @@ pub struct QueuedRow {
     pub oldest_ms: u64,
 }
 
+/// Open tasks of one operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenTasksRow {
+    /// The operator.
+    pub operator: String,
+    /// Its kind.
+    pub kind: String,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// When the oldest was scheduled, in Unix milliseconds.
+    pub oldest_ms: u64,
+}
+
 /// The maximum number of keys of one scope that are counted.
 pub const MOST_COUNTED: u64 = 1_000;
 

@@ -10,6 +10,7 @@ mod feed;
 mod flows;
 mod host_events;
 mod inbox;
+mod metrics;
 mod middleware;
 mod models;
 mod refusals;

@@ -169,6 +169,8 @@ pub struct Daemon {
     pub token: String,
     log: PathBuf,
     http: Client,
+    /// What it said when it listened.
+    pub said: Value,
 }
 
 impl Daemon {
@@ -242,13 +244,14 @@ impl Daemon {
         let token = std::fs::read_to_string(token_file).or_else(|_| std::fs::read_to_string(seen));
         let token = token.unwrap().trim().to_owned();
         let url = said["url"].as_str().unwrap().to_owned();
-        Some(Self { child: Some(child), url, token, log, http: client() })
+        Some(Self { child: Some(child), url, token, log, http: client(), said })
     }
 
     /// One that runs in this process.
     pub fn of(url: &str, token: &str) -> Self {
         let (url, token) = (url.to_owned(), token.to_owned());
-        Self { child: None, url, token, log: PathBuf::new(), http: client() }
+        let (log, said) = (PathBuf::new(), Value::Null);
+        Self { child: None, url, token, log, http: client(), said }
     }
 
     /// Waits until it is gone, and says whether it was killed.

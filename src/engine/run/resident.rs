@@ -11,6 +11,7 @@ use crate::{
         run::{
             account::{Account, Inputs, MemoryUse, OwnState, ROW},
             composite::OpenComposite,
+            counted::Counted,
             driver::Driver,
             due::{Timers, Times},
             feed::Audience,
@@ -26,6 +27,7 @@ use crate::{
     },
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
+    metrics::RunSeries,
     protocol::{ArtifactId, RunId},
     store::{ArtifactRow, Check, Header, StoreError, Write},
     token::{AttemptId, Grant},
@@ -104,6 +106,8 @@ pub(crate) struct Run {
     pub(crate) lookups: Lookups,
     /// The publisher of its version when it was loaded.
     pub(crate) publisher: Publisher,
+    /// The counters of its blueprint, once something was counted.
+    pub(crate) series: Option<Arc<RunSeries>>,
 }
 
 /// The remains of a run whose batch was refused, until the outcome of the later batches is known.
@@ -158,6 +162,8 @@ pub(crate) struct After {
     pub(crate) events: Vec<EventView>,
     /// The log line.
     pub(crate) lines: Vec<LogLine>,
+    /// What is counted.
+    pub(crate) counts: Vec<Counted>,
 }
 
 impl After {
@@ -170,6 +176,7 @@ impl After {
         self.published.splice(0..0, before.published);
         self.events.splice(0..0, before.events);
         self.lines.splice(0..0, before.lines);
+        self.counts.splice(0..0, before.counts);
     }
 }
 
@@ -215,6 +222,7 @@ impl Run {
             told: 0,
             lookups: Lookups::default(),
             publisher: None,
+            series: None,
         }
     }
 

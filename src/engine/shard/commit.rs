@@ -163,6 +163,7 @@ impl Shard {
         done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms);
+        shared.counts.quarantined.inc();
         let recounts = self.unplaced.contains_key(&num);
         self.shared.tasks.spawn_blocking(move || {
             if recounts {

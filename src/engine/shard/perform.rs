@@ -4,7 +4,7 @@ use crate::{
     engine::{
         run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
-        turn::{children, dispatch, facts::Turn, pieces, places, scoped, watchers},
+        turn::{children, counting, dispatch, facts::Turn, pieces, places, scoped, watchers},
     },
     fault,
 };
@@ -15,8 +15,10 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
         perform_one(turn, perform);
     }
     for event in after.events {
-        pieces::publish(turn.run, &event);
+        let dropped = pieces::publish(turn.run, &event);
+        turn.shared.counts.watchers_dropped.add(dropped);
     }
+    counting::add(turn.run, &turn.shared.counts, after.counts);
     after.lines.iter().for_each(LogLine::write);
     for reply in after.replies {
         fault::point("engine.reply");

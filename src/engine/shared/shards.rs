@@ -30,6 +30,7 @@ use crate::{
         },
     },
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -76,6 +77,9 @@ pub(crate) struct Shared {
     /// Opened tasks on their way to webhooks.
     pub(crate) announcements: Announcements,
     pub(crate) accounts: Accounts,
+    /// The counters of the host, and the gauges of each shard.
+    pub(crate) counts: Counts,
+    pub(crate) gauges: Vec<ShardGauges>,
 }
 
 impl Shared {

@@ -20,7 +20,7 @@ use crate::{
         },
         shared::shards::Shared,
         turn::{
-            effects,
+            counting, effects,
             facts::{self, Turn},
             files, follow, leases, opening,
             pause::{pause_ms, retry_after_ms},
@@ -175,6 +175,7 @@ pub(crate) fn attempt_over(
     };
     let attempt = task.attempt;
     places::leave(turn, number, &failure.message);
+    counting::close(turn.run, number, &failure, usage.as_ref());
     facts::append(
         turn,
         Fact::AttemptClosed(Box::new(AttemptClosed {

@@ -10,6 +10,7 @@ use crate::{
             values::input_of,
         },
         turn::{
+            counting,
             facts::{self, Turn},
             files, places, settle,
         },
@@ -182,6 +183,7 @@ fn end_step(
         let canceled = Failure::new(kind::CANCELED, reason.clone());
         drop(settle::settle(turn, number, Err(Box::new(canceled.into()))));
     }
+    counting::end(turn.run, (number, now), &outcome, usage.as_ref(), additions.times());
     if let Some(open) = turn.run.open.remove(number) {
         let reason = match &outcome {
             Outcome::Completed(_) => "another result was accepted",

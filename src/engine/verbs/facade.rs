@@ -42,6 +42,7 @@ use crate::{
     fault,
     lua::{Limits, Vms, Watchdog},
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -177,6 +178,7 @@ impl Engine {
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let gauges = senders.iter().map(|_| ShardGauges::default()).collect();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -218,6 +220,8 @@ impl Engine {
             presence: Presence::default(),
             announcements,
             accounts,
+            counts: Counts::default(),
+            gauges,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -337,6 +341,11 @@ impl Engine {
     /// Returns the number of runs of this process that have not ended.
     pub fn open_runs(&self) -> u64 {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counters of the host.
+    pub fn counts(&self) -> &Counts {
+        &self.inner.shared.counts
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -7,8 +7,8 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        Header, KeptRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store, StoreError,
-        TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        Header, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
+        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -122,6 +122,22 @@ pub fn queued_tasks_are_counted_by_queue_and_holder(store: &dyn Store) {
     let ann = row("b", Some("ann"), 1, 96);
     assert_eq!(store.queued(9).unwrap(), [bob.clone(), waiting, ann]);
     assert_eq!(store.queued(1).unwrap(), [bob]);
+}
+
+pub fn open_tasks_are_counted_by_operator_and_kind(store: &dyn Store) {
+    for (run, operator, kind) in [(1, "b", "human"), (2, "b", "human"), (3, "a", "queue")] {
+        let (operator, kind) = (operator.to_owned(), kind.to_owned());
+        put_task(store, &TaskRow { operator, kind, scheduled_ms: 100 - run, ..task(run, 1) });
+    }
+    let row = |operator: &str, kind: &str, tasks, oldest_ms| OpenTasksRow {
+        operator: operator.to_owned(),
+        kind: kind.to_owned(),
+        tasks,
+        oldest_ms,
+    };
+    let (a, b) = (row("a", "queue", 1, 97), row("b", "human", 2, 98));
+    assert_eq!(store.open_tasks(9).unwrap(), [a.clone(), b]);
+    assert_eq!(store.open_tasks(1).unwrap(), [a]);
 }
 
 fn session(id: &str, created_ms: u64) -> SessionRow {

@@ -15,10 +15,10 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
-        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
-        QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
-        TaskFilter, TaskRow, TokenRow, VersionRow, Want,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OpenTasksRow, OutboxRow, PageMark,
+        Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow,
+        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskRow, TokenRow, VersionRow, Want,
     },
 };
 
@@ -132,6 +132,10 @@ impl Reader for Sqlite {
 
     fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError> {
         self.read("count queued tasks", |conn| tasks::queued(conn, limit))
+    }
+
+    fn open_tasks(&self, limit: usize) -> Result<Vec<OpenTasksRow>, StoreError> {
+        self.read("count open tasks", |conn| tasks::open(conn, limit))
     }
 
     fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {

@@ -6,7 +6,7 @@ use super::{
     error::in_row,
     value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{QueuedRow, TaskFilter, TaskPhase, TaskRow};
+use crate::store::{OpenTasksRow, QueuedRow, TaskFilter, TaskPhase, TaskRow};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -77,6 +77,23 @@ pub fn queued(conn: &Connection, most: usize) -> rusqlite::Result<Vec<QueuedRow>
         Ok(QueuedRow {
             queue: row.get(0)?,
             worker: row.get(1)?,
+            tasks: uint(row, 2)?,
+            oldest_ms: uint(row, 3)?,
+        })
+    })?
+    .collect()
+}
+
+/// Returns the open tasks, counted by operator and kind.
+pub fn open(conn: &Connection, most: usize) -> rusqlite::Result<Vec<OpenTasksRow>> {
+    conn.prepare_cached(
+        "SELECT operator, kind, count(*), min(scheduled_ms)
+         FROM tasks GROUP BY operator, kind ORDER BY operator, kind LIMIT ?1",
+    )?
+    .query_map([limit(most)], |row| {
+        Ok(OpenTasksRow {
+            operator: row.get(0)?,
+            kind: row.get(1)?,
             tasks: uint(row, 2)?,
             oldest_ms: uint(row, 3)?,
         })
