@@ -226,9 +226,9 @@ typescript_client() {
   test -d node_modules/openai && test -d node_modules/@anthropic-ai/sdk ||
     npm install --silent openai @anthropic-ai/sdk typescript @types/node
 }
-# A Node that runs TypeScript, and what of MCP wants one as new: Debian's is older, so it comes as a
-# package, like the conformance suite, the official SDKs and the Inspector, of which
-# tests/mcp/clients.rs runs the last.
+# A Node that runs TypeScript, and what wants one as new: Debian's is older, so it comes as a package.
+# Of MCP the conformance suite, and the official SDKs and the Inspector for tests/mcp/clients.rs;
+# llmprobe for tests/responses/probe.rs.
 newer_node() {
   local arch package missing=()
   { have node && have npm; } || debian nodejs npm || return 1
@@ -236,7 +236,7 @@ newer_node() {
   mkdir -p "$clients/mcp" && cd "$clients/mcp" || return 1
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   for package in "node-linux-$arch@22.23.3" @modelcontextprotocol/{conformance@0.2.0-alpha.12,sdk@1.32.2} \
-    @modelcontextprotocol/{client@2.4.0,inspector@2.12.0}; do
+    @modelcontextprotocol/{client@2.4.0,inspector@2.12.0} llmprobe@0.6.12; do
     grep -qs "\"version\": \"${package##*@}\"" "node_modules/${package%@*}/package.json" || missing+=("$package")
   done
   ((${#missing[@]} == 0)) || npm install --silent --save-exact "${missing[@]}" || return 1

@@ -33,8 +33,8 @@ pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
-    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
-    Report, StartRun, Started, Verdict,
+    Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
+    Program, Report, StartRun, Started, Verdict,
 };
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};

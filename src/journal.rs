@@ -14,7 +14,7 @@ mod spent;
 mod stored;
 mod tally;
 
-pub use additions::{Additions, StepFile, StepFiles};
+pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 #[cfg(feature = "host")]
 pub(crate) use additions::{BRANCH, LINE};
 #[cfg(feature = "host")]

@@ -13,6 +13,8 @@ mod follow;
 mod form;
 mod inside;
 mod mount;
+mod news;
+mod offered;
 mod prompts;
 mod published;
 mod questions;

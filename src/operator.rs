@@ -48,7 +48,7 @@ pub use queue_hub::{QueueHub, TooManyPollers, WaitingLine};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
-pub use task::{Delivery, Prompt, Reporter, Task, joined};
+pub use task::{Delivery, Prompt, ReadPrompt, Reporter, Task, joined};
 pub use task_webhook::{Posted, TaskWebhook};
 pub use usage::read_usage;
 pub use worker_book::{WorkerBook, WorkerSeen};

@@ -50,7 +50,7 @@ pub use part::Partition;
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
     IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskPhase, TaskRow, TokenRow, VersionRow, fresh_nonce,
+    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, VersionRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};
@@ -636,6 +636,8 @@ impl JournalRow {
 pub enum Write {
     /// Inserts or replaces an open task (key: run, step).
     PutTask(Box<TaskRow>),
+    /// Changes who has an open task, and until when.
+    HoldTask(Box<TaskHold>),
     /// Removes an ended task.
     CloseTask {
         /// The run.

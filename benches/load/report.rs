@@ -17,7 +17,7 @@ use crate::{
 /// One load's figures.
 #[derive(Serialize)]
 pub struct Figures {
-    /// `serial`, `fan-out` or `queue`.
+    /// `serial`, `fan-out`, `queue`, `batch` or `process`.
     pub load: &'static str,
     /// Steps a run.
     pub steps: usize,

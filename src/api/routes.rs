@@ -223,6 +223,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::KeyRotate,         routes!(tokens::rotate)),
 
     || caller(Verb::WorkerLease,       routes!(worker::lease)),
+    || caller(Verb::WorkerLease,       routes!(worker::batch::results)).large(),
+    || caller(Verb::WorkerLease,       routes!(worker::batch::heartbeats)),
     || holder(Verb::WorkerPrompt,      routes!(worker::prompt)),
     || holder(Verb::WorkerPrompt,      routes!(worker::context::context)),
     || holder(Verb::WorkerPrompt,      routes!(worker::context::step)),

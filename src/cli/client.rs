@@ -1,6 +1,7 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod carried;
 mod host;
 mod links;
 mod queues;
@@ -15,7 +16,10 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use self::answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode};
+pub use self::{
+    answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode},
+    carried::Kept,
+};
 use super::{
     exit::{Exit, Stop},
     sse::Events,

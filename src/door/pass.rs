@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Stopwatch},
-    engine::{Bearer, Caller, Engine, EngineError},
+    engine::{Bearer, Caller, Engine, EngineError, Holder},
     metrics::{Gauge, HttpCounts, OTHER, Requested},
     token::{Refusal, Verb},
 };
@@ -111,6 +111,33 @@ impl Door {
     /// Fails when the rate limit of the token is exceeded.
     pub(crate) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
         self.rates.take(&caller.jti).map_err(too_often)
+    }
+
+    /// Checks the credential of an attempt within the body of a request: as that of a request by
+    /// itself, with the same rate. One that is not genuine counts against the rate of the caller.
+    ///
+    /// # Errors
+    /// Fails when it is not the credential of an attempt, may not do this, or comes too often.
+    pub(crate) fn admit_carried(
+        &self,
+        engine: &Engine,
+        caller: &Caller,
+        verb: Verb,
+        handle: &str,
+    ) -> Result<Holder, Problem> {
+        let text = Some(handle).filter(|text| text.len() <= MOST_BEARER_BYTES);
+        let bearer = text.map(|text| engine.authenticate(text)).transpose();
+        let Ok(Some(bearer)) = bearer else {
+            self.take_turn(caller)?;
+            let detail = "the handle is not one of this host, or it is over";
+            return Err(Problem::new(Code::Unauthenticated, detail));
+        };
+        let rule = Rule { who: Who::Holder(verb), body: 0, page: None, shape: Shape::Problem };
+        self.admit(rule, &bearer)?;
+        match bearer {
+            Bearer::Holder(holder) => Ok(holder),
+            Bearer::Caller(_) => Err(Problem::new(Code::ForbiddenVerb, "this is no handle")),
+        }
     }
 
     /// Checks what needs no key: Host, Origin, and the presence of a bearer.
@@ -418,6 +445,7 @@ mod tests {
             jti: None,
             grant,
             session: None,
+            carrier: None,
         })
     }
 

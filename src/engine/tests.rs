@@ -261,7 +261,7 @@ impl Bench {
     /// Leases at most one task of a queue.
     async fn leases(&self, queue: &str, wait: Duration) -> Vec<Leased> {
         let labels = Labels::default();
-        let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait };
+        let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait, prompts: false };
         self.engine.tasks().lease(&self.admin(), &ask).await.unwrap()
     }
 

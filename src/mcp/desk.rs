@@ -8,9 +8,10 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, GetPromptRequestParams,
         GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ServerCapabilities, ServerConfig, UpdateTaskParams,
+        InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig,
+        UpdateTaskParams,
     },
     service::RequestContext,
     transport::async_rw::AsyncRwTransport,
@@ -20,8 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     answer::Trouble,
-    follow::{self, Asked, Called, Client},
+    follow::{self, Asked, Call, Called, Client},
     inside::Inside,
+    news::{Level, Told},
+    offered::{self, Offered},
     prompts, published, resources, sessions,
     tool::Tool,
     tools,
@@ -43,7 +46,10 @@ produced; prompts begin common work.";
 
 /// The server. One value serves every client, or the one of a pipe.
 #[derive(Clone)]
-pub(super) struct Desk(Way);
+pub(super) struct Desk {
+    way: Way,
+    level: Level,
+}
 
 /// The way of the tools' requests to the API.
 #[derive(Clone)]
@@ -64,7 +70,7 @@ pub async fn serve_stdio(
     output: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
     let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
-    let desk = Desk(Way::Fixed(transport));
+    let desk = Desk { way: Way::Fixed(transport), level: Level::default() };
     let running = desk.serve(pipes).await.map_err(|error| error.to_string())?;
     running.waiting().await.map_err(|error| error.to_string())?;
     Ok(())
@@ -73,14 +79,19 @@ pub async fn serve_stdio(
 impl Desk {
     /// Creates a server over the API of this process.
     pub(super) fn inside(api: Router) -> Self {
-        Self(Way::Inside(api))
+        Self { way: Way::Inside(api), level: Level::default() }
+    }
+
+    /// Returns the server for one session.
+    pub(super) fn of_session(&self) -> Self {
+        Self { level: Level::default(), ..self.clone() }
     }
 
     fn transport(
         &self,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<dyn Transport>, ErrorData> {
-        match &self.0 {
+        match &self.way {
             Way::Fixed(transport) => Ok(Arc::clone(transport)),
             Way::Inside(api) => {
                 let parts = context.extensions.get::<Parts>();
@@ -89,6 +100,29 @@ impl Desk {
                 Ok(Arc::new(Inside::new(api.clone(), &parts.headers)))
             }
         }
+    }
+
+    /// Returns what the client of a request can do. A client over HTTP is asked during a call only in
+    /// a session: without one nothing is kept for it between its requests.
+    fn client<'a>(&self, context: &'a RequestContext<RoleServer>) -> Client<'a> {
+        let able = context.client_capabilities().unwrap_or_default();
+        let version = context.protocol_version();
+        let has_rounds = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        let fills_forms =
+            able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
+        let asked = match &self.way {
+            _ if !fills_forms => Asked::Never,
+            _ if has_rounds => Asked::WithResult,
+            Way::Fixed(_) => Asked::Directly(&context.peer),
+            Way::Inside(_) if is_in_session(context) => Asked::Directly(&context.peer),
+            Way::Inside(_) => Asked::Never,
+        };
+        let told = Told {
+            peer: &context.peer,
+            progress: context.meta.get_progress_token(),
+            logs: if has_rounds { context.meta.log_level() } else { self.level.get() },
+        };
+        Client { takes_tasks: able.supports_tasks(), asked, told }
     }
 
     /// Calls a blueprint that is a tool. A canceled call cancels its run.
@@ -103,43 +137,58 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
-        let client = client_of(&self.0, context);
-        let state = request.request_state.as_deref();
-        let mut run = state.and_then(|state| state.split_once('.')).map(|(_, run)| run.to_owned());
-        let called = async {
-            match &request.request_state {
-                Some(state) => {
-                    let responses = request.input_responses.unwrap_or_default();
-                    follow::resume(transport, state, &found.blueprint, &responses, &client).await
-                }
-                None => {
-                    let arguments = request.arguments.unwrap_or_default();
-                    let started = found.start(transport, arguments).await?;
-                    run = started["id"].as_str().map(str::to_owned);
-                    follow::follow(transport, started, &client).await
-                }
-            }
+        let asked = Call {
+            blueprint: &found.blueprint,
+            input: found.input(request.arguments.unwrap_or_default()),
+            state: request.request_state,
+            responses: request.input_responses,
         };
-        let called = tokio::select! {
-            called = called => Some(called),
-            () = context.ct.cancelled() => None,
-        };
-        match called {
+        let is_resumed = asked.state.is_some();
+        match follow::call(transport, asked, &self.client(context), &context.ct).await {
             Some(Ok(Called::Done(done))) => Ok(done.into_result().into()),
             Some(Ok(Called::Asks(asks))) => Ok(asks.into()),
             Some(Ok(Called::Task(task))) => Ok(CallToolResponse::Task(task)),
             // A state that the client made up is its mistake, and none of the tool.
-            Some(Err(trouble)) if request.request_state.is_some() => {
+            Some(Err(trouble)) if is_resumed => {
                 Err(ErrorData::invalid_params(trouble.text(), None))
             }
             Some(Err(trouble)) => Ok(trouble.into_result().into()),
-            None => {
-                if let Some(run) = run {
-                    follow::cancel(transport, &run).await;
-                }
-                Err(ErrorData::internal_error("the call was canceled", None))
-            }
+            None => Err(canceled()),
         }
+    }
+
+    /// Calls a blueprint that is a prompt or a resource, and returns its output or what it asks.
+    async fn call_offered(
+        &self,
+        asked: Call<'_>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Result<Value, InputRequiredResult>, ErrorData> {
+        let transport = self.transport(context)?;
+        let client = Client { takes_tasks: false, ..self.client(context) };
+        let is_resumed = asked.state.is_some();
+        match follow::call(&*transport, asked, &client, &context.ct).await {
+            Some(Ok(Called::Done(done))) => match done.value.get("output") {
+                Some(output) => Ok(Ok(output.clone())),
+                None => Err(ErrorData::internal_error(done.text, Some(done.value))),
+            },
+            Some(Ok(Called::Asks(asks))) => Ok(Err(asks)),
+            Some(Ok(Called::Task(_))) => Err(ErrorData::internal_error("it is no task", None)),
+            Some(Err(trouble)) if is_resumed => {
+                Err(ErrorData::invalid_params(trouble.text(), None))
+            }
+            Some(Err(trouble)) => Err(trouble.into_error()),
+            None => Err(canceled()),
+        }
+    }
+
+    /// Returns the blueprints that are prompts and resources. A token that may not list blueprints
+    /// has none.
+    async fn offered(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Vec<Offered>, ErrorData> {
+        let transport = self.transport(context)?;
+        Ok(offered::all(&*transport).await.unwrap_or_default())
     }
 
     async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
@@ -151,23 +200,8 @@ impl Desk {
     }
 }
 
-/// Returns what the client of a request can do. A client over HTTP is asked during a call only in a
-/// session: without one nothing is kept for it between its requests.
-fn client_of<'a>(way: &Way, context: &'a RequestContext<RoleServer>) -> Client<'a> {
-    let able = context.client_capabilities().unwrap_or_default();
-    let has_rounds =
-        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-    let fills_forms =
-        able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
-    let asked = match way {
-        _ if !fills_forms => Asked::Never,
-        _ if has_rounds => Asked::WithResult,
-        Way::Fixed(_) => Asked::Directly(&context.peer),
-        Way::Inside(_) if is_in_session(context) => Asked::Directly(&context.peer),
-        Way::Inside(_) => Asked::Never,
-    };
-    let progress = context.meta.get_progress_token().map(|token| (&context.peer, token));
-    Client { takes_tasks: able.supports_tasks(), asked, progress }
+fn canceled() -> ErrorData {
+    ErrorData::internal_error("the call was canceled", None)
 }
 
 fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
@@ -192,10 +226,12 @@ fn of_task(trouble: Trouble) -> ErrorData {
 }
 
 impl ServerHandler for Desk {
+    #[expect(deprecated, reason = "clients of older revisions set the level of log messages")]
     fn get_info(&self) -> ServerConfig {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
         let able = ServerCapabilities::builder().enable_tools().enable_resources();
-        ServerConfig::new(able.enable_prompts().enable_tasks().build())
+        let able = able.enable_prompts().enable_tasks().enable_logging();
+        ServerConfig::new(able.build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
             .with_instructions(INSTRUCTIONS)
@@ -218,6 +254,16 @@ impl ServerHandler for Desk {
         Ok(ListToolsResult::with_all_items(all))
     }
 
+    #[expect(deprecated, reason = "clients of older revisions set it")]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.level.set(request.level);
+        Ok(())
+    }
+
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
         tools::all().iter().find(|(tool, _)| tool.name == name).map(|(_, shown)| shown.clone())
     }
@@ -236,7 +282,7 @@ impl ServerHandler for Desk {
         let called = tokio::select! {
             called = (tool.call)(&*transport, arguments) => called,
             () = context.ct.cancelled() => {
-                return Err(ErrorData::internal_error("the call was canceled", None));
+                return Err(canceled());
             }
         };
         let result = match called {
@@ -277,17 +323,23 @@ impl ServerHandler for Desk {
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(ListResourcesResult::with_all_items(resources::list()))
+        let offered = self.offered(&context).await?;
+        let mut all = resources::list();
+        all.extend(offered.iter().filter_map(Offered::resource));
+        Ok(ListResourcesResult::with_all_items(all))
     }
 
     async fn list_resource_templates(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
+        let offered = self.offered(&context).await?;
+        let mut all = resources::templates();
+        all.extend(offered.iter().filter_map(Offered::template));
+        Ok(ListResourceTemplatesResult::with_all_items(all))
     }
 
     async fn read_resource(
@@ -297,28 +349,66 @@ impl ServerHandler for Desk {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let transport = self.transport(&context)?;
         let found = resources::read(&*transport, &request.uri).await;
-        let contents = found.map_err(Trouble::into_error)?.ok_or_else(|| {
+        if let Some(contents) = found.map_err(Trouble::into_error)? {
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        }
+        let all = self.offered(&context).await?;
+        let found = all.iter().find_map(|it| Some((it, it.matches(&request.uri)?)));
+        let Some((offered, input)) = found else {
             let message =
                 format!("there is no resource {:?}; resources/list lists them", request.uri);
-            ErrorData::resource_not_found(message, Some(json!({ "uri": request.uri })))
-        })?;
-        Ok(ReadResourceResult::new(vec![contents]).into())
+            let data = json!({ "uri": request.uri });
+            return Err(ErrorData::resource_not_found(message, Some(data)));
+        };
+        let asked = Call {
+            blueprint: &offered.blueprint,
+            input: input.into(),
+            state: request.request_state,
+            responses: request.input_responses,
+        };
+        Ok(match self.call_offered(asked, &context).await? {
+            Ok(output) => {
+                ReadResourceResult::new(vec![offered.contents(&request.uri, &output)]).into()
+            }
+            Err(asks) => ReadResourceResponse::InputRequired(asks),
+        })
     }
 
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(ListPromptsResult::with_all_items(prompts::list()))
+        let offered = self.offered(&context).await?;
+        let mut all = prompts::list();
+        all.extend(offered.iter().filter_map(Offered::prompt));
+        Ok(ListPromptsResult::with_all_items(all))
     }
 
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
+        let others = match prompts::is_own(&request.name) {
+            true => Vec::new(),
+            false => self.offered(&context).await?,
+        };
+        if let Some(offered) = others.iter().find(|it| it.is_prompt(&request.name)) {
+            let asked = Call {
+                blueprint: &offered.blueprint,
+                input: offered.input(arguments).into(),
+                state: request.request_state,
+                responses: request.input_responses,
+            };
+            return Ok(match self.call_offered(asked, &context).await? {
+                Ok(output) => GetPromptResult::new(offered::messages(&output))
+                    .with_description(offered.text())
+                    .into(),
+                Err(asks) => GetPromptResponse::InputRequired(asks),
+            });
+        }
         let filled = prompts::fill(&request.name, &arguments);
         let (text, message) = filled.map_err(|why| ErrorData::invalid_params(why, None))?;
         Ok(GetPromptResult::new(vec![message]).with_description(text).into())

@@ -75,7 +75,7 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
     let book = Sessions::new();
     let mut kept = config(false).with_legacy_session_mode(true);
     kept.session_store = Some(Arc::clone(&book) as _);
-    let sessions = StreamableHttpService::new(move || Ok(desk.clone()), book, kept);
+    let sessions = StreamableHttpService::new(move || Ok(desk.of_session()), book, kept);
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
     Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp {

@@ -10,6 +10,7 @@ mod shim;
 mod support;
 
 mod authority;
+mod batches;
 mod children;
 mod credentials;
 mod egress;

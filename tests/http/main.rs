@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod batches;
 mod blueprints;
 mod composites;
 mod events;
@@ -10,6 +11,7 @@ mod feed;
 mod flows;
 mod host_events;
 mod inbox;
+mod libraries;
 mod metrics;
 mod middleware;
 mod models;

@@ -6,6 +6,7 @@ mod support;
 mod agent;
 mod client;
 mod clients;
+mod offered;
 mod questions;
 mod sessions;
 mod setup;

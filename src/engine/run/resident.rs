@@ -25,7 +25,7 @@ use crate::{
             task::{AgentKey, OpenTask},
         },
     },
-    journal::{Chain, Entry},
+    journal::{Chain, Entry, ReportMark},
     lua::{Program, ScriptFlow},
     metrics::RunSeries,
     protocol::{ArtifactId, RunId},
@@ -71,6 +71,8 @@ pub(crate) struct Run {
     /// Its files, in the order of their numbers.
     pub(crate) artifacts: Vec<ArtifactRow>,
     pub(crate) pending: Pending,
+    /// The accepted report of an attempt (step, attempt) whose end is the next fact of it.
+    pub(crate) accepted: Option<((u32, u32), ReportMark)>,
     pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
     /// Set once a batch was refused: the state in memory never happened.
@@ -203,6 +205,7 @@ impl Run {
             state: Ok(OwnState::default()),
             artifacts: Vec::new(),
             pending: Pending::default(),
+            accepted: None,
             submitted: VecDeque::new(),
             batches: 0,
             failed: None,

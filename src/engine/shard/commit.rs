@@ -28,6 +28,9 @@ impl Shard {
     pub(crate) fn flush(&mut self, run: &mut Run) {
         if let Some(after) = batch::submit(&mut self.on(run)) {
             perform::perform(&mut self.on(run), after);
+            if run.has_pending() {
+                self.line_up(run);
+            }
         }
     }
 

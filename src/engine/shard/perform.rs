@@ -4,7 +4,9 @@ use crate::{
     engine::{
         run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
-        turn::{children, counting, dispatch, facts::Turn, pieces, places, scoped, watchers},
+        turn::{
+            attempts, children, counting, dispatch, facts::Turn, pieces, places, scoped, watchers,
+        },
     },
     fault,
 };
@@ -30,8 +32,10 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
 fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
     match perform {
         Perform::Dispatch { step, attempt } => {
-            if !pieces::prepare(turn, step, attempt) {
-                dispatch::dispatch(turn, step, attempt);
+            if !pieces::prepare(turn, step, attempt)
+                && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+            {
+                attempts::finished(turn, step, attempt, outcome);
             }
         }
         Perform::CancelWorker(cancel) => cancel.cancel(),

@@ -124,8 +124,8 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
         row.phase = TaskPhase::Delivered;
         row.worker = Some(by.worker.clone());
         (row.deadline_ms, row.graces) = (deadline_ms, 0);
-        let row = row.clone();
-        turn.run.pending.writes.push(Write::PutTask(row));
+        let hold = Box::new(row.hold());
+        turn.run.pending.writes.push(Write::HoldTask(hold));
     }
     turn.run.timers.remove(number, Due::Park);
     turn.run.timers.remove(number, Due::Attempt);

@@ -68,8 +68,8 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
             Due::Attempt => row.deadline_ms = Some(until),
             _ => {}
         }
-        let row = row.clone();
-        turn.run.pending.writes.push(Write::PutTask(row));
+        let hold = Box::new(row.hold());
+        turn.run.pending.writes.push(Write::HoldTask(hold));
     }
     turn.run.timers.insert((until, number, due));
     true

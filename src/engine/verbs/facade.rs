@@ -16,7 +16,7 @@ use crate::{
         Caller, EngineError, KeyFiles, Settings,
         run::{
             readers::Readers,
-            reply::{Answer, Asked, Reply, ReplyTo},
+            reply::{Answer, Answering, Asked, Reply, ReplyTo},
         },
         shard::owner::Shard,
         shared::{
@@ -363,8 +363,22 @@ impl Engine {
         run: u64,
         message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
     ) -> Result<T, EngineError> {
+        Self::answered(self.send_to(run, message)?).await
+    }
+
+    /// Sends a message with a reply channel to a run.
+    pub(crate) fn send_to(
+        &self,
+        run: u64,
+        message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
+    ) -> Result<Answering, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.shared().offer(run, Msg::Run(run, message(reply)))?;
+        Ok(answer)
+    }
+
+    /// Waits for the reply of a run.
+    pub(crate) async fn answered<T: Reply>(answer: Answering) -> Result<T, EngineError> {
         let answer = answer.await.map_err(|_| EngineError::Stopping)??;
         Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }

@@ -349,5 +349,6 @@ fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> H
         jti: Some(caller.jti.clone()),
         grant: Some(caller.grant.clone()),
         session: Some(session.clone()),
+        carrier: None,
     }
 }

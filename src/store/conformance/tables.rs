@@ -8,7 +8,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
         Header, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
-        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -87,7 +87,12 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
         ..task(1, 1)
     };
     put_task(store, &taken);
-    assert_eq!(store.task(1, 1).unwrap(), Some(taken));
+    assert_eq!(store.task(1, 1).unwrap(), Some(taken.clone()));
+    let kept = TaskRow { worker: None, lease_ms: Some(199), deadline_ms: None, graces: 0, ..taken };
+    put(store, vec![Write::HoldTask(Box::new(kept.hold()))]);
+    assert_eq!(store.task(1, 1).unwrap(), Some(kept.clone()));
+    put(store, vec![Write::HoldTask(Box::new(TaskHold { step: 2, ..kept.hold() }))]);
+    assert_eq!(store.task(1, 2).unwrap(), None, "there is none");
     put(store, vec![Write::CloseTask { run: 1, step: 1 }]);
     assert_eq!(store.task(1, 1).unwrap(), None);
 }

@@ -6,7 +6,7 @@ use super::{
     error::in_row,
     value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{OpenTasksRow, QueuedRow, TaskFilter, TaskPhase, TaskRow};
+use crate::store::{OpenTasksRow, QueuedRow, TaskFilter, TaskHold, TaskPhase, TaskRow};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -43,6 +43,24 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         task.prompt,
         task.question,
         task.graces,
+    ])
+    .map(drop)
+}
+
+/// Changes who has an open task, and until when.
+pub fn hold(conn: &Connection, hold: &TaskHold) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "UPDATE tasks SET phase = ?3, worker = ?4, deadline_ms = ?5, lease_ms = ?6, graces = ?7
+         WHERE run = ?1 AND step = ?2",
+    )?
+    .execute(params![
+        int(hold.run),
+        hold.step,
+        phase_word(hold.phase),
+        hold.worker,
+        hold.deadline_ms.map(int),
+        hold.lease_ms.map(int),
+        hold.graces,
     ])
     .map(drop)
 }
