@@ -39,7 +39,7 @@ pub use durable_state::{DurableState, StateLimits};
 pub use errand::Errand;
 pub use find::{
     KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
-    StateSearch,
+    StateSearch, VersionRow,
 };
 pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
@@ -50,7 +50,7 @@ pub use part::Partition;
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
     IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, VersionRow, fresh_nonce,
+    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};

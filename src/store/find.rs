@@ -58,6 +58,17 @@ pub struct ScopeFilter {
     pub now_ms: u64,
 }
 
+/// A stored version of a blueprint without its bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// The time at which it was stored, in Unix milliseconds.
+    pub created_ms: u64,
+    /// True if it was published, and did not only come with a request.
+    pub published: bool,
+}
+
 /// A value that a middleware layer stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptRow {

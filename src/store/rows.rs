@@ -366,17 +366,6 @@ impl StateRow {
     }
 }
 
-/// A stored version of a blueprint without its bundle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionRow {
-    /// The bundle's hash, in hex.
-    pub hash: String,
-    /// The time at which it was stored, in Unix milliseconds.
-    pub created_ms: u64,
-    /// True if it was published, and did not only come with a request.
-    pub published: bool,
-}
-
 /// A blueprint version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlueprintRow {

@@ -451,20 +451,7 @@ impl Reader for Memory {
         after: Option<(u64, &str)>,
         limit: usize,
     ) -> Result<Vec<VersionRow>, StoreError> {
-        self.read(|tables| {
-            let of_name = tables.blueprints.iter().filter(|row| row.name == name);
-            let mut found: Vec<_> = of_name
-                .filter(|row| after.is_none_or(|after| (row.created_ms, &*row.hash) < after))
-                .map(|row| VersionRow {
-                    hash: row.hash.clone(),
-                    created_ms: row.created_ms,
-                    published: row.publisher.is_some(),
-                })
-                .collect();
-            found.sort_by(|a, b| (b.created_ms, &b.hash).cmp(&(a.created_ms, &a.hash)));
-            found.truncate(limit);
-            found
-        })
+        self.read(|tables| tables.versions_of(name, after, limit))
     }
 
     fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {

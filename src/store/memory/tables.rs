@@ -11,7 +11,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, FrameRow, Header,
         IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
-        StoreError, TaskRow, TokenRow, UNSTORED, Write,
+        StoreError, TaskRow, TokenRow, UNSTORED, VersionRow, Write,
         change::{self, Changed, Plan, Planned},
         stats::Sums,
     },
@@ -152,6 +152,27 @@ impl Tables {
         for (scope, key) in keys {
             self.delete_state(scope, key);
         }
+    }
+
+    /// Returns the versions of a blueprint, newest first, after one of them.
+    pub(super) fn versions_of(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Vec<VersionRow> {
+        let of_name = self.blueprints.iter().filter(|row| row.name == name);
+        let mut found: Vec<_> = of_name
+            .filter(|row| after.is_none_or(|after| (row.created_ms, &*row.hash) < after))
+            .map(|row| VersionRow {
+                hash: row.hash.clone(),
+                created_ms: row.created_ms,
+                published: row.publisher.is_some(),
+            })
+            .collect();
+        found.sort_by(|a, b| (b.created_ms, &b.hash).cmp(&(a.created_ms, &a.hash)));
+        found.truncate(limit);
+        found
     }
 
     /// Returns the largest numbers of durable rows: (run, lsn).
