@@ -22,6 +22,7 @@ pub mod expression;
 mod file_watch;
 mod flow_nodes;
 mod form;
+pub mod gallery;
 pub mod graph;
 mod labels;
 pub mod library;
