@@ -23,6 +23,7 @@ pub(crate) mod keys;
 pub(crate) mod last_step;
 pub(crate) mod listing;
 pub(crate) mod orchestrate;
+pub(crate) mod parts;
 pub(crate) mod queued;
 pub(crate) mod queues;
 pub(crate) mod replay;
