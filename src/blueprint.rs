@@ -23,6 +23,7 @@ pub mod expression;
 mod file_watch;
 mod flow_nodes;
 mod form;
+pub mod gallery;
 pub mod graph;
 mod graph_nodes;
 mod labels;

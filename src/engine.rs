@@ -56,6 +56,7 @@ pub use verbs::inbox::AnsweredView;
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
+pub use verbs::parts::{StepPart, StepParts};
 pub use verbs::queues::{LineView, QueueView, WorkerView};
 pub use verbs::replay::ReplayView;
 pub use verbs::rerun::RerunVersion;

@@ -26,6 +26,7 @@ pub(crate) mod listing;
 pub(crate) mod locals;
 pub(crate) mod measure;
 pub(crate) mod orchestrate;
+pub(crate) mod parts;
 pub(crate) mod queued;
 pub(crate) mod queues;
 pub(crate) mod replay;
