@@ -113,7 +113,7 @@ async fn serve(cx: &Context) -> Result<Exit> {
         };
         let served = async {
             let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
-            let served = mcp::serve_stdio(transport, input, output, stop.clone()).await;
+            let served = Box::pin(mcp::serve_stdio(transport, input, output, stop.clone())).await;
             served.map_err(|error| Stop::new(Exit::Failed, error))?;
             // Told to stop, it leaves open runs to the next host of the directory.
             stop.run_until_cancelled(await_runs(at, cx)).await;
