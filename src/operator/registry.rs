@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Backend, Composite, GraphError, Residence, composite,
+    Backend, Composite, GraphError, composite,
     main_ai::{KIND, MAIN_AI},
 };
 use crate::{
@@ -244,8 +244,7 @@ impl Operators for Registry {
 
     fn is_leased(&self, name: &str) -> bool {
         let leaves = self.leaves(name);
-        let mut outside = leaves.iter().filter(|it| it.residence() == Residence::Elsewhere);
-        leaves.is_empty() || outside.any(|backend| !backend.asks_people())
+        leaves.is_empty() || leaves.iter().any(|backend| backend.is_leased())
     }
 
     fn tool(&self, name: &str) -> Option<&ToolMetadata> {

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
+use super::held::answer_to;
 use crate::support::{Daemon, Shell, eventually, program, refusal, send, when};
 
 /// The address space of a daemon that is flooded.
@@ -88,7 +89,7 @@ async fn an_agent_answers_no_approval_of_its_runs_by_any_way() {
             answers_nothing(&daemon, &shell, token, &task).await;
         }
         let view = send(daemon.get(&format!("/v1/tasks/{task}"))).await.1;
-        assert_eq!(view["status"], "open", "{view}");
+        assert_eq!(view["state"], "pending", "{view}");
         // A person does.
         let yes = json!({ "output": { "approved": true } });
         let ann = json!({ "role": "approver", "name": "ann" });
@@ -142,11 +143,6 @@ async fn answers_nothing(daemon: &Daemon, shell: &Shell, token: &str, task: &str
     }
 }
 
-async fn answered(request: RequestBuilder) -> (u16, String) {
-    let answer = request.send().await.unwrap();
-    (answer.status().as_u16(), answer.text().await.unwrap())
-}
-
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_and_takes_no_memory() {
     let shell = Shell::new();
@@ -161,10 +157,17 @@ async fn a_message_over_the_limit_is_refused_and_takes_no_memory() {
             json!({ "name": "search_docs", "arguments": arguments }),
         )
     };
-    assert_eq!(answered(call(7 << 20)).await.0, 200, "a large message is one");
-    let (status, text) = answered(call(9 << 20)).await;
-    let problem: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, &problem["code"]), (413, &json!("too_large")), "{text}");
+    assert_eq!(send(call(7 << 20)).await.0, 200, "a large message is one");
+    // By its length in the head: none of it is read.
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
+        daemon.url.trim_start_matches("http://"),
+        9 << 20
+    );
+    let answer = answer_to(&daemon, &head);
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("\"too_large\""), "{answer}");
     // Without its length in the head, it is read no further than the limit.
     let before = daemon.resident();
     let many = (0..16).map(|_| {
@@ -259,7 +262,7 @@ async fn nothing_that_a_worker_or_a_model_wrote_is_in_a_list_of_tools_prompts_or
     .enumerate()
     {
         let start = json!({ "blueprint": "echoes", "input": PLANTED, "tags": { "t": PLANTED } });
-        let (status, run) = send(daemon.with(&plain, Method::POST, "/v1/runs").json(&start)).await;
+        let (status, run) = send(daemon.with(&model, Method::POST, "/v1/runs").json(&start)).await;
         assert_eq!(status, 201, "{run}");
         let next = json!({ "session": session, "wait_seconds": 45 });
         let params = json!({ "name": "next_task", "arguments": next });

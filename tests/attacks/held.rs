@@ -184,7 +184,7 @@ async fn no_forged_token_is_anybodys() {
 }
 
 /// What comes back for bytes, until the daemon closes the connection or has nothing more to say.
-fn answer_to(daemon: &Daemon, bytes: &str) -> String {
+pub fn answer_to(daemon: &Daemon, bytes: &str) -> String {
     let mut stream = TcpStream::connect(daemon.url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(bytes.as_bytes()).unwrap();
