@@ -5,6 +5,8 @@
 
 #[path = "architecture/circles.rs"]
 mod circles;
+#[path = "architecture/mutants.rs"]
+mod mutants;
 
 use std::{
     collections::BTreeMap,
