@@ -1,5 +1,7 @@
 //! One test on one stage: does what it asks for, and answers for the agents.
 
+mod shown;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     path::Path,
@@ -7,10 +9,11 @@ use std::{
 
 use serde_json::Value;
 
+use self::shown::waits;
 use super::{
     budget::Budget,
     files::Files,
-    prepared::{Mock, Says, Slot, json_of, numbers, recorded, refused},
+    prepared::{Mock, Says, Slot, json_of, recorded, refused},
     request::{Given, Request, usage},
     snapshot::{Snapshots, compare},
 };
@@ -18,7 +21,6 @@ use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
-        WaitingOn,
     },
     lua::{Coverage, Limits, Program, TestFile, TestHalt},
     operator::{NO_TURN, Registry, ScriptedTurns},
@@ -28,8 +30,6 @@ use crate::{
 
 /// The number of time steps after which a run counts as one that never ends.
 const MOST_WAITS: usize = 100_000;
-/// Steps that a test sees of a run.
-const MOST_STEPS: usize = 100_000;
 /// The memory that the name of a file takes for a run.
 const FILE: usize = 512;
 
@@ -576,44 +576,4 @@ impl<'a> Play<'a> {
             slot.seen = true;
         }
     }
-
-    fn steps(&mut self, run: usize) -> Result<Json, Failure> {
-        let id = self.begun(run)?;
-        self.saw(run);
-        self.drive()?;
-        let page =
-            self.ask(move |engine, by| async move { engine.steps(&by, id, 0, MOST_STEPS).await })?;
-        let mut rows = Vec::with_capacity(page.items.len());
-        for step in page.items {
-            let seq = step.seq;
-            let whole =
-                self.ask(move |engine, by| async move { engine.step(&by, id, seq).await })?;
-            rows.push(whole);
-        }
-        // A crash may let branches that ran side by side begin in another order.
-        rows.sort_by_key(|step| (numbers(&step.scope), step.index));
-        let rows: Vec<_> = rows
-            .into_iter()
-            .map(|step| {
-                serde_json::json!({
-                    "scope": step.scope, "kind": step.kind, "name": step.name, "state": step.state,
-                    "attempts": step.attempts,
-                    "input": step.request.map(|it| it.to_value()),
-                    "output": step.response.map(|it| it.to_value()),
-                    "error": step.error.map(|it| it.kind),
-                })
-            })
-            .collect();
-        Ok(Json::from(&serde_json::Value::from(rows)))
-    }
-}
-
-/// Returns the waits of a run: the data, and the words.
-fn waits(run: &RunView) -> Vec<Value> {
-    let one = |on: &WaitingOn| {
-        let mut shown = serde_json::json!(on);
-        shown["what"] = on.to_string().into();
-        shown
-    };
-    run.waiting_on.iter().map(one).collect()
 }
