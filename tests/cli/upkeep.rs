@@ -189,7 +189,7 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     let id = run["id"].as_str().unwrap();
 
     let at = shell.run(&["inspect", id, "--at", "2"]).ok();
-    for part in ["step 2: task e", ".lua:5  return a +", "argument  input", "{n: 1}", "a      1"] {
+    for part in ["step 2: task e", ".lua:6  return a +", "argument  input", "{n: 1}", "a      1"] {
         assert!(at.stdout.contains(part), "{part}: {}", at.stdout);
     }
     let json = shell.run(&["inspect", id, "--at", "2", "--json"]).ok().json();

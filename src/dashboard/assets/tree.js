@@ -76,7 +76,12 @@ function show(target) {
 }
 
 // Rows that move under a pointer at rest are not pointed at.
-document.addEventListener("pointermove", (event) => (event.movementX || event.movementY) && show(event.target));
+let [x, y] = [-1, -1];
+document.addEventListener("pointermove", (event) => {
+  if (event.clientX === x && event.clientY === y) return;
+  [x, y] = [event.clientX, event.clientY];
+  show(event.target);
+});
 document.addEventListener("focusin", (event) => show(event.target));
 
 document.addEventListener("keydown", (event) => {
