@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::Handle,
+    runtime::{EnterGuard, Handle},
     task::{JoinError, JoinHandle},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -56,6 +56,15 @@ pub enum Unfinished {
 }
 
 impl Tasks {
+    /// Enters the runtime, for a future that is polled on a thread of its own; nothing in a
+    /// simulation.
+    pub fn enter(&self) -> Option<EnterGuard<'_>> {
+        match &self.place {
+            Executor::Runtime(runtime) => Some(runtime.enter()),
+            Executor::Driven(_) => None,
+        }
+    }
+
     /// Returns tasks on `runtime`.
     pub fn new(runtime: Handle) -> Self {
         Self::at(Executor::Runtime(runtime))

@@ -152,8 +152,8 @@ impl Reporter for AttemptReporter {
     }
 }
 
-/// Gives an open attempt to its operator. Work that somebody outside does is usually only put where
-/// they find it: then the outcome is there at once, and is returned.
+/// Gives an open attempt to its operator. The task of a queue is only put there, unless a layer
+/// waits for something: then the outcome is there at once, and is returned.
 pub(crate) fn dispatch(
     turn: &mut Turn<'_>,
     number: u32,
@@ -168,13 +168,15 @@ pub(crate) fn dispatch(
         return None;
     }
     fault::point("engine.dispatch");
-    let may_be_ready = task.residence == Residence::Elsewhere;
+    // Others write to a socket or read the store, which is not for the thread that advances runs.
+    let may_be_ready = task.row.as_ref().is_some_and(|row| row.queue.is_some());
     let Under { live, about, voice, mut future } = dispatch_future(turn, number, task, turn.now_ms);
     let began = Arc::clone(&live.began);
     if let Some(task) = turn.run.task_mut(number) {
         task.live = Some(live);
         task.about = Some(about);
     }
+    let _runtime = turn.shared.tasks.enter();
     let polled = match may_be_ready {
         true => future.as_mut().poll(&mut Context::from_waker(Waker::noop())),
         false => Poll::Pending,
