@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     budget::Budget,
     files::Files,
-    prepared::{Mock, Says, Slot, json_of, numbers, recorded, refused},
+    prepared::{Mock, Says, Slot, ended, json_of, numbers, recorded, refused, waits},
     request::{Given, Request, usage},
     snapshot::{Snapshots, compare},
 };
@@ -18,7 +18,6 @@ use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
-        WaitingOn,
     },
     lua::{Coverage, Limits, Program, TestFile, TestHalt},
     operator::{NO_TURN, Registry, ScriptedTurns},
@@ -292,16 +291,7 @@ impl<'a> Play<'a> {
             }
             Request::Finish { run } => {
                 let view = self.finish(run)?;
-                let error = view.error.map(|it| {
-                    serde_json::json!({
-                        "kind": it.kind, "message": it.message, "agent": it.agent,
-                        "data": it.data.map(|data| data.to_value()),
-                    })
-                });
-                let output = view.output.map(|output| output.to_value());
-                Ok(Json::from(&serde_json::json!({
-                    "status": view.status, "output": output, "error": error,
-                })))
+                Ok(ended(view))
             }
             Request::Look { run } => {
                 let id = self.begun(run)?;
@@ -606,14 +596,4 @@ impl<'a> Play<'a> {
             .collect();
         Ok(Json::from(&serde_json::Value::from(rows)))
     }
-}
-
-/// Returns the waits of a run: the data, and the words.
-fn waits(run: &RunView) -> Vec<Value> {
-    let one = |on: &WaitingOn| {
-        let mut shown = serde_json::json!(on);
-        shown["what"] = on.to_string().into();
-        shown
-    };
-    run.waiting_on.iter().map(one).collect()
 }
