@@ -139,7 +139,7 @@ impl Budget {
         let Some(spent) = &self.0 else { return TestLimits::default() };
         let left = Rc::clone(spent);
         TestLimits {
-            slice: Duration::from_millis(spent.bounds.test_ms),
+            slice: Duration::from_millis((spent.bounds.test_ms / 2).max(1)),
             memory: CALL,
             value: VALUE,
             printed: PRINTED,
