@@ -72,6 +72,18 @@ count() {
   done < <(grep -E '^ *Summary \[|^test result:' "$1")
 }
 
+# The checker of Prometheus, taken out of Debian's package: installing that would start its service.
+promtool_of_debian() {
+  local dir="$PWD/target/promtool"
+  have promtool && return 0
+  if [[ ! -x "$dir/usr/bin/promtool" ]]; then
+    have apt-get && have dpkg-deb || return 1
+    mkdir -p "$dir" && (cd "$dir" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .) >/dev/null 2>&1 || return 1
+  fi
+  export PATH="$PATH:$dir/usr/bin"
+  have promtool
+}
+
 build() {
   if have cargo-nextest; then
     cargo nextest run --features faults --no-run
@@ -214,9 +226,9 @@ typescript_client() {
   test -d node_modules/openai && test -d node_modules/@anthropic-ai/sdk ||
     npm install --silent openai @anthropic-ai/sdk typescript @types/node
 }
-# A Node that runs TypeScript, and what of MCP wants one as new: Debian's is older, so it comes as a
-# package, like the conformance suite, the official SDKs and the Inspector, of which
-# tests/mcp/clients.rs runs the last.
+# A Node that runs TypeScript, and what wants one as new: Debian's is older, so it comes as a package.
+# Of MCP the conformance suite, and the official SDKs and the Inspector for tests/mcp/clients.rs;
+# llmprobe for tests/responses/probe.rs.
 newer_node() {
   local arch package missing=()
   { have node && have npm; } || debian nodejs npm || return 1
@@ -224,7 +236,7 @@ newer_node() {
   mkdir -p "$clients/mcp" && cd "$clients/mcp" || return 1
   test -f package.json || echo '{"private": true, "type": "module"}' >package.json
   for package in "node-linux-$arch@22.23.3" @modelcontextprotocol/{conformance@0.2.0-alpha.12,sdk@1.32.2} \
-    @modelcontextprotocol/{client@2.4.0,inspector@2.12.0}; do
+    @modelcontextprotocol/{client@2.4.0,inspector@2.12.0} llmprobe@0.6.12; do
     grep -qs "\"version\": \"${package##*@}\"" "node_modules/${package%@*}/package.json" || missing+=("$package")
   done
   ((${#missing[@]} == 0)) || npm install --silent --save-exact "${missing[@]}" || return 1
@@ -326,6 +338,11 @@ if (browser); then
   test -x "$clients/browser/node_modules/.bin/tsc" && step "the types of the dashboard's scripts" scripts_of_pages
 else
   skip "the dashboard in a browser" "chromium, node and npm, or the registry, are not there"
+fi
+if promtool_of_debian; then
+  step "the alert rules" promtool check rules deploy/prometheus/moonswarm.rules.yml
+else
+  skip "the alert rules and the form of the metrics" "promtool (Debian's package prometheus) is not there"
 fi
 language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||

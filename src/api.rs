@@ -19,6 +19,7 @@ mod fork;
 mod health;
 mod host;
 mod layers;
+mod metrics;
 mod mount;
 mod openapi;
 mod operators;
@@ -44,5 +45,5 @@ mod triggers;
 mod upkeep;
 mod worker;
 
-pub use mount::router;
+pub use mount::{metrics_router, router};
 pub use openapi::openapi;

@@ -16,13 +16,16 @@ mod compiled_loop;
 mod context;
 mod definition;
 mod diagnostics;
+mod difference;
 mod duration;
 mod edition;
 pub mod expression;
 mod file_watch;
 mod flow_nodes;
 mod form;
+pub mod gallery;
 pub mod graph;
+mod graph_nodes;
 mod labels;
 pub mod library;
 mod locate;
@@ -47,6 +50,9 @@ pub use compiled_loop::{CompiledLoop, CompiledTool, Does, StateCall, judge::Loop
 pub use context::ContextNames;
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
+pub use difference::{
+    AgentChange, Change, FileChange, changed_agents, changed_files, changed_parts,
+};
 #[cfg(test)]
 pub(crate) use duration::CASES as DURATIONS;
 pub use duration::{DurationError, old_form, parse_duration, seconds_to_ms};
@@ -54,6 +60,7 @@ pub use edition::Edition;
 pub use file_watch::{BadWatch, FileWatch};
 pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};
+pub use graph_nodes::{GraphNode, graph_nodes};
 pub use labels::{BadLabels, Labels};
 pub use ordered_loops::{EACH, order_loops};
 pub use regular::{read_regular, read_text};

@@ -21,6 +21,7 @@ mod files;
 mod fixture;
 mod follow;
 mod form;
+#[cfg(test)]
 mod gallery;
 mod mcp_clients;
 mod people;

@@ -99,6 +99,25 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A measurement of a duration, for counters: nothing is decided by it.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts it.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Returns the time since its start, in microseconds.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn micros(&self) -> u64 {
+        let passed = Instant::now().saturating_duration_since(self.0);
+        u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
 impl Clock {
     /// Returns the system's clocks.
     pub fn system() -> Self {

@@ -26,7 +26,7 @@ use crate::{
     engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
-    operator::{Declared, Mistake},
+    operator::{Declared, Mistake, TaskWebhook},
     session::Fallback,
 };
 
@@ -34,6 +34,9 @@ pub use shown::shown;
 
 /// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
+
+/// The maximum number of webhooks.
+const WEBHOOKS: usize = 32;
 
 /// The maximum size of the file, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -87,6 +90,8 @@ pub struct Layer {
     pub log: Option<String>,
     /// The format of log lines.
     pub log_format: Option<LogFormat>,
+    /// The listener of the metrics.
+    pub metrics: Option<MetricsLayer>,
     /// The retention of ended runs.
     pub retention: Option<RetentionLayer>,
     /// The locations of secrets, by the names that blueprints use.
@@ -104,6 +109,9 @@ pub struct Layer {
     /// The operators in addition to the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
+    /// Where it is announced that a task for people has opened, by name.
+    #[serde(default, deserialize_with = "webhooks")]
+    pub webhooks: Option<BTreeMap<String, TaskWebhook>>,
     /// The layers around tasks and state, in order.
     #[serde(skip)]
     pub middleware: Option<Vec<middleware::Layer>>,
@@ -121,6 +129,26 @@ pub struct RetentionLayer {
     /// The maximum size of the database, in bytes; written as `"10GiB"`.
     #[serde(default, deserialize_with = "size")]
     pub size: Option<u64>,
+}
+
+/// The listener of the metrics in one source.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsLayer {
+    /// The address on which the metrics are served without a token; a loopback address.
+    #[serde(deserialize_with = "loopback")]
+    pub listen: SocketAddr,
+}
+
+fn loopback<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let address = SocketAddr::deserialize(from)?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(D::Error::custom(format!(
+        "{address} is no loopback address; the metrics are served there without a token. Elsewhere \
+         use `/metrics` of the API, with a token of the role observer"
+    )))
 }
 
 /// The policy for effects in one source.
@@ -147,6 +175,19 @@ impl From<RetentionLayer> for Retention {
 fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     parse_duration(&text).map(Some).map_err(|error| D::Error::custom(format!("failed to {error}")))
+}
+
+fn webhooks<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<BTreeMap<String, TaskWebhook>>, D::Error> {
+    let webhooks = BTreeMap::<String, TaskWebhook>::deserialize(from)?;
+    if webhooks.len() > WEBHOOKS {
+        return Err(D::Error::custom(format!("there are more than {WEBHOOKS} webhooks")));
+    }
+    match webhooks.keys().find(|name| name.is_empty() || name.len() > 64) {
+        Some(name) => Err(D::Error::custom(format!("{name:?} has not 1 to 64 bytes"))),
+        None => Ok(Some(webhooks)),
+    }
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -191,6 +232,7 @@ impl Layer {
             origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
+            metrics: self.metrics.or(below.metrics),
             retention: self.retention.or(below.retention),
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
@@ -199,6 +241,7 @@ impl Layer {
             watch: self.watch.or(below.watch),
             effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
+            webhooks: self.webhooks.or(below.webhooks),
             middleware: self.middleware.or(below.middleware),
         }
     }
@@ -321,12 +364,16 @@ pub struct Config {
     pub log: Option<String>,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// The address on which the metrics are served without a token, if they are.
+    pub metrics: Option<SocketAddr>,
     /// The retention of ended runs.
     pub retention: Retention,
     /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
+    /// Where it is announced that a task for people has opened, by name.
+    pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
     /// Directories, by name, whose files blueprints may watch.
@@ -352,9 +399,11 @@ impl From<Layer> for Config {
             origins: it.origins.unwrap_or_default(),
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
+            metrics: it.metrics.map(|it| it.listen),
             retention: it.retention.unwrap_or_default().into(),
             effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
+            webhooks: it.webhooks.unwrap_or_default(),
             environments: environment::Config {
                 secrets: it
                     .secrets
@@ -419,6 +468,14 @@ mod tests {
         assert_eq!(config.fallback, [Fallback::Only]);
         assert!(parse("fallback = [\"anybody\"]").is_err());
         assert_eq!(config.listen.to_string(), "127.0.0.1:7700");
+    }
+
+    #[test]
+    fn the_metrics_are_served_without_a_token_on_a_loopback_address_alone() {
+        let config = Config::from(parse("metrics = { listen = \"[::1]:9464\" }").unwrap());
+        assert_eq!(config.metrics.unwrap().to_string(), "[::1]:9464");
+        let text = parse("[metrics]\nlisten = \"0.0.0.0:9464\"").unwrap_err().to_string();
+        assert!(text.contains("m.toml:2:10: 0.0.0.0:9464 is no loopback address"), "{text}");
     }
 
     #[test]

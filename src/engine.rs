@@ -33,12 +33,13 @@ pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
-    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
-    Report, StartRun, Started, Verdict,
+    Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
+    Program, Report, StartRun, Started, Verdict,
 };
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::answer_links::{AnswerLink, LINK_MS, OpenLink};
+pub use verbs::blueprint_versions::{BlueprintDiff, GraphView, VersionView};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
@@ -55,6 +56,7 @@ pub use verbs::inbox::AnsweredView;
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
+pub use verbs::parts::{StepPart, StepParts};
 pub use verbs::queues::{LineView, QueueView, WorkerView};
 pub use verbs::replay::ReplayView;
 pub use verbs::rerun::RerunVersion;
@@ -77,6 +79,9 @@ pub use verbs::workers::LeaseAsk;
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};
 pub use view::context::{ContextArtifact, ContextStep, ContextView};
 pub use view::host_events::HostEventView;
+pub use view::locals::{
+    FlowForm, LocalsBranch, LocalsFrame, LocalsRole, LocalsVariable, LocalsView,
+};
 pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView, UndeliveredView};
 pub use view::shown::{
     AnswerView, ArtifactRef, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page,

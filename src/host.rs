@@ -8,6 +8,7 @@ pub mod doctor;
 mod embed;
 mod file_watch;
 mod files;
+mod listen;
 mod restore;
 mod watch;
 
@@ -15,8 +16,6 @@ pub use restore::{Restored, restore};
 pub use watch::{blueprints_in, main_file};
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-
-use tokio::net::TcpListener;
 
 use crate::{
     api,
@@ -32,7 +31,7 @@ use crate::{
     flow::RunLimits,
     lua::{Limits, TaskLimits},
     mcp, memory,
-    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, TaskWebhook, lua_calls},
     protocol::RunId,
     respond::multi_step::{LlmModel, NoModel},
     session,
@@ -90,6 +89,8 @@ pub struct HostConfig {
     pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
+    /// Where it is announced that a task for people has opened, by name.
+    pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
     /// Operators implemented in code, by name; they replace an existing operator of the same name.
@@ -98,6 +99,8 @@ pub struct HostConfig {
     pub middleware: Middleware,
     /// The settings with their origins, for people: `/v1/host` shows them.
     pub shown: Vec<ConfigItem>,
+    /// The address on which the metrics are served without a token, if they are.
+    pub metrics: Option<SocketAddr>,
     /// The programs that start workers, by the name or kind of an operator, if these are others
     /// than
     /// the operators themselves.
@@ -125,11 +128,13 @@ impl HostConfig {
             door: DoorConfig::default(),
             fallback: Vec::new(),
             operators: Declared::default(),
+            webhooks: BTreeMap::new(),
             code: Coded::default(),
             middleware: Middleware::default(),
             spawners: Spawners::default(),
             environments: environment::Config::default(),
             shown: Vec::new(),
+            metrics: None,
         }
     }
 }
@@ -143,6 +148,7 @@ pub struct Host {
     url: String,
     admin: String,
     left_open: Vec<RunId>,
+    metrics_at: Option<SocketAddr>,
     _watch: Option<watch::Watch>,
 }
 
@@ -256,12 +262,11 @@ impl Host {
             }
         };
 
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .map_err(|source| HostError::Listen { address: config.listen, source })?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| HostError::Listen { address: config.listen, source })?;
+        let (listener, address) = listen::bind(config.listen).await?;
+        let metrics = match config.metrics {
+            Some(address) => Some(listen::bind(address).await?),
+            None => None,
+        };
         let url = format!("http://{address}");
         engine.set_url(&url);
         engine.set_facts(Arc::new(doctor::Facts::of(&config)));
@@ -274,13 +279,18 @@ impl Host {
         let site = dashboard::Site::of(incarnation);
         let mut names = config.door.clone();
         names.hosts.push(site.host().to_owned());
-        let door = Arc::new(Door::new(&names, address));
+        let connections = Arc::clone(&engine.counts().http.connections);
+        let door = Arc::new(Door::new(&names, address).counting(connections));
         let api = api::router(engine.clone(), Arc::clone(&door), &tasks);
         let tools = mcp::router(api.clone(), engine.clone(), Arc::clone(&door), &tasks);
         let pages = dashboard::router(engine.clone(), Arc::clone(&door), &tasks, site);
         let behind = api.merge(tools).merge(pages);
         let served_by = tasks.clone();
         tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
+        let metrics_at = metrics.map(|(listener, address)| {
+            listen::serve_metrics(&engine, &config.door, (listener, address), &tasks);
+            address
+        });
         files.put_server(&url, incarnation)?;
         fault::point("host.announced");
 
@@ -291,7 +301,13 @@ impl Host {
                 (watch.is_some() || !config.watch.is_empty()).then(|| config.watch.clone());
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
-        Ok(Self { engine, upkeep, tasks, files, url, admin, left_open, _watch: watch })
+        let _watch = watch;
+        Ok(Self { engine, upkeep, tasks, files, url, admin, left_open, metrics_at, _watch })
+    }
+
+    /// Returns the address on which the metrics are served without a token, if they are.
+    pub fn metrics_at(&self) -> Option<SocketAddr> {
+        self.metrics_at
     }
 
     /// Returns the engine.
@@ -540,6 +556,7 @@ fn settings(config: &HostConfig) -> Settings {
         queued_signals: 1_000,
         retention: config.retention,
         custom_effects: config.effects,
+        webhooks: config.webhooks.clone(),
         work: absolute.join("work"),
     }
 }

@@ -14,9 +14,11 @@ mod spent;
 mod stored;
 mod tally;
 
-pub use additions::{Additions, StepFile, StepFiles};
+pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 #[cfg(feature = "host")]
 pub(crate) use additions::{BRANCH, LINE};
+#[cfg(feature = "host")]
+pub(crate) use chain::model_of;
 pub use chain::{Chain, ChainError, RunState, SeatHolder, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,

@@ -98,6 +98,9 @@ pub mod mcp;
 #[doc(hidden)]
 pub mod memory;
 #[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod metrics;
+#[cfg(feature = "host")]
 pub mod middleware;
 #[cfg(feature = "host")]
 pub mod operator;

@@ -31,8 +31,9 @@ mod tests;
 
 pub use coverage::{Counts, Coverage, Lines};
 pub use evaluate::{LuaError, evaluate};
-pub use flow::{Origin, RunFacts, ScriptFlow};
+pub use flow::{BranchStack, Moment, Origin, RunFacts, ScriptFlow};
 pub use program::Program;
+pub use raw::{Clean, StackFrame, Variable, VariableRole};
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};
 pub use testing::{TestCase, TestFile, TestHalt, TestLimits, TestName};

@@ -26,6 +26,7 @@ mod queue;
 mod queue_hub;
 mod registry;
 mod task;
+mod task_webhook;
 mod usage;
 mod worker_book;
 
@@ -47,6 +48,7 @@ pub use queue_hub::{QueueHub, TooManyPollers, WaitingLine};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
-pub use task::{Delivery, Prompt, Reporter, Task, joined};
+pub use task::{Delivery, Prompt, ReadPrompt, Reporter, Task, joined};
+pub use task_webhook::{Posted, TaskWebhook};
 pub use usage::read_usage;
 pub use worker_book::{WorkerBook, WorkerSeen};

@@ -29,6 +29,8 @@ pub mod step;
 mod tags;
 #[cfg(any(test, feature = "test-utils", feature = "faults"))]
 pub mod test_utils;
+#[cfg(feature = "host")]
+pub(crate) mod text;
 mod ticket;
 
 pub use code::Code;

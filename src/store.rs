@@ -38,7 +38,8 @@ pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use errand::Errand;
 pub use find::{
-    KeptRow, MOST_COUNTED, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit, StateSearch,
+    KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
+    StateSearch, VersionRow,
 };
 pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
@@ -49,7 +50,7 @@ pub use part::Partition;
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
     IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};
@@ -68,6 +69,7 @@ use async_trait::async_trait;
 
 use crate::{
     journal::{Entry, Fact},
+    metrics::Commits,
     protocol::{MemoryLink, StoreOptions},
 };
 
@@ -114,6 +116,11 @@ pub trait Writer: Send + Sync {
 
     /// Returns the largest run number that was ever allocated.
     fn last_run(&self) -> u64;
+
+    /// Returns the counters of the commits, if the store has any.
+    fn commits(&self) -> Option<&Commits> {
+        None
+    }
 
     /// Returns the health of the store. A store that cannot fail is always well.
     fn health(&self) -> Health;
@@ -278,6 +285,13 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn queued(&self, limit: usize) -> Result<Vec<QueuedRow>, StoreError>;
 
+    /// Returns the open tasks outside of the process, counted by operator and kind, at most `limit`
+    /// rows.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn open_tasks(&self, limit: usize) -> Result<Vec<OpenTasksRow>, StoreError>;
+
     /// Returns all values of a state scope, sorted by key, including expired ones.
     ///
     /// # Errors
@@ -364,6 +378,18 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn blueprint_versions(&self, name: &str, prefix: &str)
     -> Result<Vec<BlueprintRow>, StoreError>;
+
+    /// Returns the versions of a name without their bundles, newest first: those after `after`, the
+    /// time and the hash of one.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError>;
 
     /// Returns names with their current hash and the time it was set (Unix milliseconds), sorted by
     /// name.
@@ -610,6 +636,8 @@ impl JournalRow {
 pub enum Write {
     /// Inserts or replaces an open task (key: run, step).
     PutTask(Box<TaskRow>),
+    /// Changes who has an open task, and until when.
+    HoldTask(Box<TaskHold>),
     /// Removes an ended task.
     CloseTask {
         /// The run.

@@ -4,13 +4,16 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
-    EnvFilter,
+    EnvFilter, Layer,
+    filter::LevelFilter,
     fmt::{self, MakeWriter},
+    layer::{Context, SubscriberExt},
     util::SubscriberInitExt,
 };
 
-use crate::{config::LogFormat, protocol::plain};
+use crate::{config::LogFormat, metrics::log_lines, protocol::plain};
 
 /// The error for an invalid filter.
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +32,25 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
     let env = EnvFilter::try_new(filter)
         .map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = fmt::fmt().with_env_filter(env).with_writer(Clean(format, colors));
-    let lines = lines.with_ansi(colors);
+    let lines = fmt::layer().with_writer(Clean(format, colors)).with_ansi(colors);
+    let counted = tracing_subscriber::registry().with(Counted.with_filter(LevelFilter::WARN));
     // Only a test process initializes twice; the first subscriber stays in place.
     let _ = match format {
-        LogFormat::Text => lines.with_target(false).finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+        LogFormat::Text => counted.with(lines.with_target(false).with_filter(env)).try_init(),
+        LogFormat::Json => {
+            counted.with(lines.json().flatten_event(true).with_filter(env)).try_init()
+        }
     };
     Ok(())
+}
+
+/// Counts warnings and errors, whether the filter shows them or not.
+struct Counted;
+
+impl<S: Subscriber> Layer<S> for Counted {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        log_lines::count(*event.metadata().level() == Level::ERROR);
+    }
 }
 
 /// Removes terminal control from each log line: fields contain untrusted text.

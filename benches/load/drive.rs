@@ -24,7 +24,11 @@ const BLUEPRINT: &str = r#"
 local swarm = require("swarm")
 return swarm.blueprint {
   name = "load",
-  agents = { echo = { operator = "echo" }, pull = { operator = "queue", queue = "load" } },
+  agents = {
+    echo = { operator = "echo" },
+    pull = { operator = "queue", queue = "load" },
+    child = { operator = "process", command = { "/bin/true" } },
+  },
   flow = function(ctx, input)
     local agent = input.agent or "echo"
     if input.fan_out then
@@ -49,6 +53,10 @@ pub enum Shape {
     FanOut(usize),
     /// So many steps, one after the other, each leased and reported by a pull worker over HTTP.
     Queue(usize),
+    /// The same, all leased and reported by one worker that does it for many at a time.
+    Batch(usize),
+    /// So many steps, one after the other, each a child process that does nothing.
+    Process(usize),
 }
 
 /// When a load is over.
@@ -78,6 +86,8 @@ impl Load {
             Shape::Serial(steps) => format!("serial/{steps}/{}", self.concurrency),
             Shape::FanOut(steps) => format!("fan-out/{steps}/{}", self.concurrency),
             Shape::Queue(steps) => format!("queue/{steps}/{}", self.concurrency),
+            Shape::Batch(steps) => format!("batch/{steps}/{}", self.concurrency),
+            Shape::Process(steps) => format!("process/{steps}/{}", self.concurrency),
         }
     }
 
@@ -121,6 +131,8 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
         Shape::Serial(steps) => ("serial", steps, "echo"),
         Shape::FanOut(steps) => ("fan-out", steps, "echo"),
         Shape::Queue(steps) => ("queue", steps, "pull"),
+        Shape::Batch(steps) => ("batch", steps, "pull"),
+        Shape::Process(steps) => ("process", steps, "child"),
     };
     let input = json!({ "steps": steps, "fan_out": name == "fan-out", "agent": agent,
         "payload": "x".repeat(PAYLOAD) });
@@ -141,6 +153,12 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
             let client = Client::connect(daemon.address(), token).await?;
             workers.push(set.spawn_local(worker::serve_queue(client, Rc::clone(&stop))));
         }
+    }
+    if let Shape::Batch(_) = load.shape {
+        let leases = Client::connect(daemon.address(), &tokens[0]).await?;
+        let results = Client::connect(daemon.address(), &tokens[0]).await?;
+        let serve = worker::serve_in_batches(leases, results, Rc::clone(&stop));
+        workers.push(set.spawn_local(serve));
     }
     let began = Instant::now();
     let runs: Vec<_> = clients

@@ -120,8 +120,14 @@ async fn measure(options: &Options) -> Result<Report> {
         SERIAL.into_iter().flat_map(|steps| CONCURRENCY.map(|at| timed(Shape::Serial(steps), at)));
     let fan_out =
         FAN_OUT.into_iter().flat_map(|steps| [1, 8].map(|at| timed(Shape::FanOut(steps), at)));
-    let queue = [timed(Shape::Queue(10), 1), timed(Shape::Queue(10), 64)];
-    for load in serial.chain(fan_out).chain(queue).filter(|load| options.wants(&load.name())) {
+    let elsewhere = [
+        timed(Shape::Queue(10), 1),
+        timed(Shape::Queue(10), 64),
+        timed(Shape::Batch(10), 64),
+        timed(Shape::Process(10), 1),
+        timed(Shape::Process(10), 32),
+    ];
+    for load in serial.chain(fan_out).chain(elsewhere).filter(|load| options.wants(&load.name())) {
         report.loads.push(drive::run(&daemon, &tokens, &load).await?);
     }
     if options.wants("worker") {

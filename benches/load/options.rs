@@ -20,7 +20,7 @@ pub struct Options {
     pub gate: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
-    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `worker`, `parked`, `sessions`, `mcp`, `llm`, `state`, `fairness`.
+    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `batch/10/64`, `process/10/32`, `worker`, `parked`, `sessions`, `mcp`, `llm`, `state`, `fairness`.
     only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,
@@ -68,7 +68,7 @@ impl Options {
 
     /// Whether to send a load.
     pub fn wants(&self, load: &str) -> bool {
-        self.only.as_deref().is_none_or(|only| only == load)
+        self.only.as_deref().is_none_or(|only| only.split(',').any(|only| only == load))
     }
 
     /// How many: a look, the usual, or what the promises name.

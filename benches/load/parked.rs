@@ -26,6 +26,9 @@ const STEPS: usize = 16;
 const WOKEN: usize = 100;
 /// Steps of the run that is replayed.
 const REPLAYED: usize = 20_000;
+/// The step of it whose locals are looked at, and how often.
+const LOOKED_AT: usize = 10_000;
+const LOOKS: usize = 9;
 /// The longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -62,6 +65,8 @@ pub struct Replay {
     pub entries: usize,
     /// Entries a second, from the signal that asks for the run to its end.
     pub per_second: f64,
+    /// The median time of a look at the locals of step 10,000 over HTTP, in milliseconds.
+    pub locals_ms: f64,
 }
 
 /// Parks so many runs, kills the daemon, and looks at the next one.
@@ -142,10 +147,17 @@ pub async fn replay(binary: &Path, dir: &Path) -> Result<Replay> {
     let mut client = Client::connect(daemon.address(), daemon.token()).await?;
     let began = Instant::now();
     wake(&mut client, &ids[0]).await?;
-    Ok(Replay {
-        entries: REPLAYED + 2,
-        per_second: (REPLAYED + 2) as f64 / began.elapsed().as_secs_f64(),
-    })
+    let per_second = (REPLAYED + 2) as f64 / began.elapsed().as_secs_f64();
+    let path = format!("/v1/runs/{}/steps/{LOOKED_AT}/locals", ids[0]);
+    let mut looks = Vec::new();
+    for _ in 0..LOOKS {
+        let began = Instant::now();
+        let view = json(client.send("GET", &path, "").await?)?;
+        looks.push(began.elapsed().as_secs_f64() * 1_000.0);
+        ensure!(view["branches"][0]["frames"][0]["variables"].is_array(), "no locals: {view}");
+    }
+    looks.sort_by(f64::total_cmp);
+    Ok(Replay { entries: REPLAYED + 2, per_second, locals_ms: looks[LOOKS / 2] })
 }
 
 async fn wake(client: &mut Client, run: &str) -> Result<()> {

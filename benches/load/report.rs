@@ -18,7 +18,7 @@ use crate::{
 /// One load's figures.
 #[derive(Serialize)]
 pub struct Figures {
-    /// `serial`, `fan-out` or `queue`.
+    /// `serial`, `fan-out`, `queue`, `batch` or `process`.
     pub load: &'static str,
     /// Steps a run.
     pub steps: usize,
@@ -314,10 +314,11 @@ impl Report {
     }
 
     fn print_waiting(&self) {
-        if let Some(Replay { entries, per_second }) = &self.replay {
+        if let Some(Replay { entries, per_second, locals_ms }) = &self.replay {
             println!(
                 "replay of {entries:<19} {per_second:>9.0} entries/s, reading and end included"
             );
+            println!("locals at its step 10000      {locals_ms:>9.1} ms, half took no longer");
         }
         if let Some(it) = &self.parked {
             println!(

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::json as object;
-use tokio::task::LocalSet;
+use tokio::{sync::Notify, task::LocalSet};
 
 use crate::{
     client::{Client, json},
@@ -51,6 +51,44 @@ pub async fn serve_queue(mut client: Client, stop: Rc<Cell<bool>>) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// Leases many tasks at a time and reports them together, while it leases the next, until told to
+/// stop.
+pub async fn serve_in_batches(
+    mut leases: Client,
+    mut results: Client,
+    stop: Rc<Cell<bool>>,
+) -> Result<()> {
+    let (done, came) = (RefCell::new(Vec::new()), Notify::new());
+    let lease = async {
+        let body = object!({ "queue": "load", "wait": "1s", "max": 100 }).to_string();
+        while !stop.get() {
+            let leased = leases.send("POST", "/v1/worker/lease", &body).await?;
+            done.borrow_mut().extend(handles(&json(leased)?));
+            came.notify_one();
+        }
+        came.notify_one();
+        Ok::<_, anyhow::Error>(())
+    };
+    let report = async {
+        while !stop.get() || !done.borrow().is_empty() {
+            let handles: Vec<String> = done.take();
+            if handles.is_empty() {
+                came.notified().await;
+                continue;
+            }
+            let items = handles.iter();
+            let items = items.map(|it| format!(r#"{{"handle":"{it}","result":{RESULT}}}"#));
+            let body = format!(r#"{{"results":[{}]}}"#, items.collect::<Vec<_>>().join(","));
+            let answer = json(results.send("POST", "/v1/worker/results", &body).await?)?;
+            let refused = answer["items"].as_array().context("items")?.iter();
+            let refused = refused.filter(|it| it["accepted"] != true).count();
+            ensure!(refused == 0, "{refused} results were refused: {answer}");
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    tokio::try_join!(lease, report).map(drop)
 }
 
 const RESULT: &str = r#"{"output":{"done":true}}"#;

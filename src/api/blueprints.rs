@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{
     app::Api,
     body::Raw,
     check::{self, BundleBody},
-    params::{Asker, At, Key, Params},
+    params::{self, Asker, At, Key, Params},
 };
 use crate::{
     blueprint::{Bundle, Finding},
     door::{FindingBody, Problem, ProblemBody},
-    engine::{BlueprintProblem, BlueprintView},
+    engine::{BlueprintDiff, BlueprintProblem, BlueprintView, GraphView, Page, VersionView},
 };
 
 /// A stored version.
@@ -183,6 +183,94 @@ pub(super) async fn delete(
 ) -> Result<StatusCode, Problem> {
     api.engine.blueprints().delete(&caller, &name).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Which versions to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct VersionParams {
+    /// Items on a page: 1 to 500, 50 by default.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of versions.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<VersionView>` in the OpenAPI document")]
+pub(super) struct VersionPage {
+    /// The versions, newest first.
+    items: Vec<VersionView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Lists the stored versions of a blueprint.
+#[utoipa::path(
+    get, path = "/v1/blueprints/{name}/versions", operation_id = "blueprint_versions", tag = "blueprints",
+    params(("name" = String, Path, description = "The blueprint's name."), VersionParams),
+    responses(
+        (status = 200, description = "A page of versions.", body = VersionPage),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn versions(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+    Params(params): Params<VersionParams>,
+) -> Result<JsonBody<Page<VersionView>>, Problem> {
+    let limit = params::page_limit(params.limit)?;
+    let after = params.cursor.as_deref();
+    Ok(JsonBody(api.engine.blueprints().list_versions(&caller, &name, after, limit).await?))
+}
+
+/// Shows the static graph of a flow: its nodes, each with its line.
+#[utoipa::path(
+    get, path = "/v1/blueprints/{name}/graph", operation_id = "blueprint_graph", tag = "blueprints",
+    params(("name" = String, Path, description = "`name` or `name@hash-prefix`.")),
+    responses(
+        (status = 200, description = "The nodes.", body = GraphView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn graph(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+) -> Result<JsonBody<GraphView>, Problem> {
+    Ok(JsonBody(api.engine.blueprints().graph(&caller, &name).await?))
+}
+
+/// Which versions to compare.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DiffParams {
+    /// The first version: its hash, or the beginning of it; by default the one before `to`.
+    from: Option<String>,
+    /// The second version; by default the one that the name stands for.
+    to: Option<String>,
+}
+
+/// Compares two versions of a blueprint: their files as text, and their declarations.
+#[utoipa::path(
+    get, path = "/v1/blueprints/{name}/diff", operation_id = "blueprint_diff", tag = "blueprints",
+    params(("name" = String, Path, description = "The blueprint's name."), DiffParams),
+    responses(
+        (status = 200, description = "What differs.", body = BlueprintDiff),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn diff(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+    Params(DiffParams { from, to }): Params<DiffParams>,
+) -> Result<JsonBody<BlueprintDiff>, Problem> {
+    let (from, to) = (from.as_deref(), to.as_deref());
+    Ok(JsonBody(api.engine.blueprints().diff(&caller, &name, from, to).await?))
 }
 
 /// The files of a version.

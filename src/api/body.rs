@@ -1,6 +1,8 @@
 //! Request bodies: read within limits of size and time, parsed as JSON, refused with the position
 //! of the error.
 
+use std::collections::BTreeMap;
+
 use axum::{
     body::Bytes,
     extract::{FromRequest, Request},
@@ -10,7 +12,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, IgnoredAny, Visitor, value},
 };
-use serde_json::error::Category;
+use serde_json::{error::Category, value::RawValue};
 
 use super::app::Api;
 use crate::door::{Code, Problem, Rule};
@@ -121,6 +123,43 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
     }
     // The second pass tracks the path; only refused bodies need it.
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
+}
+
+/// Reads a body that is an object with one list, without reading the items of the list: each of them
+/// may be refused by itself.
+///
+/// # Errors
+/// Fails when the body is not JSON or has another shape, or the list is too long.
+pub(super) fn read_items<'a>(
+    bytes: &'a [u8],
+    name: &'static str,
+    most: usize,
+) -> Result<Vec<&'a str>, Problem> {
+    // Serde skips over an item without recursion, so that its depth does not matter here.
+    let fields: BTreeMap<&str, &RawValue> = match serde_json::from_slice(bytes) {
+        Ok(fields) => fields,
+        Err(error) if error.is_data() => {
+            let detail = format!("expected an object with the list `{name}`");
+            return Err(Problem::new(Code::InvalidBody, detail).at("$"));
+        }
+        Err(error) => return Err(malformed(&error)),
+    };
+    if let Some(other) = fields.keys().find(|field| **field != name) {
+        let other: String = other.chars().take(64).collect();
+        let detail = format!("unknown field `{other}`, expected `{name}`");
+        return Err(Problem::new(Code::UnknownField, detail).at(format!("$.{other}")));
+    }
+    let at = format!("$.{name}");
+    let Some(list) = fields.get(name) else {
+        return Err(Problem::new(Code::InvalidBody, format!("missing field `{name}`")).at("$"));
+    };
+    let items: Vec<&RawValue> = serde_json::from_str(list.get())
+        .map_err(|_| Problem::new(Code::InvalidBody, "expected a list").at(at.clone()))?;
+    if items.len() > most {
+        let detail = format!("a request has at most {most} of them, this one has {}", items.len());
+        return Err(Problem::new(Code::InvalidBody, detail).at(at));
+    }
+    Ok(items.into_iter().map(RawValue::get).collect())
 }
 
 /// Reads a struct within a body, from an object only.

@@ -48,6 +48,8 @@ pub(super) struct BulkFilter {
     waiting_on: Option<String>,
     /// These words.
     q: Option<String>,
+    /// A reported cost of at least this, in US dollars.
+    min_cost: Option<String>,
 }
 
 /// An act on many runs.
@@ -109,6 +111,7 @@ impl BulkFilter {
             agent: self.agent,
             waiting_on: self.waiting_on,
             q: self.q,
+            min_cost: self.min_cost,
             limit: None,
             cursor: None,
         }

@@ -41,7 +41,8 @@ pub(super) struct ForkBody {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     outputs: BTreeMap<u32, Json>,
-    /// Only says what the fork would keep and request; nothing is stored.
+    /// Only says what the fork would keep and request; nothing is stored. Takes the verb `run.read` as
+    /// well.
     #[serde(default)]
     dry_run: bool,
     /// A stored blueprint to go on with: `name` or `name@hash-prefix`; the original's own if absent.

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Router, handler::Handler, middleware::from_fn_with_state, routing::get};
 
-use super::{app::Api, openapi, routes};
-use crate::{door::Door, engine::Engine, tasks::Tasks, testkit::Places};
+use super::{app::Api, metrics, openapi, routes};
+use crate::{
+    door::{self, Door, Rule, Shape, Who},
+    engine::Engine,
+    tasks::Tasks,
+    testkit::Places,
+};
 
 /// The requests that run tests at the same time on a small machine. On a larger one they take half
 /// of the cores, and the runs of the host have the others.
@@ -22,4 +27,11 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
         tests: Places::new((cores / 2).max(LEAST_TESTS)),
         openapi: openapi::text,
     })
+}
+
+/// Returns the router of a listener that serves the metrics and nothing else, without a token.
+pub fn metrics_router(engine: Engine, door: Arc<Door>) -> Router {
+    let rule = Rule { who: Who::Anybody, body: 0, page: None, shape: Shape::Problem };
+    let behind = from_fn_with_state((engine.clone(), door, rule), door::pass);
+    Router::new().route("/metrics", get(metrics::open.layer(behind))).with_state(engine)
 }

@@ -14,7 +14,6 @@ use crate::{
     protocol::RunId,
     respond::{
         self, Refused,
-        chat::Stops,
         open_responses::{Conversation, Create},
     },
     token::Verb,
@@ -197,17 +196,17 @@ async fn begin(
     Ok(Answering { responding, _answered: Some(answered) })
 }
 
-/// Starts a response for a request of another API, which was converted to `body`. Returns true as
-/// well if its client asks for a stream.
+/// Starts a response for a request of another API, which was converted to `body`. A model is told to
+/// stop at the texts of `stop`. Returns true as well if its client asks for a stream.
 async fn begin_other(
     api: &Api,
     caller: &Caller,
     body: &Value,
-    stops: &Stops,
+    stop: Option<Value>,
     key: Option<IdempotencyKey>,
 ) -> Result<(Answering, bool), Problem> {
     let mut asked = read(api, caller, body).await?;
-    if let Some(stop) = stops.option() {
+    if let Some(stop) = stop {
         asked.create.ask.options.insert("stop".to_owned(), stop);
     }
     let is_streamed = asked.create.stream;

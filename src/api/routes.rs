@@ -8,7 +8,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health, host,
-    layers, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
+    layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
     sessions, signals, state, stats, steps, tasks, testing, tokens, triggers, upkeep, worker,
 };
 use crate::{
@@ -100,6 +100,7 @@ const ROWS: &[fn() -> Row] = &[
     || row(Who::Anybody,               routes!(docs::root)),
     || row(Who::Anybody,               routes!(health::healthz)),
     || caller(Verb::HostRead,          routes!(health::readyz)),
+    || caller(Verb::HostRead,          routes!(metrics::metrics)),
     || caller(Verb::HostRead,          routes!(docs::openapi)),
     || caller(Verb::HostRead,          routes!(docs::docs)).page(),
     || caller(Verb::HostRead,          routes!(docs::errors)),
@@ -122,6 +123,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::RunRead,           routes!(steps::list)),
     || caller(Verb::RunRead,           routes!(steps::get)),
     || caller(Verb::RunRead,           routes!(steps::attempts)),
+    || caller(Verb::RunInspect,        routes!(steps::locals)),
     || caller(Verb::RunRead,           routes!(events::stream)),
     || caller(Verb::RunSignal,         routes!(signals::send)),
     || caller(Verb::RunQuery,          routes!(query::ask)),
@@ -132,6 +134,9 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::BlueprintWrite,    routes!(blueprints::put)).large(),
     || caller(Verb::BlueprintRead,     routes!(blueprints::list)),
     || caller(Verb::BlueprintRead,     routes!(blueprints::get)),
+    || caller(Verb::BlueprintRead,     routes!(blueprints::versions)),
+    || caller(Verb::BlueprintRead,     routes!(blueprints::graph)),
+    || caller(Verb::BlueprintRead,     routes!(blueprints::diff)),
     || caller(Verb::BlueprintRead,     routes!(blueprints::source)),
     || caller(Verb::BlueprintWrite,    routes!(blueprints::archive)),
     || caller(Verb::BlueprintWrite,    routes!(blueprints::restore)),
@@ -220,6 +225,8 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::KeyRotate,         routes!(tokens::rotate)),
 
     || caller(Verb::WorkerLease,       routes!(worker::lease)),
+    || caller(Verb::WorkerLease,       routes!(worker::batch::results)).large(),
+    || caller(Verb::WorkerLease,       routes!(worker::batch::heartbeats)),
     || holder(Verb::WorkerPrompt,      routes!(worker::prompt)),
     || holder(Verb::WorkerPrompt,      routes!(worker::context::context)),
     || holder(Verb::WorkerPrompt,      routes!(worker::context::step)),

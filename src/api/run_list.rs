@@ -57,6 +57,8 @@ pub(super) struct ListParams {
     /// left out with `*`; or whose id begins with this text, if it begins with `run_`. Runs with
     /// words come in the order of their numbers.
     pub(super) q: Option<String>,
+    /// Only runs whose reported cost is at least this, in US dollars: `0.50`.
+    pub(super) min_cost: Option<String>,
     /// Items on a page: 1 to 500, 50 by default.
     pub(super) limit: Option<usize>,
     /// `next_cursor` of the page before.
@@ -88,6 +90,7 @@ impl ListParams {
             agent: self.agent,
             waiting_on: self.waiting_on,
             text: self.q.map(sought).transpose()?,
+            min_cost: self.min_cost.as_deref().map(money).transpose()?,
             before: before.transpose()?,
             limit: params::page_limit(self.limit)?,
             look: None,
@@ -108,6 +111,11 @@ fn time(name: &str, text: &str) -> Result<u64, Problem> {
         .parse()
         .map_err(|_| params::bad_query(format!("{name} is a time such as 2026-01-31T08:00:00Z")))?;
     Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+fn money(text: &str) -> Result<rust_decimal::Decimal, Problem> {
+    let wrong = |_| params::bad_query("min_cost is an amount in US dollars such as 0.50");
+    text.trim().parse().map_err(wrong)
 }
 
 /// Reads conditions on tags, one a line.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     door::{Problem, ProblemBody},
-    engine::{AttemptsView, Page, StepView},
+    engine::{AttemptsView, LocalsView, Page, StepView},
 };
 
 /// Which steps to list.
@@ -96,4 +96,28 @@ pub(super) async fn attempts(
 ) -> Result<JsonBody<AttemptsView>, Problem> {
     let (run, seq) = (params::id(&run)?, params::number(&seq)?);
     Ok(JsonBody(api.engine.attempts(&caller, run, seq).await?))
+}
+
+/// Shows the calls of a run's flow with their arguments, locals and upvalues, at the moment when it
+/// requested a step. The history is replayed up to there; nothing is written and nothing is executed.
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{seq}/locals", operation_id = "step_locals", tag = "runs",
+    params(
+        ("run" = String, Path, description = "The run's id."),
+        ("seq" = u32, Path, description = "The step's number."),
+    ),
+    responses(
+        (status = 200, description = "The calls, the innermost first. A flow that is a table has none.", body = LocalsView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`conflict`: the source no longer leads to the step, a program drives the run, or the replay takes too long.", body = ProblemBody),
+        (status = 429, description = "`busy`: this token has two such requests under way.", body = ProblemBody),
+    ),
+)]
+pub(super) async fn locals(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At((run, seq)): At<(String, String)>,
+) -> Result<JsonBody<LocalsView>, Problem> {
+    let (run, seq) = (params::id(&run)?, params::number(&seq)?);
+    Ok(JsonBody(api.engine.histories().locals(&caller, run, seq).await?))
 }

@@ -27,7 +27,7 @@ pub(super) struct MintBody {
     /// Only these verbs of the role; all of them if absent.
     verbs: Option<Vec<String>>,
     /// Verbs beside those, which the role has only where a token names them: for an operator
-    /// `run.source`, `run.workdir`, `task.answer`, `task.expire`.
+    /// `run.source`, `run.workdir`, `run.inspect`, `task.answer`, `task.expire`.
     extra_verbs: Option<Vec<String>>,
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod archive;
+pub(super) mod batch;
 pub(super) mod context;
 mod report;
 
@@ -54,6 +55,9 @@ pub(super) struct LeaseBody {
     /// them.
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    /// True to get the prompts with the tasks. The timeouts of the attempts begin then.
+    #[serde(default)]
+    prompts: bool,
 }
 
 /// Leases tasks of a queue; waits for the first one.
@@ -70,7 +74,7 @@ pub(super) async fn lease(
     Asker(caller): Asker,
     posted: Posted<LeaseBody>,
 ) -> Result<Response, Problem> {
-    let LeaseBody { queue, wait, max, worker, labels } = posted.body;
+    let LeaseBody { queue, wait, max, worker, labels, prompts } = posted.body;
     let max = max.unwrap_or(1);
     if !(1..=MOST_LEASED).contains(&max) {
         let detail = format!("max is between 1 and {MOST_LEASED}");
@@ -83,7 +87,7 @@ pub(super) async fn lease(
         Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.labels")
     })?;
     let worker = worker.as_deref().unwrap_or(&caller.subject);
-    let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait };
+    let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait, prompts };
     let leased = tokio::select! {
         // Tasks that are already leased must be returned even if the host is stopping.
         biased;
@@ -99,6 +103,7 @@ pub(super) async fn lease(
             task: leased.task,
             handle: leased.handle,
             deadline: rfc3339(leased.lease_ms),
+            prompt: leased.prompt,
         })
         .collect();
     Ok(JsonBody(views).into_response())
@@ -164,24 +169,24 @@ pub(super) async fn result(
     raw.expect_json()?;
     let body: ResultBody = read_json(&raw.bytes)?;
     let (verdict, usage, effects) = body.into_parts()?;
-    accept(&api, &holder, report_of(&raw, key, verdict, usage, effects)?).await
+    accept(&api, &holder, report_of(raw.text()?, key.bare(), verdict, usage, effects)).await
 }
 
 fn report_of(
-    raw: &Raw,
-    key: Key,
+    body: &str,
+    key: Option<String>,
     verdict: Verdict,
     usage: Option<crate::journal::Usage>,
     effects: Vec<serde_json::Value>,
-) -> Result<Report, Problem> {
-    Ok(Report {
+) -> Report {
+    Report {
         verdict,
         usage,
         effects,
-        body_hash: blake3::hash(&raw.bytes).to_hex().to_string(),
-        body: raw.text()?.to_owned(),
-        key: key.bare(),
-    })
+        body_hash: blake3::hash(body.as_bytes()).to_hex().to_string(),
+        body: body.to_owned(),
+        key,
+    }
 }
 
 /// The verdict of a raw report.
@@ -225,7 +230,7 @@ pub(super) async fn submit(
     let text = raw.text()?;
     if let Some(SubmitVerdict::Skip) = params.verdict {
         let (done, effects) = (Verdict::Done(Json::null()), vec![report::skip(text.trim())]);
-        let mut report = report_of(&raw, key, done, None, effects)?;
+        let mut report = report_of(text, key.bare(), done, None, effects);
         // The same words as an output are another report.
         report.body_hash.push_str("-skip");
         return accept(&api, &holder, report).await;
@@ -234,7 +239,8 @@ pub(super) async fn submit(
         .ok()
         .filter(|_| !text.trim().is_empty())
         .unwrap_or_else(|| Json::from(serde_json::Value::from(text)));
-    accept(&api, &holder, report_of(&raw, key, Verdict::Done(output), None, Vec::new())?).await
+    let done = Verdict::Done(output);
+    accept(&api, &holder, report_of(text, key.bare(), done, None, Vec::new())).await
 }
 
 /// The name of an artifact.

@@ -142,6 +142,8 @@ pub struct Agent {
     pub timeout_ms: Option<u64>,
     /// The time for which a task waits to be taken, in milliseconds.
     pub park_ms: Option<u64>,
+    /// The lease of a worker outside the host.
+    pub lease: Option<Lease>,
     /// The maximum number of its live attempts in the whole daemon.
     pub max_concurrency: Option<u32>,
     /// The names of the tools it may use (advisory for operators that cannot enforce it).
@@ -156,6 +158,15 @@ pub struct Agent {
     pub file_turns: Option<u32>,
     /// The settings of its model's loop, if its operator is a model.
     pub model_loop: Option<Box<ModelLoop>>,
+}
+
+/// The time for which a worker outside the host may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The time since the last request of the worker about its task, in milliseconds.
+    pub ms: u64,
+    /// The number of attempts that count, from which on a silent one is the last.
+    pub attempts: u32,
 }
 
 /// The retry policy of an agent.

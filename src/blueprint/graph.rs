@@ -9,6 +9,9 @@ mod script;
 mod svg;
 mod table;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::{Blueprint, locate::Outline};
 
 /// A part of a flow.
@@ -20,10 +23,25 @@ pub struct GraphPart {
     pub label: String,
     /// The parts inside, each with the label of the edge to it.
     pub parts: Vec<(String, GraphPart)>,
+    /// Where it stands.
+    pub place: PartPlace,
+}
+
+/// Where a part stands in the blueprint's entry file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PartPlace {
+    /// It has no place of its own.
+    #[default]
+    Around,
+    /// A line, from 1.
+    Line(u32),
+    /// A node of a flow that is a table, by its JSON pointer.
+    Node(String),
 }
 
 /// The order of the parts of a part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Shape {
     /// A leaf: one operation.
     Leaf,
@@ -43,12 +61,17 @@ pub enum Shape {
 
 /// Returns the label of one node of a table, without its children.
 pub(super) fn title(node: &serde_json::Value) -> String {
-    table::part(node).label
+    table::part(node, "").label
 }
 
 impl GraphPart {
     fn new(shape: Shape, label: impl Into<String>, parts: Vec<(String, Self)>) -> Self {
-        Self { shape, label: label.into(), parts }
+        Self { shape, label: label.into(), parts, place: PartPlace::default() }
+    }
+
+    fn at(mut self, place: PartPlace) -> Self {
+        self.place = place;
+        self
     }
 
     fn leaf(label: impl Into<String>) -> Self {
@@ -60,7 +83,7 @@ impl GraphPart {
 pub fn of(blueprint: &Blueprint) -> GraphPart {
     let definition = blueprint.definition();
     let parts = match &definition.flow {
-        Some(flow) => vec![(String::new(), table::part(&flow.to_value()))],
+        Some(flow) => vec![(String::new(), table::part(&flow.to_value(), "/flow"))],
         None => {
             let source = blueprint.bundle().source();
             let start = Outline::of(source).spot("/flow").map(|spot| spot.value);

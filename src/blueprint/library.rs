@@ -115,7 +115,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Agent",
-        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, context: Context?, audit: (string | {string})?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
+        "{ operator: string?, name: string?, description: string?, system: string?, template: boolean?, prompt: string?, input: Schema?, output: Schema?, worker: WorkerBinding?, context: Context?, audit: (string | {string})?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, environment: any?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, by: (string | {string})?, required: number?, remind: Duration?, retry: Retry?, timeout: Duration?, park: Duration?, lease: Duration?, max_concurrency: number?, budget: Budget?, tools: {any}?, model: string?, effort: string?, maxTurns: number?, max_turns: number?, max_cost: Money?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {Rule}?, warn_at: number?, on_exceeded: (string | Exceeded)?, compaction: Compaction? }",
     ),
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (
@@ -128,7 +128,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "McpTool",
-        "{ name: string?, description: string?, read_only: boolean?, destructive: boolean?, idempotent: boolean? }",
+        "{ name: string?, description: string?, read_only: boolean?, destructive: boolean?, idempotent: boolean?, prompt: boolean?, uri: string?, mime_type: string? }",
     ),
     (
         "Blueprint",

@@ -8,7 +8,10 @@ pub const TOOL_NAME: usize = 64;
 /// The maximum length of a tool's description, in bytes.
 pub const TOOL_TEXT: usize = 1_000;
 
-/// A blueprint as a tool: its key `mcp`.
+/// The maximum length of the address of a resource, in bytes.
+pub const RESOURCE: usize = 512;
+
+/// A blueprint as a tool, or as a prompt or a resource: its key `mcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolFace {
     /// The name: the blueprint's, unless it has another.
@@ -21,6 +24,32 @@ pub struct ToolFace {
     pub destructive: bool,
     /// True if a repetition changes nothing more.
     pub idempotent: bool,
+    /// True if it is a prompt in place of a tool.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompt: bool,
+    /// The address of the resource that it is in place of a tool, with `{name}` for what is input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// The type of that resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+}
+
+/// Returns true if this is the address of a resource: with a scheme of its own, and places that are
+/// apart.
+pub fn is_resource(uri: &str) -> bool {
+    let Some((scheme, rest)) = uri.split_once("://") else { return false };
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b);
+    let is_scheme = !scheme.is_empty() && scheme.bytes().all(fits) && scheme != "moonswarm";
+    let mut places = rest.split('{');
+    let is_begun = places.next().is_some_and(|it| !it.contains('}'));
+    let is_place = |it: &str| {
+        it.split_once('}').is_some_and(|(name, after)| {
+            !name.is_empty() && !name.contains('/') && !after.contains('}')
+        })
+    };
+    let are_apart = places.all(is_place) && !rest.contains("}{");
+    is_scheme && is_begun && are_apart && !rest.is_empty() && uri.len() <= RESOURCE
 }
 
 /// Returns true if clients take this as the name of a tool.
@@ -38,6 +67,19 @@ pub fn tool_name(blueprint: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_resource_has_a_scheme_and_places_that_are_apart() {
+        for uri in ["notes://all", "a+b.c-1://{id}/x/{part}.txt", "test://{x}"] {
+            assert!(is_resource(uri), "{uri}");
+        }
+        let wrong =
+            "notes ://x notes:// moonswarm://x N://x n://{} n://{a}{b} n://{a n://a} n://{a/b}";
+        for uri in wrong.split(' ') {
+            assert!(!is_resource(uri), "{uri}");
+        }
+        assert!(!is_resource("") && !is_resource(&format!("n://{}", "x".repeat(RESOURCE))));
+    }
 
     #[test]
     fn every_name_of_a_blueprint_becomes_one_of_a_tool() {

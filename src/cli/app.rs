@@ -120,6 +120,7 @@ enum Verb {
     Diff(verb::Diff),
     Bulk(verb::Bulk),
     Replay(verb::Replay),
+    Inspect(verb::Inspect),
     Export(verb::Export),
     Import(verb::Import),
     ImportMse(verb::ImportMse),
@@ -186,6 +187,7 @@ impl App {
             origins: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
+            metrics: None,
             retention: None,
             secrets: None,
             vault: None,
@@ -194,6 +196,7 @@ impl App {
             watch: None,
             effects: None,
             operators: None,
+            webhooks: None,
             middleware: None,
         }
     }
@@ -262,6 +265,7 @@ impl App {
             Verb::Diff(it) => it.execute(cx).await,
             Verb::Bulk(it) => it.execute(cx).await,
             Verb::Replay(it) => it.execute(cx).await,
+            Verb::Inspect(it) => it.execute(cx).await,
             Verb::Export(it) => it.execute(cx).await,
             Verb::Import(it) => it.execute(cx).await,
             Verb::ImportMse(it) => it.execute(cx),

@@ -1,8 +1,10 @@
 //! The typed client of the HTTP API: one method a route that the program uses.
 
 mod answers;
+mod carried;
 mod host;
 mod links;
+mod locals;
 mod queues;
 mod scopes;
 mod triggers;
@@ -15,16 +17,20 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use self::answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode};
+pub use self::{
+    answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode},
+    carried::Kept,
+};
 use super::{
     exit::{Exit, Stop},
     sse::Events,
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, BulkView, ChangedView, ForkPlan, GcView,
-        HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView, RunDiff,
-        RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
+        GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
+        RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView,
+        TokenView, VersionView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -111,6 +117,12 @@ impl Client {
             request = request.header("content-type", "application/json").body(body);
         }
         request.send().await
+    }
+
+    /// Opens the stream of events at a path with its query, and returns the answer, whatever it is.
+    pub async fn raw_events(&self, path: &str) -> reqwest::Result<Response> {
+        let request = self.http.get(format!("{}{path}", self.url())).bearer_auth(&self.token);
+        request.header("accept", "text/event-stream").send().await
     }
 
     /// Returns true if the token says that it has a verb; the daemon has the last word.
@@ -336,6 +348,26 @@ impl Client {
     pub async fn blueprints(&self, archived: bool) -> Result<Blueprints> {
         let query: Vec<_> = archived.then(|| ("archived", "true".to_owned())).into_iter().collect();
         self.get("/v1/blueprints", &query).await
+    }
+
+    /// The stored versions of a blueprint, newest first.
+    pub async fn blueprint_versions(&self, name: &str) -> Result<List<VersionView>> {
+        let query = [("limit", "500".to_owned())];
+        self.get(&format!("/v1/blueprints/{}/versions", segment(name)), &query).await
+    }
+
+    /// The difference of two versions of a blueprint.
+    pub async fn blueprint_diff(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        to: Option<&str>,
+    ) -> Result<BlueprintDiff> {
+        let query: Vec<_> = [("from", from), ("to", to)]
+            .into_iter()
+            .filter_map(|(name, hash)| Some((name, hash?.to_owned())))
+            .collect();
+        self.get(&format!("/v1/blueprints/{}/diff", segment(name)), &query).await
     }
 
     /// Archives a blueprint.

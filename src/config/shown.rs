@@ -41,6 +41,7 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         secrets => config.environments.secrets.keys().collect::<Vec<_>>(),
         environments => config.environments.environments.keys().collect::<Vec<_>>(),
         operators => config.operators.iter().map(|(name, it)| format!("{name} ({})", it.kind())).collect::<Vec<_>>(),
+        webhooks => config.webhooks.keys().collect::<Vec<_>>(),
         middleware => config.middleware.iter().map(|it| it.name.clone()).collect::<Vec<_>>(),
     };
     let retention = file.retention.as_ref();
@@ -51,6 +52,12 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         of("retention.runs", kept.runs, retention.is_some_and(|it| it.runs.is_some())),
         of("retention.size", kept.bytes, retention.is_some_and(|it| it.size.is_some())),
         item("effects.custom", json!(config.effects), false, file.effects.is_some()),
+        item(
+            "metrics",
+            json!(config.metrics.map(|it| it.to_string())),
+            false,
+            file.metrics.is_some(),
+        ),
         item("vault", json!(config.environments.vault.is_some()), false, file.vault.is_some()),
     ]);
     items

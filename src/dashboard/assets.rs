@@ -21,12 +21,14 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 7] = [
+const ASSETS: [Asset; 9] = [
     Asset { name: "tokens.css", kind: CSS, text: include_str!("assets/tokens.css") },
     Asset { name: "base.css", kind: CSS, text: include_str!("assets/base.css") },
     Asset { name: "components.css", kind: CSS, text: include_str!("assets/components.css") },
     Asset { name: "live.js", kind: JS, text: include_str!("assets/live.js") },
     Asset { name: "keys.js", kind: JS, text: include_str!("assets/keys.js") },
+    Asset { name: "tree.js", kind: JS, text: include_str!("assets/tree.js") },
+    Asset { name: "timeline.js", kind: JS, text: include_str!("assets/timeline.js") },
     Asset { name: "sign_in.js", kind: JS, text: include_str!("assets/sign_in.js") },
     Asset { name: "moon.svg", kind: SVG, text: include_str!("assets/moon.svg") },
 ];

@@ -3,14 +3,17 @@
 pub(super) mod attempts;
 pub(super) mod bytes;
 pub(super) mod command;
+pub(super) mod fold;
 pub(super) mod form;
 pub(super) mod json;
+pub(super) mod markdown;
 pub(super) mod move_command;
 pub(super) mod pager;
 pub(super) mod run_table;
 pub(super) mod sparkline;
 pub(super) mod state_path;
 pub(super) mod status;
+pub(super) mod talk;
 pub(super) mod text;
 pub(super) mod time;
 pub(super) mod timeline;

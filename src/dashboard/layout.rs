@@ -88,7 +88,13 @@ impl Page<'_> {
             }
             main #main data-live=[self.live] { (self.body) }
         };
-        document(self.title, visitor.theme, &["live.js", "keys.js"], status, &body)
+        document(
+            self.title,
+            visitor.theme,
+            &["live.js", "keys.js", "tree.js", "timeline.js"],
+            status,
+            &body,
+        )
     }
 }
 

@@ -4,13 +4,14 @@
 //! of a run is rendered again after each of its events; lists are looked at every two seconds. A
 //! fragment that is as it was is not sent.
 
-use std::{collections::HashMap, convert::Infallible, future::Future, time::Duration};
+use std::{collections::HashMap, convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Path, State},
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures::{StreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -19,9 +20,14 @@ use super::{
     fields::Fields,
     fragment::Fragment,
     page,
+    said::Said,
     visitor::{Visitor, id},
 };
-use crate::{door::Problem, engine::Events, protocol::RunId};
+use crate::{
+    door::Problem,
+    engine::{EngineError, EventView, Events},
+    protocol::RunId,
+};
 
 /// The interval at which lists are rendered.
 const LOOK: Duration = Duration::from_secs(2);
@@ -38,7 +44,7 @@ type Sent =
 /// Streams the overview.
 pub(super) async fn overview(State(desk): State<Desk>, visitor: Visitor) -> Sent {
     let render = move |desk: Desk, visitor: Visitor| async move {
-        page::overview::fragments(&desk, &visitor).await.map(Vec::from)
+        Ok((Vec::from(page::overview::fragments(&desk, &visitor).await?), false))
     };
     streamed(desk, visitor, Wake::Look, render)
 }
@@ -47,7 +53,7 @@ pub(super) async fn overview(State(desk): State<Desk>, visitor: Visitor) -> Sent
 pub(super) async fn runs(State(desk): State<Desk>, visitor: Visitor, fields: Fields) -> Sent {
     let render = move |desk: Desk, visitor: Visitor| {
         let fields = fields.clone();
-        async move { page::runs::fragments(&desk, &visitor, &fields).await.map(Vec::from) }
+        async move { Ok((Vec::from(page::runs::fragments(&desk, &visitor, &fields).await?), false)) }
     };
     streamed(desk, visitor, Wake::Look, render)
 }
@@ -56,7 +62,7 @@ pub(super) async fn runs(State(desk): State<Desk>, visitor: Visitor, fields: Fie
 pub(super) async fn inbox(State(desk): State<Desk>, visitor: Visitor, fields: Fields) -> Sent {
     let render = move |desk: Desk, visitor: Visitor| {
         let fields = fields.clone();
-        async move { page::inbox::fragments(&desk, &visitor, &fields).await.map(Vec::from) }
+        async move { Ok((Vec::from(page::inbox::fragments(&desk, &visitor, &fields).await?), false)) }
     };
     streamed(desk, visitor, Wake::Look, render)
 }
@@ -73,15 +79,38 @@ pub(super) async fn run(
     let events = desk.engine.events(&visitor.caller, run, last).await?;
     let render = move |desk: Desk, visitor: Visitor| {
         let fields = fields.clone();
-        async move { page::run::fragments(&desk, &visitor, run, &fields).await }
+        async move { Ok((page::run::fragments(&desk, &visitor, run, &fields).await?, false)) }
     };
-    Ok(streamed(desk, visitor, Wake::Events(Box::new(events)), render))
+    Ok(streamed(desk, visitor, Wake::Events(Box::new(events), None), render))
+}
+
+/// Streams the page of a step, with what models say at the moment.
+pub(super) async fn step(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path((run, seq)): Path<(String, String)>,
+    fields: Fields,
+) -> Result<Sent, Problem> {
+    let (run, seq) = page::step::place(&run, &seq)?;
+    let last = desk.engine.run(&visitor.caller, run).await?.last_event;
+    let parts = desk.engine.parts(&visitor.caller, run, seq, usize::MAX).await?;
+    let events = desk.engine.events(&visitor.caller, run, last).await?;
+    let mut said = Said::new(seq);
+    said.know(parts.items.iter().map(|it| (it.step.seq, it.step.ended_at.is_none())));
+    let said = Arc::new(Mutex::new(said));
+    let wake = Wake::Events(Box::new(events), Some(Arc::clone(&said)));
+    let render = move |desk: Desk, visitor: Visitor| {
+        let (fields, said) = (fields.clone(), Arc::clone(&said));
+        async move { page::step::fragments(&desk, &visitor, (run, seq), &fields, &said).await }
+    };
+    Ok(streamed(desk, visitor, wake, render))
 }
 
 /// The event for which a page waits before it is rendered again.
 enum Wake {
     Look,
-    Events(Box<Events>),
+    /// The events of a run; what models say is gathered for a page that shows it.
+    Events(Box<Events>, Option<Arc<Mutex<Said>>>),
     /// Nothing more will change.
     Over,
 }
@@ -93,12 +122,19 @@ impl Wake {
         match self {
             Self::Look => tokio::time::sleep(LOOK.max(pause)).await,
             Self::Over => {}
-            Self::Events(events) => {
-                let mut over = !matches!(events.next().await, Ok(Some(_)));
+            Self::Events(events, said) => {
+                let take = |next: Result<Option<EventView>, EngineError>| {
+                    let Ok(Some(event)) = next else { return true };
+                    if let Some(said) = &said {
+                        said.lock().take(&event);
+                    }
+                    false
+                };
+                let mut over = take(events.next().await);
                 let until = Instant::now() + pause;
                 while !over {
                     match tokio::time::timeout_at(until, events.next()).await {
-                        Ok(next) => over = !matches!(next, Ok(Some(_))),
+                        Ok(next) => over = take(next),
                         Err(_) => return,
                     }
                 }
@@ -108,11 +144,11 @@ impl Wake {
     }
 }
 
-/// Returns a stream of the fragments that changed.
+/// Returns a stream of the fragments that changed; `render` says as well whether more may follow.
 fn streamed<R, F>(desk: Desk, visitor: Visitor, wake: Wake, render: R) -> Sent
 where
     R: Fn(Desk, Visitor) -> F + Send + 'static,
-    F: Future<Output = Result<Vec<Fragment>, Problem>> + Send,
+    F: Future<Output = Result<(Vec<Fragment>, bool), Problem>> + Send,
 {
     let keep_alive = KeepAlive::new().interval(desk.door.limits.keep_alive);
     let stopping = desk.stopping.clone().cancelled_owned();
@@ -138,7 +174,7 @@ struct Streaming<R> {
 impl<R, F> Streaming<R>
 where
     R: Fn(Desk, Visitor) -> F,
-    F: Future<Output = Result<Vec<Fragment>, Problem>>,
+    F: Future<Output = Result<(Vec<Fragment>, bool), Problem>>,
 {
     /// Waits for a change, and returns what it changed, and whether more may follow.
     async fn step(&mut self) -> (Vec<Event>, bool) {
@@ -147,7 +183,8 @@ where
         }
         let began = Instant::now();
         self.visitor.now_ms = self.desk.door.clock.now_ms();
-        let Ok(fragments) = (self.render)(self.desk.clone(), self.visitor.clone()).await else {
+        let rendered = (self.render)(self.desk.clone(), self.visitor.clone()).await;
+        let Ok((fragments, last)) = rendered else {
             // The page asks again, and its answer says why.
             return (Vec::new(), false);
         };
@@ -161,7 +198,7 @@ where
                 batch.push(Event::default().event("fragment").data(data));
             }
         }
-        let over = matches!(self.wake, Wake::Over);
+        let over = last || matches!(self.wake, Wake::Over);
         if over {
             batch.push(Event::default().event("end").data("{}"));
         }

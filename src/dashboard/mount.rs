@@ -88,6 +88,7 @@ fn table() -> Vec<Row> {
         page(RunRead, "/ui/runs/{run}/compare", get(page::compare::show)),
         page(RunFork, "/ui/runs/{run}/fork", get(page::fork::show)),
         page(ArtifactRead, "/ui/artifacts/{artifact}", get(acts::download)),
+        page(ArtifactRead, "/ui/artifacts/{artifact}/picture", get(page::run::artifacts::show_picture)),
         page(TaskList, "/ui/inbox", get(page::inbox::show)),
         page(TaskRead, "/ui/inbox/{task}", get(page::task::show)),
         page(BlueprintRead, "/ui/blueprints", get(page::blueprints::show)),
@@ -100,8 +101,11 @@ fn table() -> Vec<Row> {
         signed_in("/ui/tokens", get(page::tokens::show)),
         page(HostRead, "/ui/system", get(page::system::show)),
 
+        form(Who::Caller(RunStart), "/ui/gallery", post(page::gallery::store)),
         form(Who::AnyBearer, "/ui/tokens/mint", post(page::tokens::mint)),
         form(Who::AnyBearer, "/ui/tokens/revoke", post(page::tokens::revoke)),
+        form(Who::AnyBearer, "/ui/blueprints/{name}/archive", post(page::archive::archive)),
+        form(Who::AnyBearer, "/ui/blueprints/{name}/restore", post(page::archive::restore)),
         form(Who::AnyBearer, "/ui/system/backup", post(page::system::backup)),
         form(Who::Caller(SeatAcquire), "/ui/operators/seat", post(page::operators::seat)),
         form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
@@ -109,6 +113,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/pause", post(page::triggers::pause)),
         form(Who::Caller(TriggerPause), "/ui/triggers/{trigger}/resume", post(page::triggers::resume)),
         form(Who::Caller(RunStart), "/ui/triggers/{trigger}/fire", post(page::triggers::fire)).large(),
+        form(Who::Caller(RunRead), "/ui/runs/bulk", post(page::bulk::act)),
         form(Who::Caller(RunCancel), "/ui/runs/{run}/cancel", post(acts::cancel)),
         form(Who::Caller(RunPause), "/ui/runs/{run}/pause", post(acts::pause)),
         form(Who::Caller(RunResume), "/ui/runs/{run}/resume", post(acts::resume)),
@@ -121,6 +126,7 @@ fn table() -> Vec<Row> {
         signed_in("/ui/live/overview", get(live::overview)),
         page(RunRead, "/ui/live/runs", get(live::runs)),
         page(RunRead, "/ui/live/runs/{run}", get(live::run)),
+        page(RunRead, "/ui/live/runs/{run}/steps/{seq}", get(live::step)),
         page(TaskList, "/ui/live/inbox", get(live::inbox)),
     ]
 }

@@ -55,6 +55,7 @@ const VERBS: &[Verb] = &[
     Verb::RunPause,
     Verb::RunResume,
     Verb::RunFork,
+    Verb::RunInspect,
     Verb::RunSignal,
     Verb::RunQuery,
     Verb::BlueprintRead,

@@ -69,6 +69,13 @@ impl Visitor {
     }
 }
 
+impl Visitor {
+    /// Returns true if the page shows texts as they were written, and not as Markdown.
+    pub(super) fn raw(&self) -> bool {
+        self.at.split(['?', '&']).skip(1).any(|pair| pair == "raw=1")
+    }
+}
+
 impl FromRequestParts<Desk> for Visitor {
     type Rejection = Problem;
 
@@ -84,7 +91,8 @@ impl FromRequestParts<Desk> for Visitor {
             theme: theme(parts),
             url: url(parts),
             at: match (&parts.method, parts.uri.path_and_query()) {
-                (&Method::GET, Some(at)) => at.to_string(),
+                // Live fragments have the links of their page.
+                (&Method::GET, Some(at)) => at.as_str().replacen("/ui/live/", "/ui/", 1),
                 // A form is no page to come back to.
                 _ => "/ui".to_owned(),
             },

@@ -8,7 +8,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     body::Body,
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -23,8 +23,9 @@ use super::{
     rate::Rates,
 };
 use crate::{
-    clock::Clock,
-    engine::{Bearer, Caller, Engine, EngineError},
+    clock::{Clock, Stopwatch},
+    engine::{Bearer, Caller, Engine, EngineError, Holder},
+    metrics::{Gauge, HttpCounts, OTHER, Requested},
     token::{Refusal, Verb},
 };
 
@@ -41,6 +42,8 @@ pub struct Door {
     pub(crate) limits: Limits,
     /// The clock.
     pub(crate) clock: Clock,
+    /// The open connections, for the metrics.
+    pub(crate) connections: Arc<Gauge>,
 }
 
 /// The requirements of a route.
@@ -92,7 +95,14 @@ impl Door {
             places: Places::new(limits.in_flight, limits.body_bytes),
             limits,
             clock: config.clock.clone(),
+            connections: Arc::default(),
         }
+    }
+
+    /// Counts the open connections in `gauge`.
+    #[must_use]
+    pub fn counting(self, gauge: Arc<Gauge>) -> Self {
+        Self { connections: gauge, ..self }
     }
 
     /// Counts a call over a socket as a request of its token.
@@ -101,6 +111,33 @@ impl Door {
     /// Fails when the rate limit of the token is exceeded.
     pub(crate) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
         self.rates.take(&caller.jti).map_err(too_often)
+    }
+
+    /// Checks the credential of an attempt within the body of a request: as that of a request by
+    /// itself, with the same rate. One that is not genuine counts against the rate of the caller.
+    ///
+    /// # Errors
+    /// Fails when it is not the credential of an attempt, may not do this, or comes too often.
+    pub(crate) fn admit_carried(
+        &self,
+        engine: &Engine,
+        caller: &Caller,
+        verb: Verb,
+        handle: &str,
+    ) -> Result<Holder, Problem> {
+        let text = Some(handle).filter(|text| text.len() <= MOST_BEARER_BYTES);
+        let bearer = text.map(|text| engine.authenticate(text)).transpose();
+        let Ok(Some(bearer)) = bearer else {
+            self.take_turn(caller)?;
+            let detail = "the handle is not one of this host, or it is over";
+            return Err(Problem::new(Code::Unauthenticated, detail));
+        };
+        let rule = Rule { who: Who::Holder(verb), body: 0, page: None, shape: Shape::Problem };
+        self.admit(rule, &bearer)?;
+        match bearer {
+            Bearer::Holder(holder) => Ok(holder),
+            Bearer::Caller(_) => Err(Problem::new(Code::ForbiddenVerb, "this is no handle")),
+        }
     }
 
     /// Checks what needs no key: Host, Origin, and the presence of a bearer.
@@ -215,6 +252,8 @@ pub(crate) async fn pass(
     if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
         return hardened(answer);
     }
+    let counts = engine.clone();
+    let mut measured = Measured::begin(&counts.counts().http, &request);
     let origin = door.site.caller_of(uri, request.headers());
     let handled = async {
         let (bearer, _place) = enter(&engine, &door, rule, &mut request)?;
@@ -228,6 +267,9 @@ pub(crate) async fn pass(
         tracing::error!("a request ended in a panic");
         Err(Problem::new(Code::Internal, "this is a defect of the server; its log has the details"))
     });
+    if let Err(problem) = &handled {
+        counts.counts().http.refuse(problem.code().as_str());
+    }
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
         (Err(problem), Some(page)) if problem.status() == StatusCode::UNAUTHORIZED => {
@@ -242,7 +284,49 @@ pub(crate) async fn pass(
     if let Some(origin) = origin {
         cors::shared(response.headers_mut(), origin);
     }
+    measured.answer(response.status());
     response
+}
+
+/// Counts a request, from its arrival to its answer or until its client is gone.
+struct Measured<'a> {
+    counts: &'a HttpCounts,
+    watch: Stopwatch,
+    method: &'static str,
+    route: Option<MatchedPath>,
+    status: Option<StatusCode>,
+}
+
+impl<'a> Measured<'a> {
+    fn begin(counts: &'a HttpCounts, request: &Request) -> Self {
+        counts.begin();
+        let known = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"];
+        let method = request.method().as_str();
+        Self {
+            counts,
+            watch: Stopwatch::start(),
+            method: known.into_iter().find(|it| *it == method).unwrap_or(OTHER),
+            route: request.extensions().get::<MatchedPath>().cloned(),
+            status: None,
+        }
+    }
+
+    fn answer(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        self.counts.end();
+        let Some(status) = self.status else { return };
+        self.counts.answer(Requested {
+            method: self.method,
+            route: self.route.as_ref().map_or(OTHER, MatchedPath::as_str),
+            status: status.as_u16(),
+            took_us: self.watch.micros(),
+        });
+    }
 }
 
 /// Runs the checks. The place is released when the returned value is dropped.
@@ -274,12 +358,29 @@ fn is_of_events(response: &Response) -> bool {
 /// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
 /// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
 fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
+    let stream = Streaming::begin(engine);
     response.map(|body| {
         let pieces = body.into_data_stream();
         Body::from_stream(
-            pieces.take_while(move |_| std::future::ready(engine.authenticate(&bearer).is_ok())),
+            pieces.take_while(move |_| std::future::ready(stream.0.authenticate(&bearer).is_ok())),
         )
     })
+}
+
+/// Counts a stream of events, as long as it is read.
+struct Streaming(Engine);
+
+impl Streaming {
+    fn begin(engine: Engine) -> Self {
+        engine.counts().http.stream();
+        Self(engine)
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.counts().http.stream_ended();
+    }
 }
 
 /// Adds security headers for browsers. A header set by the handler wins.
@@ -344,6 +445,7 @@ mod tests {
             jti: None,
             grant,
             session: None,
+            carrier: None,
         })
     }
 

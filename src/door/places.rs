@@ -203,6 +203,7 @@ mod tests {
             jti: None,
             grant: None,
             session: None,
+            carrier: None,
         })
     }
 

@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tower::Service;
 
 use super::{Code, Door, Limits, patient::Patient, problem::Problem};
-use crate::tasks::Tasks;
+use crate::{metrics::Gauge, tasks::Tasks};
 
 /// Returns the response for a connection above the limit, which is then closed.
 fn full(most: usize) -> String {
@@ -43,10 +43,15 @@ const TAKEN: u32 = 3;
 /// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,
 /// completes the requests in progress and returns.
 pub async fn serve(listener: TcpListener, behind: Router, door: &Door, tasks: &Tasks) {
-    accept(listener, behind, &door.limits, tasks).await;
+    accept(listener, behind, (&door.limits, &door.connections), tasks).await;
 }
 
-async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &Tasks) {
+async fn accept(
+    listener: TcpListener,
+    router: Router,
+    (limits, connections): (&Limits, &Arc<Gauge>),
+    tasks: &Tasks,
+) {
     let free = Arc::new(Semaphore::new(limits.connections));
     let full = full(limits.connections);
     let builder = protocol(limits, tasks);
@@ -84,13 +89,30 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
             builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         let head_time = limits.head_time;
+        let counted = Counted::begin(connections);
         tasks.spawn(async move {
-            let _place = place;
+            let (_place, _counted) = (place, counted);
             attend(connection, &spoke, head_time).await;
         });
     }
     drop(listener);
     graceful.shutdown().await;
+}
+
+/// Counts a connection as long as it is open.
+struct Counted(Arc<Gauge>);
+
+impl Counted {
+    fn begin(connections: &Arc<Gauge>) -> Self {
+        connections.add(1);
+        Self(Arc::clone(connections))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.add(-1);
+    }
 }
 
 /// Drives a connection to its end. Drops it if no request arrives within `head_time`: hyper's own

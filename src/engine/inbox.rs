@@ -7,6 +7,7 @@ pub(crate) mod inquiry;
 pub(crate) mod internal;
 pub(crate) mod people;
 pub(crate) mod receive;
+pub(crate) mod repeats;
 pub(crate) mod seats;
 pub(crate) mod signals;
 pub(crate) mod state;

@@ -5,6 +5,7 @@ pub(crate) mod answers;
 pub(crate) mod branches;
 pub(crate) mod composite;
 pub(crate) mod conversations;
+pub(crate) mod counted;
 pub(crate) mod driver;
 pub(crate) mod due;
 pub(crate) mod feed;

@@ -34,6 +34,8 @@ pub struct Settings {
     pub custom_effects: crate::engine::CustomEffects,
     /// The retention of ended runs.
     pub retention: crate::engine::Retention,
+    /// Where it is announced that a task for people has opened, by name.
+    pub webhooks: std::collections::BTreeMap<String, crate::operator::TaskWebhook>,
     /// The parent of the working directories of runs without one of their own: `work/<run>` below
     /// it.
     pub work: std::path::PathBuf,

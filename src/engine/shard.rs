@@ -2,6 +2,7 @@
 
 pub(crate) mod begin;
 pub(crate) mod commit;
+pub(crate) mod gauges;
 pub(crate) mod load;
 pub(crate) mod owner;
 pub(crate) mod perform;

@@ -14,6 +14,8 @@ mod dispatches;
 mod fairness;
 mod forks;
 mod inbox;
+mod leases;
+mod locals;
 mod loops;
 mod neighbours;
 mod recovery;
@@ -142,6 +144,7 @@ impl Bench {
                 open_runs: 10_000,
                 queued_signals: 100,
                 retention,
+                webhooks: Default::default(),
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
@@ -260,7 +263,7 @@ impl Bench {
     /// Leases at most one task of a queue.
     async fn leases(&self, queue: &str, wait: Duration) -> Vec<Leased> {
         let labels = Labels::default();
-        let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait };
+        let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait, prompts: false };
         self.engine.tasks().lease(&self.admin(), &ask).await.unwrap()
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod boundary;
 pub(crate) mod budget;
 pub(crate) mod children;
 pub(crate) mod compose;
+pub(crate) mod counting;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
 pub(crate) mod effects;

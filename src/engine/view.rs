@@ -4,6 +4,7 @@ pub(crate) mod attempts;
 pub(crate) mod context;
 pub(crate) mod events;
 pub(crate) mod host_events;
+pub(crate) mod locals;
 pub(crate) mod runs;
 pub(crate) mod shown;
 pub(crate) mod spent;

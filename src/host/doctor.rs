@@ -16,7 +16,7 @@ use crate::{
     clock::Clock,
     engine::{ConfigItem, HostFacts, Retention},
     environment::{self, Environments},
-    operator::Declared,
+    operator::{Declared, TaskWebhook},
 };
 
 /// Facts about a host.
@@ -25,6 +25,7 @@ pub(super) struct Facts {
     shown: Vec<ConfigItem>,
     retention: Retention,
     operators: Declared,
+    webhooks: BTreeMap<String, TaskWebhook>,
     environments: environment::Config,
     watch: BTreeMap<String, PathBuf>,
     clock: Clock,
@@ -38,6 +39,7 @@ impl Facts {
             shown: config.shown.clone(),
             retention: config.retention,
             operators: config.operators.clone(),
+            webhooks: config.webhooks.clone(),
             environments: config.environments.clone(),
             watch: config.watch.clone(),
             clock: Clock::system(),
@@ -61,6 +63,7 @@ impl HostFacts for Facts {
             lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
             lines.extend([disk(data), retention(data, self.retention)]);
             lines.extend(operators(&self.operators).await);
+            lines.extend(webhooks(&self.webhooks).await);
             lines.extend(enforces(data, environments, clock));
             lines.extend(secrets(data, environments, clock).await);
             lines.extend(watched(&self.watch));
@@ -139,6 +142,19 @@ pub fn retention(data: &Path, kept: Retention) -> Line {
             size >> 20,
         ),
     )
+}
+
+/// Examines the webhooks: whether they may be reached, and their secrets be read.
+pub async fn webhooks(declared: &BTreeMap<String, TaskWebhook>) -> Vec<Line> {
+    let inspect = async |(name, webhook): (&String, &TaskWebhook)| {
+        let what = format!("webhook {name}");
+        match webhook.inspect().await {
+            Ok(says) => Line::new(DoctorVerdict::Ok, &what, says),
+            Err(says) => Line::new(DoctorVerdict::Fail, &what, says)
+                .next(format!("see [webhooks.{name}] in the configuration file")),
+        }
+    };
+    join_all(declared.iter().map(inspect)).await
 }
 
 /// Examines each operator: whether it could be used from here.

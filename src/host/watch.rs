@@ -442,5 +442,28 @@ fn is_flow(path: &Path) -> bool {
 /// Returns true if a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
     let text = read_text(path, MAX_FILE_BYTES as u64);
-    text.is_ok_and(|text| text.contains("swarm.blueprint"))
+    text.is_ok_and(|text| {
+        let direct = [r#"require("swarm").blueprint"#, "require('swarm').blueprint"];
+        text.contains("swarm.blueprint") || direct.iter().any(|word| text.contains(word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_declares_a_blueprint_with_or_without_a_name_for_the_library() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, is_one) in [
+            ("local swarm = require(\"swarm\")\nreturn swarm.blueprint {}", true),
+            ("return require(\"swarm\").blueprint {}", true),
+            ("return require('swarm').blueprint {}", true),
+            ("return { helper = 1 }", false),
+        ] {
+            let path = dir.path().join("x.lua");
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(says_blueprint(&path), is_one, "{text}");
+        }
+    }
 }

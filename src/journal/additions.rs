@@ -11,6 +11,20 @@ pub(crate) const LINE: &str = "line";
 /// The name of the branch that scheduled a step, in words.
 pub(crate) const BRANCH: &str = "branch";
 
+/// The name of the mark of the accepted report that ended an attempt.
+const REPORT: &str = "report";
+
+/// The mark of an accepted report, in the entry that ends its attempt: the same report again is
+/// recognized by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportMark {
+    /// A hash of the report.
+    pub hash: String,
+    /// A hash of the worker's own key for the report; absent without a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
 /// The published files of a step, as the entry of its end lists them: the first
 /// [`MOST_FILES`](Self::MOST_FILES) in the order of their numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +69,7 @@ impl StepFiles {
 /// stored form. Reserved names: `allowed` (the operators and tools that the layers
 /// left to a model), `artifacts` (the published files of a step), `line` and `branch` (the source line of the flow's request, and the branch that
 /// made it, in words), `queued_ms` and
-/// `ran_ms` (when the work was queued and when it ran), `tags`, `trace` (ids of a distributed
+/// `ran_ms` (when the work was queued and when it ran), `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed
 /// trace), `output` (the operator's full output) and `traceback`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -122,6 +136,16 @@ impl Additions {
         if files.total > 0 {
             self.put("artifacts", Json::encode(files).expect("references are plain data"));
         }
+    }
+
+    /// Returns the mark of the accepted report that ended the attempt.
+    pub(crate) fn report(&self) -> Option<ReportMark> {
+        self.get(REPORT)?.decode().ok()
+    }
+
+    /// Stores the mark of the accepted report that ended the attempt.
+    pub(crate) fn put_report(&mut self, mark: &ReportMark) {
+        self.put(REPORT, Json::encode(mark).expect("a mark is plain data"));
     }
 
     /// Adds the values of others, and replaces those of the same names.

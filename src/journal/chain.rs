@@ -19,6 +19,8 @@ mod counted;
 mod ending;
 mod step;
 
+#[cfg(feature = "host")]
+pub(crate) use counted::model_of;
 pub use step::Step;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -175,6 +177,7 @@ impl Chain {
             (Some(_), _) => {}
         }
         self.fold(entry)?;
+        self.keep_report(entry);
         self.seq = seq;
         self.last_ms = entry.at_ms;
         self.entries += 1;
@@ -406,6 +409,16 @@ impl Chain {
             && let Some(step) = place.and_then(|place| self.steps.get_mut(place))
         {
             step.effects.push(effects.clone());
+        }
+    }
+
+    /// Keeps the mark of the accepted report that ended an attempt.
+    fn keep_report(&mut self, entry: &Entry) {
+        let Some((number, attempt)) = entry.fact.ended_attempt() else { return };
+        let Some(mark) = entry.additions.report() else { return };
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        if let Some(step) = place.and_then(|place| self.steps.get_mut(place)) {
+            step.reports.push((attempt, mark));
         }
     }
 

@@ -406,6 +406,25 @@ impl Fact {
         }
     }
 
+    /// Returns the step and the attempt that the fact ends.
+    pub(crate) fn ended_attempt(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::StepEnded { step, attempt, .. } => Some((*step, *attempt)),
+            Self::AttemptClosed(closed) => Some((closed.step, closed.attempt)),
+            Self::Decided(Decision::Follow(followed)) => Some((followed.step, followed.attempt)),
+            Self::RunStarted(_)
+            | Self::StepScheduled(_)
+            | Self::StepRecorded(..)
+            | Self::AttemptDelivered { .. }
+            | Self::AttemptOpened(_)
+            | Self::SignalReceived(_)
+            | Self::Noted { .. }
+            | Self::SecretAccessed { .. }
+            | Self::Decided(_)
+            | Self::RunEnded(_) => None,
+        }
+    }
+
     /// Returns the approximate size of the stored form in bytes. A value that is too small costs
     /// one reallocation, nothing else.
     pub(crate) fn size_hint(&self) -> usize {

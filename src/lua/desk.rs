@@ -115,7 +115,9 @@ impl Desk {
                 .set_name(format!("={path}"))
                 .set_mode(ChunkMode::Text)
                 .set_compiler(
-                    compiler().set_coverage_level(self.source.coverage().is_some().into()),
+                    compiler()
+                        .set_coverage_level(self.source.coverage().is_some().into())
+                        .set_debug_level(1 + u8::from(self.source.has_names())),
                 )
                 .into_function()
         };

@@ -6,8 +6,10 @@
 
 mod branches;
 mod listen;
+mod moment;
 mod origin;
 
+pub use moment::{BranchStack, Moment};
 pub use origin::Origin;
 
 use std::{
@@ -86,6 +88,8 @@ pub struct ScriptFlow {
     ready: VecDeque<(Id, Answer)>,
     /// Branches of joins that began since the last input.
     births: u32,
+    /// A look at its calls, at the moment when it asks for a step.
+    watch: Option<Box<moment::Watch>>,
 }
 
 /// Branches of joins that begin in one turn before the host gets to do something else.
@@ -148,6 +152,7 @@ impl ScriptFlow {
             below: None,
             ready: VecDeque::new(),
             births: 0,
+            watch: None,
         }
     }
 
@@ -388,6 +393,7 @@ impl ScriptFlow {
                 self.listeners.insert(key.clone(), hears);
             }
             turn.bytes += op.size();
+            self.asks(id, &key);
             turn.commands.push(Command::Schedule(StepRequest { key, op }));
         }
         Ok(())

@@ -1,12 +1,15 @@
 //! A checked blueprint with its source, ready to run.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use super::{Files, Host, Limits, LuaError, Source, evaluate};
 use crate::blueprint::{
     Blueprint, Bundle, Finding, Operators, agent_md, check, check_files,
     expression::{self, Reading},
-    recommend,
+    flow_nodes, recommend,
 };
 
 /// One version of a blueprint that can be run.
@@ -14,6 +17,8 @@ use crate::blueprint::{
 pub struct Program {
     blueprint: Blueprint,
     source: Arc<Source>,
+    /// The line of each node, if the flow is a table.
+    node_lines: OnceLock<HashMap<String, u32>>,
 }
 
 impl Program {
@@ -40,7 +45,10 @@ impl Program {
         let checked = check(&tree, &bundle, operators);
         let Some(definition) = checked.definition else { return Err(checked.findings) };
         match Blueprint::compile(bundle.clone(), definition) {
-            Ok(blueprint) => Ok((Self { blueprint, source: Arc::new(source) }, checked.findings)),
+            Ok(blueprint) => {
+                let source = Arc::new(source);
+                Ok((Self { blueprint, source, node_lines: OnceLock::new() }, checked.findings))
+            }
             Err(error) => Err(vec![Finding::script(bundle.entry(), 1, None, error.to_string())]),
         }
     }
@@ -53,6 +61,17 @@ impl Program {
     /// Returns the recommendations to its author.
     pub fn notes(&self) -> Vec<Finding> {
         recommend(self.blueprint.bundle(), self.blueprint.definition())
+    }
+
+    /// Returns `file:line` of a node of a flow that is a table, by its JSON pointer.
+    pub fn line_of(&self, node: &str) -> Option<String> {
+        let lines = self.node_lines.get_or_init(|| {
+            let (bundle, flow) = (self.blueprint.bundle(), &self.blueprint.definition().flow);
+            let flow = flow.as_ref().map(|flow| flow.to_value()).unwrap_or_default();
+            let nodes = flow_nodes(&flow, bundle.entry(), bundle.source());
+            nodes.into_iter().map(|node| (node.at, node.line)).collect()
+        });
+        Some(format!("{}:{}", self.blueprint.bundle().entry(), lines.get(node)?))
     }
 
     /// Its source, as the sandbox takes it.

@@ -13,6 +13,8 @@
 
 mod decode;
 mod encode;
+mod glance;
+mod locals;
 mod meter;
 mod natives;
 mod ordered;
@@ -30,10 +32,13 @@ use mlua::{
 };
 
 pub(crate) use encode::EncodeError;
+pub use glance::Clean;
+pub(crate) use glance::GlanceRoom;
+pub use locals::{StackFrame, Variable, VariableRole};
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
 pub(crate) use traceback::{Frame, Place, joined};
 
-use crate::protocol::{Failure, Json, failure::kind};
+use crate::protocol::{Failure, Json, failure::kind, text::floor_char_boundary};
 use meter::{METER, Parcel};
 
 /// The longest error message that is kept.
@@ -209,6 +214,15 @@ impl Coroutine {
     pub(crate) fn traceback(&self) -> Vec<Frame> {
         // SAFETY: halted and anchored: its calls stay until it is dropped; to ask changes nothing.
         unsafe { traceback::traceback(self.state) }
+    }
+
+    /// Returns the author's calls in progress with their variables, the innermost first, and the
+    /// number of those that were left out.
+    pub(crate) fn stack(&self, room: &mut GlanceRoom<'_>) -> (Vec<StackFrame>, usize) {
+        let arrays = self.machine.arrays.to_pointer();
+        let mut glance = glance::Glance::new(self.state, arrays, room);
+        // SAFETY: as above; what is pushed to look at it is popped, and nothing of it is run.
+        unsafe { locals::stack(&mut glance) }
     }
 
     /// Returns the call that it waits in.
@@ -435,9 +449,6 @@ fn failure_in(text: &str) -> Failure {
 }
 
 fn clipped(text: &str) -> String {
-    let mut end = text.len().min(MESSAGE);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = floor_char_boundary(text, MESSAGE);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }

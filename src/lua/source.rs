@@ -36,6 +36,7 @@ pub struct Source {
     host: Host,
     coverage: Option<Coverage>,
     edition: Edition,
+    named: bool,
 }
 
 impl Source {
@@ -43,7 +44,14 @@ impl Source {
     pub fn new(key: impl Into<Arc<str>>, files: impl Files + 'static, host: Host) -> Self {
         let entry = files.entry();
         let edition = files.text(entry).map(|text| Edition::of(entry, text)).unwrap_or_default();
-        Self { key: key.into(), files: Arc::new(files), host, coverage: None, edition }
+        Self {
+            key: key.into(),
+            files: Arc::new(files),
+            host,
+            coverage: None,
+            edition,
+            named: false,
+        }
     }
 
     /// The same, read as written in another edition.
@@ -61,6 +69,16 @@ impl Source {
     #[must_use]
     pub fn counted(self, coverage: Option<Coverage>) -> Self {
         Self { coverage, ..self }
+    }
+
+    /// Keeps the names of variables when it is compiled, so that the calls of a flow can be looked at.
+    #[must_use]
+    pub fn with_names(self) -> Self {
+        Self { named: true, ..self }
+    }
+
+    pub(crate) fn has_names(&self) -> bool {
+        self.named
     }
 
     pub(crate) fn coverage(&self) -> Option<&Coverage> {

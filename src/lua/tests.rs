@@ -5,6 +5,7 @@ mod editions;
 mod flows;
 mod library;
 mod middleware;
+mod moments;
 mod nodes;
 mod origins;
 mod sandbox;

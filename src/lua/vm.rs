@@ -42,6 +42,8 @@ pub(crate) struct Entries {
     pub(crate) tests: Function,
     pub(crate) test: Function,
     pub(crate) answer: Function,
+    /// What `require("swarm")` returns.
+    pub(crate) swarm: Table,
 }
 
 /// One VM for one version of a blueprint.
@@ -216,5 +218,6 @@ fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
         tests: run.get("tests")?,
         test: run.get("test")?,
         answer: run.get("answer")?,
+        swarm: host.raw_get("swarm")?,
     })
 }

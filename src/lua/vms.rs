@@ -128,6 +128,11 @@ impl Vms {
         self.pool.borrow().vms.values().map(Vec::len).sum()
     }
 
+    /// Memory of these VMs, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.pool.borrow().vms.values().flatten().map(|vm| vm.machine.memory()).sum()
+    }
+
     fn find(&self, source: &Source) -> Result<(Rc<Vm>, u8), Failure> {
         let mut pool = self.pool.borrow_mut();
         let vms = pool.vms.entry(source.key().to_owned()).or_default();

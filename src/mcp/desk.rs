@@ -1,36 +1,40 @@
 //! The MCP server itself: it lists the tools that a token may use, and calls them.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
-use axum::{Router, http::request::Parts};
+use axum::{
+    Router,
+    http::{HeaderMap, HeaderValue, header, request::Parts},
+};
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+    ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, GetPromptRequestParams,
-        GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, ErrorCode,
+        GetPromptRequestParams, GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult,
+        Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
         ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
         PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ServerCapabilities, ServerConfig, UpdateTaskParams,
+        ReadResourceResult, ResourcesCapability, ServerCapabilities, ServerConfig,
+        SubscribeRequestParams, SubscriptionFilter, ToolsCapability, UnsubscribeRequestParams,
+        UpdateTaskParams,
     },
-    service::RequestContext,
-    transport::async_rw::AsyncRwTransport,
+    service::{RequestContext, SubscriptionContext},
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::Trouble,
-    follow::{self, Asked, Called, Client},
+    follow::{self, Asked, Call, Called, Client},
     inside::Inside,
-    prompts, published, resources, sessions,
-    tool::Tool,
-    tools,
-    transport::{Path, Transport},
+    listing,
+    news::{Level, Told},
+    notices::{Begun, Notices, pipe::Subscribed},
+    offered::{self, Offered},
+    prompts, published, resources, sessions, tools,
+    transport::Transport,
 };
-use crate::token::Verb;
-
-/// The maximum size of a message over stdio, in bytes.
-const LONGEST: usize = 8 << 20;
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -43,52 +47,102 @@ produced; prompts begin common work.";
 
 /// The server. One value serves every client, or the one of a pipe.
 #[derive(Clone)]
-pub(super) struct Desk(Way);
+pub(super) struct Desk {
+    way: Way,
+    level: Level,
+    notices: Notices,
+}
 
 /// The way of the tools' requests to the API.
 #[derive(Clone)]
 enum Way {
-    /// The API of this process, with the credential of each request.
-    Inside(Router),
-    /// The API of a daemon, with one credential.
-    Fixed(Arc<dyn Transport>),
-}
-
-/// Serves one client over a pair of pipes, until it closes them.
-///
-/// # Errors
-/// Fails when the client does not speak the protocol.
-pub async fn serve_stdio(
-    transport: Arc<dyn Transport>,
-    input: impl AsyncRead + Send + Unpin + 'static,
-    output: impl AsyncWrite + Send + Unpin + 'static,
-) -> Result<(), String> {
-    let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
-    let desk = Desk(Way::Fixed(transport));
-    let running = desk.serve(pipes).await.map_err(|error| error.to_string())?;
-    running.waiting().await.map_err(|error| error.to_string())?;
-    Ok(())
+    /// The API of this process, with the credential of each request; the count of the changes of
+    /// blueprints.
+    Inside(Router, watch::Receiver<u64>),
+    /// The API of a daemon, with one credential; what the one client has subscribed to.
+    Fixed(Arc<dyn Transport>, Arc<Subscribed>),
 }
 
 impl Desk {
-    /// Creates a server over the API of this process.
-    pub(super) fn inside(api: Router) -> Self {
-        Self(Way::Inside(api))
+    /// Creates a server over the API of this process. It ends its subscriptions with `over`.
+    pub(super) fn inside(
+        api: Router,
+        moves: watch::Receiver<u64>,
+        over: CancellationToken,
+    ) -> Self {
+        Self { way: Way::Inside(api, moves), level: Level::default(), notices: Notices::new(over) }
+    }
+
+    /// Creates a server for the one client of a pipe.
+    pub(super) fn fixed(
+        transport: Arc<dyn Transport>,
+        subscribed: Arc<Subscribed>,
+        over: CancellationToken,
+    ) -> Self {
+        let way = Way::Fixed(transport, subscribed);
+        Self { way, level: Level::default(), notices: Notices::new(over) }
+    }
+
+    /// Returns the server for one session.
+    pub(super) fn of_session(&self) -> Self {
+        Self { level: Level::default(), ..self.clone() }
+    }
+
+    /// Returns the way to the API with the credential of the headers.
+    pub(super) fn transport_for(&self, headers: &HeaderMap) -> Arc<dyn Transport> {
+        match &self.way {
+            Way::Fixed(transport, _) => Arc::clone(transport),
+            Way::Inside(api, moves) => Arc::new(Inside::new(api.clone(), moves.clone(), headers)),
+        }
+    }
+
+    /// Begins a subscription: reads what its client knows before it is confirmed. The result
+    /// belongs into the extensions of the request, with the filter that is accepted.
+    pub(super) async fn begin(
+        &self,
+        headers: &HeaderMap,
+        wanted: &SubscriptionFilter,
+    ) -> Result<Begun, ErrorData> {
+        let transport = self.transport_for(headers);
+        let bearer = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+        let client = *blake3::hash(bearer).as_bytes();
+        self.notices.begin(&*transport, client, wanted).await
     }
 
     fn transport(
         &self,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<dyn Transport>, ErrorData> {
-        match &self.0 {
-            Way::Fixed(transport) => Ok(Arc::clone(transport)),
-            Way::Inside(api) => {
-                let parts = context.extensions.get::<Parts>();
-                let parts = parts
-                    .ok_or_else(|| ErrorData::internal_error("the request has no head", None))?;
-                Ok(Arc::new(Inside::new(api.clone(), &parts.headers)))
+        match (&self.way, context.extensions.get::<Parts>()) {
+            (Way::Fixed(transport, _), _) => Ok(Arc::clone(transport)),
+            (Way::Inside(..), Some(parts)) => Ok(self.transport_for(&parts.headers)),
+            (Way::Inside(..), None) => {
+                Err(ErrorData::internal_error("the request has no head", None))
             }
         }
+    }
+
+    /// Returns what the client of a request can do. A client over HTTP is asked during a call only in
+    /// a session: without one nothing is kept for it between its requests.
+    fn client<'a>(&self, context: &'a RequestContext<RoleServer>) -> Client<'a> {
+        let able = context.client_capabilities().unwrap_or_default();
+        let version = context.protocol_version();
+        let has_rounds = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        let fills_forms =
+            able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
+        let asked = match &self.way {
+            _ if !fills_forms => Asked::Never,
+            _ if has_rounds => Asked::WithResult,
+            Way::Fixed(..) => Asked::Directly(&context.peer),
+            Way::Inside(..) if is_in_session(context) => Asked::Directly(&context.peer),
+            Way::Inside(..) => Asked::Never,
+        };
+        let told = Told {
+            peer: &context.peer,
+            progress: context.meta.get_progress_token(),
+            logs: if has_rounds { context.meta.log_level() } else { self.level.get() },
+        };
+        Client { takes_tasks: able.supports_tasks(), asked, told }
     }
 
     /// Calls a blueprint that is a tool. A canceled call cancels its run.
@@ -103,71 +157,63 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
-        let client = client_of(&self.0, context);
-        let state = request.request_state.as_deref();
-        let mut run = state.and_then(|state| state.split_once('.')).map(|(_, run)| run.to_owned());
-        let called = async {
-            match &request.request_state {
-                Some(state) => {
-                    let responses = request.input_responses.unwrap_or_default();
-                    follow::resume(transport, state, &found.blueprint, &responses, &client).await
-                }
-                None => {
-                    let arguments = request.arguments.unwrap_or_default();
-                    let started = found.start(transport, arguments).await?;
-                    run = started["id"].as_str().map(str::to_owned);
-                    follow::follow(transport, started, &client).await
-                }
-            }
+        let asked = Call {
+            blueprint: &found.blueprint,
+            input: found.input(request.arguments.unwrap_or_default()),
+            state: request.request_state,
+            responses: request.input_responses,
         };
-        let called = tokio::select! {
-            called = called => Some(called),
-            () = context.ct.cancelled() => None,
-        };
-        match called {
+        let is_resumed = asked.state.is_some();
+        match follow::call(transport, asked, &self.client(context), &context.ct).await {
             Some(Ok(Called::Done(done))) => Ok(done.into_result().into()),
             Some(Ok(Called::Asks(asks))) => Ok(asks.into()),
             Some(Ok(Called::Task(task))) => Ok(CallToolResponse::Task(task)),
             // A state that the client made up is its mistake, and none of the tool.
-            Some(Err(trouble)) if request.request_state.is_some() => {
+            Some(Err(trouble)) if is_resumed => {
                 Err(ErrorData::invalid_params(trouble.text(), None))
             }
             Some(Err(trouble)) => Ok(trouble.into_result().into()),
-            None => {
-                if let Some(run) = run {
-                    follow::cancel(transport, &run).await;
-                }
-                Err(ErrorData::internal_error("the call was canceled", None))
-            }
+            None => Err(canceled()),
         }
     }
 
-    async fn verbs(transport: &dyn Transport) -> Result<BTreeSet<String>, ErrorData> {
-        let who = transport.get(Path::new("/v1/whoami")).await.map_err(|trouble| {
-            ErrorData::internal_error(format!("the token cannot be read: {trouble:?}"), None)
-        })?;
-        let verbs = who["verbs"].as_array().into_iter().flatten();
-        Ok(verbs.filter_map(Value::as_str).map(str::to_owned).collect())
+    /// Calls a blueprint that is a prompt or a resource, and returns its output or what it asks.
+    async fn call_offered(
+        &self,
+        asked: Call<'_>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Result<Value, InputRequiredResult>, ErrorData> {
+        let transport = self.transport(context)?;
+        let client = Client { takes_tasks: false, ..self.client(context) };
+        let is_resumed = asked.state.is_some();
+        match follow::call(&*transport, asked, &client, &context.ct).await {
+            Some(Ok(Called::Done(done))) => match done.value.get("output") {
+                Some(output) => Ok(Ok(output.clone())),
+                None => Err(ErrorData::internal_error(done.text, Some(done.value))),
+            },
+            Some(Ok(Called::Asks(asks))) => Ok(Err(asks)),
+            Some(Ok(Called::Task(_))) => Err(ErrorData::internal_error("it is no task", None)),
+            Some(Err(trouble)) if is_resumed => {
+                Err(ErrorData::invalid_params(trouble.text(), None))
+            }
+            Some(Err(trouble)) => Err(trouble.into_error()),
+            None => Err(canceled()),
+        }
+    }
+
+    /// Returns the blueprints that are prompts and resources. A token that may not list blueprints
+    /// has none.
+    async fn offered(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Vec<Offered>, ErrorData> {
+        let transport = self.transport(context)?;
+        Ok(offered::all(&*transport).await.unwrap_or_default())
     }
 }
 
-/// Returns what the client of a request can do. A client over HTTP is asked during a call only in a
-/// session: without one nothing is kept for it between its requests.
-fn client_of<'a>(way: &Way, context: &'a RequestContext<RoleServer>) -> Client<'a> {
-    let able = context.client_capabilities().unwrap_or_default();
-    let has_rounds =
-        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-    let fills_forms =
-        able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
-    let asked = match way {
-        _ if !fills_forms => Asked::Never,
-        _ if has_rounds => Asked::WithResult,
-        Way::Fixed(_) => Asked::Directly(&context.peer),
-        Way::Inside(_) if is_in_session(context) => Asked::Directly(&context.peer),
-        Way::Inside(_) => Asked::Never,
-    };
-    let progress = context.meta.get_progress_token().map(|token| (&context.peer, token));
-    Client { takes_tasks: able.supports_tasks(), asked, progress }
+fn canceled() -> ErrorData {
+    ErrorData::internal_error("the call was canceled", None)
 }
 
 fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
@@ -177,10 +223,11 @@ fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
         .is_some_and(|parts| parts.headers.contains_key(sessions::HEADER))
 }
 
-/// Returns true if a token with these verbs sees the tool.
-fn sees(tool: &Tool, verbs: &BTreeSet<String>) -> bool {
-    let has = |verb: &Verb| verbs.contains(verb.as_str());
-    tool.verbs.is_empty() || tool.verbs.iter().any(has)
+/// Returns the error of a subscription that has no way for its notices.
+fn no_stream() -> ErrorData {
+    let message = "over HTTP, notices take the revision 2026-07-28 and subscriptions/listen; over \
+                   stdio, every revision has them";
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
 }
 
 /// Returns the error of a request for a task: one that does not exist is a wrong parameter.
@@ -192,13 +239,79 @@ fn of_task(trouble: Trouble) -> ErrorData {
 }
 
 impl ServerHandler for Desk {
+    #[expect(deprecated, reason = "clients of older revisions set the level of log messages")]
     fn get_info(&self) -> ServerConfig {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
-        let able = ServerCapabilities::builder().enable_tools().enable_resources();
-        ServerConfig::new(able.enable_prompts().enable_tasks().build())
+        let able = ServerCapabilities::builder().enable_tools().enable_tool_list_changed();
+        let able = able.enable_resources().enable_resources_subscribe();
+        let able = able.enable_prompts().enable_tasks().enable_logging();
+        ServerConfig::new(able.build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
             .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let mut greeting = self.negotiate_initialize(&request)?;
+        context.peer.set_peer_info(request);
+        match &self.way {
+            Way::Fixed(transport, subscribed) => subscribed.greet(&**transport).await,
+            // A client of these revisions has no stream for notices over HTTP: nothing is kept.
+            Way::Inside(..) => {
+                greeting.capabilities.tools = Some(ToolsCapability::default());
+                greeting.capabilities.resources = Some(ResourcesCapability::default());
+            }
+        }
+        Ok(greeting)
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        // The request was replaced by what is accepted, when the subscription began.
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let request = context.request_context();
+        let transport = self.transport(request)?;
+        let own = request.extensions.get::<Begun>();
+        let head = || request.extensions.get::<Parts>()?.extensions.get::<Begun>();
+        let begun = own.or_else(head).cloned();
+        let begun = begun
+            .ok_or_else(|| ErrorData::internal_error("the subscription did not begin", None))?;
+        self.notices.serve(&transport, begun, &context).await;
+        Ok(())
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match &self.way {
+            Way::Fixed(transport, subscribed) => subscribed.add(&**transport, &request.uri).await,
+            Way::Inside(..) => Err(no_stream()),
+        }
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match &self.way {
+            Way::Fixed(_, subscribed) => {
+                subscribed.remove(&request.uri);
+                Ok(())
+            }
+            Way::Inside(..) => Err(no_stream()),
+        }
     }
 
     async fn list_tools(
@@ -207,15 +320,18 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let transport = self.transport(&context)?;
-        let verbs = Self::verbs(&*transport).await?;
-        let seen = tools::all().iter().filter(|(tool, _)| sees(tool, &verbs));
-        let mut all: Vec<_> = seen.map(|(_, shown)| shown.clone()).collect();
-        if [Verb::RunStart, Verb::BlueprintRead].iter().all(|verb| verbs.contains(verb.as_str())) {
-            // A token that may not list every blueprint has none as a tool.
-            let published = published::all(&*transport).await.unwrap_or_default();
-            all.extend(published.into_iter().map(|it| it.tool));
-        }
+        let all = listing::tools(&*transport).await.map_err(|it| listing::unlisted(&it))?;
         Ok(ListToolsResult::with_all_items(all))
+    }
+
+    #[expect(deprecated, reason = "clients of older revisions set it")]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.level.set(request.level);
+        Ok(())
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
@@ -236,7 +352,7 @@ impl ServerHandler for Desk {
         let called = tokio::select! {
             called = (tool.call)(&*transport, arguments) => called,
             () = context.ct.cancelled() => {
-                return Err(ErrorData::internal_error("the call was canceled", None));
+                return Err(canceled());
             }
         };
         let result = match called {
@@ -277,17 +393,23 @@ impl ServerHandler for Desk {
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(ListResourcesResult::with_all_items(resources::list()))
+        let offered = self.offered(&context).await?;
+        let mut all = resources::list();
+        all.extend(offered.iter().filter_map(Offered::resource));
+        Ok(ListResourcesResult::with_all_items(all))
     }
 
     async fn list_resource_templates(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
+        let offered = self.offered(&context).await?;
+        let mut all = resources::templates();
+        all.extend(offered.iter().filter_map(Offered::template));
+        Ok(ListResourceTemplatesResult::with_all_items(all))
     }
 
     async fn read_resource(
@@ -297,28 +419,66 @@ impl ServerHandler for Desk {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let transport = self.transport(&context)?;
         let found = resources::read(&*transport, &request.uri).await;
-        let contents = found.map_err(Trouble::into_error)?.ok_or_else(|| {
+        if let Some(contents) = found.map_err(Trouble::into_error)? {
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        }
+        let all = self.offered(&context).await?;
+        let found = all.iter().find_map(|it| Some((it, it.matches(&request.uri)?)));
+        let Some((offered, input)) = found else {
             let message =
                 format!("there is no resource {:?}; resources/list lists them", request.uri);
-            ErrorData::resource_not_found(message, Some(json!({ "uri": request.uri })))
-        })?;
-        Ok(ReadResourceResult::new(vec![contents]).into())
+            let data = json!({ "uri": request.uri });
+            return Err(ErrorData::resource_not_found(message, Some(data)));
+        };
+        let asked = Call {
+            blueprint: &offered.blueprint,
+            input: input.into(),
+            state: request.request_state,
+            responses: request.input_responses,
+        };
+        Ok(match self.call_offered(asked, &context).await? {
+            Ok(output) => {
+                ReadResourceResult::new(vec![offered.contents(&request.uri, &output)]).into()
+            }
+            Err(asks) => ReadResourceResponse::InputRequired(asks),
+        })
     }
 
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(ListPromptsResult::with_all_items(prompts::list()))
+        let offered = self.offered(&context).await?;
+        let mut all = prompts::list();
+        all.extend(offered.iter().filter_map(Offered::prompt));
+        Ok(ListPromptsResult::with_all_items(all))
     }
 
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
+        let others = match prompts::is_own(&request.name) {
+            true => Vec::new(),
+            false => self.offered(&context).await?,
+        };
+        if let Some(offered) = others.iter().find(|it| it.is_prompt(&request.name)) {
+            let asked = Call {
+                blueprint: &offered.blueprint,
+                input: offered.input(arguments).into(),
+                state: request.request_state,
+                responses: request.input_responses,
+            };
+            return Ok(match self.call_offered(asked, &context).await? {
+                Ok(output) => GetPromptResult::new(offered::messages(&output))
+                    .with_description(offered.text())
+                    .into(),
+                Err(asks) => GetPromptResponse::InputRequired(asks),
+            });
+        }
         let filled = prompts::fill(&request.name, &arguments);
         let (text, message) = filled.map_err(|why| ErrorData::invalid_params(why, None))?;
         Ok(GetPromptResult::new(vec![message]).with_description(text).into())

@@ -9,15 +9,17 @@ use rmcp::{
     RoleServer,
     model::{
         ContentBlock, CreateTaskResult, DetailedTask, ElicitRequestParams, GetTaskResult,
-        InputRequest, InputRequiredResult, InputResponses, JsonObject, ProgressNotificationParam,
-        ProgressToken, Task, TaskPayload, TaskStatus,
+        InputRequest, InputRequiredResult, InputResponses, JsonObject, Task, TaskPayload,
+        TaskStatus,
     },
     service::Peer,
 };
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{Done, Trouble},
+    news::{News, Told},
     questions::{self, Keys, Question, Replied},
     tool::LONGEST_WAIT_S,
     transport::{Path, Transport},
@@ -25,7 +27,7 @@ use super::{
 
 /// The time for which one look at a run waits, in seconds.
 const LOOK_S: u32 = 5;
-/// The same for a client that gets progress after each look.
+/// The same for a client that is told what happens after each look.
 const PROGRESS_S: u32 = 1;
 /// The time after which a client that takes tasks gets a task in place of a result, in milliseconds.
 const QUICK_MS: u32 = 250;
@@ -40,8 +42,8 @@ pub(super) struct Client<'a> {
     pub(super) takes_tasks: bool,
     /// The way to ask it something.
     pub(super) asked: Asked<'a>,
-    /// The way of progress, if it asked for it.
-    pub(super) progress: Option<(&'a Peer<RoleServer>, ProgressToken)>,
+    /// What it is told during the call.
+    pub(super) told: Told<'a>,
 }
 
 /// The way to ask a client something.
@@ -66,8 +68,53 @@ pub(super) enum Called {
     Task(CreateTaskResult),
 }
 
+/// A call of a blueprint.
+pub(super) struct Call<'a> {
+    /// The blueprint.
+    pub(super) blueprint: &'a str,
+    /// The input of its run.
+    pub(super) input: Value,
+    /// The state of the call before, if its client was asked something.
+    pub(super) state: Option<String>,
+    /// The answers to that.
+    pub(super) responses: Option<InputResponses>,
+}
+
+/// Calls a blueprint. Returns none if the call was canceled; its run is then canceled as well.
+pub(super) async fn call(
+    transport: &dyn Transport,
+    asked: Call<'_>,
+    client: &Client<'_>,
+    canceled: &CancellationToken,
+) -> Option<Result<Called, Trouble>> {
+    let Call { blueprint, input, state, responses } = asked;
+    let mut run = state.as_deref().and_then(|it| it.split_once('.')).map(|(_, run)| run.to_owned());
+    let called = async {
+        match &state {
+            Some(state) => {
+                let responses = responses.unwrap_or_default();
+                resume(transport, state, blueprint, &responses, client).await
+            }
+            None => {
+                let body = json!({ "blueprint": blueprint, "input": input });
+                let started = transport.post(Path::new("/v1/runs"), &body).await?;
+                run = started["id"].as_str().map(str::to_owned);
+                follow(transport, started, client).await
+            }
+        }
+    };
+    let called = tokio::select! {
+        called = called => Some(called),
+        () = canceled.cancelled() => None,
+    };
+    if let (None, Some(run)) = (&called, run) {
+        cancel(transport, &run).await;
+    }
+    called
+}
+
 /// Follows a run that this call has started.
-pub(super) async fn follow(
+async fn follow(
     transport: &dyn Transport,
     mut run: Value,
     client: &Client<'_>,
@@ -84,7 +131,7 @@ pub(super) async fn follow(
 }
 
 /// Goes on with a call whose client was asked something.
-pub(super) async fn resume(
+async fn resume(
     transport: &dyn Transport,
     state: &str,
     blueprint: &str,
@@ -116,18 +163,20 @@ async fn follow_on(
     mut replied: Replied,
 ) -> Result<Called, Trouble> {
     let id = id_of(&run);
-    let mut progress = Progress::default();
+    let mut news = News::default();
     // A run that only people are left to answer comes back at once: so only the first look, and
     // that after a reply, end with that.
     let mut for_people = true;
-    let look_s = if client.progress.is_some() { PROGRESS_S } else { LOOK_S };
+    let look_s = if client.told.is_any() { PROGRESS_S } else { LOOK_S };
     for _ in 0..LONGEST_WAIT_S / look_s {
         if is_ended(&run) {
+            // It may have ended before it was looked at.
+            news.tell(transport, &run, &client.told).await;
             break;
         }
         run = look(transport, &id, format!("{look_s}s"), for_people).await?;
         for_people = false;
-        progress.report(&run, client).await;
+        news.tell(transport, &run, &client.told).await;
         let open = questions::open(transport, &run).await?;
         if open.is_empty() {
             continue;
@@ -204,31 +253,10 @@ pub(super) async fn cancel_task(transport: &dyn Transport, run: &str) -> Result<
 }
 
 /// Asks for the end of the run that a canceled call has started.
-pub(super) async fn cancel(transport: &dyn Transport, run: &str) {
+async fn cancel(transport: &dyn Transport, run: &str) {
     let body = json!({ "reason": "the call of the tool was canceled" });
     // It may have ended.
     let _ = transport.post(Path::new("/v1/runs").at(run).at("cancel"), &body).await;
-}
-
-/// The progress of a call, as far as its client knows it.
-#[derive(Debug, Default)]
-struct Progress {
-    text: String,
-    count: u32,
-}
-
-impl Progress {
-    /// Sends the status text of a run, if it is a new one.
-    async fn report(&mut self, run: &Value, client: &Client<'_>) {
-        let text = run["status_text"].as_str().filter(|text| *text != self.text);
-        let (Some(text), Some((peer, token))) = (text, &client.progress) else { return };
-        text.clone_into(&mut self.text);
-        self.count += 1;
-        let mut told = ProgressNotificationParam::new(token.clone(), f64::from(self.count));
-        told.message = Some(self.text.clone());
-        // A client that has gone is noticed where its answer is sent.
-        let _ = peer.notify_progress(told).await;
-    }
 }
 
 async fn look(

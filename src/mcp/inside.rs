@@ -8,12 +8,15 @@ use axum::{
     body::{Body, Bytes, to_bytes},
     extract::Request as HttpRequest,
     http::{HeaderMap, HeaderValue, header},
+    response::Response,
 };
+use futures::StreamExt as _;
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::{
     answer::Broken,
-    transport::{Reply, Request, Transport},
+    transport::{Pieces, Reply, Request, Transport},
 };
 
 /// The maximum size of an answer of the API to a tool.
@@ -22,19 +25,27 @@ const ANSWER: usize = 32 << 20;
 /// The API of this process, with the credential of one request.
 pub(super) struct Inside {
     api: Router,
+    moves: watch::Receiver<u64>,
     headers: HeaderMap,
 }
 
 impl Inside {
     /// Takes the credential, and the name by which the client knows this host.
-    pub(super) fn new(api: Router, of: &HeaderMap) -> Self {
+    pub(super) fn new(api: Router, mut moves: watch::Receiver<u64>, of: &HeaderMap) -> Self {
+        // What has changed before this request is known to it.
+        moves.mark_unchanged();
         let mut headers = HeaderMap::new();
         for name in [header::AUTHORIZATION, header::HOST] {
             if let Some(value) = of.get(&name) {
                 headers.insert(name, value.clone());
             }
         }
-        Self { api, headers }
+        Self { api, moves, headers }
+    }
+
+    async fn answer(&self, request: HttpRequest) -> Response {
+        let never = |error: Infallible| match error {};
+        self.api.clone().oneshot(request).await.unwrap_or_else(never)
     }
 }
 
@@ -55,13 +66,30 @@ impl Transport for Inside {
         }
         let body = body.map_or_else(Body::empty, Body::from);
         let asked = asked.body(body).map_err(|error| Broken(error.to_string()))?;
-        let never = |error: Infallible| match error {};
-        let answer = self.api.clone().oneshot(asked).await.unwrap_or_else(never);
-        let (parts, body) = answer.into_parts();
+        let (parts, body) = self.answer(asked).await.into_parts();
         let body: Bytes =
             to_bytes(body, ANSWER).await.map_err(|error| Broken(error.to_string()))?;
         let kind = parts.headers.get(header::CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
         Ok(Reply { status: parts.status.as_u16(), kind, body })
+    }
+
+    async fn stream(&self, path: &str) -> Result<Pieces, Broken> {
+        let mut asked = HttpRequest::builder().uri(path);
+        if let Some(headers) = asked.headers_mut() {
+            headers.extend(self.headers.clone());
+        }
+        let asked = asked.body(Body::empty()).map_err(|error| Broken(error.to_string()))?;
+        let answer = self.answer(asked).await;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(Broken(format!("it refused with {status}")));
+        }
+        let pieces = answer.into_body().into_data_stream();
+        Ok(pieces.map(|piece| piece.map_err(|error| Broken(error.to_string()))).boxed())
+    }
+
+    fn moves(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.moves.clone())
     }
 }

@@ -6,24 +6,27 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router,
+    Extension, Json as JsonBody, Router,
     body::Body,
     extract::{Request as HttpRequest, State},
-    http::{Method, StatusCode},
+    http::{HeaderMap, Method, StatusCode},
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::any,
 };
-use rmcp::transport::{
-    StreamableHttpServerConfig, StreamableHttpService,
-    streamable_http_server::session::never::NeverSessionManager,
+use rmcp::{
+    model::SubscriptionFilter,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        streamable_http_server::session::never::NeverSessionManager,
+    },
 };
-
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     desk::Desk,
+    notices::Begun,
     sessions::{HEADER, Sessions},
 };
 use crate::{
@@ -48,13 +51,16 @@ struct Mcp {
     streams: Service,
     /// Answers in the session of the client.
     sessions: StreamableHttpService<Desk, Sessions>,
+    desk: Desk,
     door: Arc<Door>,
 }
 
 /// Returns the router of `/mcp`, whose tools send their requests to `api`.
 pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
-    let desk = Desk::inside(api);
+    let changes = engine.blueprints().changes();
+    let desk = Desk::inside(api, changes, tasks.stopping().clone());
     // The door has checked Host and Origin, and limits bodies. Nothing is kept between requests.
+    // Calls and subscriptions end by themselves when the host stops, with an answer.
     let config = |is_json| {
         StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
@@ -63,7 +69,6 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
             .with_json_response(is_json)
             .with_sse_keep_alive(Some(KEEP_ALIVE))
             .with_max_request_body_bytes(MESSAGE)
-            .with_cancellation_token(tasks.stopping().clone())
     };
     let manager = Arc::new(NeverSessionManager::default());
     let service = |is_json| {
@@ -75,13 +80,17 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
     let book = Sessions::new();
     let mut kept = config(false).with_legacy_session_mode(true);
     kept.session_store = Some(Arc::clone(&book) as _);
-    let sessions = StreamableHttpService::new(move || Ok(desk.clone()), book, kept);
+    let sessions = {
+        let desk = desk.clone();
+        StreamableHttpService::new(move || Ok(desk.of_session()), book, kept)
+    };
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
     Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp {
         service,
         streams,
         sessions,
+        desk,
         door,
     })
 }
@@ -95,7 +104,7 @@ async fn serve(
         let detail = "tools take a token for the API; this bearer is for one task";
         return Err(Problem::new(Code::ForbiddenVerb, detail));
     };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let named = parts.headers.get(HEADER).map(|id| id.to_str().unwrap_or_default());
     if named.is_some_and(|id| !Sessions::is_of(id, &caller.jti)) {
         let detail = "this token opened no such session; send `initialize` to open one";
@@ -104,16 +113,28 @@ async fn serve(
     let is_named = named.is_some();
     let is_message = parts.method == Method::POST;
     let is_end = parts.method == Method::DELETE;
-    let body = mcp.door.body(&parts, body, MESSAGE).await?;
+    let mut body = mcp.door.body(&parts, body, MESSAGE).await?;
     let head = Head::of(&body);
-    let request = HttpRequest::from_parts(parts, Body::from(body.clone()));
-    let mut response = match head.method.as_deref() {
-        Some("initialize") if is_message => {
-            Sessions::opening(&caller.jti, &body, mcp.sessions.handle(request)).await
+    let opens = is_message && head.method.as_deref() == Some("initialize");
+    let listens = head.method.as_deref() == Some("subscriptions/listen");
+    let has_progress = head.has_progress();
+    if listens && !is_named {
+        match begin(&mcp.desk, &parts.headers, &body).await {
+            Ok(Some((begun, message))) => {
+                parts.extensions.insert(begun);
+                body = message.into();
+            }
+            // The protocol's own check says what is wrong with it.
+            Ok(None) => {}
+            Err(refusal) => return Ok(refusal.into_response()),
         }
-        _ if is_named => mcp.sessions.handle(request).await,
-        _ if head.has_progress() => mcp.streams.handle(request).await,
-        _ => mcp.service.handle(request).await,
+    }
+    let request = HttpRequest::from_parts(parts, Body::from(body.clone()));
+    let mut response = match () {
+        () if opens => Sessions::opening(&caller.jti, &body, mcp.sessions.handle(request)).await,
+        () if is_named => mcp.sessions.handle(request).await,
+        () if has_progress && !listens => mcp.streams.handle(request).await,
+        () => mcp.service.handle(request).await,
     }
     .into_response();
     if is_end && response.status() == StatusCode::ACCEPTED {
@@ -121,6 +142,29 @@ async fn serve(
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
     Ok(response)
+}
+
+/// Begins the subscription of a message, before it is confirmed. Returns it with the message that
+/// asks for what is accepted; none for a message that asks for nothing.
+async fn begin(
+    desk: &Desk,
+    headers: &HeaderMap,
+    message: &[u8],
+) -> Result<Option<(Begun, Vec<u8>)>, JsonBody<Value>> {
+    let mut message: Value = serde_json::from_slice(message).unwrap_or_default();
+    let Some(wanted) = message.pointer_mut("/params/notifications") else { return Ok(None) };
+    let Ok(filter) = serde_json::from_value::<SubscriptionFilter>(wanted.clone()) else {
+        return Ok(None);
+    };
+    match desk.begin(headers, &filter).await {
+        Ok(begun) => {
+            *wanted = json!(begun.accepted);
+            Ok(Some((begun, message.to_string().into_bytes())))
+        }
+        Err(error) => {
+            Err(JsonBody(json!({ "jsonrpc": "2.0", "id": message["id"], "error": error })))
+        }
+    }
 }
 
 /// The part of a message that decides who answers it.

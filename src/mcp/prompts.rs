@@ -98,6 +98,11 @@ pub(super) fn list() -> Vec<Prompt> {
     PROMPTS.iter().map(shown).collect()
 }
 
+/// Returns true if a prompt of this server has the name.
+pub(super) fn is_own(name: &str) -> bool {
+    PROMPTS.iter().any(|it| it.name == name)
+}
+
 /// Fills a prompt, or explains which argument is wrong.
 pub(super) fn fill(
     name: &str,

@@ -29,6 +29,9 @@ pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Tro
     for item in listed["items"].as_array().into_iter().flatten() {
         let (face, Some(blueprint)) = (&item["tool"], item["name"].as_str()) else { continue };
         let Some(name) = face["name"].as_str() else { continue };
+        if face["prompt"] == true || face["uri"].is_string() {
+            continue;
+        }
         let is_taken = |name: &str| tools::is_own(name) || found.contains_key(name);
         let name = if is_taken(name) { format!("run_{name}") } else { name.to_owned() };
         if is_taken(&name) {
@@ -99,18 +102,12 @@ fn object(value: Value) -> JsonObject {
 }
 
 impl Published {
-    /// Starts a run with the arguments of a call. Returns its view.
-    pub(super) async fn start(
-        &self,
-        transport: &dyn Transport,
-        arguments: JsonObject,
-    ) -> Result<Value, Trouble> {
-        let input = match self.is_wrapped {
+    /// Returns the input of a run for the arguments of a call.
+    pub(super) fn input(&self, arguments: JsonObject) -> Value {
+        match self.is_wrapped {
             true => arguments.get("input").cloned().unwrap_or_default(),
             false => Value::Object(arguments),
-        };
-        let body = json!({ "blueprint": self.blueprint, "input": input });
-        transport.post(Path::new("/v1/runs"), &body).await
+        }
     }
 }
 

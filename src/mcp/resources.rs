@@ -93,6 +93,17 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
+/// Returns true if the text of a resource does not change while the program runs.
+pub(super) fn is_fixed(uri: &str) -> bool {
+    fixed().iter().any(|it| it.uri == uri)
+}
+
+/// Returns the run whose events say that a resource may have changed: itself, or the run of a step.
+pub(super) fn run_of(uri: &str) -> Option<&str> {
+    let path = uri.strip_prefix("moonswarm://runs/")?;
+    path.split('/').next()
+}
+
 /// Reads a resource, or returns none if there is none of that URI.
 pub(super) async fn read(
     transport: &dyn Transport,

@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use axum::body::Bytes;
+use futures::stream::BoxStream;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use super::answer::{Broken, Trouble};
 
@@ -30,11 +32,23 @@ pub struct Reply {
     pub body: Bytes,
 }
 
+/// The body of an answer, in pieces of any length as they come.
+pub type Pieces = BoxStream<'static, Result<Bytes, Broken>>;
+
 /// Sends requests to the API with the credential of one client.
 #[async_trait]
 pub trait Transport: Send + Sync {
     /// Sends a request and returns its answer, whatever its status is.
     async fn send(&self, request: Request) -> Result<Reply, Broken>;
+
+    /// Opens the stream of events at a path with its query.
+    ///
+    /// # Errors
+    /// Fails when the host does not answer, or refuses.
+    async fn stream(&self, path: &str) -> Result<Pieces, Broken>;
+
+    /// Returns the count of changes of blueprints, if it can be followed without asking for it.
+    fn moves(&self) -> Option<watch::Receiver<u64>>;
 }
 
 /// A path with a query, percent-encoded.
@@ -79,6 +93,11 @@ impl dyn Transport + '_ {
     /// Sends a GET.
     pub(super) async fn get(&self, path: Path) -> Result<Value, Trouble> {
         json(self.ask("GET", path, None).await?)
+    }
+
+    /// Opens a stream of events.
+    pub(super) async fn open(&self, path: Path) -> Result<Pieces, Broken> {
+        self.stream(&path.0).await
     }
 
     /// Sends a POST.

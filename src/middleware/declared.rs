@@ -220,6 +220,8 @@ pub struct Stacks {
     pub exec: ExecStack,
     /// The declared layers: name, declaring party and settings as JSON.
     named: Vec<(String, &'static str, String)>,
+    /// The declared layers that redact.
+    redact: Vec<Redact>,
 }
 
 impl fmt::Debug for Stacks {
@@ -237,7 +239,23 @@ impl Stacks {
             store: StoreStack::builder().with(&self.store).with(&with.store).build(),
             exec: ExecStack::builder().with(&self.exec).with(&with.exec).build(),
             named: self.named.iter().chain(&with.named).cloned().collect(),
+            redact: self.redact.iter().chain(&with.redact).cloned().collect(),
         }
+    }
+
+    /// Returns a text without what the declared layers redact anywhere, if they match.
+    pub fn redacted(&self, text: &str) -> Option<String> {
+        self.redact
+            .iter()
+            .fold(None, |clean, layer| layer.text(clean.as_deref().unwrap_or(text)).or(clean))
+    }
+
+    /// Returns a named value without what the declared layers redact anywhere.
+    pub fn redacted_value(&self, name: &str, mut value: Value) -> Value {
+        for layer in &self.redact {
+            layer.named(name, &mut value);
+        }
+        value
     }
 
     /// Creates stacks of declared layers, in order; `from` is the declaring party, `prefix` is
@@ -281,6 +299,7 @@ impl Stacks {
             Settings::Redact(it) => {
                 let state = it.state;
                 let redact = Redact::new(name, it);
+                one.redact.push(redact.clone());
                 if state {
                     one.store = StoreStack::builder().transform(redact.clone()).build();
                 }

@@ -70,6 +70,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Returns true if its workers are programs outside the host, which may fall silent.
+    fn is_leased(&self) -> bool {
+        self.residence() == Residence::Elsewhere && !self.asks_people()
+    }
+
     /// Returns whether its tasks go to sessions: operators that connect and receive frames.
     fn holds_session(&self) -> bool {
         false

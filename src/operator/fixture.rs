@@ -1,6 +1,9 @@
 //! Attempts for the tests of operators.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -77,7 +80,7 @@ impl Attempt {
             own_workdir: false,
             url: Some("http://127.0.0.1:7700".into()),
             handle: "wh_test".to_owned(),
-            prompt: None,
+            prompt: LazyLock::new(Box::new(|| None)),
             seat: crate::session::Seat::default(),
             passed_on: false,
             lists_tools: false,

@@ -69,7 +69,7 @@ impl Backend for MainAi {
     }
 
     async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
-        let Some(prompt) = &task.prompt else {
+        let Some(prompt) = &*task.prompt else {
             return Err(Failure::new(kind::REFUSED, "a task without a prompt came to a session"));
         };
         let mut params = serde_json::json!({

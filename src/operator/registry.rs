@@ -242,6 +242,11 @@ impl Operators for Registry {
         !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
     }
 
+    fn is_leased(&self, name: &str) -> bool {
+        let leaves = self.leaves(name);
+        leaves.is_empty() || leaves.iter().any(|backend| backend.is_leased())
+    }
+
     fn tool(&self, name: &str) -> Option<&ToolMetadata> {
         self.tools.get(self.name_of(name))
     }

@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ use crate::{
     },
     session::Seat,
 };
+
+/// Reads a prompt.
+pub type ReadPrompt = Box<dyn FnOnce() -> Option<Arc<Prompt>> + Send>;
 
 /// One attempt of a task.
 pub struct Task {
@@ -57,8 +60,8 @@ pub struct Task {
     pub url: Option<Arc<str>>,
     /// The handle of this attempt for the worker API; empty for work inside the host.
     pub handle: String,
-    /// The prompt that the worker fetches; absent for work inside the host.
-    pub prompt: Option<Arc<Prompt>>,
+    /// The prompt that the worker fetches, read on first use; absent for work inside the host.
+    pub prompt: LazyLock<Option<Arc<Prompt>>, ReadPrompt>,
     /// The seat that the task is for, if its operator uses sessions.
     pub seat: Seat,
     /// True if another operator passed the task on: as a delegate, or by a handoff.

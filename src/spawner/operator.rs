@@ -41,8 +41,9 @@ impl SpawnerAdapter for OperatorSpawner {
         let id = task.worker();
         let residence = backend.residence();
         let mut work = execute(Arc::clone(backend), task, input).boxed();
-        if residence == Residence::Inline {
-            // It may be done at once, ahead of the commit, and is not handed to another thread.
+        if residence != Residence::Host {
+            // It may be done at once, ahead of the commit, or is only put where a worker finds it: it
+            // is not handed to another thread.
             let work = match futures::poll!(&mut work) {
                 std::task::Poll::Ready(reply) => std::future::ready(reply).boxed(),
                 std::task::Poll::Pending => work,

@@ -48,6 +48,7 @@ macro_rules! conformance {
             a_value_of_the_host_is_changed_by_who_has_seen_it
             a_task_is_replaced_and_closed
             queued_tasks_are_counted_by_queue_and_holder
+            open_tasks_are_counted_by_operator_and_kind
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
             a_blob_is_given_as_what_was_stored_or_not_at_all

@@ -58,6 +58,17 @@ pub struct ScopeFilter {
     pub now_ms: u64,
 }
 
+/// A stored version of a blueprint without its bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// The time at which it was stored, in Unix milliseconds.
+    pub created_ms: u64,
+    /// True if it was published, and did not only come with a request.
+    pub published: bool,
+}
+
 /// A value that a middleware layer stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptRow {
@@ -76,6 +87,19 @@ pub struct QueuedRow {
     pub queue: String,
     /// The worker that holds them; `None` for those that wait.
     pub worker: Option<String>,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// When the oldest was scheduled, in Unix milliseconds.
+    pub oldest_ms: u64,
+}
+
+/// Open tasks of one operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenTasksRow {
+    /// The operator.
+    pub operator: String,
+    /// Its kind.
+    pub kind: String,
     /// The number of tasks.
     pub tasks: u64,
     /// When the oldest was scheduled, in Unix milliseconds.

@@ -291,6 +291,40 @@ pub struct TaskRow {
     pub question: Option<String>,
 }
 
+/// Who has an open task, and until when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskHold {
+    /// The run.
+    pub run: u64,
+    /// The step.
+    pub step: u32,
+    /// The phase.
+    pub phase: TaskPhase,
+    /// The worker.
+    pub worker: Option<String>,
+    /// The timeout of the attempt, in milliseconds of the steady clock.
+    pub deadline_ms: Option<u64>,
+    /// The end of the lease without a heartbeat, in milliseconds of the steady clock.
+    pub lease_ms: Option<u64>,
+    /// The number of times in a row that both deadlines were postponed.
+    pub graces: u32,
+}
+
+impl TaskRow {
+    /// Returns who has the task.
+    pub fn hold(&self) -> TaskHold {
+        TaskHold {
+            run: self.run,
+            step: self.step,
+            phase: self.phase,
+            worker: self.worker.clone(),
+            deadline_ms: self.deadline_ms,
+            lease_ms: self.lease_ms,
+            graces: self.graces,
+        }
+    }
+}
+
 /// The selection of open tasks in a listing.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {

@@ -4,6 +4,7 @@
 //! tag's value, the time of creation, the words of ended runs. Every other condition is checked row
 //! by row, on a bounded number of rows; a page that ended for that reason is partial.
 
+use rust_decimal::Decimal;
 use serde_json::Value;
 
 use super::{Header, RunStatus, Used, find};
@@ -43,6 +44,8 @@ pub struct RunFilter {
     /// Only runs whose error and status text contain all these words, or whose id begins with this
     /// text.
     pub text: Option<String>,
+    /// Only runs that cost at least this, in US dollars, as far as it was reported.
+    pub min_cost: Option<Decimal>,
     /// Only runs older than this one (the cursor of the previous page).
     pub before: Option<RunId>,
     /// The maximum number of results.
@@ -135,6 +138,12 @@ impl RunFilter {
             && !waits_for(header, wanted)
         {
             return false;
+        }
+        if let Some(least) = self.min_cost {
+            let cost = Used::parse(header.used.as_deref()).spent.total.usd();
+            if cost.is_none_or(|cost| cost < least) {
+                return false;
+            }
         }
         match self.sought() {
             None => true,

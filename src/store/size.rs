@@ -51,7 +51,8 @@ impl Write {
             Self::CountRun(counted) => {
                 counted.tally.iter().map(|(key, _)| 100 + key.name.len()).sum()
             }
-            Self::CloseTask { .. }
+            Self::HoldTask(_)
+            | Self::CloseTask { .. }
             | Self::CloseTasks { .. }
             | Self::ForgetReceipt { .. }
             | Self::ExpireState { .. }

@@ -1,5 +1,7 @@
 //! One test on one stage: does what it asks for, and answers for the agents.
 
+mod shown;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     path::Path,
@@ -7,10 +9,11 @@ use std::{
 
 use serde_json::Value;
 
+use self::shown::waits;
 use super::{
     budget::Budget,
     files::Files,
-    prepared::{Mock, Says, Slot, ended, json_of, numbers, recorded, refused, waits},
+    prepared::{Mock, Says, Slot, json_of, recorded, refused},
     request::{Given, Request, usage},
     snapshot::{Snapshots, compare},
 };
@@ -27,8 +30,6 @@ use crate::{
 
 /// The number of time steps after which a run counts as one that never ends.
 const MOST_WAITS: usize = 100_000;
-/// Steps that a test sees of a run.
-const MOST_STEPS: usize = 100_000;
 /// The memory that the name of a file takes for a run.
 const FILE: usize = 512;
 
@@ -291,7 +292,16 @@ impl<'a> Play<'a> {
             }
             Request::Finish { run } => {
                 let view = self.finish(run)?;
-                Ok(ended(view))
+                let error = view.error.map(|it| {
+                    serde_json::json!({
+                        "kind": it.kind, "message": it.message, "agent": it.agent,
+                        "data": it.data.map(|data| data.to_value()),
+                    })
+                });
+                let output = view.output.map(|output| output.to_value());
+                Ok(Json::from(&serde_json::json!({
+                    "status": view.status, "output": output, "error": error,
+                })))
             }
             Request::Look { run } => {
                 let id = self.begun(run)?;
@@ -565,35 +575,5 @@ impl<'a> Play<'a> {
         if let Some(slot) = self.runs.get_mut(run.wrapping_sub(1)) {
             slot.seen = true;
         }
-    }
-
-    fn steps(&mut self, run: usize) -> Result<Json, Failure> {
-        let id = self.begun(run)?;
-        self.saw(run);
-        self.drive()?;
-        let page =
-            self.ask(move |engine, by| async move { engine.steps(&by, id, 0, MOST_STEPS).await })?;
-        let mut rows = Vec::with_capacity(page.items.len());
-        for step in page.items {
-            let seq = step.seq;
-            let whole =
-                self.ask(move |engine, by| async move { engine.step(&by, id, seq).await })?;
-            rows.push(whole);
-        }
-        // A crash may let branches that ran side by side begin in another order.
-        rows.sort_by_key(|step| (numbers(&step.scope), step.index));
-        let rows: Vec<_> = rows
-            .into_iter()
-            .map(|step| {
-                serde_json::json!({
-                    "scope": step.scope, "kind": step.kind, "name": step.name, "state": step.state,
-                    "attempts": step.attempts,
-                    "input": step.request.map(|it| it.to_value()),
-                    "output": step.response.map(|it| it.to_value()),
-                    "error": step.error.map(|it| it.kind),
-                })
-            })
-            .collect();
-        Ok(Json::from(&serde_json::Value::from(rows)))
     }
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::Bundle,
-    engine::{EngineError, RunView, WaitingOn},
+    engine::EngineError,
     protocol::{Failure, Json, RunId},
 };
 
@@ -60,28 +60,6 @@ pub(super) fn refused(error: &EngineError) -> Failure {
         }
         error => Failure::new(error.code().as_str(), error.to_string()),
     }
-}
-
-/// Returns the end of a run, as a test sees it.
-pub(super) fn ended(view: RunView) -> Json {
-    let error = view.error.map(|it| {
-        serde_json::json!({
-            "kind": it.kind, "message": it.message, "agent": it.agent,
-            "data": it.data.map(|data| data.to_value()),
-        })
-    });
-    let output = view.output.map(|output| output.to_value());
-    Json::from(&serde_json::json!({ "status": view.status, "output": output, "error": error }))
-}
-
-/// Returns the waits of a run: the data, and the words.
-pub(super) fn waits(run: &RunView) -> Vec<Value> {
-    let one = |on: &WaitingOn| {
-        let mut shown = serde_json::json!(on);
-        shown["what"] = on.to_string().into();
-        shown
-    };
-    run.waiting_on.iter().map(one).collect()
 }
 
 /// Returns the answers of the agents of an exported run, by agent, in the order of its history.

@@ -10,12 +10,12 @@ use super::{
     Verb::{
         ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintTest,
         BlueprintWrite, Dispatch, HostBackup, HostGc, HostInspect, HostRead, KeyRotate,
-        OperatorRead, RunCancel, RunDelete, RunExport, RunFork, RunImport, RunPause, RunQuery,
-        RunRead, RunReplay, RunResume, RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire,
-        SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer,
-        TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
-        TriggerPause, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
-        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
+        OperatorRead, RunCancel, RunDelete, RunExport, RunFork, RunImport, RunInspect, RunPause,
+        RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunSource, RunStart, RunWorkdir,
+        SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
+        TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
+        TokenRevoke, TriggerPause, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress,
+        WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -53,6 +53,7 @@ const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     (RunResume,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunFork,         [Y,    Y,    N,     N,    N,    N,     N]),
     (RunReplay,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunInspect,      [Y,    O,    N,     N,    N,    N,     N]),
     (RunExport,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunImport,       [Y,    N,    N,     N,    N,    N,     N]),
     (RunSignal,       [Y,    Y,    N,     N,    N,    N,     N]),

@@ -65,6 +65,8 @@ verbs! {
     RunFork = "run.fork",
     /// Replay a run's history without effects.
     RunReplay = "run.replay",
+    /// Read the locals of a run's flow at a step.
+    RunInspect = "run.inspect",
     /// Export a whole run as a document.
     RunExport = "run.export",
     /// Import a run from a document.

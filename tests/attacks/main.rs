@@ -9,7 +9,9 @@ mod shim;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agents;
 mod authority;
+mod batches;
 mod children;
 mod credentials;
 mod egress;

@@ -12,6 +12,7 @@ mod first_hour;
 mod import_mse;
 mod inbox;
 mod live;
+mod many_runs;
 mod messages;
 mod newcomer;
 mod operators;

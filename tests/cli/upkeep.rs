@@ -57,6 +57,20 @@ async fn blueprints_are_archived_restored_and_deleted() {
     let hint = "moonswarm blueprints restore hello";
     shell.run(&["run", "hello"]).exits(6).says(&["blueprint hello is archived", hint]);
     shell.run(&["blueprints", "restore", "hello"]).ok().says(&["hello is hello@"]);
+    let versions = shell.run(&["--json", "blueprints", "versions", "hello"]).ok().json();
+    assert_eq!(
+        (versions.as_array().map(Vec::len), &versions[0]["current"]),
+        (Some(1), &json!(true))
+    );
+    shell.run(&["blueprints", "diff", "hello"]).exits(4).says(&["no blueprint hello before"]);
+    let second = HELLO.replace("input.n + 1", "input.n + 2");
+    send(daemon.put("/v1/blueprints/hello", &json!({ "source": second }))).await;
+    let diff = shell.run(&["blueprints", "diff", "hello"]).ok();
+    assert!(
+        diff.stdout
+            .contains("+  flow = function(ctx, input) return ctx:run(\"e\", input.n + 2) end,")
+    );
+    assert!(shell.run(&["blueprints", "versions", "hello"]).ok().stdout.contains("current"));
     shell.run(&["run", "hello", "--input", r#"{"n":1}"#]).ok();
     shell.run(&["blueprints", "archive", "hello"]).ok();
     shell.run(&delete).exits(6).says(&["its history needs the source"]);
@@ -173,6 +187,14 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     let run = shell.run(&["run", file, "n=1", "--json"]).ok().json();
     assert_eq!(run["output"], 3);
     let id = run["id"].as_str().unwrap();
+
+    let at = shell.run(&["inspect", id, "--at", "2"]).ok();
+    for part in ["step 2: task e", ".lua:6  return a +", "argument  input", "{n: 1}", "a      1"] {
+        assert!(at.stdout.contains(part), "{part}: {}", at.stdout);
+    }
+    let json = shell.run(&["inspect", id, "--at", "2", "--json"]).ok().json();
+    assert_eq!(json["branches"][0]["frames"][0]["variables"][2]["value"], 1, "{json}");
+    shell.run(&["inspect", id, "--at", "9"]).exits(4).says(&["not found"]);
 
     let same = shell.run(&["replay", id]).ok();
     assert!(same.stdout.contains("entries replayed, no divergence"), "{}", same.stdout);

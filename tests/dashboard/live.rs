@@ -42,6 +42,18 @@ impl Live {
         }
     }
 
+    /// Reads to the end, which is announced.
+    pub async fn ends(&mut self) {
+        loop {
+            match self.next().await {
+                Some((kind, _)) if kind == "end" => break,
+                Some(_) => {}
+                None => panic!("it ended without a word"),
+            }
+        }
+        assert!(self.next().await.is_none());
+    }
+
     /// Reads until a fragment has a text.
     pub async fn shows(&mut self, id: &str, text: &str) -> String {
         loop {
@@ -71,14 +83,7 @@ async fn a_run_is_followed_to_its_end() {
         send(daemon.post(&format!("/v1/runs/{run}/cancel"), &serde_json::json!({}))).await;
     assert_eq!(status, 200, "{view}");
     live.shows("run-head", "canceled").await;
-    loop {
-        match live.next().await {
-            Some((kind, _)) if kind == "end" => break,
-            Some(_) => {}
-            None => panic!("it ended without a word"),
-        }
-    }
-    assert!(live.next().await.is_none());
+    live.ends().await;
 }
 
 #[tokio::test]

@@ -5,10 +5,13 @@
 mod support;
 
 mod browser;
+mod bulk;
 mod hostile;
 mod live;
 mod pages;
 mod person;
 mod sign_in;
 mod source;
+mod tabs;
+mod talk;
 mod things;

@@ -51,9 +51,27 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 2, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 4, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
+}
+
+#[tokio::test]
+async fn an_example_of_the_gallery_is_stored_from_the_overview_of_a_new_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get("/ui").await.page();
+    assert!(page.contains("value=\"saga\"") && page.contains("Nothing ran yet"), "{page}");
+    let fields = [("example", "saga"), ("token", daemon.token.as_str())];
+    assert_eq!(desk.post("/ui/gallery", &fields[..1]).await.status, 403, "it needs a token");
+    let done = desk.post("/ui/gallery", &fields).await;
+    assert_eq!(done.to, "/ui/blueprints/saga", "{}", done.html);
+    assert!(desk.get(&done.to).await.page().contains("Start a run"));
+    let other = [("example", "none"), ("token", daemon.token.as_str())];
+    assert_eq!(desk.post("/ui/gallery", &other).await.status, 404);
+    let observer = Person::of_role(&daemon, "observer").await;
+    assert!(!observer.get("/ui").await.page().contains("/ui/gallery"));
 }
 
 #[tokio::test]
@@ -235,7 +253,7 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
         "{copy}"
     );
     let edited = desk.get(&format!("{}/steps/2", forked.to.split('?').next().unwrap())).await;
-    assert!(edited.page().contains("class=\"leaf\"><span class=\"key\">i</span>: 9"));
+    assert!(edited.page().contains("class=\"key\">i</span>: <span>9</span>"));
     assert_eq!(desk.post(&fork, &[("step", "x")]).await.status, 400);
     assert_eq!(desk.get(&format!("{fork}?step=99")).await.status, 404);
     assert_eq!(boss.post(&fork, &fields).await.status, 403);
@@ -265,6 +283,10 @@ async fn a_fork_is_shown_before_it_is_made_with_the_errors_at_their_fields() {
     let wrong = desk.post(&fork, &with("output", "{\"ship\":\"no\"}")).await;
     assert_eq!(wrong.status, 422);
     assert!(field(&wrong.html, "output").contains("$.ship"), "{}", wrong.html);
+    for refused in [&broken.html, &wrong.html] {
+        let planned = ["without the edits that were refused", "3</strong> steps are kept"];
+        assert!(planned.iter().all(|it| refused.contains(it)), "the plan stays: {refused}");
+    }
     let right = desk.post(&fork, &with("output", "{\"ship\":true}")).await.page();
     for part in ["another output", "4</strong> steps are kept", "<code>go</code>", "--output"] {
         assert!(right.contains(part), "{part}: {right}");

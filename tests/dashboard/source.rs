@@ -110,3 +110,44 @@ async fn a_large_source_is_shown_in_parts_and_opens_where_the_run_is() {
     assert_eq!(desk.get(&format!("{path}&file=no.lua")).await.status, 404);
     assert_eq!(desk.get(&format!("{path}&cursor=x")).await.status, 400);
 }
+
+#[tokio::test]
+async fn the_locals_at_a_step_are_shown_above_the_source_with_the_steps_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let admin = Person::of_role(&daemon, "admin").await;
+    let source = "local swarm = require('swarm')\nreturn swarm.blueprint { name = 'sums',\n\
+        agents = { e = { operator = 'echo' } }, flow = function(ctx)\n  local seen = { '<b>', { deep = 'x' } }\n\
+        for i = 1, 3 do\n    local twice = i * 2\n    ctx:run('e', twice)\n  end\n  ctx:wait('go')\nend }";
+    put(&daemon, "sums", source).await;
+    let run = start(&daemon, "sums").await;
+    daemon.waits(&run, "signal").await;
+    let at = |step: u32| format!("/ui/runs/{run}?tab=source&at={step}");
+    let page = admin.get(&at(2)).await.page();
+    for part in [
+        "Locals at step 2",
+        "at=1\">← step 1",
+        "at=3\">step 3 →",
+        "<code>twice</code>",
+        "<code>4</code>",
+        "&lt;b&gt;",
+        "moonswarm inspect",
+        "#L7\"><code>main.lua:7</code>",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(row(&page, 7).contains("class=\"hit moment\""), "{page}");
+    assert!(!page.contains("/ui/live/runs/"), "a moment of the past is not looked for again");
+    let page = admin.get(&format!("/ui/runs/{run}?tab=source")).await.page();
+    assert!(row(&page, 7).contains("at=3\">locals"), "{page}");
+    assert!(!page.contains("Locals at step"), "{page}");
+    let step = admin.get(&format!("/ui/runs/{run}/steps/2")).await.page();
+    assert!(step.contains("tab=source&amp;at=2\">Locals at this step"), "{step}");
+    assert_eq!(admin.get(&at(99)).await.status, 404);
+    assert_eq!(admin.get(&format!("/ui/runs/{run}?tab=source&at=x")).await.status, 400);
+    // An operator has no link, and no look.
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get(&at(2)).await.page();
+    assert!(page.contains("needs the verb <code>run.inspect</code>"), "{page}");
+    assert!(!page.contains("twice</code>") && !page.contains(">locals<"), "{page}");
+}

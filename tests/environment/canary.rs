@@ -126,7 +126,7 @@ async fn loud(isolation: &str) {
     assert_eq!(view["output"]["leak"], "[secret canary]", "{view:#}");
     assert_eq!(view["output"]["fine"], true);
     clean("the run", view.to_string().as_bytes());
-    for path in ["steps", "events", "artifacts", "export"] {
+    for path in ["steps", "events", "artifacts", "export", "steps/1/locals"] {
         let (_, answer) = send(daemon.get(&format!("/v1/runs/{run}/{path}"))).await;
         clean(path, answer.to_string().as_bytes());
     }

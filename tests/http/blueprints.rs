@@ -1,4 +1,4 @@
-//! Blueprints that are archived, restored and deleted.
+//! Blueprints that are archived, restored and deleted; their versions, graphs and differences.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -133,6 +133,116 @@ async fn a_blueprint_is_archived_only_with_the_verb_and_within_the_scope() {
         let request = daemon.with(&other, method, path);
         assert_eq!(refusal(request).await, (403, "forbidden_scope".to_owned()), "{path}");
     }
+}
+
+const TABLE: &str = r#"local swarm = require("swarm")
+local n = swarm.nodes
+return swarm.blueprint { name = "tabular",
+  agents = { e = { operator = "echo" } },
+  flow = n.seq {
+    n.step { agent = "e" },
+    n.branch { if_ = "input.ask",
+      then_ = n.wait { signal = "go" } },
+  },
+}"#;
+
+#[tokio::test]
+async fn versions_are_listed_drawn_and_compared() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let put = async |source: &str| {
+        let put = daemon.put("/v1/blueprints/tabular", &json!({ "source": source }));
+        ok(put, 200).await["hash"].as_str().unwrap().to_owned()
+    };
+    let first = put(TABLE).await;
+    let second = TABLE.replace("operator = \"echo\"", "operator = \"echo\", timeout = \"1m\"");
+    let second = put(&second.replace("signal = \"go\"", "signal = \"now\"")).await;
+    let path = "/v1/blueprints/tabular";
+    let versions = ok(daemon.get(&format!("{path}/versions?limit=1")), 200).await;
+    let newest = &versions["items"][0];
+    assert_eq!((&newest["hash"], &newest["current"]), (&json!(second), &json!(true)), "{versions}");
+    let cursor = versions["next_cursor"].as_str().unwrap();
+    let older = ok(daemon.get(&format!("{path}/versions?cursor={cursor}")), 200).await;
+    assert_eq!((&older["items"][0]["hash"], &older["next_cursor"]), (&json!(first), &Value::Null));
+    let wrong = daemon.get(&format!("{path}/versions?cursor=x"));
+    assert_eq!(refusal(wrong).await, (400, "bad_request".to_owned()));
+
+    let graph = ok(daemon.get(&format!("{path}/graph")), 200).await;
+    let nodes: Vec<_> = graph["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| json!([it["parent"], it["shape"], it["label"], it["line"]]))
+        .collect();
+    let expected = [
+        json!([null, "seq", "tabular", null]),
+        json!([0, "seq", "seq", 5]),
+        json!([1, "leaf", "run e", 6]),
+        json!([1, "choice", "if input.ask", 7]),
+        json!([3, "leaf", "wait for now", 8]),
+    ];
+    assert_eq!(nodes, expected, "{graph}");
+    assert_eq!((&graph["exact"], &graph["nodes"][4]["edge"]), (&json!(true), &json!("then")));
+
+    let diff = ok(daemon.get(&format!("{path}/diff")), 200).await;
+    assert_eq!((&diff["from"], &diff["to"]), (&json!(first), &json!(second)), "{diff}");
+    assert_eq!(
+        diff["agents"],
+        json!([{ "name": "e", "change": "changed", "parts": ["timeout_ms"] }])
+    );
+    assert_eq!(diff["parts"], json!(["flow"]));
+    let file = &diff["files"][0];
+    assert_eq!((&file["added"], &file["removed"]), (&json!(2), &json!(2)));
+    assert!(
+        file["unified"]
+            .as_str()
+            .unwrap()
+            .contains("\n-      then_ = n.wait { signal = \"go\" } },\n+")
+    );
+    let back = format!("{path}/diff?from={}&to={}", &second[..12], &first[..12]);
+    assert_eq!(ok(daemon.get(&back), 200).await["to"], first);
+    for path in
+        ["/v1/blueprints/none/graph", "/v1/blueprints/none/versions", &format!("{path}/diff?to=00")]
+    {
+        assert_eq!(refusal(daemon.get(path)).await, (404, "not_found".to_owned()), "{path}");
+    }
+    let before_the_first = format!("{path}/diff?to={first}");
+    assert_eq!(refusal(daemon.get(&before_the_first)).await, (404, "not_found".to_owned()));
+    let body = json!({ "role": "observer", "scopes": ["blueprint:other"], "ttl": "1h" });
+    let other = ok(daemon.post("/v1/tokens", &body), 201).await;
+    for part in ["versions", "graph", "diff"] {
+        let asked =
+            daemon.with(other["token"].as_str().unwrap(), Method::GET, &format!("{path}/{part}"));
+        assert_eq!(refusal(asked).await, (403, "forbidden_scope".to_owned()), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn a_blueprint_has_its_statistics_and_its_steps_the_lines_of_their_nodes() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    ok(daemon.put("/v1/blueprints/tabular", &json!({ "source": TABLE })), 200).await;
+    let view = ok(daemon.get("/v1/blueprints/tabular"), 200).await;
+    assert!(view.get("stats").is_none() && view.get("problem").is_none(), "{view}");
+    let body = json!({ "blueprint": "tabular", "input": { "ask": true } });
+    let run = ok(daemon.post("/v1/runs", &body), 201).await["id"].as_str().unwrap().to_owned();
+    daemon.waits(&run, "signal").await;
+    let steps = ok(daemon.get(&format!("/v1/runs/{run}/steps")), 200).await;
+    let lines: Vec<_> = steps["items"].as_array().unwrap().iter().map(|it| &it["line"]).collect();
+    assert_eq!(lines, ["main.lua:6", "main.lua:8"], "{steps}");
+    ok(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1)), 204).await;
+    daemon.ended(&run).await;
+    let view = ok(daemon.get("/v1/blueprints/tabular"), 200).await;
+    assert_eq!(
+        (&view["stats"]["count"], &view["stats"]["failed"]),
+        (&json!(1), &json!(0)),
+        "{view}"
+    );
+    let body = json!({ "role": "observer", "scopes": ["blueprint:tabular"], "ttl": "1h" });
+    let narrow = ok(daemon.post("/v1/tokens", &body), 201).await;
+    let narrow = narrow["token"].as_str().unwrap();
+    let view = ok(daemon.with(narrow, Method::GET, "/v1/blueprints/tabular"), 200).await;
+    assert!(view.get("stats").is_none(), "it may not read every run: {view}");
 }
 
 #[tokio::test]

@@ -177,3 +177,66 @@ async fn the_command_prints_a_line_for_each_event() {
         assert!(text.stdout.contains(part), "{part}: {}", text.stdout);
     }
 }
+
+#[tokio::test]
+async fn the_feed_has_sessions_workers_and_blueprints_also_after_a_crash() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let mut live = Feed::of(&daemon, "types=blueprint,session,worker").await;
+    let put = json!({ "source": WORK });
+    ok(daemon.put("/v1/blueprints/work", &put)).await;
+    // The name stands for it already.
+    ok(daemon.put("/v1/blueprints/work", &put)).await;
+    ok(daemon.post("/v1/blueprints/work/archive", &json!({}))).await;
+    ok(daemon.post("/v1/blueprints/work/restore", &json!({}))).await;
+    ok(daemon.post("/v1/blueprints/work/archive", &json!({}))).await;
+    ok(daemon.delete("/v1/blueprints/work")).await;
+    let opened = ok(daemon.post("/v1/operators/main-ai/sessions", &json!({}))).await;
+    let session = opened["session"].as_str().unwrap();
+    let own = opened["token"].as_str().unwrap();
+    let next = daemon.with(own, Method::POST, &format!("/v1/sessions/{session}/next"));
+    ok(next.json(&json!({ "wait": "0s" }))).await;
+    ok(daemon.delete(&format!("/v1/sessions/{session}"))).await;
+    let lease = json!({ "queue": "q", "worker": "ann", "wait": "0s", "labels": { "gpu": "a100" } });
+    ok(daemon.post("/v1/worker/lease", &lease)).await;
+    let mut seen = Vec::new();
+    while seen.len() < 9 {
+        seen.push(live.next().await);
+    }
+    let kinds: Vec<&str> = seen.iter().map(|it| it["type"].as_str().unwrap()).collect();
+    let of_blueprints = ["published", "archived", "restored", "archived", "deleted"];
+    assert_eq!(kinds[..5], of_blueprints.map(|it| format!("blueprint.{it}")));
+    assert_eq!(kinds[5..8], ["session.opened", "session.connected", "session.closed"]);
+    assert_eq!(kinds[8], "worker.connected");
+    assert_eq!((&seen[0]["blueprint"], &seen[0]["data"]["by"]), (&json!("work"), &json!("admin")));
+    assert_eq!(seen[6]["data"]["operator"], "main-ai");
+    assert_eq!(
+        seen[8]["data"],
+        json!({ "worker": "ann", "queue": "q", "labels": { "gpu": "a100" } })
+    );
+    assert!(seen.iter().all(|it| it.get("run").is_none() && it.get("seq").is_none()), "{seen:?}");
+    let cursor = seen[4]["cursor"].as_str().unwrap().to_owned();
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    let mut again = Feed::of(&daemon, &format!("types=session.opened,run&since={cursor}")).await;
+    assert_eq!(again.next().await["data"]["session"], session);
+    let run = daemon.run_source(WORK, json!({})).await;
+    again.until(&run, "run.waiting").await;
+    let mut all = Feed::of(&daemon, "since=first&blueprint=work").await;
+    let all = all.until(&run, "run.waiting").await;
+    let own: Vec<_> =
+        all.iter().filter(|it| it["type"].as_str().unwrap().starts_with("blueprint")).collect();
+    assert_eq!(own.len(), 5, "{all:?}");
+
+    // Who may not read blueprints is not shown them, and is told so when they are asked for.
+    let narrow = json!({ "role": "approver", "ttl": "1h" });
+    let narrow = ok(daemon.post("/v1/tokens", &narrow)).await["token"].as_str().unwrap().to_owned();
+    let asked = daemon.with(&narrow, Method::GET, "/v1/events?types=blueprint.published");
+    assert_eq!(refusal(asked).await, (403, "forbidden_verb".to_owned()));
+    let asked = daemon.with(&narrow, Method::GET, "/v1/events?since=first");
+    let mut shown = Feed { answer: asked.send().await.unwrap(), buffer: String::new() };
+    let shown = shown.until(&run, "run.waiting").await;
+    assert!(shown.iter().all(|it| it["run"].is_string()), "{shown:?}");
+}

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod batches;
 mod blueprints;
 mod composites;
 mod events;
@@ -10,6 +11,9 @@ mod feed;
 mod flows;
 mod host_events;
 mod inbox;
+mod libraries;
+mod locals;
+mod metrics;
 mod middleware;
 mod models;
 mod refusals;
@@ -18,6 +22,7 @@ mod runs;
 mod state;
 mod stats;
 mod steps;
+mod task_webhook;
 mod testing;
 mod tokens;
 mod triggers;

@@ -258,6 +258,16 @@ return swarm.blueprint {
     let words = json!({"from_step": 2, "outputs": {"two": 1}});
     assert_eq!(refusal(daemon.post(&path, &words)).await.0, 422);
     assert_eq!(ok(daemon.get(&own), 200).await["first"], Value::Null);
+    // A plan shows the history, so it takes the right to read the run.
+    let forker = json!({"role": "operator", "verbs": ["run.fork"], "ttl": "1h"});
+    let forker = ok(daemon.post("/v1/tokens", &forker), 201).await;
+    let ask = |body: Value| {
+        let token = forker["token"].as_str().unwrap();
+        daemon.with(token, reqwest::Method::POST, &path).json(&body)
+    };
+    let plan = ask(json!({"from_step": 2, "dry_run": true}));
+    assert_eq!(refusal(plan).await, (403, "forbidden_verb".to_owned()));
+    ok(ask(json!({"from_step": 2})), 201).await;
     let nobody = format!("/v1/runs/{}/diff/run_{}", id(&origin), "a".repeat(26));
     assert_eq!(refusal(daemon.get(&nobody)).await.0, 404);
 }

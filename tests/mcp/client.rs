@@ -1,29 +1,58 @@
 //! An MCP client: the one of the Rust SDK, over HTTP or over the pipes of `moonswarm mcp`.
 
-use std::{path::Path, process::Stdio};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use rmcp::{
-    RoleClient,
+    ClientHandler, RoleClient,
     model::{
         CallToolRequestParams, ClientCapabilities, ClientConfig, GetPromptRequestParams,
-        Implementation, ProtocolVersion, ReadResourceRequestParams, Tool,
+        Implementation, ProtocolVersion, ReadResourceRequestParams,
+        ResourceUpdatedNotificationParam, SubscriptionFilter, Tool,
     },
-    service::{ClientLifecycleMode, ClientServiceExt as _, RunningService},
+    service::{
+        ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, RunningService,
+        Subscription,
+    },
     transport::{
         StreamableHttpClientTransport, async_rw::AsyncRwTransport,
         streamable_http_client::StreamableHttpClientTransportConfig,
     },
 };
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::{
+    process::{Child, Command},
+    sync::mpsc,
+};
 
 use crate::support::{Daemon, send};
 
 /// A connected client, and its server's process, if it has one of its own.
 pub struct Agent {
-    service: RunningService<RoleClient, ClientConfig>,
+    service: RunningService<RoleClient, Ear>,
     child: Option<Child>,
+    heard: mpsc::UnboundedReceiver<String>,
+}
+
+/// Hears the notices that belong to no request.
+struct Ear(mpsc::UnboundedSender<String>);
+
+impl ClientHandler for Ear {
+    async fn on_resource_updated(
+        &self,
+        update: ResourceUpdatedNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        drop(self.0.send(update.uri));
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        drop(self.0.send("tools".to_owned()));
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(ClientCapabilities::default(), Implementation::new("test", "1"))
+    }
 }
 
 /// What a tool gave.
@@ -34,8 +63,14 @@ pub struct Said {
     pub is_error: bool,
 }
 
-fn me() -> ClientConfig {
-    ClientConfig::new(ClientCapabilities::default(), Implementation::new("test", "1"))
+fn me() -> (Ear, mpsc::UnboundedReceiver<String>) {
+    let (said, heard) = mpsc::unbounded_channel();
+    (Ear(said), heard)
+}
+
+/// The lifecycle of older revisions.
+pub fn older() -> ClientLifecycleMode {
+    ClientLifecycleMode::Initialize
 }
 
 fn newest() -> ClientLifecycleMode {
@@ -84,12 +119,18 @@ impl Agent {
         let config = StreamableHttpClientTransportConfig::with_uri(format!("{}/mcp", daemon.url))
             .custom_headers([(AUTHORIZATION, bearer)].into());
         let transport = StreamableHttpClientTransport::with_client(client, config);
-        let service = me().serve_with_lifecycle(transport, lifecycle).await.unwrap();
-        Self { service, child: None }
+        let (ear, heard) = me();
+        let service = ear.serve_with_lifecycle(transport, lifecycle).await.unwrap();
+        Self { service, child: None, heard }
     }
 
     /// Starts `moonswarm mcp` over a data directory and connects to it.
     pub async fn stdio(data: &Path, env: &[(&str, &str)]) -> Self {
+        Self::piped(data, env, newest()).await
+    }
+
+    /// The same, with a lifecycle of its own.
+    pub async fn piped(data: &Path, env: &[(&str, &str)], lifecycle: ClientLifecycleMode) -> Self {
         let mut command = Command::from(crate::support::program());
         let mut child = command
             .args(["mcp", "--data"])
@@ -103,8 +144,42 @@ impl Agent {
             .unwrap();
         let (output, input) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
         let pipes = AsyncRwTransport::new(output, input);
-        let service = me().serve_with_lifecycle(pipes, newest()).await.unwrap();
-        Self { service, child: Some(child) }
+        let (ear, heard) = me();
+        let service = ear.serve_with_lifecycle(pipes, lifecycle).await.unwrap();
+        Self { service, child: Some(child), heard }
+    }
+
+    /// The connection, for what has no method here.
+    pub fn peer(&self) -> &Peer<RoleClient> {
+        self.service.peer()
+    }
+
+    /// Opens a subscription.
+    pub async fn listen(&self, wanted: SubscriptionFilter) -> Subscription {
+        self.service.peer().listen(wanted).await.unwrap()
+    }
+
+    /// The next notice that belongs to no request: the URI of a resource, or `tools`.
+    pub async fn hears(&mut self) -> String {
+        let heard = tokio::time::timeout(Duration::from_secs(30), self.heard.recv());
+        heard.await.expect("a notice comes").expect("the connection is open")
+    }
+
+    /// What it has heard and not read yet.
+    pub fn heard_more(&mut self) -> Option<String> {
+        self.heard.try_recv().ok()
+    }
+
+    /// Sends a signal to its server's process.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = self.child.as_ref().and_then(Child::id).expect("it has a process");
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process has an id");
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end of its server's process, and gives its exit code.
+    pub async fn ends(&mut self) -> Option<i32> {
+        self.child.as_mut().expect("it has a process").wait().await.unwrap().code()
     }
 
     /// The names of the tools that it sees.

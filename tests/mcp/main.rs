@@ -6,6 +6,8 @@ mod support;
 mod agent;
 mod client;
 mod clients;
+mod notices;
+mod offered;
 mod questions;
 mod sessions;
 mod setup;

@@ -28,7 +28,8 @@ async fn daemon(shell: &Shell) -> Daemon {
     daemon
 }
 
-fn clients() -> PathBuf {
+/// The directory of the clients of others.
+pub fn clients() -> PathBuf {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository("target"), PathBuf::from);
     target.join("clients")

@@ -12,6 +12,7 @@ mod feed;
 mod messages;
 mod model;
 mod plain;
+mod probe;
 mod restart;
 mod socket;
 mod wire;

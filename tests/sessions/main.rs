@@ -6,6 +6,7 @@ mod support;
 mod client;
 mod ends;
 mod example;
+mod lease;
 mod poll;
 mod resume;
 mod seats;

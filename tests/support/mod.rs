@@ -169,6 +169,8 @@ pub struct Daemon {
     pub token: String,
     log: PathBuf,
     http: Client,
+    /// What it said when it listened.
+    pub said: Value,
 }
 
 impl Daemon {
@@ -188,6 +190,11 @@ impl Daemon {
     /// Starts one with more in its environment; none if it ended before it listened.
     pub fn launch(data: &Path, env: &[(&str, &str)]) -> Option<Self> {
         Self::spawn(data, &[], env)
+    }
+
+    /// Starts one at an address that another one has left.
+    pub fn start_at(data: &Path, address: &str) -> Self {
+        Self::start_with(data, &["--listen".as_ref(), address.as_ref()])
     }
 
     /// Starts one that may have only so many bytes of address space, as `ulimit -v` would: a
@@ -220,9 +227,11 @@ impl Daemon {
     ) -> Option<Self> {
         let log = data.with_extension("log");
         let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        command.args(["serve", "--json", "--data"]).arg(data);
+        if !flags.contains(&OsStr::new("--listen")) {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         let mut child = command
-            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
             .envs(env.iter().copied())
             .args(flags)
             .stdin(Stdio::null())
@@ -242,13 +251,14 @@ impl Daemon {
         let token = std::fs::read_to_string(token_file).or_else(|_| std::fs::read_to_string(seen));
         let token = token.unwrap().trim().to_owned();
         let url = said["url"].as_str().unwrap().to_owned();
-        Some(Self { child: Some(child), url, token, log, http: client() })
+        Some(Self { child: Some(child), url, token, log, http: client(), said })
     }
 
     /// One that runs in this process.
     pub fn of(url: &str, token: &str) -> Self {
         let (url, token) = (url.to_owned(), token.to_owned());
-        Self { child: None, url, token, log: PathBuf::new(), http: client() }
+        let (log, said) = (PathBuf::new(), Value::Null);
+        Self { child: None, url, token, log, http: client(), said }
     }
 
     /// Waits until it is gone, and says whether it was killed.

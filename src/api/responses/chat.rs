@@ -54,7 +54,8 @@ pub(in crate::api) async fn complete(
     let body = as_response(&posted.body)?;
     let stops = Stops::read(&posted.body)?;
     let key = key.of("POST /v1/chat/completions", &posted.raw);
-    let (mut answering, is_streamed) = begin_other(&api, &caller, &body, &stops, key).await?;
+    let (mut answering, is_streamed) =
+        begin_other(&api, &caller, &body, stops.option(), key).await?;
     if is_streamed {
         let usage = posted.body["stream_options"]["include_usage"] == true;
         let mut chunks = Chunks::new(&answering.responding.stream().response(), usage, stops);

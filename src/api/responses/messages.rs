@@ -68,7 +68,8 @@ pub(in crate::api) async fn message(
     let body = messages::as_response(&posted.body)?;
     let stops = messages::stops(&posted.body)?;
     let key = key.of("POST /v1/messages", &posted.raw);
-    let (mut answering, is_streamed) = begin_other(&api, &caller, &body, &stops, key).await?;
+    // A model that stops by itself would not say at which text, and this API does.
+    let (mut answering, is_streamed) = begin_other(&api, &caller, &body, None, key).await?;
     if is_streamed {
         let mut events = Events::new(&answering.responding.stream().response(), stops);
         let feed = sse::Feed::new(answering, None);

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     blueprint::{
         Budget, ContextNames, Labels, asking,
-        definition::{Agent, Retry, WorkerBinding},
+        definition::{Agent, Lease, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
         library,
         locate::pointer,
@@ -38,6 +38,8 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
     ("tool", "mcp"),
 ];
 
+/// The number of silent workers that a task is given to, if its agent has a lease and no `retry`.
+const SILENT: u32 = 3;
 /// The maximum number of auditors of an agent.
 const AUDITORS: usize = 8;
 
@@ -69,6 +71,7 @@ impl Checker<'_> {
             None => self.required_text(table, "operator").unwrap_or_default(),
         };
         let model_loop = self.model_loop(table, &operator).map(Box::new);
+        let retry = self.retry(table);
         let agent = Agent {
             system: self.text(table, "system"),
             literal: self.boolean(table, "template") == Some(false),
@@ -88,9 +91,10 @@ impl Checker<'_> {
             context: self.context(table),
             audit: self.one_or_more(table, "audit"),
             has_fn,
-            retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
             park_ms: self.positive_duration(table, "park"),
+            lease: self.lease(table, &retry),
+            retry,
             max_concurrency: self.integer(table, "max_concurrency", 1..=100_000),
             tools: match &model_loop {
                 Some(model) => model.tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -174,6 +178,16 @@ impl Checker<'_> {
             let finding = self
                 .at_value(&at, code::TOOL_NEEDED, message)
                 .hint("add `tool = \"…\"`; `moonswarm doctor` lists a server's tools");
+            self.findings.push(finding);
+        }
+        if agent.lease.is_some() && !operators.is_leased(&agent.operator) {
+            let message = format!(
+                "`lease` in {what} means nothing: `{}` works in the host, or asks people",
+                agent.operator
+            );
+            let finding = self
+                .at_key(&table.pointer("lease"), code::KEY_DOES_NOT_FIT, message)
+                .hint("remove it; `timeout` bounds an attempt of any operator");
             self.findings.push(finding);
         }
         self.compared(table, agent);
@@ -418,6 +432,13 @@ impl Checker<'_> {
             self.findings.push(finding);
         }
         Some(duration)
+    }
+
+    /// The lease: without a policy of its own, an agent gives a task to so many silent workers.
+    fn lease(&mut self, table: &Table<'_>, retry: &Retry) -> Option<Lease> {
+        let ms = self.positive_duration(table, "lease")?;
+        let has_policy = table.get("retry").is_some();
+        Some(Lease { ms, attempts: if has_policy { retry.max_attempts } else { SILENT } })
     }
 
     fn retry(&mut self, table: &Table<'_>) -> Retry {

@@ -50,6 +50,11 @@ pub trait Operators {
         false
     }
 
+    /// Returns true if its workers are programs outside the host, which may fall silent.
+    fn is_leased(&self, _name: &str) -> bool {
+        true
+    }
+
     /// Returns the tool that an operator declares itself to be, if it does.
     fn tool(&self, _name: &str) -> Option<&ToolMetadata> {
         None

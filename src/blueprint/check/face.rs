@@ -6,7 +6,7 @@ use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     diagnostics::code,
     library,
-    tool_face::{TOOL_NAME, TOOL_TEXT, ToolFace, is_tool_name, tool_name},
+    tool_face::{RESOURCE, TOOL_NAME, TOOL_TEXT, ToolFace, is_resource, is_tool_name, tool_name},
 };
 
 impl Checker<'_> {
@@ -22,13 +22,23 @@ impl Checker<'_> {
             }
         };
         let said = match &face {
-            None => [None, None],
+            None => [const { None }; 4],
             Some(face) => {
                 self.known_keys(face, &library::keys("McpTool"), &[]);
-                [self.text(face, "name"), self.text(face, "description")]
+                ["name", "description", "uri", "mime_type"].map(|key| self.text(face, key))
             }
         };
-        let [own, text] = said;
+        let [own, text, uri, mime_type] = said;
+        if let (Some(uri), Some(face)) = (&uri, &face)
+            && !is_resource(uri)
+        {
+            let message = format!(
+                "the address of a resource is `scheme://…` of at most {RESOURCE} bytes, with a \
+                 scheme of its own and `{{name}}` for what is input"
+            );
+            let finding = self.at_value(&face.pointer("uri"), code::BAD_NAME, message);
+            self.findings.push(finding);
+        }
         if let (Some(own), Some(face)) = (&own, &face)
             && !is_tool_name(own)
         {
@@ -56,7 +66,10 @@ impl Checker<'_> {
             read_only: flag("read_only"),
             destructive: flag("destructive"),
             idempotent: flag("idempotent"),
+            prompt: flag("prompt"),
             name: own.unwrap_or_else(|| tool_name(name)),
+            uri,
+            mime_type,
             description,
         })
     }

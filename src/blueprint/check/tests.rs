@@ -17,6 +17,10 @@ impl Operators for Builtin {
         name == "main-ai"
     }
 
+    fn is_leased(&self, name: &str) -> bool {
+        ["main-ai", "queue"].contains(&name)
+    }
+
     fn names(&self) -> Vec<String> {
         ["main-ai", "human", "process", "lua", "queue", "echo"].map(String::from).into()
     }
@@ -250,6 +254,28 @@ fn the_effort_of_an_agent_is_kept_and_is_a_text() {
     assert_eq!(of(json!(3)), None);
     let source = "{ operator = 'echo', effort = 3 }";
     assert_eq!(agent(source, json!({"operator": "echo", "effort": 3})), ["47 MS-B011"]);
+}
+
+#[test]
+fn a_lease_is_for_workers_outside_of_the_host() {
+    for operator in ["echo", "human"] {
+        let source = format!("{{ operator = '{operator}', lease = '5m' }}");
+        let found = agent(&source, json!({"operator": operator, "lease": "5m"}));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with("MS-B024"), "{found:?}");
+    }
+    let of_queue = |more: Value| {
+        let mut tree = json!({"operator": "queue", "lease": "5m"});
+        tree.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let tree = json!({"name": "n", "flow": function(), "agents": {"x": tree}});
+        let source = "return swarm.blueprint { name = 'n', flow = f, agents = { x = { } } }";
+        check_with(source, &tree, &[]).definition.expect("no error").agents["x"].lease.unwrap()
+    };
+    let lease = |attempts| crate::blueprint::definition::Lease { ms: 300_000, attempts };
+    assert_eq!(of_queue(json!({})), lease(3));
+    let retry = json!({"retry": {"max_attempts": 7}});
+    assert_eq!(of_queue(retry), lease(7));
+    assert_eq!(of_queue(json!({"retry": {}})), lease(1), "the policy that is written counts");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{GraphPart, Shape};
+use super::{GraphPart, PartPlace, Shape};
 use crate::blueprint::{
     diagnostics::Position,
     tokens::{Kind, Token, tokens},
@@ -24,6 +24,7 @@ struct Frame {
     closes: Closes,
     shape: Shape,
     label: String,
+    line: u32,
     /// The finished cases, and the parts of the one that is being read.
     cases: Vec<(String, Vec<GraphPart>)>,
 }
@@ -37,9 +38,9 @@ enum Closes {
 }
 
 impl Frame {
-    fn new(closes: Closes, shape: Shape, label: impl Into<String>) -> Self {
+    fn new(closes: Closes, shape: Shape, label: impl Into<String>, line: u32) -> Self {
         let cases = vec![(String::new(), Vec::new())];
-        Self { closes, shape, label: label.into(), cases }
+        Self { closes, shape, label: label.into(), line, cases }
     }
 
     fn push(&mut self, part: GraphPart) {
@@ -63,7 +64,7 @@ pub(super) fn parts(source: &str, start: Option<Position>) -> Vec<(String, Graph
     let mut reader = GraphReader {
         tokens: &tokens,
         functions,
-        frames: vec![Frame::new(Closes::End, Shape::Seq, "")],
+        frames: vec![Frame::new(Closes::End, Shape::Seq, "", 1)],
         inside: Vec::new(),
         made: 0,
         read: 0,
@@ -181,20 +182,20 @@ impl<'s> GraphReader<'_, 's> {
         match &tokens[index].kind {
             Kind::Name("function") => match self.defined(index) {
                 Some(end) => next = end + 1,
-                None => self.open(Closes::End, Shape::Seq, ""),
+                None => self.open(Closes::End, Shape::Seq, "", index),
             },
             Kind::Name("for" | "while") => {
                 let label = self.words(index, "do");
-                self.open(Closes::End, Shape::Loop, label);
+                self.open(Closes::End, Shape::Loop, label, index);
                 // The `do` belongs to it.
                 let head = tokens[index..].iter().take_while(|token| !token.is_name("do"));
                 next = index + head.count() + 1;
             }
-            Kind::Name("do") => self.open(Closes::End, Shape::Seq, ""),
-            Kind::Name("repeat") => self.open(Closes::Until, Shape::Loop, "repeat"),
+            Kind::Name("do") => self.open(Closes::End, Shape::Seq, "", index),
+            Kind::Name("repeat") => self.open(Closes::Until, Shape::Loop, "repeat", index),
             Kind::Name("if") if is_statement(tokens, index) => {
                 let label = self.words(index, "then");
-                self.open(Closes::End, Shape::Choice, label);
+                self.open(Closes::End, Shape::Choice, label, index);
                 self.case("then");
             }
             Kind::Name(word @ ("elseif" | "else")) if self.in_choice() => self.case(word),
@@ -236,7 +237,8 @@ impl<'s> GraphReader<'_, 's> {
                 && self.made < MOST
             {
                 self.made += 1;
-                frame.push(GraphPart::leaf(format!("{name} again")));
+                let line = self.tokens[index].at.line;
+                frame.push(GraphPart::leaf(format!("{name} again")).at(PartPlace::Line(line)));
             }
             return next;
         }
@@ -246,8 +248,9 @@ impl<'s> GraphReader<'_, 's> {
         next
     }
 
-    fn open(&mut self, closes: Closes, shape: Shape, label: impl Into<String>) {
-        self.frames.push(Frame::new(closes, shape, label));
+    fn open(&mut self, closes: Closes, shape: Shape, label: impl Into<String>, index: usize) {
+        let line = self.tokens.get(index).map_or(1, |token| token.at.line);
+        self.frames.push(Frame::new(closes, shape, label, line));
     }
 
     fn case(&mut self, word: &str) {
@@ -269,7 +272,7 @@ impl<'s> GraphReader<'_, 's> {
         if empty {
             if is_call && self.made < MOST {
                 self.made += 1;
-                around.push(GraphPart::leaf(frame.label));
+                around.push(GraphPart::leaf(frame.label).at(PartPlace::Line(frame.line)));
             }
             return;
         }
@@ -291,7 +294,8 @@ impl<'s> GraphReader<'_, 's> {
                 _ => parts.extend(inside.into_iter().map(|part| (String::new(), part))),
             }
         }
-        around.push(GraphPart::new(frame.shape, frame.label, parts));
+        let part = GraphPart::new(frame.shape, frame.label, parts);
+        around.push(part.at(PartPlace::Line(frame.line)));
     }
 
     fn close(&mut self, closes: Closes) {
@@ -345,11 +349,12 @@ impl<'s> GraphReader<'_, 's> {
             _ => return,
         };
         match at(3).map(|token| &token.kind) {
-            Some(Kind::Symbol("(")) => self.open(Closes::Bracket("(", 0), shape, label),
-            Some(Kind::Symbol("{")) => self.open(Closes::Bracket("{", 0), shape, label),
+            Some(Kind::Symbol("(")) => self.open(Closes::Bracket("(", 0), shape, label, index),
+            Some(Kind::Symbol("{")) => self.open(Closes::Bracket("{", 0), shape, label, index),
             _ => {
+                let line = self.tokens[index].at.line;
                 if let Some(frame) = self.frames.last_mut() {
-                    frame.push(GraphPart::leaf(label));
+                    frame.push(GraphPart::leaf(label).at(PartPlace::Line(line)));
                 }
             }
         }

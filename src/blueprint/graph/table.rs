@@ -2,10 +2,15 @@
 
 use serde_json::{Map, Value};
 
-use super::{GraphPart, Shape};
+use super::{GraphPart, PartPlace, Shape};
+use crate::blueprint::locate::pointer;
 
-/// One node.
-pub(super) fn part(node: &Value) -> GraphPart {
+/// Returns the part of one node, which stands at a JSON pointer.
+pub(super) fn part(node: &Value, at: &str) -> GraphPart {
+    shaped(node, at).at(PartPlace::Node(at.to_owned()))
+}
+
+fn shaped(node: &Value, at: &str) -> GraphPart {
     let Some(map) = node.as_object() else { return GraphPart::leaf("?") };
     let kind = word(map, "kind").unwrap_or("?");
     let id = word(map, "id").map(|id| format!("{id}: ")).unwrap_or_default();
@@ -13,11 +18,13 @@ pub(super) fn part(node: &Value) -> GraphPart {
         Some(about) => format!("{id}{text} ({about})"),
         None => format!("{id}{text}"),
     };
-    let one = |key: &str| map.get(key).map(|node| (key.to_owned(), part(node)));
+    let one = |key: &str| map.get(key).map(|node| (key.to_owned(), part(node, &pointer(at, key))));
     let unnamed = |key: &str| one(key).map(|(_, part)| (String::new(), part));
     match kind {
-        "seq" => GraphPart::new(Shape::Seq, label(kind.to_owned()), children(map)),
-        "parallel" | "race" => GraphPart::new(Shape::Fork, label(kind.to_owned()), children(map)),
+        "seq" => GraphPart::new(Shape::Seq, label(kind.to_owned()), children(map, at)),
+        "parallel" | "race" => {
+            GraphPart::new(Shape::Fork, label(kind.to_owned()), children(map, at))
+        }
         "map" => {
             let over = shown(map.get("over"));
             let item = word(map, "as").unwrap_or("item");
@@ -44,7 +51,10 @@ pub(super) fn part(node: &Value) -> GraphPart {
         }
         "switch" => {
             let cases = map.get("cases").and_then(Value::as_object);
-            let cases = cases.into_iter().flatten().map(|(case, node)| (case.clone(), part(node)));
+            let within = pointer(at, "cases");
+            let cases = cases.into_iter().flatten();
+            let cases =
+                cases.map(|(case, node)| (case.clone(), part(node, &pointer(&within, case))));
             let text = label(format!("switch on {}", shown(map.get("on"))));
             GraphPart::new(Shape::Choice, text, cases.chain(one("default")).collect())
         }
@@ -84,12 +94,17 @@ fn word<'m>(map: &'m Map<String, Value>, key: &str) -> Option<&'m str> {
     map.get(key).and_then(Value::as_str)
 }
 
-fn children(map: &Map<String, Value>) -> Vec<(String, GraphPart)> {
+fn children(map: &Map<String, Value>, at: &str) -> Vec<(String, GraphPart)> {
     if let Some(branches) = map.get("branches").and_then(Value::as_object) {
-        return branches.iter().map(|(name, node)| (name.clone(), part(node))).collect();
+        let within = pointer(at, "branches");
+        let named = branches.iter();
+        return named
+            .map(|(name, node)| (name.clone(), part(node, &pointer(&within, name))))
+            .collect();
     }
-    let list = map.get("children").and_then(Value::as_array);
-    list.into_iter().flatten().map(|node| (String::new(), part(node))).collect()
+    let (list, within) = (map.get("children").and_then(Value::as_array), pointer(at, "children"));
+    let list = list.into_iter().flatten().enumerate();
+    list.map(|(n, node)| (String::new(), part(node, &pointer(&within, &n.to_string())))).collect()
 }
 
 fn shown(value: Option<&Value>) -> String {

@@ -10,7 +10,7 @@ fn table() -> GraphPart {
          "else": {"kind": "fail", "error": "blocked"}},
         {"kind": "parallel", "branches": {"a": {"kind": "sleep", "for": "5m"}, "b": {"kind": "wait", "signal": "go"}}},
     ]});
-    GraphPart::new(Shape::Seq, "review", vec![(String::new(), table::part(&flow))])
+    GraphPart::new(Shape::Seq, "review", vec![(String::new(), table::part(&flow, "/flow"))])
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{
     engine::HostEventView,
 };
 
-/// Follow the events of all runs: started, waiting, ended; tasks opened, answered
+/// Follow the events of the host: runs, tasks, sessions, workers, blueprints
 #[derive(Debug, Args)]
 pub struct Events {
     /// Types with commas between them, each whole or by its first word: `run,task.opened`
@@ -67,9 +67,15 @@ impl Events {
 fn line(event: &HostEventView) -> String {
     let data = event.data.to_value();
     let word = |name: &str| data.get(name).and_then(|it| it.as_str()).map(printable);
-    let mut words = vec![event.at.clone(), event.run.to_string(), printable(&event.blueprint)];
+    let mut words = vec![event.at.clone()];
+    words.extend(event.run.map(|run| run.to_string()));
+    words.extend(event.blueprint.as_deref().map(printable));
     words.push(printable(&event.kind));
-    words.extend(["agent", "on", "name", "status", "by"].into_iter().filter_map(word));
+    words.extend(
+        ["agent", "on", "name", "status", "session", "worker", "operator", "queue", "by"]
+            .into_iter()
+            .filter_map(word),
+    );
     words.extend(data["error"]["message"].as_str().map(printable));
     words.join("  ")
 }

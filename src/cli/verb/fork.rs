@@ -19,7 +19,7 @@ use crate::{
         values::{self, Pair},
     },
     engine::{ForkPlan, ForkStep, RunView},
-    protocol::RunId,
+    protocol::{Json, RunId},
     store::RunStatus,
 };
 
@@ -34,6 +34,9 @@ pub struct Fork {
     /// Change a part of the input (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Pair>,
+    /// Lay this over the input of the run; it replaces one that is not an object: JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON")]
+    input: Option<String>,
     /// Execute the step with this input: JSON, @FILE, or - for stdin
     #[arg(long, value_name = "JSON")]
     step_input: Option<String>,
@@ -73,17 +76,28 @@ impl Fork {
 
     async fn request(&self, cx: &Context, at: &Connection, id: RunId) -> Result<Value> {
         let (mut body, bundle) = source(self.with.as_ref())?;
-        if !self.set.is_empty() {
+        let laid = self.input.as_deref().map(values::document).transpose()?;
+        if self.set.is_empty() {
+            if let Some(laid) = laid {
+                body["input_patch"] = laid;
+            }
+        } else {
+            let run = at.client.run(id).await?;
+            let is_text =
+                |input: &Json| !matches!(input.to_value(), Value::Object(_) | Value::Null);
+            if laid.is_none() && run.input.as_ref().is_some_and(is_text) {
+                let stop = Stop::usage(format!("the input of run {id} is not an object"));
+                return Err(stop.next("--input '<json>' replaces all of it").into());
+            }
             let own = bundle.map(|bundle| compile::compile(&bundle, &cx.config).input);
             let schema = match own.flatten().map(|schema| schema.to_value()) {
                 Some(schema) => Some(schema),
                 None => {
-                    let run = at.client.run(id).await?;
                     let version = format!("{}@{}", run.blueprint, run.hash);
                     at.client.blueprint(&version).await?.input.map(|schema| schema.to_value())
                 }
             };
-            body["input_patch"] = values::input(None, &self.set, schema.as_ref())?;
+            body["input_patch"] = values::input(laid, &self.set, schema.as_ref())?;
         }
         let mut after = 0;
         for Pair { key, value } in &self.outputs {

@@ -7,11 +7,13 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
-    blueprint::stubs,
+    blueprint::{
+        gallery::{GALLERY, example},
+        stubs,
+    },
     cli::{
         context::Context,
         exit::{Exit, Stop},
-        gallery::{GALLERY, example},
         render::fitted,
     },
 };

@@ -10,7 +10,13 @@ use std::{
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
+use futures::StreamExt as _;
 use serde_json::json;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{
@@ -21,7 +27,7 @@ use crate::{
         files,
         mcp_clients::{Entry, McpClient, Reach, TOKEN_FILE},
     },
-    mcp::{self, Broken, Reply, Request, Transport},
+    mcp::{self, Broken, Pieces, Reply, Request, Transport},
 };
 
 /// The interval of looks for the end of the runs of an embedded host.
@@ -95,10 +101,30 @@ async fn serve(cx: &Context) -> Result<Exit> {
             false => format!("attached to {url}"),
         });
         let transport: Arc<dyn Transport> = Arc::new(at.client.clone());
-        let served = mcp::serve_stdio(transport, tokio::io::stdin(), tokio::io::stdout());
-        served.await.map_err(|error| Stop::new(Exit::Failed, error))?;
-        await_runs(at, cx).await;
-        Ok(Exit::Ok)
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let stop = CancellationToken::new();
+        let told = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            stop.cancel();
+        };
+        let served = async {
+            let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
+            let served = Box::pin(mcp::serve_stdio(transport, input, output, stop.clone())).await;
+            served.map_err(|error| Stop::new(Exit::Failed, error))?;
+            // Told to stop, it leaves open runs to the next host of the directory.
+            stop.run_until_cancelled(await_runs(at, cx)).await;
+            Ok(Exit::Ok)
+        };
+        tokio::pin!(served);
+        tokio::select! {
+            done = &mut served => return done,
+            () = told => {}
+        }
+        served.await
     })
     .await
 }
@@ -212,5 +238,16 @@ impl Transport for Client {
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
         let status = answer.status().as_u16();
         Ok(Reply { status, kind, body: answer.bytes().await.map_err(broken)? })
+    }
+
+    async fn stream(&self, path: &str) -> Result<Pieces, Broken> {
+        let broken = |error: reqwest::Error| Broken(error.to_string());
+        let answer = self.raw_events(path).await.map_err(broken)?;
+        let answer = answer.error_for_status().map_err(broken)?;
+        Ok(answer.bytes_stream().map(move |piece| piece.map_err(broken)).boxed())
+    }
+
+    fn moves(&self) -> Option<watch::Receiver<u64>> {
+        None
     }
 }

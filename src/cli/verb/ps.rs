@@ -52,6 +52,9 @@ pub struct Ps {
     /// Only runs that this run called
     #[arg(long, value_name = "RUN")]
     parent: Option<String>,
+    /// Only runs whose reported cost is at least this, in US dollars
+    #[arg(long, value_name = "USD")]
+    min_cost: Option<String>,
     /// Only runs started at or after this time (RFC 3339)
     #[arg(long)]
     since: Option<String>,
@@ -126,6 +129,7 @@ impl Ps {
             ("agent", &self.agent),
             ("waiting_on", &self.waiting_on),
             ("started_by", &self.started_by),
+            ("min_cost", &self.min_cost),
             ("since", &self.since),
             ("until", &self.until),
             ("ended_since", &self.ended_since),

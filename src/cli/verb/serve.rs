@@ -84,8 +84,10 @@ impl Serve {
             memory: cx.config.memory,
             run_memory: cx.config.run_memory,
             lease: cx.config.lease,
+            metrics: cx.config.metrics,
             fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
+            webhooks: cx.config.webhooks.clone(),
             environments: cx.config.environments.clone(),
             shown: cx.beside.shown(&cx.config),
             code: crate::operator::Coded::default(),
@@ -125,6 +127,9 @@ impl Serve {
                 "token_file": token,
                 "blueprints": served,
             });
+            if let Some(metrics) = host.metrics_at() {
+                greeting["metrics"] = json!(format!("http://{metrics}/metrics"));
+            }
             if let Some(Migrated { from, to, backup }) = host.migrated() {
                 greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
             }
@@ -146,6 +151,9 @@ impl Serve {
         say(&format!("  token       cat {}", token.display()));
         say(&format!("  dashboard   {url}/ui, or `moonswarm open` signs in"));
         say(&format!("  API docs    {url}/docs"));
+        if let Some(metrics) = host.metrics_at() {
+            say(&format!("  metrics     http://{metrics}/metrics (no token)"));
+        }
         match served {
             Some(dir) => say(&format!("  blueprints  {} (watched)", dir.display())),
             None => say("  blueprints  none here; --blueprints DIR names a directory to watch"),

@@ -1,6 +1,6 @@
 //! `worker`: takes tasks from a queue and runs a command for each.
 
-use std::time::Duration;
+use std::pin::pin;
 
 use anyhow::Result;
 use clap::Args;
@@ -18,16 +18,17 @@ use crate::cli::{
     connect::Start,
     context::Context,
     exit::{Exit, Stop},
-    render::unix_ms,
 };
 use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 
+mod patience;
+mod post;
+
+use patience::{PAUSE, may_pass, patiently};
+use post::Post;
+
 /// The time for which one request for work waits at the daemon.
 const POLL: &str = "20s";
-/// The bounds of the pause after something went wrong; it doubles in between.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// The bounds of the time between two heartbeats.
-const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
 /// Work on tasks of a queue by running a command for each
 #[derive(Debug, Args)]
@@ -75,6 +76,8 @@ impl Worker {
         // The command is not to find the keys of a daemon on the same machine.
         let (config, data) = (cx.config.environments.clone(), &cx.config.data);
         let environments = Environments::new(config, data, cx.clock.clone());
+        let post = Post::new(cx, client);
+        let mut delivery = pin!(post.deliver());
         let mut open = FuturesUnordered::new();
         // Kept while tasks end beside it: a question that is dropped may have been answered.
         let mut question = Box::pin(self.take(cx, client, labels, self.max_in_flight.into()));
@@ -85,7 +88,7 @@ impl Worker {
                 leased = &mut question, if taking && free > 0 => {
                     for lease in leased? {
                         say(&format!("{} begun", lease.task));
-                        open.push(self.work(cx, client, &environments, lease, now.clone()));
+                        open.push(self.work(cx, &post, client, &environments, lease, now.clone()));
                     }
                     let free = usize::from(self.max_in_flight) - open.len();
                     question = Box::pin(self.take(cx, client, labels, free.max(1)));
@@ -95,6 +98,7 @@ impl Worker {
                     say(&line);
                     false
                 }
+                () = &mut delivery => false,
                 _ = interrupt.recv() => true,
                 _ = terminate.recv() => true,
             };
@@ -117,7 +121,8 @@ impl Worker {
         labels: &Labels,
         max: usize,
     ) -> Result<Vec<LeaseView>> {
-        let mut body = json!({"queue": self.queue, "wait": POLL, "max": max, "labels": labels});
+        let mut body = json!({"queue": self.queue, "wait": POLL, "max": max, "labels": labels,
+            "prompts": true});
         if let Some(name) = &self.name {
             body["worker"] = json!(name);
         }
@@ -144,6 +149,7 @@ impl Worker {
     async fn work(
         &self,
         cx: &Context,
+        post: &Post<'_>,
         daemon: &Client,
         environments: &Environments,
         lease: LeaseView,
@@ -152,12 +158,12 @@ impl Worker {
         let client = daemon.with_token(&lease.handle);
         let task = lease.task;
         tokio::select! {
-            done = self.attempt(cx, &client, environments, &lease) => match done {
+            done = self.attempt(cx, post, &client, environments, &lease) => match done {
                 Ok(true) => format!("{task} done"),
                 Ok(false) => format!("{task} failed"),
                 Err(error) => format!("{task}: {error:#}"),
             },
-            why = keep(cx, &client, &lease) => format!("{task} was taken back: {why}"),
+            why = post.keep(&lease) => format!("{task} was taken back: {why}"),
             () = now.cancelled() => format!("{task} was given up"),
         }
     }
@@ -166,11 +172,15 @@ impl Worker {
     async fn attempt(
         &self,
         cx: &Context,
+        post: &Post<'_>,
         client: &Client,
         environments: &Environments,
         lease: &LeaseView,
     ) -> Result<bool> {
-        let prompt = patiently(cx, "the prompt", async || client.prompt().await).await?;
+        let prompt = match &lease.prompt {
+            Some(prompt) => prompt.clone(),
+            None => Box::new(patiently(cx, "the prompt", async || client.prompt().await).await?),
+        };
         let env = [
             ("MOONSWARM_URL", client.url().to_owned()),
             ("MOONSWARM_HANDLE", lease.handle.clone()),
@@ -184,8 +194,9 @@ impl Worker {
                 "error": {"message": format!("{error:#}"), "retryable": true}}),
             };
         // The work is done: a daemon that restarts meanwhile is waited for as long as it takes.
-        let reported = patiently(cx, "the report", async || client.report(&body).await).await;
-        let Err(error) = reported else { return Ok(body["ok"] == true) };
+        let Err(error) = post.report(&lease.handle, &body).await else {
+            return Ok(body["ok"] == true);
+        };
         match error.downcast_ref::<Stop>() {
             // The command may have reported by itself: then that is the result.
             Some(stop) if stop.code.as_deref() == Some("already_accepted") => return Ok(true),
@@ -194,35 +205,10 @@ impl Worker {
             Some(_) | None => {
                 let message = format!("the daemon refused the result: {error:#}");
                 let refusal = json!({"ok": false, "error": {"message": message}});
-                patiently(cx, "the report", async || client.report(&refusal).await).await?;
+                post.report(&lease.handle, &refusal).await?;
             }
         }
         Err(error)
-    }
-}
-
-/// Asks again, with growing pauses, as long as the daemon cannot be reached or is too busy.
-async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>) -> Result<T> {
-    let mut pause = PAUSE.0;
-    loop {
-        match ask().await {
-            Err(error) if may_pass(&error) => {
-                cx.terminal.say(&format!("{what}: {error:#}; trying again in {pause:?}"));
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-            }
-            settled => return settled,
-        }
-    }
-}
-
-/// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
-/// off.
-fn may_pass(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<Stop>() {
-        Some(stop) if stop.code.as_deref() == Some("too_large") => false,
-        Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
-        None => true,
     }
 }
 
@@ -245,29 +231,6 @@ fn report(finished: &Finished) -> serde_json::Value {
         Some(0) => json!({"ok": true, "output": finished.output()}),
         _ => json!({"ok": false, "output": finished.raw(),
             "error": {"message": finished.summary(), "retryable": false}}),
-    }
-}
-
-/// Keeps the lease; returns when the daemon wants the task back, with the reason.
-async fn keep(cx: &Context, client: &Client, lease: &LeaseView) -> String {
-    let mut deadline = Some(lease.deadline.clone());
-    loop {
-        let left = deadline.as_deref().map(|at| unix_ms(at).saturating_sub(cx.clock.now_ms()));
-        let pause = left.map_or(BEAT.1, |left| Duration::from_millis(left / 3));
-        sleep(pause.clamp(BEAT.0, BEAT.1)).await;
-        match client.heartbeat().await {
-            Ok(beat) if beat.cancel => {
-                return "the run does not want it any more, or its lease is over".to_owned();
-            }
-            Ok(beat) => deadline = beat.deadline,
-            Err(error) => {
-                let exit = error.downcast_ref::<Stop>().map(|stop| stop.exit);
-                // Anything else may be a daemon that restarts: the lease outlives that.
-                if let Some(Exit::Denied | Exit::Conflict | Exit::NotFound) = exit {
-                    return format!("{error:#}");
-                }
-            }
-        }
     }
 }
 

@@ -75,7 +75,7 @@ function palette() {
 }
 
 const HELP = [
-  ["Ctrl-K", "go to a page, a name or an id"], ["j / k", "next and previous row"], ["Enter", "open the row"],
+  ["Ctrl-K", "go to a page, a name or an id"], ["j / k", "next and previous row"], ["Enter", "open the row"], ["x", "select the row"],
   ["g o", "overview"], ["g r", "runs"], ["g i", "inbox"], ["g b", "blueprints"], ["?", "these keys"],
 ];
 
@@ -95,6 +95,21 @@ function move(by) {
   links[next]?.focus();
 }
 
+document.addEventListener("change", (event) => {
+  const all = event.target instanceof HTMLInputElement ? event.target : null;
+  const name = all?.getAttribute("data-all");
+  if (!all || !name) return;
+  for (const box of all.closest("table")?.querySelectorAll(`input[name="${name}"]`) ?? []) {
+    if (box instanceof HTMLInputElement) box.checked = all.checked;
+  }
+});
+
+/** Selects the row that has the focus, or no longer. */
+function pick() {
+  const box = document.activeElement?.closest("tr")?.querySelector("td input[type=checkbox]");
+  if (box instanceof HTMLInputElement) box.checked = !box.checked;
+}
+
 /** @type {Record<string, string>} */
 const GO = { o: "/ui", r: "/ui/runs", i: "/ui/inbox", b: "/ui/blueprints" };
 let going = false;
@@ -112,5 +127,6 @@ document.addEventListener("keydown", (event) => {
   if (to) location.assign(to);
   else if (event.key === "j") move(1);
   else if (event.key === "k") move(-1);
+  else if (event.key === "x") pick();
   else if (event.key === "?") help();
 });

@@ -2,30 +2,43 @@
 
 use maud::{Markup, html};
 
-use super::{pager, status, text, time, waiting};
+use super::{pager, status, text, time, usage, waiting};
 use crate::engine::RunView;
 
 /// Returns a table of runs; `empty` is shown if there are none.
 pub(in crate::dashboard) fn of(runs: &[RunView], now_ms: u64, empty: &Markup) -> Markup {
+    table(runs, now_ms, empty, false)
+}
+
+/// Returns a table of runs that a form can select: each has a field `id`.
+pub(in crate::dashboard) fn selectable(runs: &[RunView], now_ms: u64, empty: &Markup) -> Markup {
+    table(runs, now_ms, empty, true)
+}
+
+fn table(runs: &[RunView], now_ms: u64, empty: &Markup, selects: bool) -> Markup {
     html! {
         @if runs.is_empty() {
             div.empty { (empty) }
         } @else {
             table.stack {
                 thead { tr {
+                    @if selects { th.pick { input type="checkbox" data-all="id" aria-label="Select all on this page"; } }
                     th { "Status" } th { "Run" } th { "What it does" } th.num { "Steps" }
-                    th.num { "Took" } th { "Started" }
+                    th.num { "Took" } th.num { "Cost" } th { "Started" }
                 } }
-                tbody { @for run in runs { (row(run, now_ms)) } }
+                tbody { @for run in runs { (row(run, now_ms, selects)) } }
             }
         }
     }
 }
 
-fn row(run: &RunView, now_ms: u64) -> Markup {
+fn row(run: &RunView, now_ms: u64, selects: bool) -> Markup {
     let id = run.id.to_string();
     html! {
         tr data-key=(id) {
+            @if selects {
+                td.pick data-label="Select" { input type="checkbox" name="id" value=(id) aria-label={ "Select " (text::short(&run.blueprint, 60)) " " (id) }; }
+            }
             td data-label="Status" { (status::pill(run.status.as_str())) }
             td data-label="Run" {
                 a href={ "/ui/runs/" (id) } { (text::line(&run.blueprint, 60)) }
@@ -35,6 +48,7 @@ fn row(run: &RunView, now_ms: u64) -> Markup {
             td.clip data-label="What it does" { (says(run)) }
             td.num data-label="Steps" { (run.steps_done) "/" (run.steps) }
             td.num data-label="Took" { (lasted(run, now_ms)) }
+            td.num data-label="Cost" { (usage::short(run.usage.as_ref().map(|it| &it.total))) }
             td data-label="Started" { (time::of(&run.created_at, now_ms)) }
         }
     }

@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::{status, text, time};
+use super::{
+    fold::{Fold, Row},
+    pager, status, text, time,
+};
 use crate::{engine::StepView, protocol::RunId};
 
 /// The width of the axis.
@@ -17,25 +20,51 @@ const LONGEST_GAP: u64 = 6;
 const SHORT_MS: u64 = 1_000;
 /// The maximum number of shortened gaps that are marked.
 const MOST_MARKS: usize = 4;
+/// The number of times in the head of the axis.
+const TICKS: usize = 5;
 /// The deepest indentation.
 const DEEPEST: usize = 4;
 
-/// Returns a table of steps.
+/// Returns a table of steps, each a row.
 pub(in crate::dashboard) fn of(run: RunId, steps: &[StepView], now_ms: u64) -> Markup {
-    let axis = Axis::of(steps, now_ms);
+    let rows: Vec<_> = steps.iter().map(Row::Step).collect();
+    rows_of(run, &rows, now_ms)
+}
+
+/// Returns a table of steps and folds.
+pub(in crate::dashboard) fn rows_of(run: RunId, rows: &[Row<'_>], now_ms: u64) -> Markup {
+    let spans: Vec<_> = rows.iter().map(|row| span_of(row, now_ms)).collect();
+    let axis = Axis::of(spans.iter().flatten().copied());
     html! {
-        table.steps {
+        table.steps data-zoom {
             thead { tr {
                 th.seq.num { "#" } th.state { "State" } th { "Step" } th.took.num { "Took" }
-                th.bar { "Time" @if !axis.gaps.is_empty() { span.dim { " (gaps shortened)" } } }
+                th.bar { (axis.head()) }
             } }
-            tbody { @for step in steps { (row(run, step, &axis, now_ms)) } }
+            tbody { @for (row, span) in rows.iter().zip(spans) {
+                @match row {
+                    Row::Step(step) => { (step_row(run, step, span, &axis)) }
+                    Row::Folded(fold) => { (fold_row(run, fold, span, &axis)) }
+                }
+            } }
         }
     }
 }
 
-fn row(run: RunId, step: &StepView, axis: &Axis, now_ms: u64) -> Markup {
-    let span = Span::of(step, now_ms);
+fn span_of(row: &Row<'_>, now_ms: u64) -> Option<Span> {
+    let steps: &[&StepView] = match row {
+        Row::Step(step) => std::slice::from_ref(step),
+        Row::Folded(fold) => &fold.steps,
+    };
+    let spans = steps.iter().filter_map(|step| Span::of(step, now_ms));
+    spans.reduce(|all, it| Span {
+        begin: all.begin.min(it.begin),
+        started: all.started.min(it.started),
+        end: all.end.max(it.end),
+    })
+}
+
+fn step_row(run: RunId, step: &StepView, span: Option<Span>, axis: &Axis) -> Markup {
     html! {
         tr data-key=(step.seq) {
             td.seq.num { (step.seq) }
@@ -52,7 +81,25 @@ fn row(run: RunId, step: &StepView, axis: &Axis, now_ms: u64) -> Markup {
                 }
             }
             td.took.num { @if let Some(span) = span { (time::took(span.end - span.begin)) } }
-            td.bar { @if let Some(span) = span { (bar(step, span, axis)) } }
+            td.bar { @if let Some(span) = span { (bar(&step.state, span, axis)) } }
+        }
+    }
+}
+
+fn fold_row(run: RunId, fold: &Fold<'_>, span: Option<Span>, axis: &Axis) -> Markup {
+    let path = format!("/ui/runs/{run}");
+    let state = fold.state();
+    let (open, failed) = (fold.open(), fold.count("failed"));
+    html! {
+        tr data-key={ "fold-" (fold.key) } {
+            td.seq.num { (fold.steps.first().map_or(0, |it| it.seq)) }
+            td.state { (status::pill(state)) }
+            td {
+                "▸ " a href=(pager::url(&path, &[("tab", "steps"), ("scope", fold.key)])) { (text::line(&fold.label(), 80)) }
+                " " span.dim.small { (fold.steps.len()) " steps" @if open > 0 { ", " (open) " open" } @if failed > 0 { ", " (failed) " failed" } }
+            }
+            td.took.num { @if let Some(span) = span { (time::took(span.end - span.begin)) } }
+            td.bar { @if let Some(span) = span { (bar(state, span, axis)) } }
         }
     }
 }
@@ -63,9 +110,9 @@ fn depth(step: &StepView) -> usize {
     (scopes + usize::from(step.parent.is_some())).min(DEEPEST)
 }
 
-fn bar(step: &StepView, span: Span, axis: &Axis) -> Markup {
+fn bar(state: &str, span: Span, axis: &Axis) -> Markup {
     let (begin, started, end) = (axis.x(span.begin), axis.x(span.started), axis.x(span.end));
-    let work = match step.state.as_str() {
+    let work = match state {
         "completed" => "ok",
         "failed" => "bad",
         "canceled" => "wait",
@@ -77,13 +124,20 @@ fn bar(step: &StepView, span: Span, axis: &Axis) -> Markup {
     html! {
         svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" aria-label=(title) {
             title { (title) }
-            @for gap in &axis.gaps { line.gap x1=(gap) x2=(gap) y1="0" y2="16" {} }
+            @for gap in axis.gaps.iter().take(MOST_MARKS) {
+                @let x = place(gap.middle());
+                line.gap x1=(x) x2=(x) y1="0" y2="16" {}
+            }
             @if started > begin { rect.wait x=(begin.min(LAST)) y="5" width=(width(begin, started)) height="6" {} }
             @if end > started || span.begin == span.end {
                 rect class=(work) x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
             }
         }
     }
+}
+
+fn place(x: f64) -> String {
+    format!("{x:.1}")
 }
 
 fn width(from: f64, to: f64) -> String {
@@ -112,16 +166,31 @@ impl Span {
     }
 }
 
-/// The axis: times and their places, and the places of shortened gaps.
+/// The axis: times and their places, and the shortened gaps.
 #[derive(Debug)]
 struct Axis {
     points: Vec<(u64, f64)>,
-    gaps: Vec<String>,
+    gaps: Vec<Gap>,
+}
+
+/// A gap in which nothing happened, drawn shorter than it was.
+#[derive(Debug)]
+struct Gap {
+    from: f64,
+    to: f64,
+    /// The time since the begin of the axis at which it begins.
+    since_ms: u64,
+    ms: u64,
+}
+
+impl Gap {
+    fn middle(&self) -> f64 {
+        f64::midpoint(self.from, self.to)
+    }
 }
 
 impl Axis {
-    fn of(steps: &[StepView], now_ms: u64) -> Self {
-        let spans = steps.iter().filter_map(|step| Span::of(step, now_ms));
+    fn of(spans: impl Iterator<Item = Span>) -> Self {
         let mut times: Vec<u64> = spans.flat_map(|it| [it.begin, it.started, it.end]).collect();
         times.sort_unstable();
         times.dedup();
@@ -133,23 +202,22 @@ impl Axis {
             0..4 => u64::MAX,
             _ => median.saturating_mul(LONGEST_GAP).max(SHORT_MS),
         };
+        let drawn: u64 = lengths.iter().map(|length| length.min(&longest)).sum();
+        let scale = WIDTH / (drawn.max(1) as f64);
         let (mut at, mut points, mut gaps) = (0, Vec::with_capacity(times.len()), Vec::new());
         let mut before = None;
-        for time in times {
-            let gap = before.map_or(0, |before| time - before);
-            if gap > longest {
-                gaps.push(at + longest / 2);
+        for &time in &times {
+            let ms = before.map_or(0, |before| time - before);
+            let from = at as f64 * scale;
+            at += ms.min(longest);
+            let to = at as f64 * scale;
+            if ms > longest {
+                gaps.push(Gap { from, to, since_ms: time - ms - times[0], ms });
             }
-            at += gap.min(longest);
-            points.push((time, at));
+            points.push((time, to));
             before = Some(time);
         }
-        let scale = WIDTH / (at.max(1) as f64);
-        gaps.truncate(MOST_MARKS);
-        Self {
-            points: points.into_iter().map(|(time, at)| (time, at as f64 * scale)).collect(),
-            gaps: gaps.into_iter().map(|at| format!("{:.1}", at as f64 * scale)).collect(),
-        }
+        Self { points, gaps }
     }
 
     /// Returns the place of one of the times that the axis was made of.
@@ -158,6 +226,56 @@ impl Axis {
         let x = self.points.get(at).map_or(WIDTH, |(_, x)| *x);
         (x * 10.0).round() / 10.0
     }
+
+    /// Returns the bends of the axis: places, each with the milliseconds since its begin. Between two
+    /// of them time goes on evenly.
+    fn bends(&self) -> Vec<(f64, u64)> {
+        let (Some((first, _)), Some((last, _))) = (self.points.first(), self.points.last()) else {
+            return Vec::new();
+        };
+        let of_gap = |gap: &Gap| [(gap.from, gap.since_ms), (gap.to, gap.since_ms + gap.ms)];
+        let gaps = self.gaps.iter().flat_map(of_gap);
+        std::iter::once((0.0, 0)).chain(gaps).chain([(WIDTH, last - first)]).collect()
+    }
+
+    /// Returns the head of the axis: times, and how long the longest of the shortened gaps were.
+    fn head(&self) -> Markup {
+        let bends = self.bends();
+        let whole = bends.last().map_or(0, |(_, ms)| *ms);
+        let data: Vec<_> = bends.iter().map(|(x, ms)| format!("{x:.1}:{ms}")).collect();
+        let mut gaps: Vec<&Gap> = self.gaps.iter().collect();
+        gaps.sort_by_key(|gap| std::cmp::Reverse(gap.ms));
+        gaps.truncate(MOST_MARKS);
+        let label = match gaps.is_empty() {
+            true => format!("Time: {} in all", time::took(whole)),
+            false => format!("Time: {} in all, idle gaps are shortened", time::took(whole)),
+        };
+        html! {
+            @if whole == 0 { "Time" }
+            @else {
+                svg.axis width="100%" height="30" data-bends=(data.join(" ")) role="img" aria-label=(label) {
+                    @for tick in 0..TICKS {
+                        @let x = WIDTH * tick as f64 / (TICKS - 1) as f64;
+                        @let anchor = if tick == 0 { "start" } else if tick + 1 == TICKS { "end" } else { "middle" };
+                        text.tick x={ (place(x / 10.0)) "%" } y="12" text-anchor=(anchor) { (time::took(time_at(&bends, x))) }
+                    }
+                    @for gap in gaps {
+                        text.idle data-x=(place(gap.middle())) x={ (place(gap.middle() / 10.0)) "%" } y="27" text-anchor="middle" {
+                            "⋯ " (time::coarse(gap.ms)) " idle"
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the milliseconds since the begin of the axis at a place.
+fn time_at(bends: &[(f64, u64)], x: f64) -> u64 {
+    let behind = bends.partition_point(|(bend, _)| *bend < x).clamp(1, bends.len() - 1);
+    let ((x0, ms0), (x1, ms1)) = (bends[behind - 1], bends[behind]);
+    let part = if x1 > x0 { ((x - x0) / (x1 - x0)).clamp(0.0, 1.0) } else { 1.0 };
+    ms0 + ((ms1 - ms0) as f64 * part) as u64
 }
 
 #[cfg(test)]
@@ -183,11 +301,14 @@ mod tests {
             step(2, 1_000, 1_100, 2_000),
             step(3, night, night + 100, night + 1_000),
         ];
-        let axis = Axis::of(&steps, night + 1_000);
+        let axis = Axis::of(steps.iter().filter_map(|step| Span::of(step, night + 1_000)));
         assert_eq!(axis.gaps.len(), 1);
         assert!(axis.x(2_000) > 200.0, "{axis:?}");
         assert!(axis.x(night) < 900.0 && axis.x(night) > axis.x(2_000), "{axis:?}");
         assert_eq!(axis.x(night + 1_000), WIDTH);
+        let head = axis.head().into_string();
+        assert!(head.contains("⋯ 7 h idle") && head.contains(">8h 0m</text>"), "{head}");
+        assert_eq!(time_at(&axis.bends(), axis.x(night)), night);
     }
 
     #[test]

@@ -20,6 +20,18 @@ pub(in crate::dashboard) fn of(usage: Option<&Usage>) -> Markup {
     }
 }
 
+/// Returns the cost or, without one, the tokens, for a row of a list.
+pub(in crate::dashboard) fn short(usage: Option<&Usage>) -> Markup {
+    let tokens = usage.and_then(Usage::tokens);
+    html! {
+        @match (usage.and_then(|usage| usage.cost.as_deref()), tokens) {
+            (Some(cost), _) => { "$" (cost) }
+            (None, Some(tokens)) => { (grouped(tokens)) " tok" }
+            (None, None) => { span.dim title="not reported" { "—" } }
+        }
+    }
+}
+
 /// Returns a number with thin spaces between its thousands.
 pub(in crate::dashboard) fn grouped(number: u64) -> String {
     let digits = number.to_string();

@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq as _;
 use crate::{
     blueprint::Form,
     dashboard::{
-        component::{form, form::Wrong, json, text, time},
+        component::{form, form::Wrong, json, markdown, text, time},
         desk::Desk,
         fields::Fields,
         layout::document,
@@ -105,7 +105,7 @@ fn shown(
         (why)
         p.dim { "You answer as " (text::line(&link.person, 120)) ". This link is good for one answer, until "
             (time::of_ms(link.expires_ms, now_ms)) ". Nothing happens before you send the form." }
-        @if let Some(prompt) = &view.prompt { section.card { (text::block(prompt, false)) } }
+        @if let Some(prompt) = &view.prompt { section.card { (markdown::block(prompt, false, false)) } }
         @if let Some(input) = view.input.as_ref().filter(|input| !input.is_null()) {
             section.card { details open { summary { "Input" } (json::tree(input, false)) } }
         }

@@ -22,20 +22,23 @@ use crate::{
         fragment::allowed,
         headers::escaped,
         layout::{self, Nav, Page},
-        page::problem,
+        page::{archive, problem},
         visitor::{Visitor, id},
     },
     door::Problem,
     engine::{
         BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy, StatsView,
     },
-    protocol::Json,
+    protocol::{Json, Tags},
     store::DAY_MS,
     token::{Need, Verb},
 };
 
 /// The maximum number of lines of a file that are shown.
 const LINES: usize = 3_000;
+
+/// The name of the field for the tags of a run.
+const TAGS: &str = "tags";
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
@@ -51,7 +54,8 @@ pub(in crate::dashboard) async fn show(
         None => None,
     };
     let sent = like.map(|input| Fields::whole(input.as_str()));
-    shown(&desk, &visitor, &view, sent.as_ref(), &[], &html! {}, StatusCode::OK).await
+    let note = archive::note(&view, &fields, visitor.now_ms);
+    shown(&desk, &visitor, &view, sent.as_ref(), &[], &note, StatusCode::OK).await
 }
 
 /// Starts a run from the form. If that is refused, the page comes again with what was written.
@@ -70,12 +74,22 @@ pub(in crate::dashboard) async fn start(
             return shown(&desk, &visitor, &view, Some(&fields), &wrong, &words, status).await;
         }
     };
-    let start = StartRun { input, ..StartRun::new(Program::Named(name)) };
+    let tags = match Tags::parse(fields.text(TAGS).split_whitespace()) {
+        Ok(tags) => tags,
+        Err(error) => {
+            let wrong = [Wrong { field: TAGS.to_owned(), reason: format!("failed to {error}") }];
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return shown(&desk, &visitor, &view, Some(&fields), &wrong, &html! {}, status).await;
+        }
+    };
+    let start = StartRun { input, tags, ..StartRun::new(Program::Named(name)) };
     // A form that is sent twice starts one run.
     let key = fields.given("once").filter(|once| once.len() <= 64).map(|once| IdempotencyKey {
         route: "dashboard start",
         key: once.to_owned(),
-        body: blake3::hash(start.input.as_str().as_bytes()).to_hex().to_string(),
+        body: blake3::hash(format!("{} {:?}", start.input, start.tags).as_bytes())
+            .to_hex()
+            .to_string(),
     });
     match desk.engine.start(&visitor.caller, start, key).await {
         Ok(started) => {
@@ -134,6 +148,7 @@ async fn shown(
             (about(view, &versions, now_ms))
             @if let Some(stats) = &stats { (statistics(stats, now_ms)) }
         }
+        (archive::form(visitor, view))
         (checked(&findings))
         @if let Some(bundle) = &bundle { (source(bundle, &findings)) }
     };
@@ -157,6 +172,13 @@ fn start_form(
                 (layout::token(visitor))
                 input type="hidden" name="once" value=(once);
                 (form::fields(&form_of(view), sent, wrong))
+                @let tags = sent.map_or("", |sent| sent.text(TAGS));
+                details.command open[!tags.is_empty()] {
+                    summary { "Tags" }
+                    label for=(TAGS) { "Tags: name=value, with spaces between them" }
+                    input type="text" id=(TAGS) name=(TAGS) value=(tags) spellcheck="false";
+                    @for it in wrong.iter().filter(|it| it.field == TAGS) { p.wrong role="alert" { (it.reason) } }
+                }
                 button.main { "Start" }
             }
             (command::same(&visitor.url, &format!("moonswarm run {} '<json>'", command::quoted(&view.name)), &command::Request {

@@ -13,6 +13,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
+    engine::BlueprintView,
 };
 
 /// The number of names of a page.
@@ -24,7 +25,11 @@ pub(in crate::dashboard) async fn show(
     visitor: Visitor,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let all = desk.engine.blueprints().list(&visitor.caller).await?;
+    let archived = fields.given("archived").is_some();
+    let all = match archived {
+        true => desk.engine.blueprints().archived(&visitor.caller).await?,
+        false => desk.engine.blueprints().list(&visitor.caller).await?,
+    };
     let problems = desk.engine.blueprints().blueprint_problems(&visitor.caller)?;
     let query = fields.text("q").to_lowercase();
     let fits = |name: &str, about: Option<&str>| {
@@ -34,9 +39,11 @@ pub(in crate::dashboard) async fn show(
     let found: Vec<_> = all.iter().filter(|it| fits(&it.name, it.description.as_deref())).collect();
     let now_ms = visitor.now_ms;
     let body = html! {
-        h1 { "Blueprints" }
+        h1 { @if archived { "Archived blueprints" } @else { "Blueprints" } }
+        p { @if archived { a href="/ui/blueprints" { "Those that are not archived" } } @else { a href="/ui/blueprints?archived=1" { "Archived ones" } } }
         @if all.len() > 5 {
             form.card.filters method="get" action="/ui/blueprints" role="search" {
+                @if archived { input type="hidden" name="archived" value="1"; }
                 div { label for="q" { "Name or description" }
                     input type="search" id="q" name="q" value=(fields.text("q")); }
                 button.main { "Filter" }
@@ -48,7 +55,8 @@ pub(in crate::dashboard) async fn show(
         div.card.flush {
             @if found.is_empty() {
                 div.empty {
-                    @if all.is_empty() { "No blueprint is stored. " code { "moonswarm init" } " writes one, "
+                    @if all.is_empty() && archived { "None is archived." }
+                    @else if all.is_empty() { "No blueprint is stored. " code { "moonswarm init" } " writes one, "
                         code { "moonswarm serve --blueprints DIR" } " watches a directory." }
                     @else { "None matches." }
                 }
@@ -57,7 +65,7 @@ pub(in crate::dashboard) async fn show(
                     thead { tr { th { "Name" } th { "What it does" } th { "Version" } th { "Starts by itself" } th { "Stored" } } }
                     tbody { @for it in found.iter().take(LIMIT) {
                         tr {
-                            td data-label="Name" { a href={ "/ui/blueprints/" (escaped(&it.name)) } { (text::line(&it.name, 80)) } }
+                            td data-label="Name" { a href={ "/ui/blueprints/" (escaped(&link(it))) } { (text::line(&it.name, 80)) } }
                             td.clip data-label="What it does" { (text::line(it.description.as_deref().unwrap_or("—"), 200)) }
                             td data-label="Version" { code { (it.hash.get(..12).unwrap_or(&it.hash)) } }
                             td data-label="Starts by itself" {
@@ -73,11 +81,19 @@ pub(in crate::dashboard) async fn show(
             }
         }
         @if found.len() > LIMIT { p.dim { "Only the first " (LIMIT) " are listed." } }
-        (command::same(&visitor.url, "moonswarm blueprints", &command::Request {
+        (command::same(&visitor.url, if archived { "moonswarm blueprints --archived" } else { "moonswarm blueprints" }, &command::Request {
             method: "GET",
-            path: "/v1/blueprints".to_owned(),
+            path: if archived { "/v1/blueprints?archived=true" } else { "/v1/blueprints" }.to_owned(),
             body: None,
         }))
     };
     Ok(Page { nav: Nav::Blueprints, title: "Blueprints", live: None, body }.shown(&visitor))
+}
+
+/// Returns what refers to a blueprint: the name of an archived one stands for no version.
+fn link(view: &BlueprintView) -> String {
+    match view.archived_at {
+        None => view.name.clone(),
+        Some(_) => format!("{}@{}", view.name, view.hash.get(..16).unwrap_or(&view.hash)),
+    }
 }

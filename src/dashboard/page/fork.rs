@@ -30,6 +30,8 @@ use crate::{
 const LONGEST: usize = 100_000;
 /// The maximum number of versions to choose from.
 const VERSIONS: usize = 30;
+/// The maximum height of a field, in lines.
+const ROWS: usize = 20;
 /// The number of steps of the plan on each side of the cut.
 const AROUND: usize = 40;
 
@@ -47,8 +49,7 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let run: RunId = id(&run)?;
     let at = Place::of(&desk, &visitor, run, fields.given("step")).await?;
-    let plan = desk.engine.histories().plan_fork(&visitor.caller, run, Fork::new(at.seq)).await;
-    let outcome = Outcome::of(plan)?;
+    let outcome = at.plan(&desk, &visitor, Fork::new(at.seq)).await?;
     Ok(at.shown(&visitor, None, &outcome, StatusCode::OK))
 }
 
@@ -61,21 +62,16 @@ pub(in crate::dashboard) async fn act(
 ) -> Result<Response, Problem> {
     let run: RunId = id(&run)?;
     let at = Place::of(&desk, &visitor, run, fields.given("step")).await?;
-    let fork = match at.read(&fields) {
-        Ok(fork) => fork,
-        Err(wrong) => {
-            let outcome = Outcome { plan: None, wrong: vec![wrong], why: None };
-            let status = StatusCode::UNPROCESSABLE_ENTITY;
-            return Ok(at.shown(&visitor, Some(&fields), &outcome, status));
-        }
-    };
-    let histories = desk.engine.histories();
-    let plan = histories.plan_fork(&visitor.caller, run, fork.clone()).await;
-    let mut outcome = Outcome::of(plan)?;
-    if fields.text("act") != "fork" || outcome.plan.is_none() {
-        let status = match outcome.plan {
-            Some(_) => StatusCode::OK,
-            None => StatusCode::UNPROCESSABLE_ENTITY,
+    let (fork, wrong) = at.read(&fields);
+    let mut outcome = at.plan(&desk, &visitor, fork.clone()).await?;
+    if !wrong.is_empty() {
+        outcome.partial = true;
+        outcome.wrong.extend(wrong);
+    }
+    if fields.text("act") != "fork" || outcome.partial || outcome.plan.is_none() {
+        let status = match outcome.partial || outcome.plan.is_none() {
+            true => StatusCode::UNPROCESSABLE_ENTITY,
+            false => StatusCode::OK,
         };
         return Ok(at.shown(&visitor, Some(&fields), &outcome, status));
     }
@@ -85,7 +81,7 @@ pub(in crate::dashboard) async fn act(
         key: once.to_owned(),
         body: blake3::hash(format!("{run} {fork:?}").as_bytes()).to_hex().to_string(),
     });
-    match histories.fork(&visitor.caller, run, fork, key).await {
+    match desk.engine.histories().fork(&visitor.caller, run, fork, key).await {
         Ok(made) => Ok(Redirect::to(&format!("/ui/runs/{}?done=fork", made.id())).into_response()),
         Err(error) => {
             let refused = Problem::from(error);
@@ -96,23 +92,17 @@ pub(in crate::dashboard) async fn act(
     }
 }
 
-/// The plan, or why there is none.
+/// The plan, and what is wrong with what was written.
+#[derive(Default)]
 struct Outcome {
     plan: Option<ForkPlan>,
+    /// True if the plan is that of a fork without the fields that are wrong.
+    partial: bool,
     wrong: Vec<Wrong>,
     why: Option<Problem>,
 }
 
 impl Outcome {
-    fn of(plan: Result<ForkPlan, crate::engine::EngineError>) -> Result<Self, Problem> {
-        let mut outcome = Self { plan: None, wrong: Vec::new(), why: None };
-        match plan {
-            Ok(plan) => outcome.plan = Some(plan),
-            Err(error) => outcome.refuse(Problem::from(error))?,
-        }
-        Ok(outcome)
-    }
-
     /// Takes a refusal; each violation goes to the field that it is about.
     fn refuse(&mut self, refused: Problem) -> Result<(), Problem> {
         if !refused.status().is_client_error() || refused.code() == Code::NotFound.as_str() {
@@ -170,6 +160,22 @@ impl Place {
         Ok(Self { seq, step, versions: allowed(versions)?.unwrap_or_default(), view })
     }
 
+    /// Plans a fork. If it is refused, the plan is that of a fork without its edits.
+    async fn plan(&self, desk: &Desk, visitor: &Visitor, fork: Fork) -> Result<Outcome, Problem> {
+        let mut outcome = Outcome::default();
+        let bare = Fork { program: fork.program.clone(), ..Fork::new(self.seq) };
+        let (histories, run) = (desk.engine.histories(), self.view.id);
+        match histories.plan_fork(&visitor.caller, run, fork).await {
+            Ok(plan) => outcome.plan = Some(plan),
+            Err(error) => {
+                outcome.refuse(Problem::from(error))?;
+                outcome.partial = true;
+                outcome.plan = histories.plan_fork(&visitor.caller, run, bare).await.ok();
+            }
+        }
+        Ok(outcome)
+    }
+
     /// Returns true if the flow requested the step as work of an agent or of another run.
     fn editable(&self) -> bool {
         let is_work =
@@ -177,21 +183,25 @@ impl Place {
         self.step.as_ref().filter(is_work).is_some()
     }
 
-    fn read(&self, fields: &Fields) -> Result<Fork, Wrong> {
-        let mut fork = Fork::new(self.seq);
+    /// Returns the fork that the fields describe, without those that cannot be read.
+    fn read(&self, fields: &Fields) -> (Fork, Vec<Wrong>) {
+        let (mut fork, mut wrong) = (Fork::new(self.seq), Vec::new());
+        let mut json = |name| parsed(fields, name).map_err(|it| wrong.push(it)).ok();
         match fields.text("edit") {
-            "input" => fork.step_input = Some(parsed(fields, INPUT.0)?),
+            "input" => fork.step_input = json(INPUT.0),
             "output" => {
-                fork.outputs = BTreeMap::from([(self.seq, parsed(fields, OUTPUT.0)?)]);
-                fork.from_step = self.seq.saturating_add(1);
+                if let Some(output) = json(OUTPUT.0) {
+                    fork.outputs = BTreeMap::from([(self.seq, output)]);
+                    fork.from_step = self.seq.saturating_add(1);
+                }
             }
             _ => {}
         }
         if fields.given(PATCH).is_some() {
-            fork.input_patch = Some(parsed(fields, PATCH)?);
+            fork.input_patch = json(PATCH);
         }
         fork.program = fields.given("version").map(|name| Program::Named(name.to_owned()));
-        Ok(fork)
+        (fork, wrong)
     }
 
     fn shown(
@@ -219,7 +229,7 @@ impl Place {
             }
             div.cards {
                 (self.form(visitor, sent, &outcome.wrong))
-                @if let Some(plan) = &outcome.plan { (planned(plan)) }
+                @if let Some(plan) = &outcome.plan { (planned(plan, outcome.partial)) }
             }
         };
         let title = format!("Fork from step {seq}");
@@ -280,8 +290,7 @@ impl Place {
 
     /// Returns the commands that do the same as the form, as it was sent.
     fn command(&self, visitor: &Visitor, sent: Option<&Fields>) -> Markup {
-        let fork =
-            sent.and_then(|sent| self.read(sent).ok()).unwrap_or_else(|| Fork::new(self.seq));
+        let fork = sent.map_or_else(|| Fork::new(self.seq), |sent| self.read(sent).0);
         let run = self.view.id;
         let mut line = format!("moonswarm fork {run} --from {}", fork.from_step);
         let mut body = json!({ "from_step": fork.from_step });
@@ -294,6 +303,9 @@ impl Place {
             body["outputs"] = json!({ step.to_string(): output.to_value() });
         }
         if let Some(patch) = fork.input_patch.as_ref().map(Json::to_value) {
+            if !patch.is_object() {
+                line.push_str(&format!(" --input {}", command::quoted(&patch.to_string())));
+            }
             for (key, value) in patch.as_object().into_iter().flatten() {
                 line.push_str(&format!(" --set {}", command::quoted(&format!("{key}={value}"))));
             }
@@ -340,20 +352,21 @@ fn json_field(
         div.field {
             label for=(name) { (label) }
             @if !fits { p.hint { "The recorded value is too long for this field; it is written anew here." } }
-            textarea.mono id=(name) name=(name) spellcheck="false" { "\n" (value) }
+            textarea.mono id=(name) name=(name) spellcheck="false" rows=(value.lines().count().clamp(2, ROWS)) { "\n" (value) }
             @for it in wrong.iter().filter(|it| it.field == name).take(20) { p.wrong role="alert" { (text::short(&it.reason, 300)) } }
         }
     }
 }
 
-/// Returns what the fork keeps and does first.
-fn planned(plan: &ForkPlan) -> Markup {
+/// Returns what the fork keeps and does first; `partial` without what is wrong.
+fn planned(plan: &ForkPlan, partial: bool) -> Markup {
     let cut = plan.steps.partition_point(|step| step.step < plan.from_step);
     let from = cut.saturating_sub(AROUND);
     let upto = plan.steps.len().min(cut + AROUND);
     html! {
         section.card #plan {
             h2 { "What would happen" }
+            @if partial { div.banner.warn { "This is without the edits that were refused: they count once their fields are right." } }
             p { strong { (plan.kept) } @if plan.kept == 1 { " step is kept, " } @else { " steps are kept, " }
                 strong { (plan.redone) } @if plan.redone == 1 { " is not." } @else { " are not." } }
             @if let Some(it) = &plan.divergence {

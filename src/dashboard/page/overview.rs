@@ -13,6 +13,7 @@ use crate::{
         desk::Desk,
         fragment::{Fragment, allowed},
         layout::{Nav, Page},
+        page::gallery,
         visitor::Visitor,
     },
     door::Problem,
@@ -156,6 +157,7 @@ fn first_steps(visitor: &Visitor) -> Markup {
             }
             pre { "moonswarm init\nmoonswarm run hello.lua who=moon" }
         }
+        (gallery::form(visitor))
     }
 }
 

@@ -12,12 +12,13 @@ use crate::{
         desk::Desk,
         fields::Fields,
         fragment::Fragment,
-        layout::{Nav, Page},
+        layout::{self, Nav, Page},
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
     protocol::{RunId, TagIs},
     store::{RunFilter, RunStatus},
+    token::Verb,
 };
 
 /// The number of runs of a page.
@@ -35,13 +36,15 @@ const SINCE: [(&str, &str, u64); 4] = [
 ];
 
 /// The filters by a text: the name in the URL, the label, and an example.
-const TEXTS: [(&str, &str, &str); 6] = [
+const TEXTS: [(&str, &str, &str); 8] = [
     ("q", "Error or status text", "disk full"),
     ("tag", "Tag", "name=value"),
     ("error", "Kind of error", "timeout"),
     ("agent", "Agent", ""),
     ("waiting_on", "Waits for", "task, signal, a name"),
     ("started_by", "Started by", ""),
+    ("min_cost", "Cost at least, $", "0.50"),
+    ("parent", "Called by", "run_…"),
 ];
 
 /// Shows the page; a whole id in the search goes to its run.
@@ -94,7 +97,7 @@ pub(in crate::dashboard) async fn show(
             button.main { "Filter" }
         }
         (fragment.html)
-        (command::same(&visitor.url, &line(&fields), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm ps{}", flags(&fields)), &command::Request {
             method: "GET",
             path: api(&fields),
             body: None,
@@ -118,9 +121,29 @@ pub(in crate::dashboard) async fn fragments(
         @else { "No run matches. " a href="/ui/runs" { "Show all" } }
     };
     let is_first = fields.given("cursor").is_none();
+    let acts = bulk_acts(visitor);
+    let selects = !acts.is_empty() && !page.items.is_empty();
+    let table = match selects {
+        true => html! {
+            form method="post" action="/ui/runs/bulk" {
+                (layout::token(visitor))
+                @for (name, value) in query(fields) { input type="hidden" name=(name) value=(value); }
+                (run_table::selectable(&page.items, visitor.now_ms, &empty))
+                div.line.bulk {
+                    label.choice for="which" { "Do with" }
+                    select id="which" name="which" {
+                        option value="ids" { "the selected runs" }
+                        option value="filter" { "all that match, 500 at most" }
+                    }
+                    @for (act, label) in acts { button name="act" value=(act) { (label) " …" } }
+                }
+            }
+        },
+        false => run_table::of(&page.items, visitor.now_ms, &empty),
+    };
     let html = html! {
         div #runs.card.flush {
-            (run_table::of(&page.items, visitor.now_ms, &empty))
+            (table)
             @if page.partial {
                 p.dim { "Only some of the runs were looked at: the next page goes on." }
             }
@@ -130,14 +153,25 @@ pub(in crate::dashboard) async fn fragments(
     Ok([Fragment { id: "runs", html }])
 }
 
+/// Returns the acts on many runs that a token may do, each with its label.
+fn bulk_acts(visitor: &Visitor) -> Vec<(&'static str, &'static str)> {
+    let all = [
+        ("pause", "Pause", Verb::RunPause),
+        ("resume", "Resume", Verb::RunResume),
+        ("rerun", "Run again", Verb::RunStart),
+        ("cancel", "Cancel", Verb::RunCancel),
+    ];
+    all.into_iter().filter(|it| visitor.may(it.2)).map(|(act, label, _)| (act, label)).collect()
+}
+
 /// Returns the filters that are set.
-fn query(fields: &Fields) -> Vec<(&str, &str)> {
+pub(super) fn query(fields: &Fields) -> Vec<(&str, &str)> {
     let texts = TEXTS.iter().map(|(name, _, _)| *name);
-    let names = ["status", "blueprint", "since", "parent"].into_iter().chain(texts);
+    let names = ["status", "blueprint", "since"].into_iter().chain(texts);
     names.filter_map(|name| Some((name, fields.given(name)?))).collect()
 }
 
-fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
+pub(super) fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
     let words = fields.all("status").filter(|word| !word.is_empty());
     let status = words.map(|word| {
         RunStatus::parse(word)
@@ -164,14 +198,21 @@ fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
         agent: text("agent"),
         waiting_on: text("waiting_on"),
         text: text("q"),
+        min_cost: fields.given("min_cost").map(money).transpose()?,
         before: fields.given("cursor").map(id).transpose()?,
         limit: LIMIT,
         ..RunFilter::default()
     })
 }
 
-fn line(fields: &Fields) -> String {
-    let mut line = "moonswarm ps".to_owned();
+fn money(text: &str) -> Result<rust_decimal::Decimal, Problem> {
+    let wrong = |_| Problem::new(Code::BadQuery, "the cost is an amount in dollars such as 0.50");
+    text.trim().trim_start_matches('$').parse().map_err(wrong)
+}
+
+/// Returns the flags of the command line for the filters.
+pub(super) fn flags(fields: &Fields) -> String {
+    let mut line = String::new();
     for (name, value) in query(fields) {
         if name != "since" {
             let flag = if name == "q" { "text".to_owned() } else { name.replace('_', "-") };

@@ -2,6 +2,10 @@
 
 use maud::{Markup, html};
 
+use super::{
+    source_links::{self, LINES, first_of, url},
+    source_locals::Pane,
+};
 use crate::{
     blueprint::Bundle,
     dashboard::{
@@ -14,10 +18,9 @@ use crate::{
     door::{Code, Problem},
     engine::{EngineError, FailureView, LineSteps, Lines, RunView},
     protocol::{Json, RunId},
+    token::Verb,
 };
 
-/// The number of lines of a page.
-const LINES: usize = 400;
 /// The maximum number of files that are listed.
 const FILES: usize = 200;
 /// The longest line that is shown, in bytes.
@@ -28,25 +31,6 @@ const FRAMES: usize = 20;
 /// A place in the source.
 type Place = (String, u32);
 
-/// Returns the path of the page that shows a line: `file:line`.
-pub(super) fn path(run: RunId, place: &str) -> String {
-    match place.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse().ok()?))) {
-        Some((file, line)) => url(run, file, line),
-        None => format!("/ui/runs/{run}?tab=source"),
-    }
-}
-
-fn url(run: RunId, file: &str, line: u32) -> String {
-    let first = first_of(line).to_string();
-    let query = [("tab", "source"), ("file", file), ("cursor", first.as_str())];
-    format!("{}#L{line}", pager::url(&format!("/ui/runs/{run}"), &query))
-}
-
-/// Returns the first line of the page that a line is on.
-fn first_of(line: u32) -> usize {
-    (line as usize).saturating_sub(1) / LINES * LINES + 1
-}
-
 /// Returns the tab.
 pub(super) async fn tab(
     desk: &Desk,
@@ -54,6 +38,7 @@ pub(super) async fn tab(
     view: &RunView,
     fields: &Fields,
 ) -> Result<Markup, Problem> {
+    let pane = Pane::of(desk, visitor, view.id, fields).await?;
     let bundle = desk.engine.blueprints();
     let bundle = match bundle.blueprint_source(&visitor.caller, &view.blueprint, &view.hash).await {
         // A version that only came with a run has no source for a token of one blueprint.
@@ -61,7 +46,10 @@ pub(super) async fn tab(
         found => allowed(found)?,
     };
     let Some(bundle) = bundle else {
-        return Ok(html! { div.empty { "This token does not reach the source of this run." } });
+        return Ok(html! {
+            @if let Some(pane) = &pane { (pane.html) }
+            div.empty { "This token does not reach the source of this run." }
+        });
     };
     let lines = desk.engine.lines(&visitor.caller, view.id).await?;
     let fault = view.error.as_ref().filter(|_| view.ended_at.is_some());
@@ -70,7 +58,9 @@ pub(super) async fn tab(
         None => None,
     };
     // Without a choice, the page follows the run.
+    let moment = pane.as_ref().and_then(|pane| pane.place.clone());
     let at = fault.as_ref().and_then(|fault| fault.frames.first().map(|frame| frame.place.clone()));
+    let at = moment.clone().or(at);
     let at =
         at.or_else(|| lines.iter().find(|(_, it)| it.open > 0).map(|(place, _)| place.clone()));
     let asked = fields.given("file");
@@ -90,11 +80,13 @@ pub(super) async fn tab(
         }
         None => at.as_ref().map_or(1, |(_, line)| first_of(*line)),
     };
-    let rows = Rows { run: view.id, file, lines: &lines, fault: fault.as_ref() };
+    let inspects = visitor.caller.may(Verb::RunInspect, view.id).is_ok();
+    let rows = Rows { run: view.id, file, lines: &lines, fault: fault.as_ref(), moment, inspects };
     let is_last = source.lines().nth(first - 1 + LINES).is_none();
     let next = (!is_last).then(|| (first + LINES).to_string());
     let query = [("tab", "source"), ("file", file)];
     Ok(html! {
+        @if let Some(pane) = &pane { (pane.html) }
         (files(view.id, &bundle, file, &lines))
         div.card.flush tabindex="0" {
             table.listing {
@@ -105,7 +97,7 @@ pub(super) async fn tab(
             (pager::links(&format!("/ui/runs/{}", view.id), &query, first == 1, next.as_deref()))
         }
         @if lines.is_empty() && view.steps > 0 {
-            p.dim { "The lines of this run's steps are not known: it has a table flow, or an older release ran it." }
+            p.dim { "The lines of this run's steps are not known: an older release ran it." }
         }
     })
 }
@@ -137,6 +129,10 @@ struct Rows<'a> {
     file: &'a str,
     lines: &'a Lines,
     fault: Option<&'a Fault>,
+    /// The line whose locals are shown.
+    moment: Option<Place>,
+    /// True if the visitor may look at locals.
+    inspects: bool,
 }
 
 impl Rows<'_> {
@@ -144,7 +140,9 @@ impl Rows<'_> {
         let marks = self.lines.get(&(self.file.to_owned(), number));
         let is_open = marks.is_some_and(|it| it.open > 0);
         let fault = self.fault.filter(|it| it.is_at(self.file, number));
+        let is_moment = self.moment.as_ref().is_some_and(|it| it.0 == self.file && it.1 == number);
         let class = match (marks.is_some(), fault.is_some()) {
+            _ if is_moment => Some("hit moment"),
             (_, true) => Some("fault"),
             (true, false) if is_open => Some("hit now"),
             (true, false) => Some("hit"),
@@ -167,6 +165,7 @@ impl Rows<'_> {
             a href={ "/ui/runs/" (self.run) "/steps/" (it.latest) } {
                 (it.steps) @if it.steps == 1 { " step" } @else { " steps" }
             }
+            @if self.inspects { a href=(source_links::locals(self.run, it.latest)) { "locals" } }
             @if it.open > 0 { span.status.busy { @if it.steps == 1 { "waits" } @else { (it.open) " wait" } } }
             @if it.failed > 0 { span.status.bad { (it.failed) " failed" } }
             @if it.canceled > 0 { span.status { (it.canceled) " canceled" } }
@@ -265,10 +264,5 @@ mod tests {
         assert_eq!(leading("lib/m.luau:12"), Some(("lib/m.luau".to_owned(), 12)));
         assert_eq!(leading("at 3: no"), None);
         assert_eq!(leading("no"), None);
-    }
-
-    #[test]
-    fn a_line_is_on_the_page_that_begins_at_most_so_many_lines_before_it() {
-        assert_eq!([1, 400, 401, 0].map(first_of), [1, 1, 401, 1]);
     }
 }

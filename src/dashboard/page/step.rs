@@ -5,19 +5,24 @@ use axum::{
     response::Response,
 };
 use maud::{Markup, html};
+use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{run::events_between, source};
+use super::{run::events, source_links};
 use crate::{
     dashboard::{
-        component::{attempts, command, json, status, text, time, usage},
+        component::{
+            attempts, command, json, markdown, pager, status, talk, text, time, timeline, usage,
+        },
         desk::Desk,
         fields::Fields,
+        fragment::Fragment,
         layout::{Nav, Page},
+        said::Said,
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{EventView, StepView},
+    engine::{AttemptsView, EventView, RunView, StepParts, StepView},
     protocol::RunId,
     token::Verb,
 };
@@ -32,56 +37,21 @@ pub(in crate::dashboard) async fn show(
     Path((run, seq)): Path<(String, String)>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let run: RunId = id(&run)?;
-    let not_one =
-        || Problem::new(Code::NotFound, format!("there is no step {:?}", text::short(&seq, 40)));
-    let seq: u32 = seq.parse().map_err(|_| not_one())?;
-    let view = desk.engine.run(&visitor.caller, run).await?;
-    let step = desk.engine.step(&visitor.caller, run, seq).await?;
-    let open = step.ended_at.is_none();
-    let tried = desk.engine.attempts(&visitor.caller, run, seq).await?;
-    let searched = view.last_event.min(SEARCHED);
-    let events = events_between(&desk, &visitor, run, 1, searched).await?;
-    let own: Vec<_> = events.iter().filter_map(|event| of_step(event, seq)).collect();
+    let (run, seq) = place(&run, &seq)?;
+    let shown = Shown::read(&desk, &visitor, run, seq).await?;
     let whole = fields.given("whole").is_some();
-    let now_ms = visitor.now_ms;
+    let step = &shown.step;
     let body = html! {
-        p { a href={ "/ui/runs/" (run) } { "← " (text::line(&view.blueprint, 60)) } }
-        h1.line { (text::line(&step.name, 80)) (status::pill(&step.state)) span.dim.small { "step " (seq) ", " (step.kind) } }
-        @if let Some(summary) = &step.summary { p { (text::line(summary, 500)) } }
-        @if let Some(error) = &step.error {
-            div.banner.bad {
-                p { strong { (text::short(&error.kind, 60)) } " " }
-                (text::block(&error.message, whole))
-                p.small { @if error.retryable { "Another attempt may succeed." } @else { "Another attempt would not help." } }
-                @if let Some(data) = &error.data { (json::tree(data, whole)) }
+        p { a href={ "/ui/runs/" (run) } { "← " (text::line(&shown.view.blueprint, 60)) } }
+        (shown.html(&visitor, whole))
+        (talk::saying(None))
+        p.line {
+            @if visitor.caller.may(Verb::RunInspect, run).is_ok() {
+                a.button href=(source_links::locals(run, seq)) { "Locals at this step" }
             }
-        }
-        (facts(run, &step, now_ms))
-        @for (label, words) in [("System prompt", &tried.system), ("Prompt", &tried.prompt)] {
-            @if let Some(words) = words.as_ref().filter(|it| !it.is_empty()) {
-                section.card { h2 { (label) }
-                    @if !open { p.dim.small { "rendered again from the recorded input" } }
-                    (text::block(words, whole))
-                }
+            @if visitor.caller.may(Verb::RunFork, run).is_ok() {
+                a.button href={ "/ui/runs/" (run) "/fork?step=" (seq) } { "Fork from here …" }
             }
-        }
-        div.cards {
-            @if let Some(request) = &step.request { section.card { h2 { "Input" } (json::tree(request, whole)) } }
-            section.card { h2 { "Output" }
-                @match &step.response {
-                    Some(output) => { (json::tree(output, whole)) }
-                    None => { p.dim { @if open { "not yet" } @else { "none" } } }
-                }
-            }
-            @if !step.effects.is_empty() {
-                section.card { h2 { "Effects" } @for effect in step.effects.iter().take(100) { (json::tree(effect, whole)) } }
-            }
-        }
-        (attempts::of(&tried, now_ms))
-        (happened(&own, now_ms, view.last_event > searched))
-        @if visitor.caller.may(Verb::RunFork, run).is_ok() {
-            p { a.button href={ "/ui/runs/" (run) "/fork?step=" (seq) } { "Fork from here …" } }
         }
         @if !whole { p { a href="?whole=1" { "Show long values in full" } } }
         (command::same(&visitor.url, &format!("moonswarm show {run}/{seq}"), &command::Request {
@@ -91,7 +61,119 @@ pub(in crate::dashboard) async fn show(
         }))
     };
     let title = format!("{} · step {seq}", step.name);
-    Ok(Page { nav: Nav::Runs, title: &title, live: None, body }.shown(&visitor))
+    let query = [("whole", fields.text("whole")), ("raw", fields.text("raw"))];
+    let path = format!("/ui/live/runs/{run}/steps/{seq}");
+    let live = step.ended_at.is_none().then(|| pager::url(&path, &query));
+    Ok(Page { nav: Nav::Runs, title: &title, live, body }.shown(&visitor))
+}
+
+/// Reads the run and the step of a path.
+///
+/// # Errors
+/// Returns `not_found`.
+pub(in crate::dashboard) fn place(run: &str, seq: &str) -> Result<(RunId, u32), Problem> {
+    let not_one =
+        || Problem::new(Code::NotFound, format!("there is no step {:?}", text::short(seq, 40)));
+    Ok((id(run)?, seq.parse().map_err(|_| not_one())?))
+}
+
+/// Returns what changes on the page, and whether the step has ended. What models say at the moment is
+/// all that is sent if nothing durable happened.
+pub(in crate::dashboard) async fn fragments(
+    desk: &Desk,
+    visitor: &Visitor,
+    (run, seq): (RunId, u32),
+    fields: &Fields,
+    said: &Mutex<Said>,
+) -> Result<(Vec<Fragment>, bool), Problem> {
+    let (mut all, mut over) = (Vec::new(), false);
+    let moved = std::mem::take(&mut said.lock().moved);
+    if moved {
+        let shown = Shown::read(desk, visitor, run, seq).await?;
+        over = shown.step.ended_at.is_some();
+        let parts = &shown.parts.items;
+        said.lock().know(parts.iter().map(|it| (it.step.seq, it.step.ended_at.is_none())));
+        let whole = fields.given("whole").is_some();
+        all.push(Fragment { id: "step", html: shown.html(visitor, whole) });
+    }
+    let said = said.lock();
+    all.push(Fragment { id: "step-saying", html: talk::saying((!over).then_some(&*said)) });
+    Ok((all, over))
+}
+
+/// What the page shows.
+struct Shown {
+    view: RunView,
+    step: StepView,
+    tried: AttemptsView,
+    parts: StepParts,
+    events: Vec<EventView>,
+    /// True if not all events were searched.
+    more: bool,
+}
+
+impl Shown {
+    async fn read(desk: &Desk, visitor: &Visitor, run: RunId, seq: u32) -> Result<Self, Problem> {
+        let (engine, caller) = (&desk.engine, &visitor.caller);
+        let view = engine.run(caller, run).await?;
+        let step = engine.step(caller, run, seq).await?;
+        let tried = engine.attempts(caller, run, seq).await?;
+        let parts = engine.parts(caller, run, seq, talk::SHOWN).await?;
+        let searched = view.last_event.min(SEARCHED);
+        let events = events::between(desk, visitor, run, 1, searched).await?;
+        Ok(Self { more: view.last_event > searched, view, step, tried, parts, events })
+    }
+
+    fn html(&self, visitor: &Visitor, whole: bool) -> Markup {
+        let Self { view, step, tried, parts, events, more } = self;
+        let (now_ms, seq, open) = (visitor.now_ms, step.seq, step.ended_at.is_none());
+        let own: Vec<_> = events.iter().filter_map(|event| of_step(event, seq)).collect();
+        let is_loop = parts.items.iter().any(|it| it.step.kind == "model_call");
+        html! {
+            div #step {
+                h1.line { (text::line(&step.name, 80)) (status::pill(&step.state)) span.dim.small { "step " (seq) ", " (step.kind) } }
+                @if let Some(summary) = &step.summary { p { (text::line(summary, 500)) } }
+                @if let Some(error) = &step.error {
+                    div.banner.bad {
+                        p { strong { (text::short(&error.kind, 60)) } " " }
+                        (text::block(&error.message, whole))
+                        p.small { @if error.retryable { "Another attempt may succeed." } @else { "Another attempt would not help." } }
+                        @if let Some(data) = &error.data { (json::tree(data, whole)) }
+                    }
+                }
+                (facts(view.id, step, now_ms))
+                @for (label, words) in [("System prompt", &tried.system), ("Prompt", &tried.prompt)] {
+                    @if let Some(words) = words.as_ref().filter(|it| !it.is_empty()) {
+                        section.card { h2 { (label) }
+                            @if !open { p.dim.small { "rendered again from the recorded input" } }
+                            (markdown::block(words, whole, visitor.raw()))
+                        }
+                    }
+                }
+                @if is_loop { (talk::of(view, parts, now_ms, visitor.raw())) }
+                @else if !parts.items.is_empty() {
+                    @let members: Vec<_> = parts.items.iter().map(|it| it.step.clone()).collect();
+                    h2 { "Parts" }
+                    div.card.flush tabindex="0" { (timeline::of(view.id, &members, now_ms)) }
+                }
+                @if tried.prompt.is_some() || tried.system.is_some() || is_loop { (markdown::switch(visitor)) }
+                div.cards {
+                    @if let Some(request) = &step.request { section.card { h2 { "Input" } (json::tree(request, whole)) } }
+                    section.card { h2 { "Output" }
+                        @match &step.response {
+                            Some(output) => { (json::tree(output, whole)) }
+                            None => { p.dim { @if open { "not yet" } @else { "none" } } }
+                        }
+                    }
+                    @if !step.effects.is_empty() {
+                        section.card { h2 { "Effects" } @for effect in step.effects.iter().take(100) { (json::tree(effect, whole)) } }
+                    }
+                }
+                (attempts::of(tried, now_ms))
+                (happened(&own, now_ms, *more))
+            }
+        }
+    }
 }
 
 fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
@@ -112,7 +194,7 @@ fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
                 code { (text::short(&step.scope, 200)) }
             } }
             @if let Some(line) = &step.line { dt { "Line" } dd {
-                a href=(source::path(run, line)) { code { (text::short(line, 200)) } }
+                a href=(source_links::path(run, line)) { code { (text::short(line, 200)) } }
             } }
             @for (label, seq) in [("Before it", step.prev), ("Part of", step.parent), ("Member of", step.composite)] {
                 @if let Some(seq) = seq { dt { (label) } dd { a href={ "/ui/runs/" (run) "/steps/" (seq) } { "step " (seq) } } }

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use crate::{
     blueprint::Form,
     dashboard::{
-        component::{command, form, form::Wrong, json, status, text, time},
+        component::{command, form, form::Wrong, json, markdown, status, text, time},
         desk::Desk,
         fields::Fields,
         layout::{self, Nav, Page},
@@ -128,7 +128,9 @@ fn shown(
                 dt { "Answers" } dd { (view.answers.len()) " of " (required) }
             }
         }
-        @if let Some(prompt) = &view.prompt { section.card { (text::block(prompt, false)) } }
+        @if let Some(prompt) = &view.prompt {
+            section.card { (markdown::block(prompt, false, visitor.raw())) (markdown::switch(visitor)) }
+        }
         @if let Some(input) = view.input.as_ref().filter(|input| !input.is_null()) {
             section.card { details open { summary { "Input" } (json::tree(input, false)) } }
         }

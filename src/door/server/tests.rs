@@ -23,7 +23,8 @@ async fn served(router: Router, limits: Limits) -> Served {
     let at = listener.local_addr().unwrap();
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let of_loop = tasks.clone();
-    let loop_ended = tasks.spawn(async move { accept(listener, router, &limits, &of_loop).await });
+    let loop_ended = tasks
+        .spawn(async move { accept(listener, router, (&limits, &Arc::default()), &of_loop).await });
     Served { at, tasks, loop_ended }
 }
 

@@ -7,7 +7,10 @@ use crate::{
     engine::{
         Caller, EngineError, Holder, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, due::Due, perform::Perform, question::Question, reply::Answer},
+        run::{
+            answers::closed, due::Due, perform::Perform, question::Question, reply::Answer,
+            task::OpenTask,
+        },
         turn::{
             facts::{self, Turn},
             leases,
@@ -48,8 +51,15 @@ pub(crate) fn escalate(
     leases::delivered(turn, step, attempt, Delivery { worker });
     let (now, steady) = (facts::time_of(turn), turn.steady_ms);
     turn.run.timers.remove(step, Due::Attempt);
+    let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
+    if own.is_some() {
+        turn.run.timers.remove(step, Due::Lease);
+    }
     let Some(task) = turn.run.task_mut(step) else { return Ok(()) };
     let Some(row) = &mut task.row else { return Ok(()) };
+    if own.is_some() {
+        row.lease_ms = None;
+    }
     let left_ms = row.deadline_ms.take().map(|deadline| deadline.saturating_sub(steady));
     let question =
         Question { asked: asked.clone(), asked_ms: now, left_ms, answer: None, by: None };
@@ -86,14 +96,22 @@ pub(crate) fn advise(
     refuse_own(&turn.shared.sessions, turn.run, caller)?;
     let (now, by) = (turn.steady_ms, caller.subject.clone());
     let Some(task) = turn.run.task_mut(step) else { return Err(silent()) };
+    let own = task.own_lease_ms();
     let (Some(mut question), Some(row)) = (task.question.take(), &mut task.row) else {
         return Err(silent());
     };
     question.answer = Some(answer.clone());
     question.by = Some(by.clone());
     row.deadline_ms = question.left_ms.map(|left| now + left);
+    if let Some(own) = own {
+        row.lease_ms = Some(now + own);
+        task.stored_lease_ms = now + own;
+    }
     row.question = Some(serde_json::to_string(&question).expect("plain data"));
     let (row, attempt) = (row.clone(), task.attempt);
+    if let Some(own) = own {
+        turn.run.timers.insert((now + own, step, Due::Lease));
+    }
     if let Some(deadline) = row.deadline_ms {
         turn.run.timers.insert((deadline, step, Due::Attempt));
     }

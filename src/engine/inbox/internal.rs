@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        inbox::{control, seats, signals, worker},
+        inbox::{control, repeats, seats, signals},
         run::{due::Due, lookups::Purpose, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
@@ -65,8 +65,10 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                     }
                     Purpose::Copy { dispatch } => {
                         pieces::copy(turn);
-                        if let Some((step, attempt)) = dispatch {
-                            dispatch::dispatch(turn, step, attempt);
+                        if let Some((step, attempt)) = dispatch
+                            && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+                        {
+                            attempts::finished(turn, step, attempt, outcome);
                         }
                     }
                 }
@@ -104,7 +106,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 turn.run.timers.insert((due, step, Due::Child));
             }
         }
-        Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
+        Internal::Repeated(repeated) => repeats::repeated(turn, *repeated),
         Internal::StateLater { step } => scoped::state_later(turn, step),
         Internal::StateDone { step, outcome, held } => {
             scoped::state_done(turn, step, outcome, held);
@@ -116,8 +118,10 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             }
         }
         Internal::Redispatch { step, attempt } => {
-            if turn.run.task(step).is_some_and(|task| task.row.is_some()) {
-                dispatch::dispatch(turn, step, attempt);
+            if turn.run.task(step).is_some_and(|task| task.row.is_some())
+                && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+            {
+                attempts::finished(turn, step, attempt, outcome);
             }
         }
         Internal::Unseat { step, attempt, reason } => {

@@ -16,7 +16,7 @@ use crate::{
             task::{OpenTask, Phase},
         },
         turn::{
-            attempts,
+            attempts, counting,
             facts::{self, Turn},
             lineage, opening, places, seats, settle,
         },
@@ -103,6 +103,7 @@ pub(crate) fn reassign(turn: &mut Turn<'_>, number: u32, reason: &str) {
             // Nobody began: it is no interruption, whatever the agent says of those.
             let error = settle::located(turn.run, number, failure);
             places::leave(turn, number, reason);
+            counting::close(turn.run, number, &error, None);
             facts::append(
                 turn,
                 Fact::AttemptClosed(Box::new(AttemptClosed {

@@ -1,13 +1,15 @@
 //! Handles worker requests. A report is accepted only for the open attempt; otherwise the reply
 //! names the reason.
 
-use std::sync::Arc;
-
 use crate::{
     engine::{
-        CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+        EngineError, Holder, PromptView, Report, Verdict,
         error::Checked,
-        inbox::{answers, escalate, worker_state},
+        inbox::{
+            answers, escalate,
+            repeats::{self, keep_evidence, live_token, remember},
+            worker_state,
+        },
         rfc3339,
         run::{
             answers::closed,
@@ -16,13 +18,10 @@ use crate::{
             resident::Run,
             task::Phase,
         },
-        shared::{
-            message::{Internal, Repeated, WorkerAsk},
-            verified::lineage,
-        },
+        shared::message::WorkerAsk,
         turn::{
             attempts,
-            effects::{self, bad_effect},
+            effects::{self, bad_effect, decode_effects},
             facts::Turn,
             files, follow, leases, settle, steps, watchers, weight,
         },
@@ -32,9 +31,9 @@ use crate::{
     journal::{Outcome, Step},
     middleware::{TaskDone, skips},
     operator::{Delivery, Prompt, Ticket, joined},
-    protocol::{Code, Effect, Failure, Json, WorkerId, failure::kind, fold::fold},
-    store::{Check, EvidenceRow, IdempotencyRow, Write},
-    token::HandleError,
+    protocol::{Code, Failure, Json, WorkerId, failure::kind, fold::fold},
+    store::Write,
+    token::{HandleError, Need, Verb},
 };
 
 /// Results that break the schema before the attempt is over.
@@ -43,24 +42,17 @@ const INVALID_RESULTS: u32 = 3;
 /// The maximum number of steps that a prompt points to.
 const POINTERS: usize = 20;
 
-/// The stored part of a refused body, in bytes.
-const EVIDENCE_BYTES: usize = 64 << 10;
-
-/// The route under which accepted results are remembered.
-const RESULT_ROUTE: &str = "worker.result";
-
 /// Answers a worker.
 pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk>) {
     let Asked { ask, reply } = asked;
-    let standing = standing(turn.run, &holder);
+    let standing = standing(turn.run, &holder).and_then(|()| is_carried(turn.run, &holder));
     let ask = match turn.shared.registry.secrets_of(ticket(turn, &holder)) {
         Some(secrets) => ask.scrubbed(&secrets),
         None => ask,
     };
     let answered = match (ask, standing) {
         (WorkerAsk::Report(report), Err(refusal @ EngineError::Conflict { .. })) => {
-            look_up(turn, Repeated { holder, report, refusal, before: None, reply });
-            return;
+            return repeats::late(turn, (holder, report), refusal, reply);
         }
         (WorkerAsk::GetState { scope, key }, Ok(())) => {
             worker_state::get_state(turn, &holder, (scope, key), reply);
@@ -78,6 +70,7 @@ pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk
 
 /// Does what the worker of the open attempt asks.
 fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Answered {
+    leases::renew(turn, holder.step);
     match ask {
         WorkerAsk::Prompt => {
             fault::point("engine.prompt");
@@ -91,7 +84,9 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
                 // Who reports has it, also if the frame was never acknowledged.
                 has_it(turn, holder);
             }
-            take_report(turn, holder, *report)
+            let answered = take_report(turn, holder, *report);
+            repeats::keep(turn, holder);
+            answered
         }
         WorkerAsk::Artifact { name, data } => {
             let of = (holder.step, holder.attempt);
@@ -199,6 +194,15 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
     }
 }
 
+/// Checks that a token that carries requests for many attempts may lease this one: the handle says
+/// who works on it, the token which queues are its.
+fn is_carried(run: &Run, holder: &Holder) -> Result<(), EngineError> {
+    let Some(carrier) = &holder.carrier else { return Ok(()) };
+    let row = run.task(holder.step).and_then(|task| task.row.as_ref());
+    let queue = row.and_then(|row| row.queue.as_deref()).unwrap_or_default();
+    Ok(carrier.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?)
+}
+
 fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineError> {
     let missing = || EngineError::NotFound { what: "prompt", id: turn.run.id.to_string() };
     let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref()).ok_or_else(missing)?;
@@ -246,17 +250,19 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
 
 fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     fault::point("engine.heartbeat");
-    let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
+    let (now, of_host) = (turn.steady_ms, turn.shared.settings.lease_ms);
     let (clock, step) = (turn.shared.clock.clone(), holder.step);
     let shown = move |at: u64| clock.wall_of(at);
     let Some(task) = turn.run.task_mut(step) else { return (None, true) };
+    let lease_ms = now + task.own_lease_ms().unwrap_or(of_host);
     let Some(row) = &mut task.row else { return (None, false) };
     let deadline = row.deadline_ms;
     if row.lease_ms.is_none() {
         return (deadline.map(shown), false);
     }
     (row.lease_ms, row.graces) = (Some(lease_ms), 0);
-    let row = row.clone();
+    task.stored_lease_ms = lease_ms;
+    let hold = Box::new(row.hold());
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);
         if let Some(worker) = &row.worker {
@@ -264,7 +270,7 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
         }
     }
     task.graces = 0;
-    turn.run.pending.writes.push(Write::PutTask(row));
+    turn.run.pending.writes.push(Write::HoldTask(hold));
     turn.run.timers.remove(step, Due::Lease);
     turn.run.timers.insert((lease_ms, step, Due::Lease));
     (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)
@@ -335,17 +341,22 @@ fn take_result(
     };
     if followed {
         let usage = report.usage.clone();
+        remember(turn, holder, &report);
         return match follow::follow_result(turn, step, output, &effects, usage) {
             Ok(()) => {
-                publish(turn, holder, &report);
+                publish(turn, holder);
                 Answered::Durable(Ok(Answer::Accepted(true)))
             }
-            Err(failure) => refuse_result(turn, holder, &report, bad_effect(failure)),
+            Err(failure) => {
+                repeats::forget(turn.run);
+                refuse_result(turn, holder, &report, bad_effect(failure))
+            }
         };
     }
     match effects::apply_effects(turn, step, &effects) {
         Ok(kept) => {
-            publish(turn, holder, &report);
+            remember(turn, holder, &report);
+            publish(turn, holder);
             steps::finish_step(turn, step, Outcome::Completed(output), kept, report.usage);
             Answered::Durable(Ok(Answer::Accepted(true)))
         }
@@ -359,10 +370,9 @@ fn take_failure(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
     detach_worker(turn.run, holder.step);
 }
 
-/// Remembers an accepted result and publishes what came with it.
-fn publish(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
+/// Publishes what came with an accepted result.
+fn publish(turn: &mut Turn<'_>, holder: &Holder) {
     let (step, attempt) = (holder.step, holder.attempt);
-    remember(turn, holder, report);
     fault::point("engine.artifact_publish");
     files::publish(turn.run, step, attempt);
     if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
@@ -404,95 +414,6 @@ fn refuse_result(
     Answered::Durable(Err(error))
 }
 
-/// Has it read which result of an attempt was accepted, for a report that comes after it is over.
-fn look_up(turn: &Turn<'_>, mut repeated: Repeated) {
-    let (shared, run) = (Arc::clone(turn.shared), turn.run.num);
-    let principal = attempt_name(turn.run, &repeated.holder);
-    turn.shared.tasks.spawn_blocking(move || {
-        match shared.store.idempotent(&principal, RESULT_ROUTE, "") {
-            Ok(before) => {
-                repeated.before = before;
-                shared.tell(run, Internal::Repeated(Box::new(repeated)));
-            }
-            // Who reports may be gone.
-            Err(error) => drop(repeated.reply.send(Err(error.into()))),
-        }
-    });
-}
-
-/// Answers a report on an attempt that is over, once it is known what was accepted of that.
-pub(crate) fn repeated(turn: &mut Turn<'_>, repeated: Repeated) {
-    let Repeated { holder, report, refusal, before, reply } = repeated;
-    let answer = report_again(turn, &holder, &report, refusal, before).map(Answer::Accepted);
-    let answered = match turn.run.has_pending() {
-        // The refused body is stored before the refusal is sent.
-        true => Answered::Durable(answer),
-        false => Answered::Now(answer),
-    };
-    answers::give(turn.run, reply, answered);
-}
-
-/// A report on an attempt that is over: the same body as the accepted one is accepted again.
-fn report_again(
-    turn: &mut Turn<'_>,
-    holder: &Holder,
-    report: &Report,
-    refusal: EngineError,
-    before: Option<IdempotencyRow>,
-) -> Result<bool, EngineError> {
-    let key = report.key.clone().unwrap_or_default();
-    let refusal = match before {
-        Some(_) if fault::is_broken(Break::DropDedup) => {
-            effects::apply_effects(
-                turn,
-                holder.step,
-                &decode_effects(&report.effects, turn.shared.settings.custom_effects)?,
-            )?;
-            return Ok(true);
-        }
-        Some(row) if row.body == report.body_hash => return Ok(false),
-        Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
-            code: Code::IdempotencyMismatch,
-            message: "report: another body came with this Idempotency-Key before".into(),
-        },
-        Some(_) => EngineError::Conflict {
-            code: Code::AlreadyAccepted,
-            message: "report: another result of this attempt was accepted before".into(),
-        },
-        None => refusal,
-    };
-    keep_evidence(turn, holder, report, refusal.code().as_str());
-    Err(refusal)
-}
-
-/// Remembers an accepted report by its body's hash, so that its repetition is accepted too.
-fn remember(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
-    turn.run.pending.checks.extend(live_token(holder));
-    turn.run.pending.writes.push(Write::PutIdempotency(IdempotencyRow {
-        principal: attempt_name(turn.run, holder),
-        route: RESULT_ROUTE.to_owned(),
-        key: String::new(),
-        body: report.body_hash.clone(),
-        answer: report.key.clone().unwrap_or_default(),
-        created_ms: turn.now_ms,
-    }));
-}
-
-fn keep_evidence(turn: &mut Turn<'_>, holder: &Holder, report: &Report, code: &str) {
-    let mut end = report.body.len().min(EVIDENCE_BYTES);
-    while !report.body.is_char_boundary(end) {
-        end -= 1;
-    }
-    turn.run.pending.writes.push(Write::PutEvidence(EvidenceRow {
-        run: turn.run.num,
-        step: holder.step,
-        attempt: holder.attempt,
-        at_ms: turn.now_ms,
-        code: code.to_owned(),
-        body: report.body[..end].to_owned(),
-    }));
-}
-
 /// Takes a worker's output as it is, or unfolded from a markdown fence or a JSON string.
 fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, EngineError> {
     let mut first = None;
@@ -506,47 +427,6 @@ fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, Engi
     }
     let violations = first.unwrap_or_default().into_iter().map(view::breach).collect();
     Err(EngineError::Invalid { what: Checked::Result, violations })
-}
-
-/// Returns the declared effects. An effect of an unknown type is a custom one, if those are stored.
-fn decode_effects(
-    effects: &[serde_json::Value],
-    policy: CustomEffects,
-) -> Result<Vec<Effect>, EngineError> {
-    const KNOWN: [&str; 10] = [
-        "write_memory",
-        "delete_memory",
-        "signal",
-        "delegate",
-        "handoff",
-        "log",
-        "link_memory",
-        "unlink_memory",
-        "tool_approval_required",
-        "custom",
-    ];
-    let decode = |(n, value): (usize, &serde_json::Value)| {
-        if let Some(effect_type) = value.get("type").and_then(serde_json::Value::as_str)
-            && policy == CustomEffects::Warn
-            && !KNOWN.contains(&effect_type)
-        {
-            let (effect_type, data) = (effect_type.to_owned(), value.clone());
-            return Ok(Effect::Custom { effect_type, data });
-        }
-        serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
-            what: Checked::Result,
-            violations: vec![crate::engine::Breach {
-                path: format!("$.effects[{n}]"),
-                message: error.to_string(),
-            }],
-        })
-    };
-    effects.iter().enumerate().map(decode).collect()
-}
-
-fn live_token(holder: &Holder) -> impl Iterator<Item = Check> {
-    let line = holder.jti.as_deref().into_iter().flat_map(lineage);
-    line.map(|jti| Check::TokenLive(jti.to_owned()))
 }
 
 /// Lets what was written fall with the token that it came with. A refused request leaves no
@@ -563,8 +443,4 @@ fn worker_name(holder: &Holder) -> String {
         None if holder.jti.is_some() => "token".into(),
         None => "handle".into(),
     }
-}
-
-fn attempt_name(run: &Run, holder: &Holder) -> String {
-    format!("{}/{}/{}", run.num, holder.step, holder.attempt)
 }

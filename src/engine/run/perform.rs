@@ -45,6 +45,8 @@ pub(crate) enum Perform {
     Retire { ticket: Ticket, reason: Option<String> },
     /// Sends a notification to the session of an attempt.
     TellSession(Note),
+    /// Hands an opened task to the webhooks.
+    Announce,
     /// Releases a place of an agent.
     Release(AgentKey),
 }

@@ -12,6 +12,9 @@ use crate::{
 /// The sender of a reply. A dropped receiver cancels nothing.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
 
+/// The receiver of the reply to a request.
+pub(crate) type Answering = oneshot::Receiver<Result<Answer, EngineError>>;
+
 /// A request with the sender of its reply.
 pub(crate) struct Asked<T> {
     pub(crate) ask: T,

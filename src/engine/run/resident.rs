@@ -11,6 +11,7 @@ use crate::{
         run::{
             account::{Account, Inputs, MemoryUse, OwnState, ROW},
             composite::OpenComposite,
+            counted::Counted,
             driver::Driver,
             due::{Timers, Times},
             feed::Audience,
@@ -24,8 +25,9 @@ use crate::{
             task::{AgentKey, OpenTask},
         },
     },
-    journal::{Chain, Entry},
+    journal::{Chain, Entry, ReportMark},
     lua::{Program, ScriptFlow},
+    metrics::RunSeries,
     protocol::{ArtifactId, RunId},
     store::{ArtifactRow, Check, Header, StoreError, Write},
     token::{AttemptId, Grant},
@@ -69,6 +71,8 @@ pub(crate) struct Run {
     /// Its files, in the order of their numbers.
     pub(crate) artifacts: Vec<ArtifactRow>,
     pub(crate) pending: Pending,
+    /// The accepted report of an attempt (step, attempt) whose end is the next fact of it.
+    pub(crate) accepted: Option<((u32, u32), ReportMark)>,
     pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
     /// Set once a batch was refused: the state in memory never happened.
@@ -104,6 +108,8 @@ pub(crate) struct Run {
     pub(crate) lookups: Lookups,
     /// The publisher of its version when it was loaded.
     pub(crate) publisher: Publisher,
+    /// The counters of its blueprint, once something was counted.
+    pub(crate) series: Option<Arc<RunSeries>>,
 }
 
 /// The remains of a run whose batch was refused, until the outcome of the later batches is known.
@@ -158,6 +164,8 @@ pub(crate) struct After {
     pub(crate) events: Vec<EventView>,
     /// The log line.
     pub(crate) lines: Vec<LogLine>,
+    /// What is counted.
+    pub(crate) counts: Vec<Counted>,
 }
 
 impl After {
@@ -170,6 +178,7 @@ impl After {
         self.published.splice(0..0, before.published);
         self.events.splice(0..0, before.events);
         self.lines.splice(0..0, before.lines);
+        self.counts.splice(0..0, before.counts);
     }
 }
 
@@ -196,6 +205,7 @@ impl Run {
             state: Ok(OwnState::default()),
             artifacts: Vec::new(),
             pending: Pending::default(),
+            accepted: None,
             submitted: VecDeque::new(),
             batches: 0,
             failed: None,
@@ -215,6 +225,7 @@ impl Run {
             told: 0,
             lookups: Lookups::default(),
             publisher: None,
+            series: None,
         }
     }
 

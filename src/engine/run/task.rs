@@ -63,6 +63,10 @@ pub(crate) struct OpenTask {
     /// The number of consecutive extensions of its time because the process could not receive
     /// reports.
     pub(crate) graces: u32,
+    /// The end of its lease as it is stored, if its agent sets the lease.
+    pub(crate) stored_lease_ms: u64,
+    /// True if this attempt ended because its worker was silent for longer than its lease.
+    pub(crate) is_silent: bool,
     /// The pull worker that gets it once every layer has passed it.
     pub(crate) leasing: Option<(String, ReplyTo<Answer>)>,
     /// The unanswered question of this attempt to a senior.
@@ -107,6 +111,8 @@ impl OpenTask {
             allowed: None,
             again: false,
             graces: 0,
+            stored_lease_ms: 0,
+            is_silent: false,
             leasing: None,
             question: None,
             home: None,
@@ -124,6 +130,21 @@ impl OpenTask {
         self.redelivers = backend.redelivers();
         self.asks_people = backend.asks_people();
         self.holds_session = backend.holds_session();
+    }
+
+    /// Returns the lease that its agent sets, in milliseconds.
+    pub(crate) fn own_lease_ms(&self) -> Option<u64> {
+        let is_leased = self.residence == Residence::Elsewhere && !self.asks_people;
+        self.agent.agent().lease.filter(|_| is_leased).map(|lease| lease.ms)
+    }
+
+    /// Returns the number of attempts that count, from which on the next failure is the last.
+    pub(crate) fn most_attempts(&self) -> u32 {
+        let lease = self.agent.agent().lease.filter(|_| self.is_silent);
+        match (&self.request.opts.retry, lease) {
+            (None, Some(lease)) => lease.attempts,
+            (Some(_), _) | (None, None) => self.retry.max_attempts,
+        }
     }
 
     /// Returns true if a person, a session or a pull worker does it.

@@ -28,6 +28,9 @@ impl Shard {
     pub(crate) fn flush(&mut self, run: &mut Run) {
         if let Some(after) = batch::submit(&mut self.on(run)) {
             perform::perform(&mut self.on(run), after);
+            if run.has_pending() {
+                self.line_up(run);
+            }
         }
     }
 
@@ -163,6 +166,7 @@ impl Shard {
         done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms);
+        shared.counts.quarantined.inc();
         let recounts = self.unplaced.contains_key(&num);
         self.shared.tasks.spawn_blocking(move || {
             if recounts {
@@ -235,6 +239,7 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
             | Perform::StartChild { .. }
             | Perform::CancelChild { .. }
             | Perform::TellParent
+            | Perform::Announce
             | Perform::Retire { .. }
             | Perform::TellSession(_)
             | Perform::SendSignal { .. } => {}

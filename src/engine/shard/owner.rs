@@ -60,6 +60,8 @@ pub(crate) struct Shard {
     pub(crate) resting: HashMap<u64, u64>,
     /// The callers that wait for or watch a quarantined run.
     pub(crate) outside: Vec<(u64, Internal)>,
+    /// When its VMs were last weighed for the metrics, on the steady clock.
+    pub(crate) weighed_ms: u64,
 }
 
 impl Shard {

@@ -4,7 +4,9 @@ use crate::{
     engine::{
         run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
-        turn::{children, dispatch, facts::Turn, pieces, places, scoped, watchers},
+        turn::{
+            attempts, children, counting, dispatch, facts::Turn, pieces, places, scoped, watchers,
+        },
     },
     fault,
 };
@@ -15,8 +17,10 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
         perform_one(turn, perform);
     }
     for event in after.events {
-        pieces::publish(turn.run, &event);
+        let dropped = pieces::publish(turn.run, &event);
+        turn.shared.counts.watchers_dropped.add(dropped);
     }
+    counting::add(turn.run, &turn.shared.counts, after.counts);
     after.lines.iter().for_each(LogLine::write);
     for reply in after.replies {
         fault::point("engine.reply");
@@ -28,8 +32,10 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
 fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
     match perform {
         Perform::Dispatch { step, attempt } => {
-            if !pieces::prepare(turn, step, attempt) {
-                dispatch::dispatch(turn, step, attempt);
+            if !pieces::prepare(turn, step, attempt)
+                && let Some(outcome) = dispatch::dispatch(turn, step, attempt)
+            {
+                attempts::finished(turn, step, attempt, outcome);
             }
         }
         Perform::CancelWorker(cancel) => cancel.cancel(),
@@ -57,6 +63,7 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
             turn.shared.sessions.retire(ticket, reason.as_deref());
         }
         Perform::TellSession(note) => drop(turn.shared.sessions.tell(note)),
+        Perform::Announce => turn.shared.announcements.added(),
         Perform::Release(agent) => {
             let next = turn.shared.capacity.release(&agent);
             places::tell_capacity(turn.shared, &agent, next);

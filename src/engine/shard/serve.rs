@@ -22,13 +22,13 @@ use hashlink::LinkedHashSet;
 
 use crate::{
     engine::{
-        inbox::{receive, signals},
+        inbox::{receive, repeats::live_token, signals},
         run::{due::Times, loaded::Again, reply::Asked, resident::Run},
         settings::{ROOM_MS, STORAGE_RETRY_MS},
         shard::{commit, owner::Shard},
         shared::{
             mailbox::Mailbox,
-            message::{ControlAsk, Internal, Msg, Poll, RunMsg},
+            message::{ControlAsk, Internal, Msg, Poll, RunMsg, WorkerAsk},
             shards::Shared,
         },
         turn::{compose, drive, limits, pieces, places, weight},
@@ -36,7 +36,7 @@ use crate::{
     fault::{self, Break},
     lua::Vms,
     memory::Level,
-    store::{MovingRuns, StoreError},
+    store::{MovingRuns, StoreError, Write},
 };
 
 /// Messages that are handled before the loop looks at timers and gives turns.
@@ -82,6 +82,7 @@ impl Shard {
             unheard: HashSet::new(),
             resting: HashMap::new(),
             outside: Vec::new(),
+            weighed_ms: 0,
         }
     }
 
@@ -155,6 +156,7 @@ impl Shard {
             }
         }
         self.evict();
+        self.publish_gauges();
     }
 
     /// Takes a run that is to be woken by now.
@@ -201,7 +203,7 @@ impl Shard {
     }
 
     /// Lets a run wait for its turn.
-    fn line_up(&mut self, run: &mut Run) {
+    pub(crate) fn line_up(&mut self, run: &mut Run) {
         if run.queued {
             return;
         }
@@ -390,7 +392,7 @@ impl Shard {
 
     /// Gives a message to a run that is in memory.
     pub(crate) fn hear(&mut self, mut run: Box<Run>, message: RunMsg) {
-        if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
+        if run.has_pending() && !joins(&run, &message) {
             // A refusal is about one request: nothing else stands in its batch, least of all the
             // same request again.
             compose::compose(&mut self.on(&mut run));
@@ -556,4 +558,27 @@ impl Shard {
             self.recent.retain(|num| self.runs.contains_key(num));
         }
     }
+}
+
+/// Returns true if what follows from a message can stand in the batch that is pending: nothing
+/// refuses the one without the other.
+fn joins(run: &Run, message: &RunMsg) -> bool {
+    let checks = &run.pending.checks;
+    let (holder, ask) = match message {
+        RunMsg::Control(Asked { ask: ControlAsk::Lease { .. }, .. }) => return checks.is_empty(),
+        RunMsg::Worker(holder, asked) => (holder, &asked.ask),
+        RunMsg::Control(_) | RunMsg::Internal(_) => {
+            return !message.is_checked() && checks.is_empty();
+        }
+    };
+    let is_plain = match ask {
+        WorkerAsk::Report(report) => report.effects.is_empty(),
+        WorkerAsk::Heartbeat | WorkerAsk::Prompt => true,
+        _ => false,
+    };
+    let plans = |write: &Write| matches!(write, Write::ChangeState(_));
+    is_plain
+        && live_token(holder).all(|check| checks.contains(&check))
+        && checks.iter().all(|check| live_token(holder).any(|own| own == *check))
+        && !run.pending.writes.iter().any(plans)
 }

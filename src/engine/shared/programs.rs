@@ -8,6 +8,7 @@ use std::{
 use hashlink::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
@@ -49,6 +50,8 @@ pub(crate) struct Programs {
     faces: Mutex<LruCache<String, Arc<Face>>>,
     stored: Mutex<LruCache<String, ()>>,
     names: Mutex<Names>,
+    /// Counts the changes of names, for those who follow them.
+    changes: watch::Sender<u64>,
     publishers: Mutex<LruCache<String, Publisher>>,
     /// The problems of files in the watched directory.
     problems: Mutex<Vec<BlueprintProblem>>,
@@ -107,6 +110,7 @@ impl Programs {
             faces: Mutex::new(LruCache::new(KEPT_FACES)),
             stored: Mutex::new(LruCache::new(KEPT_FACTS)),
             names: Mutex::new(Names { hashes: LruCache::new(KEPT), moves: 0 }),
+            changes: watch::Sender::new(0),
             publishers: Mutex::new(LruCache::new(KEPT_FACTS)),
             problems: Mutex::default(),
         })
@@ -254,6 +258,12 @@ impl Programs {
         let mut names = self.names.lock();
         names.moves += 1;
         names.hashes.remove(name);
+        self.changes.send_replace(names.moves);
+    }
+
+    /// Returns the count of the changes of names.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     fn named(&self, name: &str) -> Result<Option<String>, EngineError> {

@@ -1,5 +1,7 @@
 //! The requests to the engine.
 
+use std::sync::Arc;
+
 use crate::{
     blueprint::Bundle,
     environment::Scrubber,
@@ -43,6 +45,18 @@ pub struct Holder {
     pub grant: Option<Grant>,
     /// The session of the attempt, if it reports itself.
     pub session: Option<SessionId>,
+    /// The token of a request for many attempts, of which this is one.
+    pub carrier: Option<Arc<Carrier>>,
+}
+
+/// The token of a request that carries the requests of many attempts. It adds no right to their own
+/// credentials: it pays for the request, and reaches only attempts of queues that are its.
+#[derive(Debug, PartialEq)]
+pub struct Carrier {
+    /// The token's id; revoking it refuses requests in progress.
+    pub jti: String,
+    /// The grant of the token.
+    pub grant: Grant,
 }
 
 impl Holder {
@@ -306,4 +320,6 @@ pub struct Leased {
     pub handle: String,
     /// The end of the lease without a heartbeat, in Unix milliseconds.
     pub lease_ms: u64,
+    /// The prompt, if it was asked for.
+    pub prompt: Option<Box<crate::engine::PromptView>>,
 }

@@ -14,12 +14,15 @@ use crate::{
         settings::Settings,
         shared::{
             accounts::Accounts,
+            announcements::Announcements,
             capacity::Capacity,
             host_facts::HostFacts,
+            host_log::{HostFact, HostLog},
             in_flight::InFlight,
             lanes::Lanes,
             mailbox::Mail,
             message::{Msg, RunMsg},
+            presence::Presence,
             programs::Programs,
             stacks::StackBook,
             trigger_board::TriggerBoard,
@@ -27,6 +30,7 @@ use crate::{
         },
     },
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -68,7 +72,14 @@ pub(crate) struct Shared {
     pub(crate) room_asked_ms: AtomicU64,
     pub(crate) readers: Readers,
     pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) host_log: HostLog,
+    pub(crate) presence: Presence,
+    /// Opened tasks on their way to webhooks.
+    pub(crate) announcements: Announcements,
     pub(crate) accounts: Accounts,
+    /// The counters of the host, and the gauges of each shard.
+    pub(crate) counts: Counts,
+    pub(crate) gauges: Vec<ShardGauges>,
 }
 
 impl Shared {
@@ -109,6 +120,11 @@ impl Shared {
         if is_due && swap(now_ms).is_ok() {
             self.shards.iter().for_each(|shard| shard.send(Msg::MakeRoom));
         }
+    }
+
+    /// Writes an event of the host that is about who is there.
+    pub(crate) fn post(&self, fact: HostFact) {
+        self.host_log.post(&*self.store, &self.in_flight, fact);
     }
 
     /// Sends a message to a run. Has no effect once the engine has stopped.

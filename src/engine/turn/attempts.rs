@@ -8,6 +8,7 @@
 //! | failed, more allowed | closes | the next opens after the pause |
 //! | failed, no more | ends its step | the flow hears the failure |
 //! | interrupted | closes, uncounted | the next opens at once |
+//! | silent past the agent's lease | closes, counted | the next opens after the pause |
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::{
         },
         shared::shards::Shared,
         turn::{
-            effects,
+            counting, effects,
             facts::{self, Turn},
             files, follow, leases, opening,
             pause::{pause_ms, retry_after_ms},
@@ -142,6 +143,22 @@ pub(crate) fn attempt_failed(
     }
 }
 
+/// The lease of an attempt has run out. The one of a host's pull worker is as if the host had
+/// stopped; one that the agent sets counts, so that a worker that takes a task and falls silent
+/// again and again comes to an end.
+pub(crate) fn lease_over(turn: &mut Turn<'_>, number: u32) {
+    let Some(task) = turn.run.task_mut(number) else { return };
+    let failure = match task.own_lease_ms() {
+        None => Failure::new(kind::INTERRUPTED, "the worker's lease ran out"),
+        Some(lease) => {
+            task.is_silent = true;
+            let message = format!("the worker was silent for longer than its lease of {lease} ms");
+            Failure::new(kind::TIMEOUT, message)
+        }
+    };
+    attempt_failed(turn, number, failure.retryable(), None);
+}
+
 /// Closes an attempt whose failure has passed the layers: another attempt follows, or the step
 /// fails.
 pub(crate) fn attempt_over(
@@ -157,11 +174,7 @@ pub(crate) fn attempt_over(
     let interrupted = failure.is(kind::INTERRUPTED);
     let counted = task.counted + u32::from(!interrupted);
     let again = failure.retryable
-        && if interrupted {
-            !task.retry.fail_on_interrupt
-        } else {
-            counted < task.retry.max_attempts
-        };
+        && if interrupted { !task.retry.fail_on_interrupt } else { counted < task.most_attempts() };
     if !again || turn.run.is_ended() {
         steps::finish_step(turn, number, Outcome::Failed(failure), None, usage);
         return;
@@ -175,6 +188,7 @@ pub(crate) fn attempt_over(
     };
     let attempt = task.attempt;
     places::leave(turn, number, &failure.message);
+    counting::close(turn.run, number, &failure, usage.as_ref());
     facts::append(
         turn,
         Fact::AttemptClosed(Box::new(AttemptClosed {

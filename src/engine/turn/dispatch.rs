@@ -5,7 +5,8 @@ use std::{
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
+    task::{Context, Poll, Waker},
 };
 
 use async_trait::async_trait;
@@ -32,7 +33,7 @@ use crate::{
     },
     fault,
     middleware::{About, Dispatch, Dispatched, Terminal},
-    operator::{Delivery, Prompt, Reply, Reporter, Residence, Task},
+    operator::{Delivery, Prompt, ReadPrompt, Reply, Reporter, Residence, Task},
     protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, TriggerType, failure::kind},
     token::Handle,
 };
@@ -151,25 +152,42 @@ impl Reporter for AttemptReporter {
     }
 }
 
-pub(crate) fn dispatch(turn: &mut Turn<'_>, number: u32, attempt: u32) {
+/// Gives an open attempt to its operator. Work that somebody outside does is usually only put where
+/// they find it: then the outcome is there at once, and is returned.
+pub(crate) fn dispatch(
+    turn: &mut Turn<'_>,
+    number: u32,
+    attempt: u32,
+) -> Option<Result<Dispatched, Failure>> {
     crate::engine::turn::pieces::count_audience(turn.run);
     if turn.run.chain.paused().is_some() {
-        return;
+        return None;
     }
-    let Some(task) = turn.run.task(number) else { return };
+    let task = turn.run.task(number)?;
     if task.attempt != attempt || task.phase != Phase::Pending || task.live.is_some() {
-        return;
+        return None;
     }
     fault::point("engine.dispatch");
-    let Under { live, about, voice, future } = dispatch_future(turn, number, task, turn.now_ms);
+    let may_be_ready = task.residence == Residence::Elsewhere;
+    let Under { live, about, voice, mut future } = dispatch_future(turn, number, task, turn.now_ms);
     let began = Arc::clone(&live.began);
-    // Nothing was said before it is polled; from now on it goes by message.
-    drop(voice.hand_over());
     if let Some(task) = turn.run.task_mut(number) {
         task.live = Some(live);
         task.about = Some(about);
     }
-    detach(turn.shared, turn.run.num, (number, attempt), &began, future);
+    let polled = match may_be_ready {
+        true => future.as_mut().poll(&mut Context::from_waker(Waker::noop())),
+        false => Poll::Pending,
+    };
+    // From now on it goes by message.
+    settle::take_said(turn, number, voice.hand_over());
+    match polled {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => {
+            detach(turn.shared, turn.run.num, (number, attempt), &began, future);
+            None
+        }
+    }
 }
 
 /// Lets a dispatch go on beside the shard; its end comes back as a message.
@@ -226,11 +244,7 @@ fn task_of(
         own_workdir: started.workdir.is_none(),
         url: turn.shared.url.get().cloned(),
         handle,
-        prompt: task
-            .row
-            .as_ref()
-            .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
-            .map(Arc::new),
+        prompt: LazyLock::new(prompt_of(task)),
         seat: seats::seat(turn.run, &task.operator),
         passed_on: task.follows.as_ref().is_some_and(|follows| !follows.is_resumed()),
         lists_tools: task.request.lists_tools(),
@@ -254,6 +268,12 @@ fn task_of(
             grant: Arc::clone(&turn.run.grant),
         }),
     }
+}
+
+/// Reads the prompt of an attempt when its operator asks for it: not every one does.
+fn prompt_of(task: &OpenTask) -> ReadPrompt {
+    let text = task.row.as_ref().map(|row| row.prompt.clone());
+    Box::new(move || serde_json::from_str::<Prompt>(&text?).ok().map(Arc::new))
 }
 
 /// An attempt as a future through stack and spawner; nothing happens before it is polled.

@@ -32,6 +32,42 @@ const REASON_BYTES: usize = 1_024;
 /// The most signals of one result.
 const MOST_SIGNALS: usize = 64;
 
+/// Returns the declared effects. An effect of an unknown type is a custom one, if those are stored.
+pub(crate) fn decode_effects(
+    effects: &[serde_json::Value],
+    policy: CustomEffects,
+) -> Result<Vec<Effect>, EngineError> {
+    const KNOWN: [&str; 10] = [
+        "write_memory",
+        "delete_memory",
+        "signal",
+        "delegate",
+        "handoff",
+        "log",
+        "link_memory",
+        "unlink_memory",
+        "tool_approval_required",
+        "custom",
+    ];
+    let decode = |(n, value): (usize, &serde_json::Value)| {
+        if let Some(effect_type) = value.get("type").and_then(serde_json::Value::as_str)
+            && policy == CustomEffects::Warn
+            && !KNOWN.contains(&effect_type)
+        {
+            let (effect_type, data) = (effect_type.to_owned(), value.clone());
+            return Ok(Effect::Custom { effect_type, data });
+        }
+        serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
+            what: Checked::Result,
+            violations: vec![crate::engine::Breach {
+                path: format!("$.effects[{n}]"),
+                message: error.to_string(),
+            }],
+        })
+    };
+    effects.iter().enumerate().map(decode).collect()
+}
+
 /// Applies the effects of an accepted result, in their order; answers with what the journal
 /// keeps of them.
 ///

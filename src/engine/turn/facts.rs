@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    engine::{run::resident::Run, shared::shards::Shared},
+    engine::{run::resident::Run, shared::shards::Shared, turn::counting},
     journal::{Additions, Entry, Fact},
     lua::Vms,
 };
@@ -29,11 +29,17 @@ pub(crate) fn append(turn: &mut Turn<'_>, fact: Fact) {
 }
 
 /// The same, with what is said about the fact besides.
-pub(crate) fn append_with(turn: &mut Turn<'_>, fact: Fact, additions: Additions) {
+pub(crate) fn append_with(turn: &mut Turn<'_>, fact: Fact, mut additions: Additions) {
+    let ends = fact.ended_attempt();
+    if let Some((_, mark)) = turn.run.accepted.take_if(|(attempt, _)| ends == Some(*attempt)) {
+        additions.put_report(&mark);
+    }
     let at_ms = turn.now_ms.max(turn.run.chain.last_ms());
     let entry = Entry { additions, ..Entry::new(turn.run.chain.seq() + 1, at_ms, fact) };
     match turn.run.chain.apply(&entry) {
         Ok(()) => {
+            let counted = counting::of_fact(turn.run, &entry.fact, at_ms);
+            turn.run.pending.after.counts.extend(counted);
             turn.run.pending.entry_bytes += entry.fact.size_hint();
             turn.run.pending.entries.push(entry);
         }

@@ -20,7 +20,7 @@ use crate::{
             values,
         },
         turn::{
-            effects,
+            counting, effects,
             facts::{self, Turn},
             files, opening, places, settle, steps,
         },
@@ -80,6 +80,7 @@ pub(crate) fn follow_result(
     let (why, to) = (follows.current.why.as_str().to_owned(), follows.current.operator.clone());
     let followed =
         Followed { step: number, attempt, output, effects, usage, why, operator: to, plan };
+    counting::follow(turn.run, number, followed.usage.as_ref());
     facts::append(turn, Fact::Decided(Decision::Follow(Box::new(followed))));
     match switch(turn, number, follows) {
         Ok(()) => opening::next_attempt(turn, number),

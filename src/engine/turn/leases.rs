@@ -30,7 +30,8 @@ pub(crate) fn lease(
     worker: String,
     reply: ReplyTo<Answer>,
 ) {
-    let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
+    let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
+    let lease_ms = turn.steady_ms + own.unwrap_or(turn.shared.settings.lease_ms);
     let paused = turn.run.chain.paused().is_some();
     let scheduled_ms = turn.run.chain.step(step).map(|step| step.scheduled_ms);
     let free = turn.run.task(step).is_some_and(|task| {
@@ -97,6 +98,28 @@ pub(crate) fn offer_again(shared: &Arc<Shared>, task: &OpenTask, run: u64, step:
     }
 }
 
+/// Renews the lease that an agent sets: its worker has asked for something. It is stored when a
+/// quarter of it has passed, so that progress costs no write each time.
+pub(crate) fn renew(turn: &mut Turn<'_>, step: u32) {
+    let now = turn.steady_ms;
+    let Some(task) = turn.run.task_mut(step) else { return };
+    let Some(own) = task.own_lease_ms() else { return };
+    let Some(row) = &mut task.row else { return };
+    // While a senior is asked, it stands still.
+    if task.phase != Phase::Delivered || task.question.is_some() || row.lease_ms.is_none() {
+        return;
+    }
+    let lease_ms = now + own;
+    (row.lease_ms, row.graces, task.graces) = (Some(lease_ms), 0, 0);
+    if lease_ms.saturating_sub(task.stored_lease_ms) >= own / 4 {
+        task.stored_lease_ms = lease_ms;
+        let row = row.clone();
+        turn.run.pending.writes.push(Write::PutTask(row));
+    }
+    turn.run.timers.remove(step, Due::Lease);
+    turn.run.timers.insert((lease_ms, step, Due::Lease));
+}
+
 /// An attempt reached its worker: its timeout begins.
 pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Delivery) {
     let now = turn.steady_ms;
@@ -120,17 +143,27 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
     let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
     task.graces = 0;
+    let own = task.own_lease_ms();
+    let mut lease_ms = None;
     if let Some(row) = &mut task.row {
+        if let (Some(own), None) = (own, row.lease_ms) {
+            lease_ms = Some(now + own);
+            row.lease_ms = lease_ms;
+        }
+        task.stored_lease_ms = row.lease_ms.unwrap_or_default();
         row.phase = TaskPhase::Delivered;
         row.worker = Some(by.worker.clone());
         (row.deadline_ms, row.graces) = (deadline_ms, 0);
-        let row = row.clone();
-        turn.run.pending.writes.push(Write::PutTask(row));
+        let hold = Box::new(row.hold());
+        turn.run.pending.writes.push(Write::HoldTask(hold));
     }
     turn.run.timers.remove(number, Due::Park);
     turn.run.timers.remove(number, Due::Attempt);
     if let Some(deadline) = deadline_ms {
         turn.run.timers.insert((deadline, number, Due::Attempt));
+    }
+    if let Some(lease_ms) = lease_ms {
+        turn.run.timers.insert((lease_ms, number, Due::Lease));
     }
     let worker = by.worker;
     lineage::note_joined(turn, &worker);

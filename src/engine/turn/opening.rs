@@ -10,6 +10,7 @@ use crate::{
             perform::Perform,
             task::Phase,
         },
+        shared::announcements::{Announcement, Opening},
         turn::{
             budget,
             facts::{self, Turn},
@@ -18,8 +19,9 @@ use crate::{
     },
     fault,
     journal::{AttemptOpened, Fact, Outcome},
-    operator::Residence,
-    store::Write,
+    operator::{Residence, inquiry_of},
+    protocol::TaskId,
+    store::{TaskRow, Write},
 };
 
 /// Gets the open attempt of a task under way: takes a place, writes its row, dispatches it
@@ -56,6 +58,7 @@ pub(crate) fn open_attempt(turn: &mut Turn<'_>, number: u32) {
             Ok(row) => {
                 turn.run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
                 reminders::take_up_inquiry(turn.run, number, &row);
+                announce(turn, &row);
                 if let Some(task) = turn.run.task_mut(number) {
                     task.row = Some(Box::new(row));
                 }
@@ -73,6 +76,27 @@ pub(crate) fn open_attempt(turn: &mut Turn<'_>, number: u32) {
     turn.run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
 }
 
+/// Announces a task for people to the webhooks that want it.
+fn announce(turn: &mut Turn<'_>, row: &TaskRow) {
+    if turn.shared.announcements.is_empty() {
+        return;
+    }
+    let Some(inquiry) = inquiry_of(row) else { return };
+    let announcement = Announcement {
+        task: TaskId::new(row.run, row.step, row.scheduled_ms),
+        run: turn.run.id,
+        attempt: row.attempt,
+        blueprint: turn.run.header.blueprint.clone(),
+        at_ms: turn.now_ms,
+    };
+    let opening = Opening { announcement, agent: &row.agent, inquiry: &inquiry };
+    let writes = turn.shared.announcements.announce(&opening);
+    if !writes.is_empty() {
+        turn.run.pending.writes.extend(writes);
+        turn.run.pending.after.performs.push(Perform::Announce);
+    }
+}
+
 /// Opens the next attempt of a task whose last one closed.
 pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
     let epoch = turn.run.header.epoch;
@@ -81,6 +105,7 @@ pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
     task.invalid = 0;
     fault::point("engine.next_attempt");
     task.reported = false;
+    task.is_silent = false;
     task.question = None;
     task.again = false;
     let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));

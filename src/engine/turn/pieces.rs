@@ -221,6 +221,13 @@ fn show(run: &Run, event: &EventView) {
 }
 
 /// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
-pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) {
-    run.subscribers.retain(|subscriber| subscriber.send(event));
+/// Returns how many were dropped.
+pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) -> u64 {
+    let mut dropped = 0;
+    run.subscribers.retain(|subscriber| {
+        let sent = subscriber.send(event);
+        dropped += u64::from(!sent && !subscriber.is_closed());
+        sent
+    });
+    dropped
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    clock::Stopwatch,
     engine::{
         Divergence,
         turn::{
@@ -41,5 +42,14 @@ pub(crate) fn replay(
     let flow = new_flow(turn, program)
         .map_err(|failure| ReplayStop::Diverged(Divergence::of(failure.to_string())))?;
     let is_active = *turn.run.chain.state() == RunState::Active;
-    retell(flow, entries)?.judge(is_active, turn.run.broken)
+    let watch = Stopwatch::start();
+    let retold = retell(flow, entries).and_then(|retold| retold.judge(is_active, turn.run.broken));
+    let outcome = match &retold {
+        Ok(_) => 0,
+        Err(ReplayStop::Diverged(_)) => 1,
+        Err(ReplayStop::Broken(_)) => 2,
+    };
+    turn.shared.counts.replays[outcome].inc();
+    turn.shared.counts.replay.add(watch.micros());
+    retold
 }

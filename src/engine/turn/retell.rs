@@ -154,6 +154,15 @@ impl Retold {
 
 /// Feeds a fresh flow what happened.
 pub(crate) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, ReplayStop> {
+    retell_while(flow, entries, |_| true)
+}
+
+/// The same, until `goes_on` returns false before an input.
+pub(crate) fn retell_while(
+    flow: ScriptFlow,
+    entries: &[Entry],
+    goes_on: impl Fn(&ScriptFlow) -> bool,
+) -> Result<Retold, ReplayStop> {
     let mut recorded: HashMap<&StepKey, &Scheduled> = HashMap::new();
     let mut notes: HashSet<&StepKey> = HashSet::new();
     for entry in entries {
@@ -206,6 +215,9 @@ pub(crate) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Repl
             | Fact::RunEnded(_) => None,
         };
         if let Some(input) = input {
+            if !goes_on(&told.flow) {
+                break;
+            }
             told.tell(input, entry.at_ms)?;
         }
     }

@@ -10,6 +10,7 @@ use crate::{
             values::input_of,
         },
         turn::{
+            counting,
             facts::{self, Turn},
             files, places, settle,
         },
@@ -76,7 +77,9 @@ pub(crate) fn open_with(
 fn origin(run: &Run, key: &StepKey) -> Additions {
     let mut additions = Additions::default();
     let origin = run.flow.as_ref().map(|flow| flow.origin(key)).unwrap_or_default();
-    for (name, text) in [(LINE, origin.line), (BRANCH, origin.branch)] {
+    let of_node = || run.program.as_ref()?.line_of(origin.node.as_deref()?);
+    let line = origin.line.or_else(of_node);
+    for (name, text) in [(LINE, line), (BRANCH, origin.branch)] {
         if let Some(text) = text {
             additions.put(name, Json::encode(&text).expect("a text is plain data"));
         }
@@ -180,6 +183,7 @@ fn end_step(
         let canceled = Failure::new(kind::CANCELED, reason.clone());
         drop(settle::settle(turn, number, Err(Box::new(canceled.into()))));
     }
+    counting::end(turn.run, (number, now), &outcome, usage.as_ref(), additions.times());
     if let Some(open) = turn.run.open.remove(number) {
         let reason = match &outcome {
             Outcome::Completed(_) => "another result was accepted",

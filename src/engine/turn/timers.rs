@@ -40,7 +40,7 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
     let resumed = turn.shared.clock.resumed_ms().max(turn.shared.booted_ms);
     let Some(task) = turn.run.task_mut(number) else { return false };
     let given = match due {
-        Due::Lease => Some(lease_ms),
+        Due::Lease => Some(task.own_lease_ms().unwrap_or(lease_ms)),
         Due::Attempt => task.timeout_ms,
         Due::Park => task.park_ms,
         Due::Timer
@@ -56,7 +56,10 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
         | Due::Conversation => None,
     };
     let Some(given) = given else { return false };
-    let until = resumed + given.min(lease_ms);
+    let until = match due {
+        Due::Lease => resumed + given,
+        _ => resumed + given.min(lease_ms),
+    };
     if at.saturating_sub(given) >= resumed || until <= turn.steady_ms || task.graces >= GRACES {
         return false;
     }
@@ -68,8 +71,8 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
             Due::Attempt => row.deadline_ms = Some(until),
             _ => {}
         }
-        let row = row.clone();
-        turn.run.pending.writes.push(Write::PutTask(row));
+        let hold = Box::new(row.hold());
+        turn.run.pending.writes.push(Write::HoldTask(hold));
     }
     turn.run.timers.insert((until, number, due));
     true
@@ -95,10 +98,7 @@ fn fire(turn: &mut Turn<'_>, number: u32, due: Due) {
             let failure = Failure::new(kind::TIMEOUT, message);
             attempts::attempt_failed(turn, number, failure.retryable(), None);
         }
-        Due::Lease => {
-            let failure = Failure::new(kind::INTERRUPTED, "the worker's lease ran out");
-            attempts::attempt_failed(turn, number, failure.retryable(), None);
-        }
+        Due::Lease => attempts::lease_over(turn, number),
         Due::Park => {
             let operator = turn.run.task(number).map(|task| task.operator.to_string());
             let failure = Failure::new(

@@ -12,7 +12,10 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     engine::{
         BlueprintView, Caller, EngineError, rfc3339,
-        shared::archive::{Archive, Archived, KEY},
+        shared::{
+            archive::{Archive, Archived, KEY},
+            host_log::HostFact,
+        },
         verbs::{
             engine::BlueprintVerbs,
             trigger_records::{self, TRIES},
@@ -44,8 +47,9 @@ impl BlueprintVerbs<'_> {
             let hash = self.last_version(name).await?;
             let at_ms = self.engine.shared().clock.now_ms();
             let mark = Archived { hash: hash.clone(), at_ms, by: caller.subject.clone() };
-            let unname = Write::UnnameBlueprint { name: name.to_owned(), hash };
-            if self.change_archive(caller, name, Some(mark), vec![unname]).await? {
+            let unname = Write::UnnameBlueprint { name: name.to_owned(), hash: hash.clone() };
+            let fact = self.fact("blueprint.archived", caller, name, Some(&hash));
+            if self.change_archive(caller, fact, Some(mark), vec![unname]).await? {
                 break;
             }
         }
@@ -71,8 +75,9 @@ impl BlueprintVerbs<'_> {
             };
             let at_ms = self.engine.shared().clock.now_ms();
             let mut writes = self.forgotten(name).await?;
+            let fact = self.fact("blueprint.restored", caller, name, Some(&hash));
             writes.push(Write::NameBlueprint { name: name.to_owned(), hash, at_ms });
-            if self.change_archive(caller, name, None, writes).await? {
+            if self.change_archive(caller, fact, None, writes).await? {
                 break;
             }
         }
@@ -113,7 +118,8 @@ impl BlueprintVerbs<'_> {
             let mut writes = self.forgotten(name).await?;
             writes.push(Write::DeleteBlueprint { name: name.to_owned() });
             fault::point("engine.blueprint_delete");
-            if self.change_archive(caller, name, None, writes).await? {
+            let fact = self.fact("blueprint.deleted", caller, name, None);
+            if self.change_archive(caller, fact, None, writes).await? {
                 self.engine.shared().programs.forget(name);
                 return Ok(());
             }
@@ -140,27 +146,33 @@ impl BlueprintVerbs<'_> {
         self.engine.shared().programs.refuse_archived(name)
     }
 
-    /// Replaces what is stored of one name; returns false if another change came in between.
+    fn fact(self, kind: &str, caller: &Caller, name: &str, hash: Option<&str>) -> HostFact {
+        let data = serde_json::json!({ "hash": hash, "by": caller.subject });
+        HostFact::new(kind, self.engine.shared().clock.now_ms(), data).of_blueprint(name)
+    }
+
+    /// Replaces what is stored of the blueprint of an event; returns false if another change came in between.
     async fn change_archive(
         self,
         caller: &Caller,
-        name: &str,
+        fact: HostFact,
         mark: Option<Archived>,
         mut writes: Vec<Write>,
     ) -> Result<bool, EngineError> {
+        let name = fact.blueprint.clone().unwrap_or_default();
         let (before, mut names) = {
             let archive = self.engine.shared().programs.archive();
             (archive.text.clone(), archive.names.clone())
         };
         match mark {
-            Some(mark) if names.len() < MOST => drop(names.insert(name.to_owned(), mark)),
+            Some(mark) if names.len() < MOST => drop(names.insert(name.clone(), mark)),
             Some(_) => {
                 return Err(EngineError::Conflict {
                     code: Code::Conflict,
                     message: format!("archive blueprint {name}: {MOST} are archived; delete some"),
                 });
             }
-            None => drop(names.remove(name)),
+            None => drop(names.remove(&name)),
         }
         let text = serde_json::to_string(&names).expect("marks by name are plain data");
         let mut checks = vec![Check::MetaIs { key: KEY.to_owned(), value: before }];
@@ -169,8 +181,8 @@ impl BlueprintVerbs<'_> {
         }
         writes.push(Write::PutMeta { key: KEY.to_owned(), value: text.clone() });
         fault::point("engine.blueprint_archive");
-        let (shared, name) = (Arc::clone(&self.engine.inner.shared), name.to_owned());
-        let written = self.engine.write_then(checks, writes, move |durable| {
+        let shared = Arc::clone(&self.engine.inner.shared);
+        let written = self.engine.write_logged(checks, writes, vec![fact], move |durable| {
             if durable {
                 *shared.programs.archive() = Archive { text: Some(text), names };
             }
@@ -201,7 +213,7 @@ impl BlueprintVerbs<'_> {
         Ok(writes)
     }
 
-    async fn stands_for(self, name: &str) -> Result<Option<String>, EngineError> {
+    pub(crate) async fn stands_for(self, name: &str) -> Result<Option<String>, EngineError> {
         let name = name.to_owned();
         self.engine.read(move |store| store.blueprint_named(&name)).await
     }

@@ -36,7 +36,8 @@ impl Engine {
         let missing = || EngineError::NotFound { what: "step", id: format!("{run}/{seq}") };
         let mut found = Attempts::of(run, seq, &entries).ok_or_else(missing)?;
         found.refused(&evidence);
-        self.mark_heartbeat(&mut found, row.as_ref());
+        let lease_ms = self.lease_of(&header, &found).await;
+        self.mark_heartbeat(&mut found, row.as_ref(), lease_ms);
         if is_task(found.step.kind) {
             let at = entries.iter().find_map(|entry| scheduled_at(entry, seq));
             let task = TaskId::new(num, seq, at.unwrap_or_default());
@@ -47,15 +48,22 @@ impl Engine {
         Ok(found.view)
     }
 
+    /// Returns the lease of a worker of a step: its agent's own, or the host's.
+    async fn lease_of(&self, header: &Header, found: &Attempts) -> u64 {
+        let program = self.blueprints().program_by(header.hash.clone()).await.ok();
+        let own = program.and_then(|it| it.blueprint().agent(&found.step.name)?.agent().lease);
+        own.map_or(self.shared().settings.lease_ms, |lease| lease.ms)
+    }
+
     /// A lease is renewed by each heartbeat, and so shows when the last one was.
-    fn mark_heartbeat(&self, found: &mut Attempts, row: Option<&TaskRow>) {
+    fn mark_heartbeat(&self, found: &mut Attempts, row: Option<&TaskRow>, given_ms: u64) {
         let Some(row) = row else { return };
         let (Some(lease_ms), Some(open)) = (row.lease_ms, found.view.items.last_mut()) else {
             return;
         };
         if open.attempt == row.attempt && open.ended_at.is_none() {
             let shared = self.shared();
-            let beat = lease_ms.saturating_sub(shared.settings.lease_ms);
+            let beat = lease_ms.saturating_sub(given_ms);
             open.last_heartbeat_at = Some(rfc3339(shared.clock.wall_of(beat)));
         }
     }

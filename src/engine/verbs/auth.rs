@@ -84,6 +84,7 @@ impl Engine {
                 jti: None,
                 grant: None,
                 session: None,
+                carrier: None,
             }));
         }
         let claims = self.inner.auth.verify(bearer, self.shared().clock.now_ms() / 1_000)?;
@@ -98,6 +99,7 @@ impl Engine {
                 jti: Some(claims.jti.clone()),
                 grant: Some(grant),
                 session: None,
+                carrier: None,
             }),
             None => Bearer::Caller({
                 self.inner.auth.note_use(&claims.jti, self.shared().clock.now_ms());

@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::engine::{
-    Caller, EngineError, IdempotencyKey, TriggerView, rfc3339,
+    Caller, EngineError, IdempotencyKey, StatsItem, TriggerView, rfc3339,
     run::lookups::Publisher,
-    shared::{faces::Face, programs::Programs, request},
+    shared::{faces::Face, host_log::HostFact, programs::Programs, request},
     verbs::engine::BlueprintVerbs,
 };
 use crate::{
@@ -20,6 +22,9 @@ use crate::{
     store::{Check, Write},
     token::{Grant, Need, ScopeKind, Verb},
 };
+
+/// The maximum number of versions of one blueprint that are looked through.
+const LISTED: usize = 10_000;
 
 /// A blueprint version.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -46,6 +51,14 @@ pub struct BlueprintView {
     /// RFC 3339, UTC: when it was archived. Nothing starts under its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived_at: Option<String>,
+    /// The runs that ended in the last 30 days; only where one blueprint is asked for, and only for
+    /// tokens that may read every run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<StatsItem>,
+    /// What keeps its file in the watched directory from being served; only where one blueprint is
+    /// asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 impl BlueprintVerbs<'_> {
@@ -93,10 +106,11 @@ impl BlueprintVerbs<'_> {
     }
 
     /// Publishes a version under its name: its flows may call, signal and link what `grant` allows.
+    /// `by` is the subject who publishes it, if it is not a file.
     pub(crate) async fn publish(
         self,
         program: &Arc<Program>,
-        grant: Grant,
+        (grant, by): (Grant, Option<&str>),
         checks: Vec<Check>,
         more: Vec<Write>,
         now_ms: u64,
@@ -108,12 +122,19 @@ impl BlueprintVerbs<'_> {
         let grant = before.filter(|it| it.covers(&grant)).unwrap_or_else(|| Arc::new(grant));
         let name = program.blueprint().name().to_owned();
         let naming = Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms };
+        let facts = match self.stands_for(&name).await? {
+            Some(before) if before == hash => Vec::new(),
+            before => {
+                let data = json!({ "hash": hash, "by": by, "before": before });
+                vec![HostFact::new("blueprint.published", now_ms, data).of_blueprint(&name)]
+            }
+        };
         let mut writes = vec![Programs::write_of(program, Some(&grant), now_ms), naming];
         writes.extend(more);
         fault::point("engine.blueprint_name");
         let shared = Arc::clone(&self.engine.inner.shared);
         self.engine
-            .write_then(checks, writes, move |durable| {
+            .write_logged(checks, writes, facts, move |durable| {
                 if durable {
                     shared.programs.published(&hash, grant);
                 }
@@ -195,7 +216,8 @@ impl BlueprintVerbs<'_> {
             checks.push(check);
             writes.push(write);
         }
-        self.publish(&program, caller.grant.clone(), checks, writes, now_ms).await?;
+        let publisher = (caller.grant.clone(), Some(caller.subject.as_str()));
+        self.publish(&program, publisher, checks, writes, now_ms).await?;
         Ok((self.view(&Face::of(&program), now_ms).await?, warnings))
     }
 
@@ -231,6 +253,11 @@ impl BlueprintVerbs<'_> {
         Ok(views)
     }
 
+    /// Returns a count that changes whenever a name is set, archived, restored or deleted.
+    pub fn changes(self) -> watch::Receiver<u64> {
+        self.engine.shared().programs.changes()
+    }
+
     /// Returns the view of a stored version. One of an older release that does not compile any more
     /// is shown nevertheless.
     pub(crate) async fn view_stored(self, name: String, hash: String, at_ms: u64) -> BlueprintView {
@@ -254,6 +281,29 @@ impl BlueprintVerbs<'_> {
     /// Fails when the caller lacks permission, or there is none.
     pub async fn get(self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
         let bare = name.split('@').next().unwrap_or(name);
+        let program = self.resolved(caller, name).await?;
+        let row = {
+            let hash = program.blueprint().hash().to_owned();
+            self.engine.read(move |store| store.blueprint(&hash)).await?
+        };
+        let view = self.view(&Face::of(&program), row.map_or(0, |row| row.created_ms)).await?;
+        let mark = self.engine.shared().programs.archived(bare);
+        let stats = self.stats_of(caller, bare).await;
+        let problem = self.problem_of(bare);
+        let archived_at = mark.map(|mark| rfc3339(mark.at_ms));
+        Ok(BlueprintView { archived_at, stats, problem, ..view })
+    }
+
+    /// Returns the program that `name` or `name@hash-prefix` refers to, for a caller who may read it.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or there is none.
+    pub(crate) async fn resolved(
+        self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<Arc<Program>, EngineError> {
+        let bare = name.split('@').next().unwrap_or(name);
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(bare)])?;
         let shared = Arc::clone(&self.engine.inner.shared);
         let reference = name.to_owned();
@@ -263,13 +313,7 @@ impl BlueprintVerbs<'_> {
         let program =
             resolved.map_err(|error| self.why_unnamed(caller, Verb::BlueprintRead, name, error))?;
         self.reach(caller, Verb::BlueprintRead, &program).await?;
-        let row = {
-            let hash = program.blueprint().hash().to_owned();
-            self.engine.read(move |store| store.blueprint(&hash)).await?
-        };
-        let view = self.view(&Face::of(&program), row.map_or(0, |row| row.created_ms)).await?;
-        let mark = self.engine.shared().programs.archived(bare);
-        Ok(BlueprintView { archived_at: mark.map(|mark| rfc3339(mark.at_ms)), ..view })
+        Ok(program)
     }
 
     /// Returns the source of one version, exactly as it was stored.
@@ -332,11 +376,10 @@ impl BlueprintVerbs<'_> {
     ) -> Result<Vec<(String, u64)>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
         let wanted = name.to_owned();
-        let rows = self.engine.read(move |store| store.blueprint_versions(&wanted, "")).await?;
-        let published = rows.into_iter().filter(|row| row.publisher.is_some());
-        let mut versions: Vec<_> = published.map(|row| (row.hash, row.created_ms)).collect();
-        versions.sort_by_key(|(_, at_ms)| std::cmp::Reverse(*at_ms));
-        Ok(versions)
+        let rows =
+            self.engine.read(move |store| store.blueprint_list(&wanted, None, LISTED)).await?;
+        let published = rows.into_iter().filter(|row| row.published);
+        Ok(published.map(|row| (row.hash, row.created_ms)).collect())
     }
 
     pub(crate) async fn program_by(self, hash: String) -> Result<Arc<Program>, EngineError> {
@@ -376,6 +419,8 @@ fn view_of(face: &Face, at_ms: u64, now_ms: u64) -> BlueprintView {
         on: face.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
         updated_at: rfc3339(at_ms),
         archived_at: None,
+        stats: None,
+        problem: None,
     }
 }
 
@@ -390,5 +435,7 @@ fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
         on: Vec::new(),
         updated_at: rfc3339(at_ms),
         archived_at: None,
+        stats: None,
+        problem: None,
     }
 }

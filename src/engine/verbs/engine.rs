@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    engine::shared::{shards::Shared, verified::Auth},
+    engine::shared::{looks::Looks, shards::Shared, verified::Auth},
     lua::Watchdog,
 };
 
@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) booted: AtomicBool,
     /// Serializes long operations: copies and replays.
     pub(crate) heavy: Semaphore,
+    /// The looks at locals.
+    pub(crate) looks: Looks,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) threads: parking_lot::Mutex<Vec<JoinHandle<()>>>,
 }

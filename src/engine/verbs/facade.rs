@@ -16,17 +16,20 @@ use crate::{
         Caller, EngineError, KeyFiles, Settings,
         run::{
             readers::Readers,
-            reply::{Answer, Asked, Reply, ReplyTo},
+            reply::{Answer, Answering, Asked, Reply, ReplyTo},
         },
         shard::owner::Shard,
         shared::{
             accounts::Accounts,
+            announcements::Announcements,
             capacity::Capacity,
             deliveries,
+            host_log::{HostFact, HostLog},
             lanes::Lanes,
             ledger::AuditLog,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
+            presence::Presence,
             programs::Programs,
             shards::Shared,
             stacks::{Middleware, StackBook},
@@ -39,6 +42,7 @@ use crate::{
     fault,
     lua::{Limits, Vms, Watchdog},
     memory::Memory,
+    metrics::{Counts, ShardGauges},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -174,6 +178,7 @@ impl Engine {
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let gauges = senders.iter().map(|_| ShardGauges::default()).collect();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -181,6 +186,8 @@ impl Engine {
                 .with_foreign(Arc::clone(registry.stores()));
         let lanes = Lanes::open(registry.stores(), &store.foreign_changes(None, None, usize::MAX)?);
         let accounts = Accounts::open(&*store, clock.now_ms())?;
+        let announcements = Announcements::new(settings.webhooks.clone());
+        let host_log = HostLog::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             lanes,
@@ -209,7 +216,12 @@ impl Engine {
             room_asked_ms: AtomicU64::new(0),
             readers: Readers::default(),
             in_flight: Arc::default(),
+            host_log,
+            presence: Presence::default(),
+            announcements,
             accounts,
+            counts: Counts::default(),
+            gauges,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -243,11 +255,13 @@ impl Engine {
             auth,
             booted: AtomicBool::new(true),
             heavy: Semaphore::new(1),
+            looks: crate::engine::shared::looks::Looks::default(),
             watchdog,
             threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.sessions().keep_sessions();
+        engine.announce();
         Ok((engine, unstarted))
     }
 
@@ -330,6 +344,11 @@ impl Engine {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
     }
 
+    /// Returns the counters of the host.
+    pub fn counts(&self) -> &Counts {
+        &self.inner.shared.counts
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -345,8 +364,22 @@ impl Engine {
         run: u64,
         message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
     ) -> Result<T, EngineError> {
+        Self::answered(self.send_to(run, message)?).await
+    }
+
+    /// Sends a message with a reply channel to a run.
+    pub(crate) fn send_to(
+        &self,
+        run: u64,
+        message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
+    ) -> Result<Answering, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.shared().offer(run, Msg::Run(run, message(reply)))?;
+        Ok(answer)
+    }
+
+    /// Waits for the reply of a run.
+    pub(crate) async fn answered<T: Reply>(answer: Answering) -> Result<T, EngineError> {
         let answer = answer.await.map_err(|_| EngineError::Stopping)??;
         Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }
@@ -378,6 +411,17 @@ impl Engine {
         writes: Vec<Write>,
         then: impl FnOnce(bool) + Send + 'static,
     ) -> Result<(), EngineError> {
+        self.write_logged(checks, writes, Vec::new(), then).await
+    }
+
+    /// As [`Engine::write_then`], with events of the host that are durable with the writes.
+    pub(crate) async fn write_logged(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+        facts: Vec<HostFact>,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<(), EngineError> {
         let (ack, acked) = oneshot::channel();
         let batch = Batch {
             checks,
@@ -389,8 +433,9 @@ impl Engine {
                 let _ = ack.send(result);
             }),
         };
-        self.shared().store.room().await;
-        self.shared().store.submit(batch);
+        let shared = self.shared();
+        shared.store.room().await;
+        shared.host_log.submit(&*shared.store, &shared.in_flight, batch, facts);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

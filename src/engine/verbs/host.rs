@@ -1,6 +1,9 @@
 //! The host as people see it: health, room, shards, configuration, and what `doctor` finds.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +11,7 @@ use utoipa::ToSchema;
 use crate::{
     engine::{
         Caller, ConfigItem, DoctorLine, DoctorVerdict, Engine, EngineError, HostFacts, rfc3339,
-        shared::{lanes::LaneView, shards::Shared},
+        shared::{announcements::WebhookQueue, lanes::LaneView, shards::Shared},
         verbs::engine::UpkeepVerbs,
     },
     token::Verb,
@@ -77,6 +80,29 @@ pub struct ChainView {
     pub problem: Option<String>,
 }
 
+/// Examines the tasks on their way to webhooks.
+fn webhooks(shared: &Shared) -> Vec<DoctorLine> {
+    let line = |(name, queue): (&String, &WebhookQueue)| {
+        let what = format!("tasks for webhook {name}");
+        let waiting = queue.waiting.load(Ordering::Relaxed);
+        let lost = queue.lost.load(Ordering::Relaxed);
+        match (&*queue.trouble.lock(), lost) {
+            (Some(trouble), _) if waiting > 0 => {
+                let says = format!("it takes none: {trouble}; {waiting} wait");
+                DoctorLine::new(DoctorVerdict::Warn, &what, says)
+                    .next("they are posted again for a day")
+            }
+            (_, lost) if lost > 0 => {
+                let says = format!("{lost} were given up since the start");
+                DoctorLine::new(DoctorVerdict::Warn, &what, says)
+                    .next("`moonswarm inbox` lists them")
+            }
+            _ => DoctorLine::new(DoctorVerdict::Ok, &what, format!("{waiting} wait")),
+        }
+    };
+    shared.announcements.iter().map(line).collect()
+}
+
 /// Examines the changes on their way to stores that are not the host's.
 fn stores(shared: &Shared) -> Vec<DoctorLine> {
     let line = |lane: LaneView| {
@@ -136,10 +162,11 @@ impl UpkeepVerbs<'_> {
         }
         let inspects = facts.filter(|_| caller.grant.check(Verb::HostInspect, &[]).is_ok());
         let doctor = match inspects {
-            Some(facts) => tokio::time::timeout(PATIENCE, facts.examine())
-                .await
-                .ok()
-                .map(|lines| lines.into_iter().chain(stores(shared)).collect()),
+            Some(facts) => {
+                tokio::time::timeout(PATIENCE, facts.examine()).await.ok().map(|lines| {
+                    lines.into_iter().chain(stores(shared)).chain(webhooks(shared)).collect()
+                })
+            }
             None => None,
         };
         let crate::engine::Retention { age_ms, runs, bytes } = shared.settings.retention;

@@ -1,7 +1,8 @@
-//! The feed of the whole host: the events of all runs, in the order in which they became durable.
+//! The feed of the whole host: the events of all runs, in the order in which they became durable, and
+//! those of the host beside its runs.
 //!
-//! It is read from the journal, so a reader that comes back with its cursor misses nothing: each event
-//! arrives at least once, and those of a run in their order. A reader holds one page of memory, counted
+//! It is read from the journal and the host's log, so a reader that comes back with its cursor misses
+//! nothing: each event arrives at least once, and those of a run in their order. A reader holds one page of memory, counted
 //! against its token, however slow it is.
 
 use std::{
@@ -15,7 +16,10 @@ use crate::{
     engine::{
         Caller, Engine, EngineError, HostEventView, rfc3339,
         run::readers::{PageMemory, Room},
-        shared::shards::Shared,
+        shared::{
+            host_log::{HostFact, HostLog},
+            shards::Shared,
+        },
         verbs::step_page::chain_of_page,
         view::host_events::{TYPES, TaskOf, say},
     },
@@ -33,8 +37,12 @@ const BYTES: usize = 256 << 10;
 const KNOWN: usize = 4_096;
 /// The number of rows without an event after which the place is shown.
 const PASSED: usize = 4_096;
+/// The maximum number of events beside the runs on a page.
+const FACTS: usize = 128;
 /// The first byte of a cursor.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// That of a cursor of an older release, which has no events beside the runs.
+const RUNS_ONLY: u8 = 1;
 
 /// Which events of the host to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,13 +83,22 @@ pub struct HostEvents {
     shared: Arc<Shared>,
     room: Room,
     ask: HostEventsAsk,
-    /// The last row that was read.
-    after: u64,
+    /// The words of the types that the caller may not see.
+    hidden: Vec<&'static str>,
+    /// The last rows that were read.
+    after: Place,
     ready: VecDeque<HostEventView>,
     /// The memory of the page that is ready.
     held: Option<PageMemory>,
     passed: usize,
     known: Known,
+}
+
+/// A place in the feed: the last row of the journal, and of the host's log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    lsn: u64,
+    fact: u64,
 }
 
 /// The runs and tasks that a reader has seen.
@@ -109,19 +126,24 @@ impl Engine {
             let wrong: String = wrong.chars().take(80).collect();
             return Err(EngineError::BadRequest(format!("there is no type {wrong:?}: {known}")));
         }
+        let hidden = hidden(caller, &ask)?;
         let shared = Arc::clone(&self.inner.shared);
-        let settled = shared.in_flight.settled(&*shared.store);
+        let settled = Place {
+            lsn: shared.in_flight.settled(&*shared.store),
+            fact: shared.host_log.durable(),
+        };
         let after = match &ask.since {
             Since::Now => settled,
-            Since::First => 0,
+            Since::First => Place::default(),
             Since::Cursor(text) => {
-                read_cursor(text).filter(|after| *after <= settled).ok_or_else(|| {
+                read_cursor(text).filter(|after| after.lsn <= settled.lsn).ok_or_else(|| {
                     EngineError::BadRequest("the cursor is not one of this host's events".into())
                 })?
             }
             Since::Time(at_ms) => {
                 let at_ms = *at_ms;
-                self.read(move |store| row_before(store, at_ms, settled)).await?
+                let lsn = self.read(move |store| row_before(store, at_ms, settled.lsn)).await?;
+                Place { lsn, fact: HostLog::before(at_ms) }
             }
         };
         let room = shared.readers.room(&caller.jti);
@@ -129,6 +151,7 @@ impl Engine {
             shared,
             room,
             ask,
+            hidden,
             after,
             ready: VecDeque::new(),
             held: None,
@@ -161,8 +184,11 @@ impl HostEvents {
             let mut changed = std::pin::pin!(shared.in_flight.changed());
             // Registered before the look, so that nothing is missed.
             changed.as_mut().enable();
-            let settled = shared.in_flight.settled(&*shared.store);
-            if self.after < settled {
+            let settled = Place {
+                lsn: shared.in_flight.settled(&*shared.store),
+                fact: shared.host_log.durable(),
+            };
+            if self.after.lsn < settled.lsn || self.after.fact < settled.fact {
                 self.page(settled).await?;
             } else {
                 changed.await;
@@ -170,24 +196,48 @@ impl HostEvents {
         }
     }
 
-    /// Reads a page of rows up to a settled one.
-    async fn page(&mut self, settled: u64) -> Result<(), EngineError> {
+    /// Reads a page of rows up to settled ones.
+    async fn page(&mut self, settled: Place) -> Result<(), EngineError> {
         let held = self.room.page(BYTES).await;
-        let (shared, after) = (Arc::clone(&self.shared), self.after);
+        let (shared, mut at) = (Arc::clone(&self.shared), self.after);
         let (ask, mut known) = (self.ask.clone(), std::mem::take(&mut self.known));
+        let hidden = self.hidden.clone();
         let read = self.shared.tasks.spawn_blocking(move || {
-            let rows = shared.store.feed(after, settled, ROWS, BYTES)?;
-            let last = rows.last().map(|row| row.lsn);
+            let (facts, more_facts) = match at.fact < settled.fact {
+                true => HostLog::after(&*shared.store, at.fact, FACTS)?,
+                false => (Vec::new(), false),
+            };
+            let rows = match at.lsn < settled.lsn {
+                true => shared.store.feed(at.lsn, settled.lsn, ROWS, BYTES)?,
+                false => Vec::new(),
+            };
             // A page that is not full is the last one up to the settled row.
             let is_full =
                 rows.len() == ROWS || rows.iter().map(|row| row.bytes).sum::<usize>() >= BYTES;
-            let after = if is_full { last.unwrap_or(settled) } else { settled };
-            let passed = rows.len();
+            let passed = rows.len() + facts.len();
             let mut ready = VecDeque::new();
+            let mut facts = facts.into_iter().peekable();
             for row in &rows {
-                ready.extend(known.event(&*shared.store, row, &ask)?);
+                while let Some((number, fact)) =
+                    facts.next_if(|(_, fact)| fact.at_ms < row.entry.at_ms)
+                {
+                    at.fact = number;
+                    ready.extend(told(fact, at, &ask, &hidden));
+                }
+                at.lsn = row.lsn;
+                ready.extend(known.event(&*shared.store, row, at, &ask)?);
             }
-            Ok::<_, StoreError>((ready, known, after, passed))
+            for (number, fact) in facts {
+                at.fact = number;
+                ready.extend(told(fact, at, &ask, &hidden));
+            }
+            if !is_full {
+                at.lsn = at.lsn.max(settled.lsn);
+            }
+            if !more_facts {
+                at.fact = at.fact.max(settled.fact);
+            }
+            Ok::<_, StoreError>((ready, known, at, passed))
         });
         let (ready, known, after, passed) = read.await.map_err(|_| EngineError::Stopping)??;
         (self.ready, self.known, self.after) = (ready, known, after);
@@ -202,6 +252,7 @@ impl Known {
         &mut self,
         store: &dyn Store,
         row: &FeedRow,
+        at: Place,
         ask: &HostEventsAsk,
     ) -> Result<Option<HostEventView>, StoreError> {
         if self.runs.len() > KNOWN {
@@ -245,16 +296,14 @@ impl Known {
         if let Some(error) = problem {
             return Err(error);
         }
-        let fitting = said.filter(|(kind, _)| {
-            ask.types.is_empty() || ask.types.iter().any(|wanted| fits(wanted, kind))
-        });
+        let fitting = said.filter(|(kind, _)| is_wanted(ask, kind));
         Ok(fitting.map(|(kind, data)| HostEventView {
-            cursor: cursor(row.lsn),
+            cursor: cursor(at),
             kind: kind.to_owned(),
             at: rfc3339(entry.at_ms),
-            run,
-            blueprint,
-            seq: entry.seq,
+            run: Some(run),
+            blueprint: Some(blueprint),
+            seq: Some(entry.seq),
             data: data.into(),
         }))
     }
@@ -272,6 +321,48 @@ fn task_of(store: &dyn Store, run: RunId, step: u32) -> Result<Option<TaskOf>, S
         Fact::StepScheduled(it) if it.step == step => TaskOf::of(run.num(), it, entry.at_ms),
         _ => None,
     }))
+}
+
+/// Returns an event beside the runs, if it fits.
+fn told(fact: HostFact, at: Place, ask: &HostEventsAsk, hidden: &[&str]) -> Option<HostEventView> {
+    let is_shown = is_wanted(ask, &fact.kind)
+        && !hidden.iter().any(|word| fits(word, &fact.kind))
+        && (ask.blueprint.is_none() || ask.blueprint == fact.blueprint);
+    is_shown.then(|| HostEventView {
+        cursor: cursor(at),
+        kind: fact.kind,
+        at: rfc3339(fact.at_ms),
+        run: None,
+        blueprint: fact.blueprint,
+        seq: None,
+        data: fact.data.into(),
+    })
+}
+
+/// Returns the words of the types that a caller may not see.
+///
+/// # Errors
+/// Fails when the caller asks for one of them.
+fn hidden(caller: &Caller, ask: &HostEventsAsk) -> Result<Vec<&'static str>, EngineError> {
+    let every = |kind| [Need::Every(kind)];
+    let groups = [
+        ("blueprint", Verb::BlueprintRead, every(ScopeKind::Blueprint)),
+        ("session", Verb::OperatorRead, every(ScopeKind::Operator)),
+        ("worker", Verb::OperatorRead, every(ScopeKind::Queue)),
+    ];
+    let mut hidden = Vec::new();
+    for (word, verb, needs) in groups {
+        let Err(refused) = caller.grant.check(verb, &needs) else { continue };
+        if ask.types.iter().any(|it| it.split('.').next() == Some(word)) {
+            return Err(refused.into());
+        }
+        hidden.push(word);
+    }
+    Ok(hidden)
+}
+
+fn is_wanted(ask: &HostEventsAsk, kind: &str) -> bool {
+    ask.types.is_empty() || ask.types.iter().any(|wanted| fits(wanted, kind))
 }
 
 /// Returns true if a type is the wanted one, or begins with its words.
@@ -293,16 +384,24 @@ fn row_before(store: &dyn Store, at_ms: u64, settled: u64) -> Result<u64, StoreE
     Ok(low.min(high))
 }
 
-fn cursor(lsn: u64) -> String {
-    let mut bytes = [VERSION; 9];
-    bytes[1..].copy_from_slice(&lsn.to_be_bytes());
+fn cursor(at: Place) -> String {
+    let mut bytes = [VERSION; 17];
+    bytes[1..9].copy_from_slice(&at.lsn.to_be_bytes());
+    bytes[9..].copy_from_slice(&at.fact.to_be_bytes());
     BASE64URL_NOPAD.encode(&bytes)
 }
 
-fn read_cursor(text: &str) -> Option<u64> {
+fn read_cursor(text: &str) -> Option<Place> {
     let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
-    let (&VERSION, rest) = bytes.split_first()? else { return None };
-    Some(u64::from_be_bytes(rest.try_into().ok()?))
+    let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
+    match bytes.split_first()? {
+        (&VERSION, rest) => {
+            let (lsn, fact) = rest.split_at_checked(8)?;
+            Some(Place { lsn: number(lsn)?, fact: number(fact)? })
+        }
+        (&RUNS_ONLY, rest) => Some(Place { lsn: number(rest)?, fact: 0 }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -312,8 +411,11 @@ mod tests {
     #[test]
     fn a_cursor_is_read_back_and_nothing_else_is_one() {
         for lsn in [0, 1, u64::MAX] {
-            assert_eq!(read_cursor(&cursor(lsn)), Some(lsn));
+            let at = Place { lsn, fact: 7 };
+            assert_eq!(read_cursor(&cursor(at)), Some(at));
         }
+        // Of an older release.
+        assert_eq!(read_cursor("AQAAAAAAAAAD"), Some(Place { lsn: 3, fact: 0 }));
         for text in ["", "x", "AAAAAAAAAAAA", "AQAAAAAAAAAAAQ", "ää"] {
             assert_eq!(read_cursor(text), None, "{text}");
         }

@@ -15,7 +15,7 @@ use crate::{
 const CHILDREN: usize = 20;
 
 /// The acts on a run that a view names.
-const ACTS: [Verb; 10] = [
+const ACTS: [Verb; 11] = [
     Verb::RunRead,
     Verb::RunCancel,
     Verb::RunPause,
@@ -24,6 +24,7 @@ const ACTS: [Verb; 10] = [
     Verb::RunQuery,
     Verb::RunFork,
     Verb::RunReplay,
+    Verb::RunInspect,
     Verb::RunExport,
     Verb::RunDelete,
 ];

@@ -450,6 +450,6 @@ fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn damaged(run: RunId, error: impl std::fmt::Display) -> StoreError {
+pub(super) fn damaged(run: RunId, error: impl std::fmt::Display) -> StoreError {
     StoreError::Damaged { what: format!("run {run}"), reason: error.to_string() }
 }

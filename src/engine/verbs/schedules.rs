@@ -129,13 +129,18 @@ impl TriggerVerbs<'_> {
         let mut next = now + REST_MS;
         let names = self.engine.read(|store| store.blueprint_names()).await?;
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
+        let mut schedules = 0;
         for (name, hash, _) in names {
             let triggers = self.triggers(known, &hash).await;
-            if triggers.iter().any(|it| matches!(it.event, TriggerEvent::Schedule { .. })) {
+            let is_schedule = |it: &&Trigger| matches!(it.event, TriggerEvent::Schedule { .. });
+            let found = triggers.iter().filter(is_schedule).count();
+            schedules += i64::try_from(found).unwrap_or(i64::MAX);
+            if found > 0 {
                 let soon = self.run_schedules_of(&name, &triggers, now).await?;
                 next = next.min(soon.unwrap_or(next));
             }
         }
+        self.engine.counts().schedules.set(schedules);
         Ok(next.max(now + 1))
     }
 
@@ -195,6 +200,8 @@ impl TriggerVerbs<'_> {
             let paused = records.get(&trigger_id).is_some_and(|it| it.paused_ms.is_some());
             let chosen = if paused { Vec::new() } else { chosen(&due, *missed, now) };
             let mut result = Outcome::of(due.len() - chosen.len());
+            let skipped = self.engine.counts().triggered.of(["schedule", "skipped"]);
+            skipped.add(result.skipped);
             for at in chosen {
                 let started = self.start_scheduled(name, trigger, schedule, at, now).await;
                 result.add(&started, now);
@@ -249,6 +256,19 @@ impl TriggerVerbs<'_> {
 
     /// Starts a run by a trigger, with the grant of its publisher.
     pub(crate) async fn start_by_itself(
+        self,
+        what: &str,
+        name: &str,
+        start: StartRun,
+        key: IdempotencyKey,
+    ) -> Result<Started, EngineError> {
+        let started = self.start_as_published(what, name, start, key).await;
+        let outcome = if started.is_ok() { "started" } else { "failed" };
+        self.engine.counts().triggered.of([what, outcome]).inc();
+        started
+    }
+
+    async fn start_as_published(
         self,
         what: &str,
         name: &str,

@@ -39,6 +39,7 @@ impl SessionVerbs<'_> {
                     }
                 }
                 let now_ms = engine.shared().clock.now_ms();
+                engine.sessions().show_presence(now_ms);
                 for session in engine.shared().sessions.expired(now_ms) {
                     if let Err(error) =
                         engine.sessions().end_session(&session, LinkEnd::Expired).await
@@ -48,6 +49,15 @@ impl SessionVerbs<'_> {
                 }
             }
         });
+    }
+
+    /// Writes events about the sessions and workers that came or went since the last look.
+    fn show_presence(self, now_ms: u64) {
+        let shared = self.engine.shared();
+        let (sessions, workers) = (shared.sessions.all(), shared.hub.book().list(now_ms));
+        for fact in shared.presence.look(&sessions, &workers, now_ms) {
+            shared.post(fact);
+        }
     }
 
     /// Asks the runs of tasks that wait for a session, and that no mailbox has, to place them.

@@ -65,7 +65,14 @@ impl SessionVerbs<'_> {
         if let Some(seq) = seen {
             self.acknowledge(caller, session, seq).await?;
         }
-        Ok(self.engine.shared().sessions.connect(session, seen)?)
+        let shared = self.engine.shared();
+        let link = shared.sessions.connect(session, seen)?;
+        let operator = shared.sessions.operator_of(session).unwrap_or_default();
+        let now_ms = shared.clock.now_ms();
+        if let Some(fact) = shared.presence.arrives(session.as_str(), &operator, now_ms) {
+            shared.post(fact);
+        }
+        Ok(link)
     }
 
     /// Handles the end of a connection.
@@ -342,5 +349,6 @@ fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> H
         jti: Some(caller.jti.clone()),
         grant: Some(caller.grant.clone()),
         session: Some(session.clone()),
+        carrier: None,
     }
 }

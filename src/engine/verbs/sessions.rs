@@ -1,6 +1,7 @@
 //! Sessions: open, show, renew and close them, and take seats.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::{
@@ -9,6 +10,7 @@ use crate::{
         inbox::seats::wrong_seat,
         rfc3339,
         shared::{
+            host_log::HostFact,
             message::{ControlAsk, Internal},
             verified::denied,
         },
@@ -157,8 +159,10 @@ impl SessionVerbs<'_> {
         let engine = self.engine.clone();
         // The caller may be gone in the meantime; the store and the memory must agree.
         shared.accounts.add(&claims, now_ms);
+        let data = json!({ "session": row.id, "operator": row.operator, "by": row.principal });
+        let fact = HostFact::new("session.opened", now_ms, data);
         let opening = shared.tasks.spawn(async move {
-            engine.write(checks, writes).await?;
+            engine.write_logged(checks, writes, vec![fact], |_| {}).await?;
             let SessionRow { id, operator, principal, .. } = &row;
             tracing::info!(session = id, operator, by = principal, "session opened");
             engine.shared().sessions.open(row);
@@ -298,14 +302,18 @@ impl SessionVerbs<'_> {
         why: LinkEnd,
     ) -> Result<(), EngineError> {
         let reason = why.reason().to_owned();
-        let close = Write::CloseSession {
-            session: session.to_string(),
-            at_ms: self.engine.shared().clock.now_ms(),
-            reason: reason.clone(),
-        };
+        let at_ms = self.engine.shared().clock.now_ms();
+        let close =
+            Write::CloseSession { session: session.to_string(), at_ms, reason: reason.clone() };
+        let operator = self.engine.shared().sessions.operator_of(session);
+        let data = json!({ "session": session, "operator": operator, "reason": reason });
+        // One that was closed before has its event.
+        let fact = operator.map(|_| HostFact::new("session.closed", at_ms, data));
+        let facts = fact.into_iter().collect();
         let (engine, session) = (self.engine.clone(), session.clone());
         let closing = self.engine.shared().tasks.spawn(async move {
-            engine.write(Vec::new(), vec![close]).await?;
+            engine.write_logged(Vec::new(), vec![close], facts, |_| {}).await?;
+            engine.shared().presence.closed(session.as_str());
             tracing::info!(%session, reason, "session closed");
             for ticket in engine.shared().sessions.close(&session, why) {
                 let Ticket { run, step, attempt } = ticket;

@@ -87,6 +87,7 @@ struct Played {
     /// Executes its tasks, unless their agent is mocked.
     real: Option<Arc<dyn Backend>>,
     worker: bool,
+    leased: bool,
     tool: bool,
     model: bool,
 }
@@ -103,6 +104,10 @@ impl Backend for Played {
 
     fn requires_worker_binding(&self) -> bool {
         self.worker
+    }
+
+    fn is_leased(&self) -> bool {
+        self.leased
     }
 
     fn requires_tool(&self) -> bool {
@@ -268,6 +273,7 @@ impl Stage {
                 mocked: Arc::clone(&self.mocked),
                 real,
                 worker: known.is_some_and(|it| it.requires_worker_binding()),
+                leased: crate::blueprint::Operators::is_leased(&self.known, name),
                 tool: known.is_some_and(|it| it.requires_tool()),
                 model: crate::blueprint::Operators::is_model(&self.known, name),
             };
@@ -306,6 +312,7 @@ impl Stage {
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
+                webhooks: Default::default(),
                 custom_effects: crate::engine::CustomEffects::Warn,
                 work: PathBuf::from("work"),
             },

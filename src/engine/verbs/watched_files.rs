@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     blueprint::Bundle,
-    engine::shared::programs::BlueprintProblem,
+    engine::shared::{host_log::HostFact, programs::BlueprintProblem},
     engine::{Caller, EngineError, verbs::engine::BlueprintVerbs},
     fault,
     lua::Program,
@@ -40,7 +40,8 @@ impl BlueprintVerbs<'_> {
     /// Fails when it cannot be stored.
     pub(crate) async fn adopt_program(self, program: &Arc<Program>) -> Result<(), EngineError> {
         let now_ms = self.engine.shared().clock.now_ms();
-        self.publish(program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await
+        let publisher = (Grant::everything(), None);
+        self.publish(program, publisher, Vec::new(), Vec::new(), now_ms).await
     }
 
     /// Lets a name stand for nothing any more, if it still stands for this version. Its runs go on,
@@ -50,10 +51,13 @@ impl BlueprintVerbs<'_> {
     /// Fails when it cannot be stored.
     pub(crate) async fn archive_blueprint(self, name: &str, hash: &str) -> Result<(), EngineError> {
         let write = Write::UnnameBlueprint { name: name.to_owned(), hash: hash.to_owned() };
+        let now_ms = self.engine.shared().clock.now_ms();
+        let data = serde_json::json!({ "hash": hash, "by": null });
+        let fact = HostFact::new("blueprint.archived", now_ms, data).of_blueprint(name);
         fault::point("engine.blueprint_name");
         let (shared, name) = (Arc::clone(&self.engine.inner.shared), name.to_owned());
         self.engine
-            .write_then(Vec::new(), vec![write], move |_| {
+            .write_logged(Vec::new(), vec![write], vec![fact], move |_| {
                 shared.programs.moved(&name);
                 shared.watches.moved();
             })

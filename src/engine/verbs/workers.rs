@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::engine::{
-    Answer, ArtifactView, Caller, EngineError, HeartbeatView, Holder, IdempotencyKey, Leased,
-    Minted, Page, PromptView, Report, TaskView, rfc3339,
+    Answer, ArtifactView, Bearer, Caller, Engine, EngineError, HeartbeatView, Holder,
+    IdempotencyKey, Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     turn::files::OUTSIDE,
@@ -23,6 +23,9 @@ use crate::{
 /// The maximum number of tasks of one lease.
 const LEASES: usize = 100;
 
+/// The maximum size of the prompts that come with a lease, in bytes.
+const PROMPTS: usize = 8 << 20;
+
 /// The request of a pull worker.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseAsk<'a> {
@@ -36,6 +39,8 @@ pub struct LeaseAsk<'a> {
     pub max: usize,
     /// The time to wait for the first task.
     pub wait: Duration,
+    /// True if the prompts come with the tasks.
+    pub prompts: bool,
 }
 
 impl TaskVerbs<'_> {
@@ -206,7 +211,7 @@ impl TaskVerbs<'_> {
         caller: &Caller,
         ask: &LeaseAsk<'_>,
     ) -> Result<Vec<Leased>, EngineError> {
-        let LeaseAsk { queue, worker, labels, max, wait } = *ask;
+        let LeaseAsk { queue, worker, labels, max, wait, prompts } = *ask;
         caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
@@ -239,9 +244,36 @@ impl TaskVerbs<'_> {
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
             }
+            if !leased.is_empty() && prompts {
+                self.add_prompts(&mut leased).await;
+            }
             if !leased.is_empty() || nothing {
                 return Ok(leased);
             }
+        }
+    }
+
+    /// Adds the prompts to leased tasks, as far as they fit. An attempt that is over meanwhile has
+    /// none: its worker is told so when it fetches it.
+    async fn add_prompts(self, leased: &mut [Leased]) {
+        let holders =
+            leased.iter().filter_map(|leased| match self.engine.authenticate(&leased.handle) {
+                Ok(Bearer::Holder(holder)) => Some((holder, WorkerAsk::Prompt)),
+                Ok(Bearer::Caller(_)) | Err(_) => None,
+            });
+        let asks: Vec<_> = holders.collect();
+        if asks.len() < leased.len() {
+            return;
+        }
+        let prompts: Vec<Result<Box<PromptView>, _>> =
+            self.work_all(Verb::WorkerPrompt, asks).await;
+        let mut left = PROMPTS;
+        for (leased, prompt) in leased.iter_mut().zip(prompts) {
+            let Ok(prompt) = prompt else { continue };
+            let system = prompt.system.as_ref().map_or(0, String::len);
+            let size = prompt.prompt.len() + prompt.input.len() + system;
+            leased.prompt = (size <= left).then_some(prompt);
+            left = left.saturating_sub(size);
         }
     }
 
@@ -253,6 +285,7 @@ impl TaskVerbs<'_> {
             task: TaskId::new(ticket.run, step, lease.scheduled_ms),
             handle: lease.handle,
             lease_ms: lease.lease_ms,
+            prompt: None,
         })
     }
 
@@ -274,6 +307,16 @@ impl TaskVerbs<'_> {
     pub async fn report(self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
         let report = Box::new(report);
         self.work(holder, Verb::WorkerResult, WorkerAsk::Report(report)).await
+    }
+
+    /// Handles the reports of many workers, each as [`report`](Self::report) does, in their order.
+    pub async fn report_all(
+        self,
+        reports: Vec<(Holder, Report)>,
+    ) -> Vec<Result<bool, EngineError>> {
+        let asks = reports.into_iter();
+        let asks = asks.map(|(holder, report)| (holder, WorkerAsk::Report(Box::new(report))));
+        self.work_all(Verb::WorkerResult, asks.collect()).await
     }
 
     /// Stores a file of a worker; it is published with the accepted result.
@@ -322,10 +365,24 @@ impl TaskVerbs<'_> {
     /// # Errors
     /// Fails when the bearer is not valid.
     pub async fn heartbeat(self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
-        let (deadline, cancel): (Option<u64>, bool) =
-            self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
+        let kept = self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
+        Ok(self.kept(holder, kept))
+    }
+
+    /// Handles the heartbeats of many workers, each as [`heartbeat`](Self::heartbeat) does.
+    pub async fn heartbeat_all(
+        self,
+        holders: Vec<Holder>,
+    ) -> Vec<Result<HeartbeatView, EngineError>> {
+        let asks = holders.iter().map(|holder| (holder.clone(), WorkerAsk::Heartbeat)).collect();
+        let kept = self.work_all(Verb::WorkerHeartbeat, asks).await;
+        let kept = holders.iter().zip(kept);
+        kept.map(|(holder, kept)| Ok(self.kept(holder, kept?))).collect()
+    }
+
+    fn kept(self, holder: &Holder, (deadline, cancel): (Option<u64>, bool)) -> HeartbeatView {
         let token = if cancel { None } else { self.engine.tokens().renew(holder) };
-        Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
+        HeartbeatView { deadline: deadline.map(rfc3339), cancel, token }
     }
 
     /// Mints a token for an attempt, in place of its handle: it expires by itself, and can be
@@ -390,6 +447,29 @@ impl TaskVerbs<'_> {
         self.engine
             .answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
             .await
+    }
+
+    /// Sends the requests of many attempts, in their order, before it waits for the first reply: what
+    /// follows from them can share a commit.
+    async fn work_all<T: Reply>(
+        self,
+        verb: Verb,
+        asks: Vec<(Holder, WorkerAsk)>,
+    ) -> Vec<Result<T, EngineError>> {
+        let sent = asks.into_iter().map(|(holder, ask)| {
+            holder.check(verb)?;
+            let run = holder.run;
+            self.engine.send_to(run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
+        });
+        let sent: Vec<_> = sent.collect();
+        let mut replies = Vec::with_capacity(sent.len());
+        for reply in sent {
+            replies.push(match reply {
+                Ok(reply) => Engine::answered(reply).await,
+                Err(error) => Err(error),
+            });
+        }
+        replies
     }
 
     /// Stores a file with a run, outside of any task; it is published and durable when this returns.

@@ -18,25 +18,28 @@ use crate::{
 pub struct HostEventView {
     /// The place behind this event: give it as `since` to go on from there.
     pub cursor: String,
-    /// `run.started`, `run.waiting`, `run.ended`, `task.opened`, `task.completed`, …
+    /// `run.started`, `run.ended`, `task.opened`, `session.connected`, `blueprint.published`, …
     #[serde(rename = "type")]
     pub kind: String,
     /// RFC 3339, UTC.
     pub at: String,
-    /// The run.
-    #[schema(value_type = String)]
-    pub run: RunId,
-    /// Its blueprint.
-    pub blueprint: String,
+    /// The run, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub run: Option<RunId>,
+    /// The blueprint: of the run, or that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blueprint: Option<String>,
     /// The number of the event in its run.
-    pub seq: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u32>,
     /// The details.
     #[schema(value_type = serde_json::Value)]
     pub data: Json,
 }
 
 /// The types of the feed, for messages and documents.
-pub(crate) const TYPES: [&str; 19] = [
+pub(crate) const TYPES: [&str; 29] = [
     "run.started",
     "run.continued",
     "run.waiting",
@@ -56,6 +59,16 @@ pub(crate) const TYPES: [&str; 19] = [
     "task.completed",
     "task.failed",
     "task.canceled",
+    "session.opened",
+    "session.connected",
+    "session.disconnected",
+    "session.closed",
+    "worker.connected",
+    "worker.left",
+    "blueprint.published",
+    "blueprint.archived",
+    "blueprint.restored",
+    "blueprint.deleted",
 ];
 
 /// A step that is a task, as later entries need it.

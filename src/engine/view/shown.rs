@@ -218,6 +218,10 @@ pub struct LeaseView {
     pub handle: String,
     /// RFC 3339, UTC: when the lease ends without a heartbeat.
     pub deadline: String,
+    /// The prompt, if the lease asked for prompts; those that would make the answer larger than 8 MiB
+    /// are absent, and are fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Box<PromptView>>,
 }
 
 /// The answer to a heartbeat.

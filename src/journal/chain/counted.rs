@@ -14,6 +14,12 @@ struct Reply {
     model: Option<String>,
 }
 
+/// Returns the model that answered a question to a model, if the reply says which it was.
+pub(crate) fn model_of(outcome: &Outcome) -> Option<String> {
+    let reply: Reply = outcome.output()?.decode().ok()?;
+    reply.model.filter(|it| !it.is_empty())
+}
+
 impl Chain {
     /// Returns the counts of this history so far.
     pub fn tally(&self) -> &Tally {
@@ -63,9 +69,8 @@ impl Chain {
             StepKind::Task if step.scheduled.parent.is_some() => return,
             StepKind::Task | StepKind::ToolCall => (Dimension::Agent, step.scheduled.name.clone()),
             StepKind::ModelCall => {
-                let reply = outcome.output().and_then(|it| it.decode::<Reply>().ok());
-                let model = reply.and_then(|it| it.model).filter(|it| !it.is_empty());
-                (Dimension::Model, model.unwrap_or_else(|| step.scheduled.name.clone()))
+                let name = || step.scheduled.name.clone();
+                (Dimension::Model, model_of(outcome).unwrap_or_else(name))
             }
             _ => return,
         };

@@ -2,7 +2,7 @@
 
 use crate::{
     journal::{
-        Entry, Scheduled, Usage,
+        Entry, ReportMark, Scheduled, Usage,
         additions::{BRANCH, LINE},
     },
     protocol::{Failure, Json, StepState},
@@ -45,6 +45,8 @@ pub struct Step {
     pub usage: Option<Usage>,
     /// The effects that were applied with its results, in order; kept only in a full chain.
     pub effects: Vec<Json>,
+    /// The marks of the accepted reports of its attempts.
+    pub reports: Vec<(u32, ReportMark)>,
     /// The plan of its last follow-up, in the engine's form.
     pub follows: Option<Json>,
     /// The line of the source that scheduled it, `file:line`; kept only in a full chain.
@@ -54,6 +56,11 @@ pub struct Step {
 }
 
 impl Step {
+    /// Returns the mark of the accepted report of an attempt.
+    pub fn report(&self, attempt: u32) -> Option<&ReportMark> {
+        self.reports.iter().find(|(of, _)| *of == attempt).map(|(_, mark)| mark)
+    }
+
     /// Creates a step from the entry that scheduled it.
     pub(super) fn scheduled(scheduled: Scheduled, entry: &Entry, keep_payloads: bool) -> Self {
         let at = entry.at_ms;
@@ -75,6 +82,7 @@ impl Step {
             error: None,
             usage: None,
             effects: Vec::new(),
+            reports: Vec::new(),
             follows: None,
             line: word(LINE),
             branch: word(BRANCH),

@@ -41,6 +41,7 @@ impl ScriptFlow {
             let op = StepOp::Timer { wake_at_ms };
             turn.commands.push(Command::Schedule(StepRequest { key: key.clone(), op }));
             self.tree.waiting.insert(key.clone(), Waiter::Timer(join));
+            self.asks(id, key);
         }
         if let Some(branch) = self.tree.branches.get_mut(&id) {
             branch.join = Some(join);

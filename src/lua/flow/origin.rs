@@ -21,6 +21,8 @@ const TEXT: usize = 300;
 pub struct Origin {
     /// The line of the author's call: `file:line`.
     pub line: Option<String>,
+    /// The node of a flow that is a table: its JSON pointer. There is no line then.
+    pub node: Option<String>,
     /// The branches around it, the outermost first: `map, item 2 › race, branch 1`. Absent in the
     /// flow's own function.
     pub branch: Option<String>,
@@ -37,12 +39,14 @@ impl ScriptFlow {
         let Some(branch) = id.and_then(|id| self.tree.branches.get(&id)) else {
             return Origin::default();
         };
-        let line = branch.co.place().line.filter(|line| line.len() <= TEXT);
-        Origin { line, branch: self.name_of(branch.home) }
+        let place = branch.co.place();
+        let line = place.line.filter(|line| line.len() <= TEXT);
+        let node = place.node.filter(|_| line.is_none());
+        Origin { line, node, branch: self.name_of(branch.home) }
     }
 
     /// Returns the name of a branch with those around it.
-    fn name_of(&self, home: Home) -> Option<String> {
+    pub(super) fn name_of(&self, home: Home) -> Option<String> {
         let (mut names, mut at) = (Vec::new(), home);
         while names.len() < NAMED {
             let (name, parent) = match at {

@@ -8,9 +8,15 @@ use serde::Serialize;
 /// Frames that are kept.
 pub(crate) const MOST: usize = 10;
 /// Calls that are looked through: more than Luau allows.
-const DEEPEST: c_int = 32_000;
+pub(super) const DEEPEST: c_int = 32_000;
 /// The longest name that is kept, in bytes.
 const NAME: usize = 200;
+/// The part of the library that runs flows that are tables.
+const NODES: &str = "swarm/nodes";
+/// The key of a node's place, as in lua/nodes.luau.
+const PLACE: ffi::lua_Integer = 0;
+/// The longest place of a node that is kept, in bytes.
+const POINTER: usize = 2_000;
 
 /// A call of the author's that was in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -66,6 +72,8 @@ pub(crate) struct Place {
     pub(crate) line: Option<String>,
     /// The name of the library's function.
     pub(crate) function: Option<String>,
+    /// The innermost node of a flow that is a table: its JSON pointer.
+    pub(crate) node: Option<String>,
 }
 
 /// Returns where a halted coroutine waits. Looks at as few of its calls as possible.
@@ -73,7 +81,7 @@ pub(crate) struct Place {
 /// # Safety
 /// As [`traceback`].
 pub(super) unsafe fn place(state: *mut lua_State) -> Place {
-    let mut found = Place { line: None, function: None };
+    let mut found = Place { line: None, function: None, node: None };
     for level in 0..DEEPEST {
         // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
         let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
@@ -92,6 +100,10 @@ pub(super) unsafe fn place(state: *mut lua_State) -> Place {
             found.line = Some(format!("{file}:{}", about.currentline));
             break;
         }
+        if found.node.is_none() && file == NODES {
+            // SAFETY: as above.
+            found.node = unsafe { node(state, level) };
+        }
         if found.function.is_none() && !about.name.is_null() {
             // SAFETY: as above.
             let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
@@ -99,6 +111,31 @@ pub(super) unsafe fn place(state: *mut lua_State) -> Place {
         }
     }
     found
+}
+
+/// Returns the place of the node that a function of the library got as its first argument.
+///
+/// # Safety
+/// As [`traceback`]. Nothing is allocated: the stack of a coroutine that waits in a call has room
+/// for two values.
+unsafe fn node(state: *mut lua_State, level: c_int) -> Option<String> {
+    // SAFETY: none of these calls raises or allocates, and the stack is left as it was.
+    unsafe {
+        let top = ffi::lua_gettop(state);
+        let mut found = None;
+        if ffi::lua_getargument(state, level, 1) != 0 {
+            if ffi::lua_type(state, -1) == ffi::LUA_TTABLE {
+                ffi::lua_rawgeti(state, -1, PLACE);
+                if ffi::lua_type(state, -1) == ffi::LUA_TSTRING {
+                    let text = ffi::lua_tolstring(state, -1, std::ptr::null_mut());
+                    let text = CStr::from_ptr(text).to_string_lossy();
+                    found = (text.len() <= POINTER).then(|| text.into_owned());
+                }
+            }
+            ffi::lua_settop(state, top);
+        }
+        found
+    }
 }
 
 /// The frames of an inner coroutine and of the one that waited for it, as many as are kept.

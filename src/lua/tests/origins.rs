@@ -4,12 +4,17 @@ use super::*;
 
 /// The origins of the steps that a flow asks for first: `key line (branch)`.
 fn origins(body: &str) -> Vec<String> {
+    origins_of(&flow_source(body))
+}
+
+fn origins_of(source: &Arc<Source>) -> Vec<String> {
     let mut bench = Bench::new();
-    let mut flow = bench.flow(&flow_source(body));
+    let mut flow = bench.flow(source);
     let commands = flow.advance(Input::Start, 0).commands;
     let shown = commands.iter().filter_map(|command| match command {
         Command::Schedule(request) => {
-            let Origin { line, branch } = flow.origin(&request.key);
+            let Origin { line, node, branch } = flow.origin(&request.key);
+            let line = line.or(node);
             let branch = branch.map(|name| format!(" ({name})")).unwrap_or_default();
             Some(format!("{} {}{branch}", request.key, line.unwrap_or_default()))
         }
@@ -51,6 +56,22 @@ fn a_step_of_a_branch_names_it_and_those_around_it() {
     assert_eq!(
         origins("ctx:spawn(function()\nctx:run('e', 1)\nend)\nctx:sleep(1)"),
         ["1 main.lua:4", "0.0/0 main.lua:2 (spawned function)"]
+    );
+}
+
+#[test]
+fn a_step_of_a_flow_that_is_a_table_comes_from_its_node() {
+    let source = "local swarm = require('swarm')\nlocal n = swarm.nodes\n\
+                  return swarm.blueprint { name = 'b', agents = { e = { operator = 'echo' } }, flow = n.seq {\n\
+                  n.parallel { branches = { ['a/b'] = n.step { agent = 'e' }, c = n.branch { if_ = 'true',\n\
+                  then_ = n.sleep { for_ = '1s' } } } },\n\
+                  n.map { over = { 1 }, body = n.step { agent = 'e' } } } }";
+    assert_eq!(
+        origins_of(&bundle(&[("main.lua", source)])),
+        [
+            "0.0/0 /flow/children/0/branches/a~1b (all, branch 1)",
+            "0.1/0 /flow/children/0/branches/c/then (all, branch 2)",
+        ]
     );
 }
 

@@ -99,7 +99,8 @@ impl Redact {
         Self { name: name.into(), settings: Arc::new(settings), any }
     }
 
-    fn text(&self, text: &str) -> Option<String> {
+    /// Returns a text without what its patterns match, if they match.
+    pub fn text(&self, text: &str) -> Option<String> {
         let patterns = &self.settings.patterns;
         if patterns.is_empty() || (self.any.len() == patterns.len() && !self.any.is_match(text)) {
             return None;
@@ -111,6 +112,10 @@ impl Redact {
         (replaced != text).then_some(replaced)
     }
 
+    fn is_key(&self, name: &str) -> bool {
+        self.settings.keys.iter().any(|it| it.eq_ignore_ascii_case(name))
+    }
+
     fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => self.text(text).map(|clean| *text = clean).is_some(),
@@ -118,8 +123,7 @@ impl Redact {
             Value::Object(map) => {
                 let mut any = false;
                 for (key, value) in map.iter_mut() {
-                    let named = self.settings.keys.iter().any(|it| it.eq_ignore_ascii_case(key));
-                    if named && !value.is_null() {
+                    if self.is_key(key) && !value.is_null() {
                         *value = Value::String(self.settings.with.clone());
                         any = true;
                     } else {
@@ -129,6 +133,15 @@ impl Redact {
                 any
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    /// Replaces what its patterns and keys match in a named value.
+    pub fn named(&self, name: &str, value: &mut Value) {
+        if self.is_key(name) && !value.is_null() {
+            *value = Value::String(self.settings.with.clone());
+        } else {
+            self.value(value);
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::respond::{Refused, open_responses::Fields};
 
 /// The parameters that have the same name and meaning in both APIs.
-const SAME: [&str; 16] = [
+const SAME: [&str; 15] = [
     "model",
     "temperature",
     "top_p",
@@ -16,7 +16,6 @@ const SAME: [&str; 16] = [
     "store",
     "stream",
     "service_tier",
-    "top_logprobs",
     "prompt_cache_key",
     "safety_identifier",
     "previous_response_id",
@@ -40,6 +39,14 @@ pub fn as_response(body: &Value) -> Result<Value, Refused> {
         if fields.get(name).is_some_and(|value| value.as_array().is_none_or(|it| !it.is_empty())) {
             return Err(Refused::unsupported(name, format!("{name} is not offered here")));
         }
+    }
+    // Nobody here reports them, and an answer without them would look complete.
+    let asks = |name| fields.get(name).is_some_and(|it| *it != Value::Bool(false) && *it != 0);
+    if let Some(name) = ["logprobs", "top_logprobs"].into_iter().find(|name| asks(name)) {
+        return Err(Refused::unsupported(
+            name,
+            format!("{name}: no probabilities of tokens are reported here"),
+        ));
     }
     let mut out = Map::new();
     for name in SAME {
@@ -199,6 +206,20 @@ mod tests {
 
     fn read(body: &Value) -> Result<Create, Refused> {
         Create::read(&as_response(body)?, &mut |prefix| format!("{prefix}_1"))
+    }
+
+    #[test]
+    fn probabilities_of_tokens_are_refused_and_not_left_out() {
+        let ask = |name: &str, value: Value| {
+            as_response(&json!({ "model": "m", "messages": [], name: value })).map(drop)
+        };
+        for (name, value) in [("logprobs", json!(true)), ("top_logprobs", json!(2))] {
+            let refused = ask(name, value).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some(name));
+        }
+        for (name, value) in [("logprobs", json!(false)), ("top_logprobs", json!(0))] {
+            assert!(ask(name, value).is_ok(), "{name}");
+        }
     }
 
     #[test]

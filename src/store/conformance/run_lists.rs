@@ -39,7 +39,9 @@ pub fn runs_are_found_by_what_their_headers_have(store: &dyn Store) {
     begin(store, Header { tags: tags("customer=acme env=a,b"), ..header(1) });
     begin(store, Header { tags: tags("customer=acme"), principal: "bob".into(), ..header(2) });
     begin(store, Header { tags: tags("customer=umbra"), parent: Some((7, 1)), ..header(3) });
-    begin(store, Header { used: Used::encode(&Spent::default(), &agents), ..header(4) });
+    let mut spent = Spent::default();
+    spent.total.cost = Some("0.75".to_owned());
+    begin(store, Header { used: Used::encode(&spent, &agents), ..header(4) });
     begin(store, Header { error: Some(failure.to_owned()), ..header(5) });
     begin(store, Header { waiting_on: Some(waits.to_owned()), ..header(6) });
     end(store, begin(store, header(7)), |run| run.status = RunStatus::Completed);
@@ -54,6 +56,8 @@ pub fn runs_are_found_by_what_their_headers_have(store: &dyn Store) {
         (RunFilter { started_by: some("bob"), ..all() }, vec![2]),
         (RunFilter { parent: Some(7), ..all() }, vec![3]),
         (RunFilter { agent: some("coder"), ..all() }, vec![4]),
+        (RunFilter { min_cost: Some(rust_decimal::Decimal::new(75, 2)), ..all() }, vec![4]),
+        (RunFilter { min_cost: Some(rust_decimal::Decimal::ONE), ..all() }, vec![]),
         (RunFilter { agent: some("judge"), ..all() }, vec![5]),
         (RunFilter { agent: some("ship"), ..all() }, vec![6]),
         (RunFilter { error: some("timeout"), ..all() }, vec![5]),

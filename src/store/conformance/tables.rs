@@ -7,8 +7,8 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        Header, KeptRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store, StoreError,
-        TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        Header, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
+        StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -87,7 +87,12 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
         ..task(1, 1)
     };
     put_task(store, &taken);
-    assert_eq!(store.task(1, 1).unwrap(), Some(taken));
+    assert_eq!(store.task(1, 1).unwrap(), Some(taken.clone()));
+    let kept = TaskRow { worker: None, lease_ms: Some(199), deadline_ms: None, graces: 0, ..taken };
+    put(store, vec![Write::HoldTask(Box::new(kept.hold()))]);
+    assert_eq!(store.task(1, 1).unwrap(), Some(kept.clone()));
+    put(store, vec![Write::HoldTask(Box::new(TaskHold { step: 2, ..kept.hold() }))]);
+    assert_eq!(store.task(1, 2).unwrap(), None, "there is none");
     put(store, vec![Write::CloseTask { run: 1, step: 1 }]);
     assert_eq!(store.task(1, 1).unwrap(), None);
 }
@@ -122,6 +127,22 @@ pub fn queued_tasks_are_counted_by_queue_and_holder(store: &dyn Store) {
     let ann = row("b", Some("ann"), 1, 96);
     assert_eq!(store.queued(9).unwrap(), [bob.clone(), waiting, ann]);
     assert_eq!(store.queued(1).unwrap(), [bob]);
+}
+
+pub fn open_tasks_are_counted_by_operator_and_kind(store: &dyn Store) {
+    for (run, operator, kind) in [(1, "b", "human"), (2, "b", "human"), (3, "a", "queue")] {
+        let (operator, kind) = (operator.to_owned(), kind.to_owned());
+        put_task(store, &TaskRow { operator, kind, scheduled_ms: 100 - run, ..task(run, 1) });
+    }
+    let row = |operator: &str, kind: &str, tasks, oldest_ms| OpenTasksRow {
+        operator: operator.to_owned(),
+        kind: kind.to_owned(),
+        tasks,
+        oldest_ms,
+    };
+    let (a, b) = (row("a", "queue", 1, 97), row("b", "human", 2, 98));
+    assert_eq!(store.open_tasks(9).unwrap(), [a.clone(), b]);
+    assert_eq!(store.open_tasks(1).unwrap(), [a]);
 }
 
 fn session(id: &str, created_ms: u64) -> SessionRow {
@@ -263,6 +284,13 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
         [versions[1].clone(), versions[0].clone()]
     );
     assert_eq!(store.blueprint_versions("x", "").unwrap().len(), 3);
+    let hashes = |after, limit| -> Vec<String> {
+        let rows = store.blueprint_list("x", after, limit).unwrap();
+        rows.into_iter().map(|row| format!("{} {}", row.hash, row.created_ms)).collect()
+    };
+    assert_eq!(hashes(None, 2), ["ab3 3", "aa2 2"]);
+    assert_eq!(hashes(Some((2, "aa2")), 2), ["aa1 1"]);
+    assert_eq!(hashes(Some((2, "aa3")), 1), ["aa2 2"]);
     let published = |by: Option<&str>| {
         let publisher = by.map(str::to_owned);
         put(store, vec![Write::PutBlueprint(BlueprintRow { publisher, ..versions[0].clone() })]);
@@ -270,6 +298,9 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
     };
     assert_eq!(published(Some("a")).publisher.as_deref(), Some("a"));
     assert_eq!(published(None).publisher.as_deref(), Some("a"), "posted again");
+    let known: Vec<bool> =
+        store.blueprint_list("x", None, 9).unwrap().iter().map(|row| row.published).collect();
+    assert_eq!(known, [false, false, true]);
     assert_eq!(
         published(Some("b")),
         BlueprintRow { publisher: Some("b".into()), ..versions[0].clone() }

@@ -10,10 +10,11 @@ use crate::{
     protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
-        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OutboxRow,
-        PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter,
-        ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
-        StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Want, find,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OpenTasksRow,
+        OutboxRow, PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
+        ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        StatsFilter, StatsRow, StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED,
+        VersionRow, Want, find,
         rows::is_blob,
         run_filter::Pick,
         stats::{Grain, most_expensive},
@@ -296,6 +297,24 @@ impl Reader for Memory {
         })
     }
 
+    fn open_tasks(&self, limit: usize) -> Result<Vec<OpenTasksRow>, StoreError> {
+        self.read(|tables| {
+            let mut groups: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
+            for task in tables.tasks.values() {
+                let key = (task.operator.clone(), task.kind.clone());
+                let group = groups.entry(key).or_insert((0, u64::MAX));
+                *group = (group.0 + 1, group.1.min(task.scheduled_ms));
+            }
+            let row = |((operator, kind), (tasks, oldest_ms))| OpenTasksRow {
+                operator,
+                kind,
+                tasks,
+                oldest_ms,
+            };
+            groups.into_iter().take(limit).map(row).collect()
+        })
+    }
+
     fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         self.read(|tables| {
             let of =
@@ -424,6 +443,15 @@ impl Reader for Memory {
             found.sort_by_key(|row| std::cmp::Reverse(row.created_ms));
             found
         })
+    }
+
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError> {
+        self.read(|tables| tables.versions_of(name, after, limit))
     }
 
     fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {

@@ -11,7 +11,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, FrameRow, Header,
         IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
-        StoreError, TaskRow, TokenRow, UNSTORED, Write,
+        StoreError, TaskRow, TokenRow, UNSTORED, VersionRow, Write,
         change::{self, Changed, Plan, Planned},
         stats::Sums,
     },
@@ -154,6 +154,27 @@ impl Tables {
         }
     }
 
+    /// Returns the versions of a blueprint, newest first, after one of them.
+    pub(super) fn versions_of(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Vec<VersionRow> {
+        let of_name = self.blueprints.iter().filter(|row| row.name == name);
+        let mut found: Vec<_> = of_name
+            .filter(|row| after.is_none_or(|after| (row.created_ms, &*row.hash) < after))
+            .map(|row| VersionRow {
+                hash: row.hash.clone(),
+                created_ms: row.created_ms,
+                published: row.publisher.is_some(),
+            })
+            .collect();
+        found.sort_by(|a, b| (b.created_ms, &b.hash).cmp(&(a.created_ms, &a.hash)));
+        found.truncate(limit);
+        found
+    }
+
     /// Returns the largest numbers of durable rows: (run, lsn).
     pub(super) fn high_water(&self) -> (u64, u64) {
         let last = |key: Option<&u64>| key.copied().unwrap_or_default();
@@ -272,6 +293,15 @@ impl Tables {
             Write::Tidy { .. } => {}
             Write::PutTask(task) => {
                 self.tasks.insert((task.run, task.step), *task);
+            }
+            Write::HoldTask(hold) => {
+                if let Some(task) = self.tasks.get_mut(&(hold.run, hold.step)) {
+                    task.phase = hold.phase;
+                    task.worker = hold.worker;
+                    task.deadline_ms = hold.deadline_ms;
+                    task.lease_ms = hold.lease_ms;
+                    task.graces = hold.graces;
+                }
             }
             Write::CloseTask { run, step } => {
                 self.tasks.remove(&(run, step));

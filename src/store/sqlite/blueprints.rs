@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::value::{int, uint};
-use crate::store::BlueprintRow;
+use crate::store::{BlueprintRow, VersionRow};
 
 /// Stores a version, if it is not stored yet or is damaged. A given publisher replaces the stored
 /// one.
@@ -80,6 +80,26 @@ pub fn versions(
          ORDER BY created_ms DESC, rowid DESC",
     )?
     .query_map([name, prefix], read)?
+    .collect()
+}
+
+/// Returns versions without their bundles, newest first, after one of them.
+pub fn list(
+    conn: &Connection,
+    name: &str,
+    after: Option<(u64, &str)>,
+    limit: usize,
+) -> rusqlite::Result<Vec<VersionRow>> {
+    let (at, hash) = after.map_or((i64::MAX, ""), |(at_ms, hash)| (int(at_ms), hash));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    conn.prepare_cached(
+        "SELECT hash, created_ms, publisher IS NOT NULL FROM blueprints
+         WHERE name = ?1 AND (created_ms, hash) < (?2, ?3)
+         ORDER BY created_ms DESC, hash DESC LIMIT ?4",
+    )?
+    .query_map(params![name, at, hash, limit], |row| {
+        Ok(VersionRow { hash: row.get(0)?, created_ms: uint(row, 1)?, published: row.get(2)? })
+    })?
     .collect()
 }
 

@@ -22,7 +22,9 @@ use super::{
     run_index, state, tokens, write,
 };
 use crate::{
+    clock::Stopwatch,
     fault,
+    metrics::Commits,
     store::{Batch, Check, Health, StoreError, Write},
 };
 
@@ -54,6 +56,8 @@ pub struct Committer {
     probes: u64,
     /// A delay added to each commit.
     delay: Duration,
+    /// The counters of the commits.
+    commits: Arc<Commits>,
 }
 
 /// The result of a batch.
@@ -102,7 +106,14 @@ impl Committer {
         .and_then(|()| conn.busy_timeout(LOCK_TRY))
         .map_err(database("configure the database"))?;
         let health = watch::Sender::default();
-        Ok(Self { conn, revoked, health, place, mark, mark_is_due: true, log, probes: 0, delay })
+        let commits = Arc::default();
+        let (mark_is_due, probes) = (true, 0);
+        Ok(Self { conn, revoked, health, place, mark, mark_is_due, log, probes, delay, commits })
+    }
+
+    /// Returns the counters of the commits.
+    pub fn commits(&self) -> Arc<Commits> {
+        Arc::clone(&self.commits)
     }
 
     /// Returns a receiver for the health.
@@ -139,7 +150,10 @@ impl Committer {
 
     /// Commits a group and then sends each batch its result, in order.
     pub fn commit(&mut self, group: Vec<Batch>) {
-        match self.transact(&group) {
+        let watch = Stopwatch::start();
+        let result = self.transact(&group);
+        self.count(&group, &result, watch.micros());
+        match result {
             Ok(verdicts) => {
                 fault::point("store.committed");
                 for (batch, verdict) in group.into_iter().zip(verdicts) {
@@ -154,6 +168,18 @@ impl Committer {
                 }
             }
         }
+    }
+
+    /// Counts a transaction.
+    fn count(&self, group: &[Batch], result: &Result<Vec<BatchResult>, StoreError>, took_us: u64) {
+        let Ok(verdicts) = result else { return self.commits.failed.inc() };
+        self.commits.whole.add(took_us);
+        self.commits.batches.add(group.len() as u64);
+        let of_run = |batch: &Batch| batch.run.as_ref().map_or(0, |run| run.entries.len() + 1);
+        let rows: usize = group.iter().map(|batch| batch.writes.len() + of_run(batch)).sum();
+        self.commits.rows.add(rows as u64);
+        let refused = verdicts.iter().filter(|it| it.is_err()).count();
+        self.commits.refused.add(refused as u64);
     }
 
     /// Makes a checkpoint if the log is long, as far as readers permit.
@@ -304,7 +330,9 @@ impl Committer {
             thread::park_timeout(self.delay);
         }
         fault::point("store.commit");
+        let watch = Stopwatch::start();
         tx.commit()?;
+        self.commits.sync.add(watch.micros());
         Ok((verdicts, revoked))
     }
 }

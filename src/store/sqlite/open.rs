@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     fault,
+    metrics::Commits,
     store::{Batch, Health, Migrated, Space, Store, StoreError, Tell, Upkeep, Writer},
 };
 
@@ -69,6 +70,7 @@ pub struct Sqlite {
     run: AtomicU64,
     owner_died: bool,
     migrated: Option<Migrated>,
+    commits: Arc<Commits>,
 }
 
 /// An open data directory, as seen from outside this room.
@@ -146,6 +148,7 @@ impl Sqlite {
         let place = StorePath::of(dir, &[lock::NAME, DATABASE, LOG[0], LOG[1]]);
         let committer = Committer::new(conn, place, mark, options.commit_delay)?;
         let health = committer.watch();
+        let commits = committer.commits();
         Ok(Arc::new(Self {
             health,
             queue: Queue::start(committer, lock.opened())?,
@@ -155,6 +158,7 @@ impl Sqlite {
             run: AtomicU64::new(found.run),
             owner_died,
             migrated,
+            commits,
         }))
     }
 
@@ -186,6 +190,10 @@ impl Writer for Sqlite {
 
     async fn room(&self) {
         self.queue.room().await;
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        Some(&self.commits)
     }
 
     fn next_lsn(&self) -> u64 {

@@ -15,10 +15,10 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
-        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OutboxRow, PageMark, Partition,
-        QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow, SessionRow,
-        StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow, StoreError,
-        TaskFilter, TaskRow, TokenRow, Want,
+        FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OpenTasksRow, OutboxRow, PageMark,
+        Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow,
+        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        StoreError, TaskFilter, TaskRow, TokenRow, VersionRow, Want,
     },
 };
 
@@ -134,6 +134,10 @@ impl Reader for Sqlite {
         self.read("count queued tasks", |conn| tasks::queued(conn, limit))
     }
 
+    fn open_tasks(&self, limit: usize) -> Result<Vec<OpenTasksRow>, StoreError> {
+        self.read("count open tasks", |conn| tasks::open(conn, limit))
+    }
+
     fn kept_by(&self, layer: &str, after: &str, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         self.read("list kept values", |conn| kept::of(conn, (layer, after), limit))
     }
@@ -190,6 +194,15 @@ impl Reader for Sqlite {
         prefix: &str,
     ) -> Result<Vec<BlueprintRow>, StoreError> {
         self.read("list a blueprint's versions", |conn| blueprints::versions(conn, name, prefix))
+    }
+
+    fn blueprint_list(
+        &self,
+        name: &str,
+        after: Option<(u64, &str)>,
+        limit: usize,
+    ) -> Result<Vec<VersionRow>, StoreError> {
+        self.read("list a blueprint's versions", |conn| blueprints::list(conn, name, after, limit))
     }
 
     fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {

@@ -6,7 +6,7 @@ use super::{
     error::in_row,
     value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
 };
-use crate::store::{QueuedRow, TaskFilter, TaskPhase, TaskRow};
+use crate::store::{OpenTasksRow, QueuedRow, TaskFilter, TaskHold, TaskPhase, TaskRow};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -47,6 +47,24 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
+/// Changes who has an open task, and until when.
+pub fn hold(conn: &Connection, hold: &TaskHold) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "UPDATE tasks SET phase = ?3, worker = ?4, deadline_ms = ?5, lease_ms = ?6, graces = ?7
+         WHERE run = ?1 AND step = ?2",
+    )?
+    .execute(params![
+        int(hold.run),
+        hold.step,
+        phase_word(hold.phase),
+        hold.worker,
+        hold.deadline_ms.map(int),
+        hold.lease_ms.map(int),
+        hold.graces,
+    ])
+    .map(drop)
+}
+
 /// Removes an ended task.
 pub fn close(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM tasks WHERE run = ?1 AND step = ?2")?
@@ -77,6 +95,23 @@ pub fn queued(conn: &Connection, most: usize) -> rusqlite::Result<Vec<QueuedRow>
         Ok(QueuedRow {
             queue: row.get(0)?,
             worker: row.get(1)?,
+            tasks: uint(row, 2)?,
+            oldest_ms: uint(row, 3)?,
+        })
+    })?
+    .collect()
+}
+
+/// Returns the open tasks, counted by operator and kind.
+pub fn open(conn: &Connection, most: usize) -> rusqlite::Result<Vec<OpenTasksRow>> {
+    conn.prepare_cached(
+        "SELECT operator, kind, count(*), min(scheduled_ms)
+         FROM tasks GROUP BY operator, kind ORDER BY operator, kind LIMIT ?1",
+    )?
+    .query_map([limit(most)], |row| {
+        Ok(OpenTasksRow {
+            operator: row.get(0)?,
+            kind: row.get(1)?,
             tasks: uint(row, 2)?,
             oldest_ms: uint(row, 3)?,
         })

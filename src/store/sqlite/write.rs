@@ -12,6 +12,7 @@ use crate::store::Write;
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
     match write {
         Write::PutTask(task) => tasks::put(conn, task),
+        Write::HoldTask(hold) => tasks::hold(conn, hold),
         Write::CloseTask { run, step } => tasks::close(conn, *run, *step),
         Write::CloseTasks { run } => tasks::close_all(conn, *run),
         Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
@@ -76,6 +77,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         Write::RevokeToken { jti, .. } => Some(jti),
         Write::PutToken(token) => token.revoked_ms.map(|_| token.jti.as_str()),
         Write::PutTask(_)
+        | Write::HoldTask(_)
         | Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::PutState { .. }

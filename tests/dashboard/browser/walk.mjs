@@ -162,7 +162,8 @@ try {
   for (const [path, name] of [
     ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"], [`${run}?tab=source`, "run-source"],
     [`${run}?tab=data`, "run-data"], [`${run}?tab=events`, "run-events"], [`${run}?tab=artifacts`, "run-artifacts"],
-    [`${run}?tab=state`, "run-state"], [`${run}/steps/1`, "step"], ["/ui/inbox", "inbox"], ["/ui/inbox?show=answered", "inbox-answered"], ["/ui/blueprints", "blueprints"],
+    [`${run}?tab=state`, "run-state"], [`${run}?tab=children`, "run-children"], [`${run}?tab=log`, "run-log"], [`${run}/steps/1`, "step"],
+    [`${run}/fork`, "fork"], ["/ui/inbox", "inbox"], ["/ui/inbox?show=answered", "inbox-answered"], ["/ui/blueprints", "blueprints"],
     ["/ui/blueprints/demo", "blueprint"], ["/ui/operators", "operators"], ["/ui/triggers", "triggers"], ["/ui/usage", "usage"],
     ["/ui/state", "state"], ["/ui/state?scope=custom:notes", "state-scope"], ["/ui/state?scope=custom:notes&q=moon", "state-search"],
     ["/ui/state/value?scope=custom:notes&key=plan/moon", "state-value"], ["/ui/tokens", "tokens"], ["/ui/system", "system"],
@@ -171,6 +172,37 @@ try {
     await look(desk, path, `${name}-wide`);
     await look(narrow, path, `${name}-narrow-dark`);
   }
+  // The plan of a fork stays when its JSON is broken, and the fork is made once it is right.
+  await desk.goto(`${origin}${run}/fork?step=2`);
+  await desk.getByLabel("does its work again with the input below").check();
+  const input = await desk.getByLabel("Input of the step").inputValue();
+  await desk.getByLabel("Input of the step").fill(`${input} {`);
+  await desk.getByRole("button", { name: "Show what is kept" }).click();
+  await desk.getByText("this is not JSON").waitFor();
+  await desk.getByText("without the edits that were refused").waitFor();
+  await accessible(desk, "fork-wrong");
+  await photo(desk, "fork-wrong-light");
+  await desk.getByLabel("Input of the step").fill('{"i": 9}');
+  await desk.getByRole("button", { name: "Fork", exact: true }).click();
+  await desk.getByText("This is the new run.").waitFor();
+
+  // A file is previewed, and a value of a tree is copied with its path.
+  await desk.goto(`${origin}${run}?tab=artifacts`);
+  await desk.locator("#run-tab td a").first().click();
+  await desk.locator("#preview").getByText("hello").waitFor();
+  await accessible(desk, "run-preview");
+  await photo(desk, "run-preview-light");
+  await desk.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await desk.goto(`${origin}${run}/steps/1`);
+  const leaf = desk.locator(".json .leaf").filter({ hasText: "i:" }).first();
+  await leaf.hover();
+  await desk.getByTitle("Copy the path").click();
+  check((await desk.evaluate(() => navigator.clipboard.readText())) === "$.i", "the path is not copied");
+  await desk.locator(".json summary").first().hover();
+  await desk.getByTitle("Copy the value").click();
+  const copied = JSON.parse(await desk.evaluate(() => navigator.clipboard.readText()));
+  check(copied.i === 1 && copied.who === "<b>moon</b> \u202e", `copied ${JSON.stringify(copied)}`);
+
   // What hostile runs wrote is shown, and does nothing.
   for (const link of await desk.goto(`${origin}/ui/runs?blueprint=hostile`).then(() => desk.locator("#runs td a").all())) {
     const page = await desk.context().newPage();

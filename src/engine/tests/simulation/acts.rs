@@ -129,8 +129,14 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             Box::pin(async move {
                 let name = format!("worker-{worker}");
                 let labels = Labels::default();
-                let ask =
-                    LeaseAsk { queue, worker: &name, labels: &labels, max, wait: Duration::ZERO };
+                let ask = LeaseAsk {
+                    queue,
+                    worker: &name,
+                    labels: &labels,
+                    max,
+                    wait: Duration::ZERO,
+                    prompts: true,
+                };
                 let leased = engine.tasks().lease(&by, &ask).await?;
                 Ok(Told::Leased(
                     leased

@@ -207,6 +207,7 @@ impl World {
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
+                webhooks: Default::default(),
                 custom_effects: crate::engine::CustomEffects::Error,
                 work: PathBuf::from("work"),
             },

@@ -72,6 +72,7 @@ fn a_day_passes_at_once_and_a_crash_after_any_write_changes_nothing() {
         mocked: Mocked::default(),
         real: None,
         worker: false,
+        leased: false,
         tool: false,
         model: false,
     };
@@ -111,6 +112,7 @@ fn with_models() -> Registry {
             mocked: Mocked::default(),
             real: None,
             worker: false,
+            leased: false,
             tool: false,
             model,
         };

@@ -1,0 +1,406 @@
+"""The worker: leases, threads, results and heartbeats."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from urllib.parse import quote
+
+from ._http import Away, Connection, Pauses, Refused, patiently
+
+log = logging.getLogger("moonswarm_worker")
+
+#: The most tasks of one lease, and results or heartbeats of one request.
+MOST_LEASED, MOST_ITEMS = 100, 200
+#: The most bytes of the results of one request; a larger one goes by itself.
+MOST_BYTES = 4 << 20
+#: How long a request for tasks waits at the daemon, in seconds.
+POLL = 20
+#: The bounds of the time between two heartbeats, in seconds.
+BEAT = (0.2, 20.0)
+
+
+class Skip(Exception):
+    """The task does not apply: its step is completed without a value."""
+
+
+class Failed(Exception):
+    """The task failed."""
+
+    def __init__(self, message: str, retryable: bool = False, data: Any = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.data = data
+
+
+@dataclass
+class Result:
+    """An output, with what it used and the effects that are applied with it."""
+
+    output: Any
+    usage: Optional[Mapping[str, Any]] = None
+    effects: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass
+class Task:
+    """A task in work."""
+
+    id: str
+    handle: str
+    run: str
+    agent: str
+    attempt: int
+    prompt: str
+    system: Optional[str]
+    input: Any
+    context: Dict[str, Any]
+    output_schema: Any
+    session: Optional[str]
+    #: Set once the result is not wanted any more.
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    _url: str = ""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of the step."""
+        return str(self.context["idempotency_key"])
+
+    def progress(self, text: Optional[str] = None, percent: Optional[float] = None, data: Any = None) -> None:
+        """Tells watchers how far the work is. It is not stored; a daemon that is away misses it."""
+        said = {"text": text, "percent": percent, "data": data}
+        body = {name: value for name, value in said.items() if value is not None}
+        try:
+            self._ask("POST", "/v1/worker/progress", json.dumps(body).encode(), "application/json")
+        except Away as away:
+            log.info("%s: progress: %s", self.id, away)
+
+    def artifact(self, name: str, data: bytes) -> Dict[str, Any]:
+        """Sends a file, which is published with the result."""
+        path = f"/v1/worker/artifact?name={quote(name, safe='')}"
+        send = lambda: self._ask("POST", path, data, "application/octet-stream")  # noqa: E731
+        sent: Dict[str, Any] = patiently(send, self.cancelled, lambda why: log.warning("%s: %s", self.id, why))
+        return sent
+
+    def _ask(self, method: str, path: str, body: bytes, kind: str) -> Any:
+        connection = Connection(self._url)
+        try:
+            return connection.ask(self.handle, method, path, body, kind)
+        finally:
+            connection.close()
+
+
+@dataclass
+class _Kept:
+    task: Task
+    #: When its lease is renewed.
+    beat_at: float
+
+
+class Worker:
+    """Takes the tasks of a queue and calls `work` for each, in threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        queue: str,
+        work: Callable[[Task], Any],
+        *,
+        max_in_flight: int = 1,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        if max_in_flight < 1:
+            raise ValueError("max_in_flight is at least 1")
+        self._url, self._token, self._queue, self._work = url, token, queue, work
+        self._most, self._name, self._labels = max_in_flight, name, dict(labels or {})
+        self._leases = Connection(url)
+        self._lock = threading.Condition()
+        self._open: Dict[str, _Kept] = {}
+        self._results: List[Dict[str, Any]] = []
+        self._sending = 0
+        self._draining, self._ended = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        """Works until it is told to stop; what it has is then finished first.
+
+        SIGTERM and SIGINT drain, the second one gives up, if this is the main thread.
+
+        Raises `Refused` if the daemon does not let it lease.
+        """
+        before = self._signals()
+        helpers = [
+            threading.Thread(target=run, name=f"moonswarm-{run.__name__}", daemon=True)
+            for run in (self._report, self._beat)
+        ]
+        for helper in helpers:
+            helper.start()
+        try:
+            self._take()
+            with self._lock:
+                while (self._open or self._results or self._sending) and not self._ended.is_set():
+                    # Wakes now and then, so that signals are heard on every system.
+                    self._lock.wait(0.5)
+        finally:
+            self._end()
+            for helper in helpers:
+                helper.join()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def stop(self, now: bool = False) -> None:
+        """Takes no new tasks; `run` returns once those in work are finished, or at once with `now`."""
+        self._draining.set()
+        # The daemon gives a task that nobody took to another worker.
+        self._leases.close()
+        if now:
+            self._end()
+
+    def _end(self) -> None:
+        self._draining.set()
+        self._ended.set()
+        self._leases.close()
+        with self._lock:
+            for kept in self._open.values():
+                kept.task.cancelled.set()
+            self._lock.notify_all()
+
+    def _signals(self) -> Dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def heard(number: int, frame: object) -> None:
+            # A lock may be held by the code that was interrupted.
+            now = self._draining.is_set()
+            threading.Thread(target=self.stop, args=(now,), daemon=True).start()
+
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        return {number: signal.signal(number, heard) for number in numbers}
+
+    # Leases.
+
+    def _take(self) -> None:
+        pauses = Pauses()
+        while not self._draining.is_set():
+            with self._lock:
+                if len(self._open) >= self._most:
+                    self._lock.wait(0.5)
+                    continue
+                free = min(self._most - len(self._open), MOST_LEASED)
+            body: Dict[str, Any] = {"queue": self._queue, "wait": f"{POLL}s", "max": free, "prompts": True}
+            if self._name:
+                body["worker"] = self._name
+            if self._labels:
+                body["labels"] = self._labels
+            try:
+                data = json.dumps(body).encode()
+                leased = self._leases.ask(self._token, "POST", "/v1/worker/lease", data, timeout=POLL + 30)
+            except Away as away:
+                if not self._draining.is_set():
+                    log.warning("%s: %s", self._queue, away)
+                    pauses.wait(self._draining, away.retry_after)
+                continue
+            pauses.reset()
+            for lease in leased or []:
+                self._begin(lease)
+
+    def _begin(self, lease: Dict[str, Any]) -> None:
+        # A prompt that did not fit into the answer is fetched by the task's own thread.
+        prompt = lease.get("prompt")
+        task = Task(
+            id=lease["task"], handle=lease["handle"], run="", agent="", attempt=0, prompt="",
+            system=None, input=None, context={}, output_schema=None, session=None, _url=self._url,
+        )
+        if prompt:
+            _fill(task, prompt)
+        with self._lock:
+            self._open[task.handle] = _Kept(task, _beat_at(lease["deadline"]))
+            self._lock.notify_all()
+        threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
+
+    # Tasks.
+
+    def _attempt(self, task: Task, has_prompt: bool) -> None:
+        try:
+            if not has_prompt:
+                connection = Connection(self._url)
+                fetch = lambda: connection.ask(task.handle, "GET", "/v1/worker/prompt")  # noqa: E731
+                _fill(task, patiently(fetch, task.cancelled, lambda why: log.warning("%s: %s", task.id, why)))
+                connection.close()
+            result = self._call(task)
+        except (Away, Refused) as error:
+            log.warning("%s: the prompt: %s", task.id, error)
+            return self._forget(task)
+        if task.cancelled.is_set():
+            return self._forget(task)
+        with self._lock:
+            self._results.append({"handle": task.handle, "result": result})
+            self._lock.notify_all()
+
+    def _call(self, task: Task) -> Dict[str, Any]:
+        try:
+            returned = self._work(task)
+            result = returned if isinstance(returned, Result) else Result(returned)
+            report: Dict[str, Any] = {"output": result.output}
+            if result.usage:
+                report["usage"] = dict(result.usage)
+            if result.effects:
+                report["effects"] = [dict(effect) for effect in result.effects]
+            # What is no JSON is found here, where it is the task's own failure.
+            json.dumps(report, allow_nan=False)
+            return report
+        except Skip as skip:
+            return {"skip": str(skip)}
+        except Failed as failed:
+            error = {"message": str(failed), "retryable": failed.retryable, "data": failed.data}
+            return {"ok": False, "error": error}
+        except Exception as error:  # noqa: BLE001: whatever it is, it is the task's failure
+            log.exception("%s failed", task.id)
+            return {"ok": False, "error": {"message": f"{type(error).__name__}: {error}"}}
+
+    def _forget(self, task: Task) -> None:
+        with self._lock:
+            self._open.pop(task.handle, None)
+            self._lock.notify_all()
+
+    # Results.
+
+    def _report(self) -> None:
+        connection = Connection(self._url)
+        while True:
+            with self._lock:
+                while not self._results and not self._ended.is_set():
+                    self._lock.wait()
+                if self._ended.is_set():
+                    break
+                texts, size = [], 0
+                while self._results and len(texts) < MOST_ITEMS:
+                    text = json.dumps(self._results[0], default=str)
+                    size += len(text)
+                    if texts and size > MOST_BYTES:
+                        break
+                    texts.append((self._results.pop(0), text))
+                self._sending = len(texts)
+            try:
+                self._send(connection, texts)
+            finally:
+                with self._lock:
+                    self._sending = 0
+                    for item, _ in texts:
+                        self._open.pop(item["handle"], None)
+                    self._lock.notify_all()
+        connection.close()
+
+    def _send(self, connection: Connection, texts: List[Any]) -> None:
+        note = lambda why: log.warning("results: %s", why)  # noqa: E731
+        body = f'{{"results":[{",".join(text for _, text in texts)}]}}'.encode()
+        try:
+            ask = lambda: connection.ask(self._token, "POST", "/v1/worker/results", body)  # noqa: E731
+            answers = patiently(ask, self._ended, note)["items"]
+        except Refused as refused:
+            # The token may have ended: the handles are enough.
+            log.warning("results: %s; sending them one by one", refused)
+            answers = [{"status": 503} for _ in texts]
+        except Away as away:
+            log.warning("results: given up: %s", away)
+            return
+        for (item, _), answer in zip(texts, answers):
+            self._settle(connection, item, answer)
+
+    def _settle(self, connection: Connection, item: Dict[str, Any], answer: Dict[str, Any]) -> None:
+        try:
+            if answer["status"] in (429, 503):
+                self._send_one(connection, item, item["result"])
+            elif answer["status"] >= 300:
+                raise Refused(answer["status"], answer.get("problem") or {})
+        except Refused as refused:
+            log.warning("%s: the result was refused: %s", item["handle"], refused)
+            if refused.status in (401, 403, 404, 409):
+                return
+            # Left alone, the attempt would count as interrupted and be done again and again.
+            error = {"message": f"the daemon refused the result: {refused}"}
+            try:
+                self._send_one(connection, item, {"ok": False, "error": error})
+            except (Refused, Away) as again:
+                log.warning("%s: %s", item["handle"], again)
+        except Away as away:
+            log.warning("%s: given up: %s", item["handle"], away)
+
+    def _send_one(self, connection: Connection, item: Dict[str, Any], result: Any) -> None:
+        body = json.dumps(result, default=str).encode()
+        ask = lambda: connection.ask(item["handle"], "POST", "/v1/worker/result", body)  # noqa: E731
+        patiently(ask, self._ended, lambda why: log.warning("result: %s", why))
+
+    # Leases in work.
+
+    def _beat(self) -> None:
+        connection = Connection(self._url)
+        while True:
+            with self._lock:
+                if self._ended.is_set():
+                    break
+                due = min((kept.beat_at for kept in self._open.values()), default=None)
+                pause = BEAT[1] if due is None else due - time.time()
+                if pause > 0:
+                    # A lease that comes meanwhile may end sooner.
+                    self._lock.wait(pause)
+                    continue
+                open_ = list(self._open)
+                for kept in self._open.values():
+                    kept.beat_at = time.time() + BEAT[0]
+            for start in range(0, len(open_), MOST_ITEMS):
+                self._beat_for(connection, open_[start : start + MOST_ITEMS])
+        connection.close()
+
+    def _beat_for(self, connection: Connection, handles: List[str]) -> None:
+        try:
+            body = json.dumps({"handles": handles}).encode()
+            answers = connection.ask(self._token, "POST", "/v1/worker/heartbeats", body)["items"]
+        except Away as away:
+            # A daemon that restarts: the leases outlive that.
+            log.warning("heartbeats: %s", away)
+            return
+        except Refused as refused:
+            log.warning("heartbeats: %s; sending them one by one", refused)
+            answers = [self._beat_one(connection, handle) for handle in handles]
+        with self._lock:
+            for handle, answer in zip(handles, answers):
+                kept = self._open.get(handle)
+                if kept is None:
+                    continue
+                if answer.get("cancel") or answer["status"] in (401, 403, 404, 409):
+                    kept.task.cancelled.set()
+                if answer.get("deadline"):
+                    kept.beat_at = _beat_at(answer["deadline"])
+                elif answer["status"] == 200:
+                    kept.beat_at = time.time() + BEAT[1]
+
+    def _beat_one(self, connection: Connection, handle: str) -> Dict[str, Any]:
+        try:
+            kept = connection.ask(handle, "POST", "/v1/worker/heartbeat")
+            return {"status": 200, **kept}
+        except Refused as refused:
+            return {"status": refused.status}
+        except Away:
+            return {"status": 503}
+
+
+def _fill(task: Task, prompt: Dict[str, Any]) -> None:
+    task.run, task.agent, task.attempt = prompt["run"], prompt["agent"], prompt["attempt"]
+    task.prompt, task.system, task.input = prompt["prompt"], prompt["system"], prompt["input"]
+    task.context, task.output_schema = prompt["context"], prompt["output_schema"]
+    task.session = prompt.get("session")
+
+
+def _beat_at(deadline: str) -> float:
+    """When to renew a lease that ends at `deadline`, RFC 3339 in UTC: after a third of its time."""
+    now = time.time()
+    left = datetime.fromisoformat(deadline.replace("Z", "+00:00")).timestamp() - now
+    return now + min(max(left / 3, BEAT[0]), BEAT[1])

@@ -1,0 +1,183 @@
+"""Against a daemon that this file plays: `python3 -m unittest discover -s tests`."""
+
+import json
+import pathlib
+import sys
+import threading
+import unittest
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "src"))
+
+from moonswarm_worker import Failed, Refused, Result, Skip, Task, Worker  # noqa: E402
+from moonswarm_worker import _http  # noqa: E402
+
+
+def deadline(seconds):
+    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+class Daemon:
+    """Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise."""
+
+    def __init__(self, inputs, lease=30):
+        self.lock = threading.Condition()
+        self.inputs, self.lease = list(enumerate(inputs)), lease
+        self.results, self.requests, self.beats, self.cancel = {}, [], [], set()
+        self.trouble = lambda path, count: None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                with outer.lock:
+                    outer.requests.append(self.path)
+                    count = sum(path == self.path for path in outer.requests)
+                    found = outer.trouble(self.path, count)
+                    if found == "cut":
+                        self.close_connection = True
+                        return
+                    status, answer = found or outer.answer(self.path, json.loads(body))
+                data = b"" if answer is None else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        # A worker that stops closes its connections.
+        self.server.handle_error = lambda request, address: None
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, path, body):
+        if path == "/v1/worker/lease":
+            if not self.inputs:
+                self.lock.notify_all()
+                self.lock.wait(0.05)
+                return 204, None
+            taken, self.inputs = self.inputs[: body["max"]], self.inputs[body["max"] :]
+            return 200, [self.task(n, given) for n, given in taken]
+        if path == "/v1/worker/results":
+            for item in body["results"]:
+                self.results[item["handle"]] = item["result"]
+            self.lock.notify_all()
+            return 200, {"items": [{"status": 200, "accepted": True, "repeated": False}] * len(body["results"])}
+        if path == "/v1/worker/heartbeats":
+            self.beats.append(body["handles"])
+            self.lock.notify_all()
+            kept = [{"status": 200, "deadline": deadline(self.lease), "cancel": it in self.cancel} for it in body["handles"]]
+            return 200, {"items": kept}
+        return 404, {"code": "no_route"}
+
+    def task(self, n, given):
+        prompt = {
+            "run": "run_1", "agent": "a", "attempt": 1, "prompt": "p", "system": None, "input": given,
+            "context": {"idempotency_key": f"k{n}"}, "output_schema": None,
+        }
+        return {"task": f"task_{n}", "handle": f"wh_{n}", "deadline": deadline(self.lease), "prompt": prompt}
+
+    def until(self, done):
+        with self.lock:
+            assert self.lock.wait_for(done, 20), (self.requests, self.results)
+
+
+class WorkerTest(unittest.TestCase):
+    def setUp(self):
+        self.pause, _http.PAUSE = _http.PAUSE, (0.01, 0.05)
+
+    def tearDown(self):
+        _http.PAUSE = self.pause
+
+    def start(self, daemon, work, **options):
+        worker = Worker(daemon.url, "t", "q", work, **options)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        self.addCleanup(lambda: (worker.stop(now=True), thread.join(20), daemon.server.shutdown()))
+        return worker, thread
+
+    def test_each_way_to_end_a_task_is_reported_as_what_it_is(self):
+        def work(task: Task):
+            how = task.input
+            if how == "skip":
+                raise Skip("nothing to do")
+            if how == "fail":
+                raise Failed("busy", retryable=True, data=[1])
+            if how == "bug":
+                raise KeyError("x")
+            if how == "odd":
+                return {1, 2}
+            if how == "full":
+                return Result(7, usage={"input": 3}, effects=[{"type": "log"}])
+            return {"key": task.idempotency_key}
+
+        daemon = Daemon(["plain", "skip", "fail", "bug", "odd", "full"])
+        worker, thread = self.start(daemon, work, max_in_flight=3)
+        daemon.until(lambda: len(daemon.results) == 6)
+        worker.stop()
+        thread.join(20)
+        self.assertFalse(thread.is_alive())
+        found = [daemon.results[f"wh_{n}"] for n in range(6)]
+        self.assertEqual(found[0], {"output": {"key": "k0"}})
+        self.assertEqual(found[1], {"skip": "nothing to do"})
+        self.assertEqual(found[2], {"ok": False, "error": {"message": "busy", "retryable": True, "data": [1]}})
+        self.assertIn("KeyError", found[3]["error"]["message"])
+        self.assertIn("TypeError", found[4]["error"]["message"])
+        self.assertEqual(found[5], {"output": 7, "usage": {"input": 3}, "effects": [{"type": "log"}]})
+
+    def test_a_daemon_that_is_away_is_waited_for_and_nothing_is_lost(self):
+        daemon = Daemon(range(40))
+        away = {"/v1/worker/lease": (1, 3), "/v1/worker/results": (1, 2, 4)}
+        daemon.trouble = lambda path, n: ("cut" if n % 2 else (503, {"code": "stopping"})) if n in away.get(path, ()) else None
+        self.start(daemon, lambda task: task.input, max_in_flight=8)
+        daemon.until(lambda: len(daemon.results) == 40)
+        self.assertEqual({it["output"] for it in daemon.results.values()}, set(range(40)))
+
+    def test_leases_are_renewed_and_a_task_that_is_not_wanted_is_told(self):
+        daemon, seen = Daemon(["long"], lease=1), []
+
+        def work(task: Task):
+            seen.append(task.cancelled.wait(20))
+
+        self.start(daemon, work)
+        daemon.until(lambda: len(daemon.beats) >= 3)
+        with daemon.lock:
+            daemon.cancel.add("wh_0")
+        daemon.until(lambda: seen == [True])
+        self.assertEqual(daemon.results, {}, "nobody wants its result")
+
+    def test_a_stop_finishes_what_is_in_work_and_takes_nothing_new(self):
+        daemon, began, go = Daemon(["one", "two"]), threading.Event(), threading.Event()
+
+        def work(task: Task):
+            began.set()
+            go.wait(20)
+            return task.input
+
+        worker, thread = self.start(daemon, work)
+        self.assertTrue(began.wait(20))
+        worker.stop()
+        go.set()
+        thread.join(20)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(daemon.results, {"wh_0": {"output": "one"}})
+        self.assertEqual(len(daemon.inputs), 1)
+
+    def test_a_token_that_may_not_lease_ends_the_worker(self):
+        daemon = Daemon([])
+        daemon.trouble = lambda path, n: (403, {"code": "forbidden_scope", "detail": "no"})
+        with self.assertRaises(Refused) as refused:
+            Worker(daemon.url, "t", "q", lambda task: None).run()
+        self.assertEqual((refused.exception.status, refused.exception.code), (403, "forbidden_scope"))
+        daemon.server.shutdown()
+
+
+if __name__ == "__main__":
+    unittest.main()

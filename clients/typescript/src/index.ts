@@ -1,0 +1,504 @@
+/** Workers for the queues of a moonswarm daemon. */
+
+/** The most tasks of one lease, and results or heartbeats of one request. */
+const MOST_LEASED = 100;
+const MOST_ITEMS = 200;
+/** The most characters of the results of one request; a larger one goes by itself. */
+const MOST_CHARS = 4 << 20;
+/** How long a request for tasks waits at the daemon, in seconds. */
+const POLL = 20;
+/** The bounds of the time between two heartbeats, in milliseconds. */
+const BEAT = [200, 20_000] as const;
+
+/** The task does not apply: its step is completed without a value. */
+export class Skip extends Error {}
+
+/** The task failed. */
+export class Failed extends Error {
+  readonly retryable: boolean;
+  readonly data: unknown;
+
+  constructor(message: string, options: { retryable?: boolean; data?: unknown } = {}) {
+    super(message);
+    this.retryable = options.retryable ?? false;
+    this.data = options.data ?? null;
+  }
+}
+
+/** What a task used: tokens, and the cost in US dollars as a decimal text. */
+export interface Usage {
+  input?: number;
+  output?: number;
+  cached?: number;
+  reasoning?: number;
+  cost?: string;
+}
+
+/** An output, with what it used and the effects that are applied with it. */
+export class Result {
+  constructor(
+    readonly output: unknown,
+    readonly more: { usage?: Usage; effects?: readonly object[] } = {},
+  ) {}
+}
+
+/** The daemon refused a request: its status, and the stable code and the detail of the reason. */
+export class Refused extends Error {
+  readonly code: string;
+
+  constructor(
+    readonly status: number,
+    problem: { code?: string; detail?: string },
+  ) {
+    const code = problem.code ?? `http_${status}`;
+    super(`${code}: ${problem.detail ?? ""}`);
+    this.code = code;
+  }
+}
+
+/** The daemon cannot be reached or is too busy: the same request may succeed later. */
+class Away extends Error {
+  constructor(
+    reason: string,
+    readonly retryAfter = 0,
+  ) {
+    super(reason);
+  }
+}
+
+/** What the worker is told. */
+export interface Options {
+  /** The URL of the daemon. */
+  url: string;
+  /** A token that may lease from the queue. */
+  token: string;
+  /** The queue. */
+  queue: string;
+  /** Does a task and returns its output. */
+  work: (task: Task) => unknown;
+  /** How many tasks at a time; 1 by default. */
+  maxInFlight?: number;
+  /** The name of the worker in lists. */
+  name?: string;
+  /** The labels of the worker. */
+  labels?: Record<string, string>;
+  /** False to leave SIGTERM and SIGINT alone. */
+  signals?: boolean;
+  /** Gets a line about whatever goes wrong; `console.warn` by default. */
+  log?: (line: string) => void;
+  /** The bounds of the pause while the daemon is away, in milliseconds. */
+  pause?: readonly [number, number];
+}
+
+interface Prompt {
+  run: string;
+  agent: string;
+  attempt: number;
+  session?: string;
+  prompt: string;
+  system: string | null;
+  input: unknown;
+  context: { idempotency_key: string; [name: string]: unknown };
+  output_schema: unknown;
+}
+
+interface Lease {
+  task: string;
+  handle: string;
+  deadline: string;
+  prompt?: Prompt;
+}
+
+interface Answer {
+  status: number;
+  deadline?: string | null;
+  cancel?: boolean;
+  problem?: { code?: string; detail?: string };
+}
+
+type Report = Record<string, unknown>;
+type Ask = <T>(bearer: string, method: string, path: string, body?: BodyInit, signal?: AbortSignal) => Promise<T>;
+type Patiently = <T>(what: string, ask: () => Promise<T>, ended: AbortSignal) => Promise<T>;
+
+/** A task in work. */
+export class Task {
+  readonly run: string;
+  readonly agent: string;
+  readonly attempt: number;
+  readonly session: string | undefined;
+  readonly prompt: string;
+  readonly system: string | null;
+  readonly input: unknown;
+  readonly context: Prompt["context"];
+  readonly outputSchema: unknown;
+  readonly #ask: Ask;
+  readonly #patiently: Patiently;
+
+  /** Tasks are made by a `Worker`. */
+  constructor(
+    readonly id: string,
+    readonly handle: string,
+    prompt: Prompt,
+    /** Aborted once the result is not wanted any more. */
+    readonly signal: AbortSignal,
+    means: { ask: Ask; patiently: Patiently },
+  ) {
+    this.run = prompt.run;
+    this.agent = prompt.agent;
+    this.attempt = prompt.attempt;
+    this.session = prompt.session;
+    this.prompt = prompt.prompt;
+    this.system = prompt.system;
+    this.input = prompt.input;
+    this.context = prompt.context;
+    this.outputSchema = prompt.output_schema;
+    this.#ask = means.ask;
+    this.#patiently = means.patiently;
+  }
+
+  /** The same for every attempt of the step. */
+  get idempotencyKey(): string {
+    return this.context.idempotency_key;
+  }
+
+  /** Tells watchers how far the work is. It is not stored; a daemon that is away misses it. */
+  async progress(said: { text?: string; percent?: number; data?: unknown }): Promise<void> {
+    try {
+      await this.#ask(this.handle, "POST", "/v1/worker/progress", JSON.stringify(said));
+    } catch (error) {
+      if (!(error instanceof Away)) throw error;
+    }
+  }
+
+  /** Sends a file, which is published with the result. */
+  async artifact(name: string, data: string | Uint8Array): Promise<{ id: string; hash: string; size: number }> {
+    const path = `/v1/worker/artifact?name=${encodeURIComponent(name)}`;
+    const body = new Blob([data as BlobPart], { type: "application/octet-stream" });
+    return this.#patiently(this.id, () => this.#ask(this.handle, "POST", path, body, this.signal), this.signal);
+  }
+}
+
+interface Kept {
+  task: string;
+  stop: AbortController;
+  /** When its lease is renewed, in Unix milliseconds. */
+  beatAt: number;
+}
+
+/** Takes the tasks of a queue and calls `work` for each. */
+export class Worker {
+  readonly #options: Options;
+  readonly #most: number;
+  readonly #open = new Map<string, Kept>();
+  readonly #results: { handle: string; report: Report }[] = [];
+  /** Aborted when no more tasks are taken, and when everything is given up. */
+  readonly #draining = new AbortController();
+  readonly #ended = new AbortController();
+  #bells: (() => void)[] = [];
+
+  constructor(options: Options) {
+    this.#options = options;
+    this.#most = options.maxInFlight ?? 1;
+    if (!Number.isInteger(this.#most) || this.#most < 1) throw new RangeError("maxInFlight is a whole number from 1");
+    if (!/^https?:$/.test(new URL(options.url).protocol)) throw new TypeError(`${options.url} is not the URL of a daemon`);
+  }
+
+  /**
+   * Works until it is told to stop; what it has is then finished first.
+   *
+   * Throws `Refused` if the daemon does not let it lease.
+   */
+  async run(): Promise<void> {
+    const heard = () => this.stop({ now: this.#draining.signal.aborted });
+    const signals = this.#options.signals === false ? [] : (["SIGTERM", "SIGINT"] as const);
+    for (const signal of signals) process.on(signal, heard);
+    const helpers = [this.#send(), this.#beat()];
+    try {
+      await this.#take();
+      while (this.#open.size > 0 && !this.#ended.signal.aborted) await this.#change();
+    } finally {
+      this.stop({ now: true });
+      await Promise.all(helpers);
+      for (const signal of signals) process.off(signal, heard);
+    }
+  }
+
+  /** Takes no new tasks; `run` returns once those in work are finished, or at once with `now`. */
+  stop({ now = false } = {}): void {
+    // The daemon gives a task that nobody took to another worker.
+    this.#draining.abort();
+    if (now) {
+      this.#ended.abort();
+      for (const kept of this.#open.values()) kept.stop.abort();
+    }
+    this.#ring();
+  }
+
+  // Tasks that come and end wake whoever waits for a change.
+
+  #ring(): void {
+    const waiting = this.#bells;
+    this.#bells = [];
+    for (const wake of waiting) wake();
+  }
+
+  #change(most = 2 ** 31 - 1): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, most);
+      this.#bells.push(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
+  // Requests.
+
+  readonly #ask: Ask = async <T>(bearer: string, method: string, path: string, body?: BodyInit, signal?: AbortSignal) => {
+    const headers: Record<string, string> = { authorization: `Bearer ${bearer}` };
+    if (typeof body === "string") headers["content-type"] = "application/json";
+    const within = AbortSignal.timeout((POLL + 40) * 1_000);
+    const signals = [within, this.#ended.signal, ...(signal ? [signal] : [])];
+    const request: RequestInit = { method, headers, signal: AbortSignal.any(signals) };
+    if (body !== undefined) request.body = body;
+    let answer: Response;
+    let text: string;
+    try {
+      answer = await fetch(this.#options.url.replace(/\/+$/, "") + path, request);
+      text = await answer.text();
+    } catch (error) {
+      const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+      throw new Away(String(cause));
+    }
+    if (answer.status === 429 || answer.status === 503) {
+      throw new Away(`the daemon answered ${answer.status}`, Number(answer.headers.get("retry-after")) || 0);
+    }
+    if (!answer.ok) throw new Refused(answer.status, object(text));
+    return (text === "" ? undefined : JSON.parse(text)) as T;
+  };
+
+  readonly #patiently: Patiently = async (what, ask, ended) => {
+    for (let tries = 0; ; tries += 1) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (!(error instanceof Away) || ended.aborted) throw error;
+        this.#log(`${what}: ${error.message}`);
+        await this.#pause(tries, error.retryAfter, ended);
+      }
+    }
+  };
+
+  /** A pause that grows. Workers that lost the same daemon do not all come back at the same moment. */
+  #pause(tries: number, retryAfter: number, ended: AbortSignal): Promise<void> {
+    const [least, most] = this.#options.pause ?? [500, 30_000];
+    const pause = Math.min(Math.max(retryAfter * 1_000, least * 2 ** Math.min(tries, 20)), most);
+    return new Promise((resolve) => {
+      const done = () => {
+        clearTimeout(timer);
+        ended.removeEventListener("abort", done);
+        resolve();
+      };
+      const timer = setTimeout(done, pause * (0.8 + 0.4 * Math.random()));
+      if (ended.aborted) done();
+      else ended.addEventListener("abort", done, { once: true });
+    });
+  }
+
+  #log(line: string): void {
+    (this.#options.log ?? console.warn)(line);
+  }
+
+  // Leases.
+
+  async #take(): Promise<void> {
+    const draining = this.#draining.signal;
+    const { token, queue, name, labels } = this.#options;
+    for (let tries = 0; !draining.aborted; ) {
+      const free = this.#most - this.#open.size;
+      if (free <= 0) {
+        await this.#change();
+        continue;
+      }
+      const body = { queue, wait: `${POLL}s`, max: Math.min(free, MOST_LEASED), prompts: true, worker: name, labels };
+      try {
+        const leased = await this.#ask<Lease[] | undefined>(token, "POST", "/v1/worker/lease", JSON.stringify(body), draining);
+        tries = 0;
+        for (const lease of leased ?? []) this.#begin(lease);
+      } catch (error) {
+        if (!(error instanceof Away)) throw error;
+        if (draining.aborted) return;
+        this.#log(`${queue}: ${error.message}`);
+        await this.#pause(tries, error.retryAfter, draining);
+        tries += 1;
+      }
+    }
+  }
+
+  #begin(lease: Lease): void {
+    const stop = new AbortController();
+    this.#open.set(lease.handle, { task: lease.task, stop, beatAt: beatAt(lease.deadline) });
+    this.#ring();
+    this.#attempt(lease, stop.signal).catch((error: unknown) => {
+      this.#log(`${lease.task}: ${String(error)}`);
+      this.#forget([lease.handle]);
+    });
+  }
+
+  #forget(handles: string[]): void {
+    for (const handle of handles) this.#open.delete(handle);
+    this.#ring();
+  }
+
+  async #attempt(lease: Lease, signal: AbortSignal): Promise<void> {
+    const fetchPrompt = () => this.#ask<Prompt>(lease.handle, "GET", "/v1/worker/prompt", undefined, signal);
+    const prompt = lease.prompt ?? (await this.#patiently(lease.task, fetchPrompt, signal));
+    const means = { ask: this.#ask, patiently: this.#patiently };
+    const report = await this.#call(new Task(lease.task, lease.handle, prompt, signal, means));
+    if (signal.aborted) return this.#forget([lease.handle]);
+    this.#results.push({ handle: lease.handle, report });
+    this.#ring();
+  }
+
+  async #call(task: Task): Promise<Report> {
+    try {
+      const returned = await this.#options.work(task);
+      const result = returned instanceof Result ? returned : new Result(returned);
+      // What is no JSON is found here, where it is the task's own failure.
+      const output = JSON.parse(JSON.stringify(result.output ?? null)) as unknown;
+      return { output, ...result.more };
+    } catch (error) {
+      if (error instanceof Skip) return { skip: error.message };
+      if (error instanceof Failed) {
+        return { ok: false, error: { message: error.message, retryable: error.retryable, data: error.data } };
+      }
+      if (!task.signal.aborted) this.#log(`${task.id}: ${String(error)}`);
+      return { ok: false, error: { message: String(error) } };
+    }
+  }
+
+  // Results.
+
+  async #send(): Promise<void> {
+    const ended = this.#ended.signal;
+    while (!ended.aborted) {
+      const first = this.#results[0];
+      if (first === undefined) {
+        await this.#change();
+        continue;
+      }
+      const items: { handle: string; report: Report }[] = [];
+      const texts: string[] = [];
+      let size = 0;
+      for (const item of this.#results.slice(0, MOST_ITEMS)) {
+        const text = JSON.stringify({ handle: item.handle, result: item.report });
+        size += text.length;
+        if (items.length > 0 && size > MOST_CHARS) break;
+        items.push(item);
+        texts.push(text);
+      }
+      this.#results.splice(0, items.length);
+      try {
+        const answers = await this.#sendAll(`{"results":[${texts.join(",")}]}`, items.length);
+        for (const [place, item] of items.entries()) await this.#settle(item, answers[place] ?? { status: 503 });
+      } catch (error) {
+        this.#log(`results: given up: ${String(error)}`);
+      }
+      this.#forget(items.map((item) => item.handle));
+    }
+  }
+
+  async #sendAll(body: string, count: number): Promise<Answer[]> {
+    const ask = () => this.#ask<{ items: Answer[] }>(this.#options.token, "POST", "/v1/worker/results", body);
+    try {
+      return (await this.#patiently("results", ask, this.#ended.signal)).items;
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      // The token may have ended: the handles are enough.
+      this.#log(`results: ${error.message}; sending them one by one`);
+      return Array.from({ length: count }, () => ({ status: 503 }));
+    }
+  }
+
+  async #settle({ handle, report }: { handle: string; report: Report }, answer: Answer): Promise<void> {
+    const task = this.#open.get(handle)?.task ?? handle;
+    try {
+      if (answer.status === 429 || answer.status === 503) await this.#sendOne(task, handle, report);
+      else if (answer.status >= 300) throw new Refused(answer.status, answer.problem ?? {});
+    } catch (error) {
+      this.#log(`${task}: the result was refused: ${String(error)}`);
+      if (!(error instanceof Refused) || [401, 403, 404, 409].includes(error.status)) return;
+      // Left alone, the attempt would count as interrupted and be done again and again.
+      const failed = { ok: false, error: { message: `the daemon refused the result: ${error.message}` } };
+      await this.#sendOne(task, handle, failed).catch((again: unknown) => this.#log(`${task}: ${String(again)}`));
+    }
+  }
+
+  async #sendOne(task: string, handle: string, report: Report): Promise<void> {
+    const body = JSON.stringify(report);
+    await this.#patiently(task, () => this.#ask(handle, "POST", "/v1/worker/result", body), this.#ended.signal);
+  }
+
+  // Leases in work.
+
+  async #beat(): Promise<void> {
+    while (!this.#ended.signal.aborted) {
+      const due = Math.min(...[...this.#open.values()].map((kept) => kept.beatAt));
+      const left = due - Date.now();
+      if (left > 0) {
+        // A lease that comes meanwhile may end sooner.
+        await this.#change(Math.min(left, BEAT[1]));
+        continue;
+      }
+      for (const kept of this.#open.values()) kept.beatAt = Date.now() + BEAT[0];
+      const handles = [...this.#open.keys()];
+      for (let start = 0; start < handles.length; start += MOST_ITEMS) {
+        await this.#beatFor(handles.slice(start, start + MOST_ITEMS));
+      }
+    }
+  }
+
+  async #beatFor(handles: string[]): Promise<void> {
+    let answers: Answer[];
+    try {
+      const body = JSON.stringify({ handles });
+      answers = (await this.#ask<{ items: Answer[] }>(this.#options.token, "POST", "/v1/worker/heartbeats", body)).items;
+    } catch (error) {
+      this.#log(`heartbeats: ${String(error)}`);
+      // A daemon that restarts: the leases outlive that.
+      if (!(error instanceof Refused)) return;
+      answers = await Promise.all(handles.map((handle) => this.#beatOne(handle)));
+    }
+    for (const [place, handle] of handles.entries()) {
+      const [answer, kept] = [answers[place], this.#open.get(handle)];
+      if (answer === undefined || kept === undefined) continue;
+      if (answer.cancel === true || [401, 403, 404, 409].includes(answer.status)) kept.stop.abort();
+      if (typeof answer.deadline === "string") kept.beatAt = beatAt(answer.deadline);
+      else if (answer.status === 200) kept.beatAt = Date.now() + BEAT[1];
+    }
+  }
+
+  async #beatOne(handle: string): Promise<Answer> {
+    try {
+      const kept = await this.#ask<object>(handle, "POST", "/v1/worker/heartbeat");
+      return { status: 200, ...kept };
+    } catch (error) {
+      return { status: error instanceof Refused ? error.status : 503 };
+    }
+  }
+}
+
+/** When to renew a lease that ends at `deadline`, RFC 3339: after a third of its time. */
+function beatAt(deadline: string): number {
+  const now = Date.now();
+  return now + Math.min(Math.max((Date.parse(deadline) - now) / 3, BEAT[0]), BEAT[1]);
+}
+
+function object(text: string): { code?: string; detail?: string } {
+  try {
+    const found: unknown = JSON.parse(text);
+    return typeof found === "object" && found !== null ? found : {};
+  } catch {
+    return {};
+  }
+}

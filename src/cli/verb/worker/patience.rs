@@ -1,0 +1,39 @@
+//! Asking again while the daemon is away or busy.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use crate::cli::{
+    context::Context,
+    exit::{Exit, Stop},
+};
+
+/// The bounds of the pause after something went wrong; it doubles in between.
+pub const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Asks again, with growing pauses, as long as the daemon cannot be reached or is too busy.
+pub async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let mut pause = PAUSE.0;
+    loop {
+        match ask().await {
+            Err(error) if may_pass(&error) => {
+                cx.terminal.say(&format!("{what}: {error:#}; trying again in {pause:?}"));
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+            settled => return settled,
+        }
+    }
+}
+
+/// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
+/// off.
+pub fn may_pass(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<Stop>() {
+        Some(stop) if stop.code.as_deref() == Some("too_large") => false,
+        Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
+        None => true,
+    }
+}

@@ -1,0 +1,139 @@
+//! The lease that an agent sets: how long its worker may be silent.
+
+use super::*;
+use crate::protocol::TaskId;
+
+const LEASE: Duration = Duration::from_secs(300);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// One task of a queue whose agent has these keys as well; the flow returns the kind of the failure.
+fn task(more: &str) -> String {
+    format!(
+        r#"agents = {{ q = {{ operator = "queue", queue = "q", lease = "5m", {more} }} }},
+        flow = function(ctx) local r, err = ctx:try("q", {{}}) return r or err.kind end"#
+    )
+}
+
+fn closed(bench: &Bench, run: RunId) -> usize {
+    bench.count(run, |fact| matches!(fact, Fact::AttemptClosed(_)))
+}
+
+/// Lets the lease of the open attempt run out, and the pause before the next one.
+async fn lose(bench: &Bench, run: RunId, lost: usize) {
+    bench.clock.advance(LEASE);
+    let is_closed = async {
+        while closed(bench, run) < lost {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, is_closed).await.expect("the attempt ends");
+    bench.clock.advance(MINUTE);
+}
+
+async fn says(bench: &Bench, leased: &Leased) {
+    let said = Json::from_trusted(r#"{"text":"at it"}"#);
+    bench.engine.tasks().progress(&bench.holder(&leased.handle), said).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_a_task_and_falls_silent_again_and_again_comes_to_an_end() {
+    let bench = Bench::new();
+    let run = bench.start(&task(""), "null").await;
+    for lost in 1..=2 {
+        bench.lease("q").await;
+        lose(&bench, run, lost).await;
+    }
+    let last = bench.lease("q").await;
+    bench.clock.advance(LEASE);
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"timeout\"");
+    assert_eq!(bench.report(&last.handle, "1").await.unwrap_err().code(), "run_closed");
+    assert_eq!(closed(&bench, run), 2);
+}
+
+#[tokio::test]
+async fn a_policy_of_the_agent_or_of_the_call_says_how_often_a_lease_may_be_lost() {
+    let bench = Bench::new();
+    let run = bench.start(&task("retry = { max_attempts = 1 }"), "null").await;
+    bench.lease("q").await;
+    bench.clock.advance(LEASE);
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"timeout\"");
+    let body = r#"agents = { q = { operator = "queue", queue = "q", lease = "5m" } },
+        flow = function(ctx)
+          local r, err = ctx:try("q", {}, { retry = { max_attempts = 2 } })
+          return r or err.message
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.lease("q").await;
+    lose(&bench, run, 1).await;
+    bench.lease("q").await;
+    bench.clock.advance(LEASE);
+    let why = bench.ended(run).await.output.unwrap();
+    assert_eq!(why.as_str(), "\"the worker was silent for longer than its lease of 300000 ms\"");
+}
+
+#[tokio::test]
+async fn whoever_says_how_far_it_is_keeps_its_task_and_a_restart_takes_nothing_of_it() {
+    let bench = Bench::new();
+    let run = bench.start(&task(""), "null").await;
+    let leased = bench.lease("q").await;
+    for _ in 0..4 {
+        bench.clock.advance(4 * MINUTE);
+        says(&bench, &leased).await;
+    }
+    // It is stored as well, and the host's own lease is none of it.
+    let bench = bench.restart_after(MINUTE, Recovery::All).await;
+    bench.clock.advance(3 * MINUTE);
+    says(&bench, &leased).await;
+    bench.clock.advance(4 * MINUTE);
+    let holder = bench.holder(&leased.handle);
+    let alive = bench.engine.tasks().heartbeat(&holder).await.unwrap();
+    assert!(!alive.cancel && alive.deadline.is_some());
+    bench.clock.advance(4 * MINUTE);
+    assert!(bench.report(&leased.handle, "1").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "1");
+    assert_eq!(closed(&bench, run), 0);
+}
+
+#[tokio::test]
+async fn a_lease_stands_still_while_a_senior_is_asked() {
+    let bench = Bench::new();
+    let run = bench.start(&task(""), "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let question = Json::from_trusted(r#"{"question":"Which?"}"#);
+    bench.engine.sessions().escalate(&holder, question).await.unwrap();
+    let timer = bench.start(r#"flow = function(ctx) ctx:sleep("50m") end"#, "null").await;
+    bench.waiting(timer, "timer").await;
+    bench.clock.advance(60 * MINUTE);
+    bench.ended(timer).await;
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    assert_eq!((row.attempt, row.lease_ms), (1, None));
+    let task = TaskId::new(run.num(), 1, row.scheduled_ms);
+    let answer = Json::from_trusted("\"this\"");
+    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    lose(&bench, run, 1).await;
+    assert_eq!(bench.report(&leased.handle, "1").await.unwrap_err().code(), "fenced");
+    let next = bench.lease("q").await;
+    assert!(bench.report(&next.handle, "2").await.unwrap());
+    bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn the_sign_of_life_that_is_shown_goes_by_the_lease_of_the_agent() {
+    let bench = Bench::new();
+    let run = bench.start(&task(""), "null").await;
+    let leased = bench.lease("q").await;
+    bench.clock.advance(2 * MINUTE);
+    says(&bench, &leased).await;
+    let now = rfc3339(bench.clock.now_ms());
+    let shown = async {
+        loop {
+            let attempts = bench.engine.attempts(&bench.admin(), run, 1).await.unwrap();
+            if attempts.items[0].last_heartbeat_at.as_ref() == Some(&now) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, shown).await.expect("it is shown");
+}

@@ -1,0 +1,123 @@
+//! What a batch counts for the metrics of the host: found with its facts, and added once it is
+//! durable.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::{
+    engine::run::{counted::Counted, resident::Run},
+    journal::{Ending, Fact, Outcome, Usage, model_of},
+    metrics::{Attempt, Counts, ModelCall},
+    protocol::{Failure, StepKind, failure::kind},
+};
+
+/// The part of a trigger that is counted.
+#[derive(Deserialize)]
+struct TriggerKind {
+    #[serde(default)]
+    kind: String,
+}
+
+/// Returns what a fact counts that needs to know only itself.
+pub(crate) fn of_fact(run: &Run, fact: &Fact, at_ms: u64) -> Option<Counted> {
+    match fact {
+        Fact::RunStarted(started) if started.generation == 0 => {
+            let trigger = started.trigger.decode::<TriggerKind>().ok().map(|it| it.kind);
+            let trigger = trigger.filter(|it| !it.is_empty()).unwrap_or("request".to_owned());
+            Some(Counted::Started { trigger })
+        }
+        Fact::RunEnded(outcome) => {
+            let took_ms = at_ms.saturating_sub(run.header.created_ms);
+            Some(Counted::Ended { ending: outcome.into(), took_ms })
+        }
+        Fact::StepRecorded(step, outcome) => {
+            Some(Counted::Step { kind: step.kind, ending: outcome.into(), took_ms: None })
+        }
+        _ => None,
+    }
+}
+
+/// Counts the end of a step, before it ends.
+pub(crate) fn end(
+    run: &mut Run,
+    (number, now_ms): (u32, u64),
+    outcome: &Outcome,
+    usage: Option<&Usage>,
+    times: Option<(u64, u64)>,
+) {
+    let Some(step) = run.chain.step(number) else { return };
+    let (kind, ending) = (step.scheduled.kind, Ending::from(outcome));
+    let took_ms = now_ms.saturating_sub(step.scheduled_ms);
+    let (word, failure) = match outcome {
+        Outcome::Completed(_) => ("completed", None),
+        Outcome::Failed(failure) => ("failed", Some(failure)),
+        Outcome::Canceled(_) => ("canceled", None),
+    };
+    let attempt = attempt(run, number, (word, failure), usage).map(|attempt| {
+        let is_call = kind == StepKind::ModelCall;
+        let name = || attempt.agent.clone();
+        let model = is_call.then(|| model_of(outcome).unwrap_or_else(name));
+        let call = model.map(|model| ModelCall { model, ending, took_ms });
+        Counted::Attempt(Box::new(Attempt { times, call, ..attempt }))
+    });
+    let step = Counted::Step { kind, ending, took_ms: Some(took_ms) };
+    run.pending.after.counts.extend([step].into_iter().chain(attempt));
+}
+
+/// Counts the end of an attempt that another follows, before it ends.
+pub(crate) fn close(run: &mut Run, number: u32, failure: &Failure, usage: Option<&Usage>) {
+    let word = if failure.is(kind::INTERRUPTED) { "interrupted" } else { "retried" };
+    let attempt = attempt(run, number, (word, Some(failure)), usage);
+    run.pending.after.counts.extend(attempt.map(|it| Counted::Attempt(Box::new(it))));
+}
+
+/// Counts an attempt whose result left follow-up work, before its fact.
+pub(crate) fn follow(run: &mut Run, number: u32, usage: Option<&Usage>) {
+    let attempt = attempt(run, number, ("followed", None), usage);
+    run.pending.after.counts.extend(attempt.map(|it| Counted::Attempt(Box::new(it))));
+}
+
+/// Returns the open attempt of a task.
+fn attempt(
+    run: &Run,
+    number: u32,
+    (outcome, failure): (&'static str, Option<&Failure>),
+    usage: Option<&Usage>,
+) -> Option<Attempt> {
+    let (task, step) = (run.task(number)?, run.chain.step(number)?);
+    // A child process of the host has nothing to report.
+    let is_child = step.worker.as_deref().is_some_and(|it| it.starts_with("pid "));
+    Some(Attempt {
+        operator: Arc::clone(&task.operator),
+        agent: step.scheduled.name.clone(),
+        outcome,
+        failure: failure.map(|it| it.kind.clone()),
+        times: None,
+        usage: usage.cloned(),
+        unreported: usage.is_none() && step.delivered_ms.is_some() && !is_child,
+        call: None,
+    })
+}
+
+/// Adds what a durable batch counts.
+pub(crate) fn add(run: &mut Run, counts: &Counts, all: Vec<Counted>) {
+    if all.is_empty() {
+        return;
+    }
+    let blueprint = &run.header.blueprint;
+    let series = run.series.get_or_insert_with(|| counts.runs_of(blueprint));
+    for counted in all {
+        match counted {
+            Counted::Started { trigger } => counts.started(blueprint, &trigger),
+            Counted::Ended { ending, took_ms } => series.end(ending, took_ms),
+            Counted::Step { kind, ending, took_ms } => {
+                series.step(kind, ending);
+                if let Some(took_ms) = took_ms {
+                    counts.took(kind, took_ms);
+                }
+            }
+            Counted::Attempt(attempt) => counts.attempt(&attempt),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The variables of the calls that were in progress where a coroutine stopped.
+
+use std::ffi::{CStr, c_int};
+
+use mlua::ffi;
+use serde_json::Value;
+
+use super::{
+    glance::{Glance, SLOTS},
+    traceback::DEEPEST,
+};
+
+/// The maximum number of calls of a coroutine.
+const CALLS: usize = 20;
+/// The maximum number of variables of each role in a call.
+const VARIABLES: c_int = 100;
+/// The longest name that is kept, in bytes.
+const NAME: usize = 200;
+
+/// A call of the author's that was in progress, with what it can name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackFrame {
+    /// The function's name, if it has one.
+    pub function: Option<String>,
+    /// The file in the bundle.
+    pub file: String,
+    /// The line that it was in.
+    pub line: u32,
+    /// Its arguments, its locals in the order of their declaration, and its upvalues.
+    pub variables: Vec<Variable>,
+}
+
+/// A variable of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variable {
+    /// The name; `...[n]` for an argument without one.
+    pub name: String,
+    /// The role.
+    pub role: VariableRole,
+    /// The type of the value in Lua; `null` for `swarm.null`.
+    pub of_type: String,
+    /// The value, as far as it is shown.
+    pub value: Value,
+}
+
+/// The role of a variable in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VariableRole {
+    /// An argument.
+    Argument,
+    /// A local.
+    Local,
+    /// A local of a function around this one.
+    Upvalue,
+}
+
+/// Returns the author's calls in progress, the innermost first, and the number of those that were left
+/// out.
+///
+/// # Safety
+/// The state of `glance` is a coroutine that has halted, and stays alive meanwhile.
+pub(super) unsafe fn stack(glance: &mut Glance<'_, '_>) -> (Vec<StackFrame>, usize) {
+    let l = glance.state();
+    let (mut frames, mut more) = (Vec::new(), 0);
+    for level in 0..DEEPEST {
+        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
+        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
+        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
+        let known = unsafe { ffi::lua_getinfo(l, level, c"slna".as_ptr(), &raw mut about) };
+        if known == 0 {
+            break;
+        }
+        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
+        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
+        let file = source.strip_prefix('=').unwrap_or(&source);
+        let line = u32::try_from(about.currentline).unwrap_or(0);
+        if line == 0 || file.starts_with("[C]") || file.starts_with("swarm/") {
+            continue;
+        }
+        if frames.len() == CALLS {
+            more += 1;
+            continue;
+        }
+        // SAFETY: as above; a name is null, or lives as long as its function.
+        let function = unsafe { named(about.name) };
+        let arguments = c_int::from(about.nparams);
+        // SAFETY: `level` is a call of Luau code.
+        let variables = unsafe { variables(glance, level, arguments, about.isvararg != 0) };
+        frames.push(StackFrame { function, file: file.to_owned(), line, variables });
+    }
+    (frames, more)
+}
+
+/// Reads the variables of a call.
+///
+/// # Safety
+/// As [`stack`]; `level` is a call of Luau code with so many named arguments.
+unsafe fn variables(
+    glance: &mut Glance<'_, '_>,
+    level: c_int,
+    arguments: c_int,
+    has_more: bool,
+) -> Vec<Variable> {
+    let l = glance.state();
+    let mut found = Vec::new();
+    // SAFETY: `lua_checkstack` catches its own allocation failure; whatever is pushed is popped.
+    unsafe {
+        if ffi::lua_checkstack(l, SLOTS) == 0 {
+            return found;
+        }
+        for n in 1..=arguments + VARIABLES {
+            let name = ffi::lua_getlocal(l, level, n);
+            let Some(name) = named(name) else { break };
+            let role = if n <= arguments { VariableRole::Argument } else { VariableRole::Local };
+            found.push(taken(glance, name, role));
+            if n == arguments && has_more {
+                unnamed(glance, level, arguments, &mut found);
+            }
+        }
+        if arguments == 0 && has_more {
+            unnamed(glance, level, arguments, &mut found);
+        }
+        let mut about: ffi::lua_Debug = std::mem::zeroed();
+        if ffi::lua_getinfo(l, level, c"f".as_ptr(), &raw mut about) != 0 {
+            let function = ffi::lua_gettop(l);
+            for n in 1..=VARIABLES {
+                let name = ffi::lua_getupvalue(l, function, n);
+                let Some(name) = named(name) else { break };
+                found.push(taken(glance, name, VariableRole::Upvalue));
+            }
+            ffi::lua_settop(l, function - 1);
+        }
+    }
+    found
+}
+
+/// Reads the arguments that have no names.
+///
+/// # Safety
+/// As [`variables`].
+unsafe fn unnamed(
+    glance: &mut Glance<'_, '_>,
+    level: c_int,
+    named: c_int,
+    found: &mut Vec<Variable>,
+) {
+    for n in 1..=VARIABLES {
+        // SAFETY: it pushes a value or nothing.
+        if unsafe { ffi::lua_getargument(glance.state(), level, named + n) } == 0 {
+            break;
+        }
+        // SAFETY: the value is on top.
+        found.push(unsafe { taken(glance, format!("...[{n}]"), VariableRole::Argument) });
+    }
+}
+
+/// Reads the value on top of the stack, and pops it.
+///
+/// # Safety
+/// As [`stack`], with a value on top.
+unsafe fn taken(glance: &mut Glance<'_, '_>, name: String, role: VariableRole) -> Variable {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (of_type, value) = glance.variable();
+        ffi::lua_pop(glance.state(), 1);
+        Variable { name, role, of_type, value }
+    }
+}
+
+/// Returns a name that Luau gave.
+///
+/// # Safety
+/// `name` is null or a text that lives.
+unsafe fn named(name: *const std::ffi::c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy())?;
+    Some(name.chars().take(NAME).collect())
+}

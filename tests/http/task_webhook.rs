@@ -1,0 +1,179 @@
+//! Tasks that open are announced to a webhook: a real daemon, and a receiver of the test's own.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::mpsc::{Receiver, channel},
+};
+
+use data_encoding::BASE64;
+use ring::hmac;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
+
+const ASKS: &str = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "asks",
+  agents = { ask = { operator = "human", prompt = "Ship {{ what }}?", by = { "ann" } },
+             other = { operator = "human", prompt = "And?", by = { "bob" } },
+             e = { operator = "echo" } },
+  flow = function(ctx, input)
+    ctx:run("e", {})
+    if input.other then ctx:run("other", {}) end
+    return ctx:run("ask", { what = input.what })
+  end }"#;
+
+/// What a receiver was sent.
+struct Posted {
+    head: String,
+    text: String,
+    stream: TcpStream,
+}
+
+impl Posted {
+    fn header(&self, name: &str) -> String {
+        let mut lines = self.head.lines();
+        let found = lines.find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        found.unwrap_or_else(|| panic!("no {name} in {}", self.head)).to_owned()
+    }
+
+    fn answer(mut self, status: &str) -> Value {
+        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        // A daemon that was killed meanwhile does not hear it.
+        drop(self.stream.write_all(head.as_bytes()));
+        serde_json::from_str(&self.text).unwrap()
+    }
+}
+
+/// A receiver that hands each request to the test, and the file that configures it.
+struct Desk {
+    posts: Receiver<Posted>,
+    config: PathBuf,
+}
+
+impl Desk {
+    fn start(shell: &Shell, more: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, posts) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut head = String::new();
+                while reader.read_line(&mut head).is_ok_and(|read| read > 2) {}
+                // A connection that was closed before it said anything.
+                let Some(length) =
+                    head.to_lowercase().split("content-length: ").nth(1).map(str::to_owned)
+                else {
+                    continue;
+                };
+                let mut body = vec![0; length.lines().next().unwrap().parse().unwrap()];
+                if reader.read_exact(&mut body).is_err() {
+                    continue;
+                }
+                let text = String::from_utf8(body).unwrap();
+                if sender.send(Posted { head, text, stream }).is_err() {
+                    return;
+                }
+            }
+        });
+        let config = shell.write(
+            "moonswarm.toml",
+            format!(
+                "[webhooks.desk]\nurl = \"http://{address}/opened\"\nallow_hosts = [\"127.0.0.1\"]\n{more}"
+            ),
+        );
+        Self { posts, config }
+    }
+
+    fn daemon(&self, shell: &Shell) -> Daemon {
+        Daemon::start_with(&shell.path("data"), &["--config".as_ref(), self.config.as_ref()])
+    }
+
+    fn next(&self) -> Posted {
+        self.posts.recv_timeout(PATIENCE).expect("a task is announced")
+    }
+}
+
+/// Waits until nothing waits for the webhook.
+async fn drained(daemon: &Daemon) {
+    eventually("nothing waits for the webhook", async || {
+        let (_, host) = send(daemon.get("/v1/host")).await;
+        let lines = host["doctor"].as_array().unwrap();
+        let line = lines.iter().find(|it| it["what"] == "tasks for webhook desk").unwrap();
+        when(line["says"] == "0 wait", line.to_string())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_opened_task_is_posted_signed_to_whom_it_concerns_and_without_a_link() {
+    let shell = Shell::new();
+    let secret = shell.write("secret", "hush-hush\n");
+    let more = format!(
+        "people = [\"ann\"]\nsecret = {{ file = {:?} }}\nheaders = {{ X-Team = \"red\" }}\n",
+        secret.to_str().unwrap()
+    );
+    let desk = Desk::start(&shell, &more);
+    let daemon = desk.daemon(&shell);
+    // The task of bob comes first, and is not for this receiver.
+    let other = daemon.run_source(ASKS, json!({ "what": "one", "other": true })).await;
+    daemon.waits(&other, "task").await;
+    let run = daemon.run_source(ASKS, json!({ "what": "the release" })).await;
+    let posted = desk.next();
+    let (id, at) = (posted.header("webhook-id"), posted.header("webhook-timestamp"));
+    let signed = format!("{id}.{at}.{}", posted.text);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"hush-hush");
+    let signature = format!("v1,{}", BASE64.encode(hmac::sign(&key, signed.as_bytes()).as_ref()));
+    assert_eq!(posted.header("webhook-signature"), signature);
+    assert_eq!(posted.header("x-team"), "red");
+    assert!(!posted.text.contains("ln_") && !posted.text.contains("hush"), "{}", posted.text);
+    let said = posted.answer("204 No Content");
+    assert_eq!((&said["type"], &said["run"]), (&json!("task.opened"), &json!(run)), "{said}");
+    assert_eq!((&said["blueprint"], &said["agent"]), (&json!("asks"), &json!("ask")));
+    assert_eq!((&said["prompt"], &said["by"]), (&json!("Ship the release?"), &json!(["ann"])));
+    let task = said["task"].as_str().unwrap();
+    assert_eq!(id, format!("{task}.1"));
+    assert_eq!(said["url"], format!("{}/ui/inbox/{task}", daemon.url));
+    let (_, view) = send(daemon.get(&format!("/v1/tasks/{task}"))).await;
+    assert_eq!(said["revision"], view["revision"]);
+    drained(&daemon).await;
+    let config = send(daemon.get("/v1/host")).await.1["config"].to_string();
+    assert!(config.contains("desk") && !config.contains("hush"), "{config}");
+}
+
+#[tokio::test]
+async fn an_announcement_survives_kills_until_its_receiver_has_it_and_is_then_over() {
+    let shell = Shell::new();
+    let desk = Desk::start(&shell, "agents = [\"ask\"]\n");
+    let daemon = desk.daemon(&shell);
+    let run = daemon.run_source(ASKS, json!({ "what": "it" })).await;
+    let first = desk.next();
+    let id = first.header("webhook-id");
+    // It was asked, and has not answered yet.
+    daemon.kill();
+    drop(first);
+    let daemon = desk.daemon(&shell);
+    let again = desk.next();
+    assert_eq!(again.header("webhook-id"), id);
+    again.answer("503 Service Unavailable");
+    let again = desk.next();
+    assert_eq!(again.header("webhook-id"), id, "it is posted again after a pause");
+    // A task that ended is not announced any more.
+    let doomed = daemon.run_source(ASKS, json!({ "what": "nothing" })).await;
+    daemon.waits(&doomed, "task").await;
+    let (status, _) = send(daemon.post(&format!("/v1/runs/{doomed}/cancel"), &json!({}))).await;
+    assert_eq!(status, 200);
+    daemon.ended(&doomed).await;
+    again.answer("200 OK");
+    drained(&daemon).await;
+    daemon.kill();
+    let daemon = desk.daemon(&shell);
+    let later = daemon.run_source(ASKS, json!({ "what": "more" })).await;
+    let said = desk.next().answer("200 OK");
+    assert_eq!(said["run"], later, "the first one, {run}, is over");
+    drained(&daemon).await;
+    assert!(desk.posts.try_recv().is_err(), "nothing else was posted");
+}
