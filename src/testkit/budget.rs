@@ -139,7 +139,7 @@ impl Budget {
         let Some(spent) = &self.0 else { return TestLimits::default() };
         let left = Rc::clone(spent);
         TestLimits {
-            slice: Duration::from_millis(spent.bounds.test_ms),
+            slice: Duration::from_millis((spent.bounds.test_ms / 2).max(1)),
             memory: CALL,
             value: VALUE,
             printed: PRINTED,
@@ -151,7 +151,8 @@ impl Budget {
     /// Returns the limits of the stage of a test.
     pub(super) fn of_stage(&self) -> StageLimits {
         let Some(spent) = &self.0 else { return StageLimits::default() };
-        let slice_ms = spent.left_ms().max(1);
+        // What stays in a flow or an agent fails with its line, before the time of the test is over.
+        let slice_ms = (spent.left_ms() / 2).max(1);
         let spent = Rc::clone(spent);
         StageLimits {
             slice_ms,

@@ -8,6 +8,8 @@ use super::{FileReport, TestReport};
 const NAME: usize = 200;
 /// The bytes of a failure, a warning or a printed line in a result that is sent.
 const TEXT: usize = 4 << 10;
+/// The bytes of all warnings, and of all printed lines, of one test.
+const LINES: usize = 20 << 10;
 
 impl FileReport {
     /// Cuts its texts, so that all of them together have at most about `room` bytes.
@@ -23,10 +25,13 @@ impl FileReport {
                 failed.data = None;
             }
             for lines in [&mut test.findings, &mut test.said] {
+                let most = LINES.min(*room);
+                let mut own = most;
                 for line in &mut *lines {
-                    cut(line, TEXT, room);
+                    cut(line, TEXT, &mut own);
                 }
                 lines.retain(|line| !line.is_empty());
+                *room -= most - own;
             }
         }
     }

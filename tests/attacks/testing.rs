@@ -148,7 +148,7 @@ async fn what_a_test_prints_and_names_is_cut() {
     for (flow, test) in rows {
         let answer = play(&daemon, &body(flow, test)).await;
         let size = answer.to_string().len();
-        assert!(size < 320 << 10, "{test}: {size} bytes");
+        assert!(size < 64 << 10, "{test}: {size} bytes");
     }
     let many = "local t = require(\"swarm.test\")\nfor i = 1, 5000 do\n\
                 t.test((\"é\"):rep(200) .. i, function() error((\"y\"):rep(1e5)) end)\nend";

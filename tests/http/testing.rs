@@ -77,7 +77,7 @@ async fn tests_come_back_with_their_failures_and_the_lines_that_never_ran() {
     let one = json!({ "tests": { "review_test.lua": tests(&format!("{PASSES}{FAILS}")) }, "filter": "small", "crash": true });
     let answer = play(&daemon, bundle(), one).await;
     assert_eq!((&answer["ok"], &answer["passed"]), (&json!(true), &json!(1)));
-    assert!(answer["files"][0]["tests"][0]["crashes"].as_u64().unwrap() > 3, "{answer}");
+    assert!(answer["files"][0]["tests"][0]["crashes"].as_u64().unwrap() > 1, "{answer}");
 }
 
 #[tokio::test]
@@ -122,17 +122,17 @@ async fn what_is_no_request_to_run_tests_says_why() {
     };
     let invalid = "invalid_body";
     for (body, status, code) in [
-        (json!({ "source": "return 1" }), 400, invalid),
-        (json!({ "tests": { "a_test.lua": "" } }), 400, invalid),
-        (with("tests", json!({})), 400, invalid),
-        (with("tests", json!({ "a.lua": "" })), 400, invalid),
-        (with("tests", json!({ "main.lua": "", "a_test.lua": "" })), 400, invalid),
+        (json!({ "source": "return 1" }), 422, invalid),
+        (json!({ "tests": { "a_test.lua": "" } }), 422, invalid),
+        (with("tests", json!({})), 422, invalid),
+        (with("tests", json!({ "a.lua": "" })), 422, invalid),
+        (with("tests", json!({ "main.lua": "", "a_test.lua": "" })), 422, invalid),
         (with("tests", json!({ "../a_test.lua": "" })), 422, "blueprint_invalid"),
-        (with("timeout", json!("11s")), 400, invalid),
-        (with("timeout", json!("0s")), 400, invalid),
-        (with("timeout", json!("x")), 400, invalid),
-        (with("blueprint", json!("x")), 400, invalid),
-        (with("test", json!({})), 400, "unknown_field"),
+        (with("timeout", json!("11s")), 422, invalid),
+        (with("timeout", json!("0s")), 422, invalid),
+        (with("timeout", json!("x")), 422, invalid),
+        (with("blueprint", json!("x")), 422, invalid),
+        (with("test", json!({})), 422, "unknown_field"),
         (json!({ "blueprint": "none", "tests": { "a_test.lua": "" } }), 404, "not_found"),
     ] {
         let refused = refusal(daemon.post("/v1/test", &body)).await;
