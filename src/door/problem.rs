@@ -409,6 +409,11 @@ impl ProblemBody {
     }
 }
 
+/// Returns the code of a refusal, whoever refused; none for other responses.
+pub(crate) fn code_of(response: &Response) -> Option<&'static str> {
+    response.extensions().get::<Arc<ProblemBody>>().map(|body| body.code)
+}
+
 /// Converts a response for clients of model APIs: a problem becomes `{"error": …}`.
 pub(crate) fn for_models(response: Response, shape: Shape) -> Response {
     let Some(body) = response.extensions().get::<Arc<ProblemBody>>().cloned() else {
