@@ -144,6 +144,7 @@ pub(super) struct CoverageView {
     /// The number of those that ran.
     ran: usize,
     /// Those that did not, as pairs of a first and a last line: the first 50.
+    #[schema(value_type = Vec<Vec<u32>>)]
     missed: Vec<(u32, u32)>,
     /// The nodes of a flow that is a table.
     nodes: Option<NodesView>,

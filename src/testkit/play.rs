@@ -9,7 +9,6 @@ use std::{
 
 use serde_json::Value;
 
-use self::shown::waits;
 use super::{
     budget::Budget,
     files::Files,
@@ -21,6 +20,7 @@ use crate::{
     blueprint::{Bundle, Finding, did_you_mean, parse_duration, seconds_to_ms},
     engine::{
         self, Answer, Caller, Engine, EngineError, IdempotencyKey, Job, RunView, Stage, StartRun,
+        WaitingOn,
     },
     lua::{Coverage, Limits, Program, TestFile, TestHalt},
     operator::{NO_TURN, Registry, ScriptedTurns},
@@ -576,4 +576,14 @@ impl<'a> Play<'a> {
             slot.seen = true;
         }
     }
+}
+
+/// Returns the waits of a run: the data, and the words.
+fn waits(run: &RunView) -> Vec<Value> {
+    let one = |on: &WaitingOn| {
+        let mut shown = serde_json::json!(on);
+        shown["what"] = on.to_string().into();
+        shown
+    };
+    run.waiting_on.iter().map(one).collect()
 }

@@ -264,11 +264,13 @@ async fn nothing_that_a_worker_or_a_model_wrote_is_in_a_list_of_tools_prompts_or
         let start = json!({ "blueprint": "echoes", "input": PLANTED, "tags": { "t": PLANTED } });
         let (status, run) = send(daemon.with(&model, Method::POST, "/v1/runs").json(&start)).await;
         assert_eq!(status, 201, "{run}");
-        let next = json!({ "session": session, "wait_seconds": 45 });
+        let next = json!({ "session": session, "wait_seconds": 10 });
         let params = json!({ "name": "next_task", "arguments": next });
         let next = mcp(&daemon, &model, "tools/call", params).await["structuredContent"].clone();
         let task = &next["task"]["task"];
-        assert!(task.is_string(), "{n}: {next}");
+        let (_, view) =
+            send(daemon.get(&format!("/v1/runs/{}", run["id"].as_str().unwrap()))).await;
+        assert!(task.is_string(), "{n}: {next} {view}");
         let base = json!({ "session": session, "task": task });
         let with = |more: Value| {
             let mut all = base.clone();

@@ -59,12 +59,12 @@ async fn a_test_without_an_end_is_ended_wherever_it_stays() {
             "ran for more than",
         ),
         ("return 1", "while true do pcall(run.status, run) end", "took longer than 1000 ms"),
-        (ever, "run:finish()", "main.lua:4: the script ran for more than"),
+        (ever, "run:finish()", "main.lua:5: the script ran for more than"),
         ("while true do ctx:sleep(\"1d\") end", "run:finish()", "took longer than 1000 ms"),
         (
             "return ctx:run(\"calc\", \"stay\")",
             "run:finish()",
-            "main.lua:2: the agent ran for more than",
+            "main.lua:3: the agent ran for more than",
         ),
         (
             "return ctx:run(\"calc\", 1)",
@@ -155,7 +155,10 @@ async fn what_a_test_prints_and_names_is_cut() {
     let mut body = body("return 1", "");
     body["tests"] = json!({ "a_test.lua": many });
     let answer = play(&daemon, &body).await;
-    assert_eq!((&answer["failed"], &answer["skipped"]), (&json!(200), &json!(4_800)));
+    // At most 200 are run; on a slow machine their time ends before.
+    let count = |key: &str| answer[key].as_u64().unwrap();
+    assert!((1..=200).contains(&count("failed")), "{}", count("failed"));
+    assert_eq!(count("failed") + count("skipped"), 5_000);
     let size = answer.to_string().len();
     assert!(size < 512 << 10, "{size} bytes");
     assert_eq!(daemon.stop(), Some(0));
@@ -208,14 +211,10 @@ async fn a_test_reaches_nothing_of_the_host() {
     // Programs: a task of one is an error, and the sandbox has no other way.
     let answer = play(&daemon, &body("return ctx:run(\"work\", 1)", "run:finish()")).await;
     assert!(failure(&answer).contains("nobody answers for the agent `work`"), "{answer}");
-    for name in ["os.execute", "io", "os.getenv", "loadstring", "debug.getregistry", "package"] {
-        let parent = name.split('.').next().unwrap();
-        let gone = format!(
-            "local is, it = pcall(function() return {parent} and {name} end)\n\
-             t.ok(not is or it == nil) run:finish()"
-        );
+    for call in ["os.execute", "io.open", "os.getenv", "loadstring", "debug.getregistry"] {
+        let gone = format!("t.ok(not pcall(function() return {call}(\"x\") end)) run:finish()");
         let answer = play(&daemon, &body("return 1", &gone)).await;
-        assert_eq!(answer["ok"], true, "{name}: {answer}");
+        assert_eq!(answer["ok"], true, "{call}: {answer}");
     }
     // Nothing of it is left: no run, no version, no file.
     let (_, runs) = send(daemon.get("/v1/runs")).await;

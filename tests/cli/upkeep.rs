@@ -194,7 +194,7 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     }
     let json = shell.run(&["inspect", id, "--at", "2", "--json"]).ok().json();
     assert_eq!(json["branches"][0]["frames"][0]["variables"][2]["value"], 1, "{json}");
-    shell.run(&["inspect", id, "--at", "9"]).exits(4).says(&["not found"]);
+    shell.run(&["inspect", id, "--at", "9"]).exits(4).says(&["there is no step"]);
 
     let same = shell.run(&["replay", id]).ok();
     assert!(same.stdout.contains("entries replayed, no divergence"), "{}", same.stdout);

@@ -141,6 +141,7 @@ fn told(place: &str) -> (&'static str, &'static str) {
             ("{}", "run:mock(\"today\", { exit_code = 0, stdout = \"Monday\\n\", stderr = \"\" })")
         }
         Some("coding-agents.md") => ("{ task = \"mend it\" }", "run:mock(\"coder\", \"done\")"),
+        Some("operators.md") => ("{}", "run:mock(\"coder\", \"done\")"),
         Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"It is in src/lib.rs.\")"),
         _ => ("{}", ""),
     }

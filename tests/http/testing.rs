@@ -144,5 +144,5 @@ async fn what_is_no_request_to_run_tests_says_why() {
         play(&daemon, json!({ "source": "return 1" }), json!({ "tests": { "a_test.lua": test } }))
             .await;
     let said = answer["files"][0]["tests"][0]["failure"]["message"].as_str().unwrap();
-    assert!(said.contains("blueprint_invalid") && said.contains("main.lua"), "{said}");
+    assert!(said.contains("MS-B002") && said.contains("main.lua"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! The variables of the calls that were in progress where a coroutine stopped.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 
 use mlua::ffi;
 use serde_json::Value;
@@ -108,18 +108,22 @@ unsafe fn variables(
         if ffi::lua_checkstack(l, SLOTS) == 0 {
             return found;
         }
+        // Luau lists the locals of inner blocks before the arguments.
+        let (mut locals, mut given) = (Vec::new(), Vec::new());
         for n in 1..=arguments + VARIABLES {
-            let name = ffi::lua_getlocal(l, level, n);
-            let Some(name) = named(name) else { break };
-            let role = if n <= arguments { VariableRole::Argument } else { VariableRole::Local };
-            found.push(taken(glance, name, role));
-            if n == arguments && has_more {
-                unnamed(glance, level, arguments, &mut found);
+            let place = argument_of(l, level, n, arguments);
+            let Some(name) = named(ffi::lua_getlocal(l, level, n)) else { break };
+            match place {
+                Some(place) => given.push((place, taken(glance, name, VariableRole::Argument))),
+                None => locals.push(taken(glance, name, VariableRole::Local)),
             }
         }
-        if arguments == 0 && has_more {
+        given.sort_by_key(|(place, _)| *place);
+        found.extend(given.into_iter().map(|(_, argument)| argument));
+        if has_more {
             unnamed(glance, level, arguments, &mut found);
         }
+        found.extend(locals);
         let mut about: ffi::lua_Debug = std::mem::zeroed();
         if ffi::lua_getinfo(l, level, c"f".as_ptr(), &raw mut about) != 0 {
             let function = ffi::lua_gettop(l);
@@ -132,6 +136,41 @@ unsafe fn variables(
         }
     }
     found
+}
+
+/// Returns the place of a local among the named arguments; none for other locals. Luau does not say
+/// it, so the local holds a mark for a moment, and whichever argument then has the mark is the one.
+///
+/// # Safety
+/// As [`variables`], with room for three values on the stack.
+unsafe fn argument_of(
+    l: *mut ffi::lua_State,
+    level: c_int,
+    n: c_int,
+    arguments: c_int,
+) -> Option<c_int> {
+    static MARK: u8 = 0;
+    let mark = (&raw const MARK).cast::<c_void>().cast_mut();
+    // SAFETY: what is pushed is popped; the local has its own value again before anything runs.
+    unsafe {
+        if arguments == 0 || ffi::lua_getlocal(l, level, n).is_null() {
+            return None;
+        }
+        ffi::lua_pushlightuserdata(l, mark);
+        ffi::lua_setlocal(l, level, n);
+        let is_marked = |place: &c_int| {
+            if ffi::lua_getargument(l, level, *place) == 0 {
+                return false;
+            }
+            let found = ffi::lua_type(l, -1) == ffi::LUA_TLIGHTUSERDATA
+                && ffi::lua_touserdata(l, -1) == mark;
+            ffi::lua_pop(l, 1);
+            found
+        };
+        let place = (1..=arguments).find(is_marked);
+        ffi::lua_setlocal(l, level, n);
+        place
+    }
 }
 
 /// Reads the arguments that have no names.

@@ -1,10 +1,7 @@
 //! The parts of a run that a test sees.
 
-use serde_json::Value;
-
 use super::Play;
 use crate::{
-    engine::{RunView, WaitingOn},
     protocol::{Failure, Json},
     testkit::prepared::numbers,
 };
@@ -43,14 +40,4 @@ impl Play<'_> {
             .collect();
         Ok(Json::from(&serde_json::Value::from(rows)))
     }
-}
-
-/// Returns the waits of a run: the data, and the words.
-pub(super) fn waits(run: &RunView) -> Vec<Value> {
-    let one = |on: &WaitingOn| {
-        let mut shown = serde_json::json!(on);
-        shown["what"] = on.to_string().into();
-        shown
-    };
-    run.waiting_on.iter().map(one).collect()
 }
