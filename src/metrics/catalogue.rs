@@ -54,7 +54,7 @@ pub static FAMILIES: &[Described] = &[
     family("moonswarm_runs_quarantined_total", Kind::Counter, &[], "Runs that were paused because they are damaged or end the process."),
     family("moonswarm_steps_total", Kind::Counter, &["blueprint", "kind", "status"], "Steps that ended."),
     family("moonswarm_step_duration_seconds", Kind::Histogram, &["kind"], "Time from the scheduling of a step to its end; steps that are decided at once are not in it."),
-    family("moonswarm_attempts_total", Kind::Counter, &["operator", "agent", "outcome"], "Attempts that ended: completed, failed, canceled, retried, interrupted or followed. Work that is done within one turn of a run (kind echo) has none."),
+    family("moonswarm_attempts_total", Kind::Counter, &["operator", "agent", "outcome"], "Attempts that ended: completed, failed, canceled, retried, interrupted or followed. Work that is done within one turn of a run (kinds echo and lua) may have none."),
     family("moonswarm_attempt_failures_total", Kind::Counter, &["operator", "kind"], "Attempts that failed, by the kind of the failure."),
     family("moonswarm_attempt_wait_seconds", Kind::Histogram, &["operator"], "Time that a task waited before the work on it, retries included."),
     family("moonswarm_attempt_duration_seconds", Kind::Histogram, &["operator"], "Time of the work of a task's last attempt."),

@@ -218,7 +218,7 @@ async fn nothing_that_a_worker_or_a_model_wrote_is_in_a_list_of_tools_prompts_or
         r#"return require("swarm").blueprint { name = "echoes", description = "Repeats.", mcp = true,
         agents = { worker = { operator = "main-ai", worker = { subagent_type = "x" } } },
         flow = function(ctx, input)
-          ctx:status(input) ctx:log(input) ctx:artifact(input .. ".md", input)
+          ctx:status(input) ctx:log("info", input) ctx:artifact(input .. ".md", input)
           ctx.state:set("it", input)
           return ctx:run("worker", { it = input }) end }"#,
     )

@@ -65,7 +65,6 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
         (r#"moonswarm_runs_open"#, 1.0),
         (r#"moonswarm_steps_total{blueprint="sums",kind="task",status="completed"}"#, 6.0),
         (r#"moonswarm_steps_total{blueprint="sums",kind="timer",status="completed"}"#, 3.0),
-        (r#"moonswarm_attempts_total{operator="lua",agent="l",outcome="completed"}"#, 3.0),
         (r#"moonswarm_open_tasks{operator="human",kind="human"}"#, 1.0),
         (r#"moonswarm_refusals_total{code="bad_id"}"#, 1.0),
         (r#"moonswarm_http_requests_total{method="GET",route="/v1/runs/{run}",status="400"}"#, 1.0),
@@ -74,6 +73,9 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     ] {
         assert_eq!(value(&text, series), Some(expected), "{series}\n{text}");
     }
+    // The first one is; those that are done within a turn are not.
+    let attempts = r#"moonswarm_attempts_total{operator="lua",agent="l",outcome="completed"}"#;
+    assert!(value(&text, attempts) >= Some(1.0), "{text}");
     for series in [
         "moonswarm_commit_seconds_count",
         "moonswarm_commit_sync_seconds_sum",

@@ -63,7 +63,7 @@ fn a_call_has_its_arguments_locals_and_upvalues_as_they_were_then() {
     assert_eq!((&own[2]["base"], &own[2]["ctx"]), (&json!(7), &json!({ "$object": "ctx" })));
     assert_eq!((flow.function.as_deref(), flow.line), (Some("flow"), 11));
     let around = variables(flow);
-    assert_eq!(around[0]["input"], json!(null));
+    assert_eq!(around[0]["input"], json!({}));
     assert_eq!((&around[1]["i"], &around[1]["label"]), (&json!(3), &json!("round 3")));
     assert_eq!(around[1]["total"], 20);
     assert_eq!(around[1]["ask"]["$function"]["line"], 3);
