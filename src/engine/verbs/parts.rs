@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     engine::{Caller, Engine, EngineError, StepView, rfc3339, verbs::runs::damaged, view},
     journal::{Chain, Decision, Entry, Fact, Step},
-    protocol::RunId,
+    protocol::{RunId, StepKind},
     token::Verb,
 };
 
@@ -53,9 +53,19 @@ impl Engine {
         let all: Vec<_> = chain.steps().iter().filter(own).collect();
         let earlier = all.len().saturating_sub(most);
         let answered = answered(&entries);
-        let part = |step: &Step| StepPart {
-            step: view::step(run, step, true),
-            answered: answered.get(&step.scheduled.step).cloned().unwrap_or_default(),
+        let part = |step: &Step| {
+            let shown = view::step(run, step, true);
+            let mut answered = answered.get(&step.scheduled.step).cloned().unwrap_or_default();
+            // A task within a loop of a model is a question to a person. If one answer is enough, it
+            // is the result of the task.
+            let is_question =
+                step.scheduled.kind == StepKind::Task && step.scheduled.member().is_none();
+            if let (true, true, Some(by), Some(at)) =
+                (is_question, answered.is_empty(), &step.worker, &shown.ended_at)
+            {
+                answered.push((by.to_string(), at.clone()));
+            }
+            StepPart { step: shown, answered }
         };
         Ok(StepParts { items: all[earlier..].iter().map(|step| part(step)).collect(), earlier })
     }
