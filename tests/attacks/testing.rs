@@ -293,7 +293,7 @@ async fn an_account_has_one_place_and_who_goes_away_leaves_it() {
                 send(daemon.with(&ada, Method::POST, "/v1/test").json(&short)).await;
             when(status == 200, answer)
         })
-        .await
+        .await;
     };
     assert!(tokio::time::timeout(PATIENCE, free).await.is_ok());
     assert_eq!(daemon.stop(), Some(0));
