@@ -189,7 +189,7 @@ fn a_call_that_is_canceled_while_its_program_is_read_blocks_no_deletion() {
         bench.waiting(run, "child").await;
         // The child begins once the lock is free; its program has to be read again by then.
         let (release, occupied) = std::sync::mpsc::channel::<()>();
-        let reader = tokio::task::spawn_blocking(move || occupied.recv());
+        let reader = bench.engine.shared().tasks.spawn_blocking(move || occupied.recv());
         programs.forget("child");
         drop(alone);
         bench.clock.advance(Duration::from_secs(2));

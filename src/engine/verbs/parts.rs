@@ -63,7 +63,7 @@ impl Engine {
             if let (true, true, Some(by), Some(at)) =
                 (is_question, answered.is_empty(), &step.worker, &shown.ended_at)
             {
-                answered.push((by.to_string(), at.clone()));
+                answered.push((by.clone(), at.clone()));
             }
             StepPart { step: shown, answered }
         };
