@@ -61,6 +61,7 @@ pub(in crate::api) struct ResultVerdict {
     status: u16,
     /// The acceptance; absent if it was refused.
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     accepted: Option<AcceptedView>,
     /// The refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +167,7 @@ pub(in crate::api) struct HeartbeatVerdict {
     status: u16,
     /// The kept attempt; absent if it was refused.
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     kept: Option<HeartbeatView>,
     /// The refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
