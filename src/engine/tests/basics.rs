@@ -144,6 +144,8 @@ async fn a_called_run_whose_blueprint_goes_while_it_starts_fails_for_its_caller(
         let alone = starts.write_owned().await;
         bench.signal(run, "go", "1").await.unwrap();
         bench.waiting(run, "child").await;
+        // Answered after the first try to begin the child.
+        bench.signal(run, "behind", "1").await.unwrap();
         drop(alone);
         blueprints.archive(&admin, "child").await.unwrap();
         if deletes {
@@ -187,6 +189,8 @@ fn a_call_that_is_canceled_while_its_program_is_read_blocks_no_deletion() {
         let alone = Arc::clone(&programs.starts).write_owned().await;
         bench.signal(run, "go", "1").await.unwrap();
         bench.waiting(run, "child").await;
+        // Answered after the first try to begin the child.
+        bench.signal(run, "behind", "1").await.unwrap();
         // The child begins once the lock is free; its program has to be read again by then.
         let (release, occupied) = std::sync::mpsc::channel::<()>();
         let reader = bench.engine.shared().tasks.spawn_blocking(move || occupied.recv());
