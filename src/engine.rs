@@ -50,7 +50,7 @@ pub use verbs::engine::{
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};
-pub use verbs::host::{ChainView, HostView, RetentionView};
+pub use verbs::host::{ChainView, DiskView, HostView, RetentionView};
 pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
 pub use verbs::inbox::AnsweredView;
 pub use verbs::keys::{RotateKeys, Rotated};
@@ -67,7 +67,7 @@ pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
-pub use verbs::source_lines::{LineSteps, Lines};
+pub use verbs::source_lines::{LineAct, LineActs, LineSteps, Lines};
 pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};
