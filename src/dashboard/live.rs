@@ -126,6 +126,7 @@ impl Wake {
             Self::Look => tokio::time::sleep(LOOK.max(pause)).await,
             Self::Over => {}
             Self::Events(events, said) => {
+                // Returns true at the end.
                 let take = |next: Result<Option<EventView>, EngineError>| {
                     let Ok(Some(event)) = next else { return true };
                     if let Some(said) = &said {
@@ -136,19 +137,22 @@ impl Wake {
                 let mut moved = false;
                 let mut until = Instant::now() + pause;
                 loop {
-                    match tokio::time::timeout_at(until, events.next()).await {
-                        Ok(next) if take(next) => break *self = Self::Over,
-                        Ok(_) => moved = true,
-                        Err(_) if moved => break,
+                    let over = match tokio::time::timeout_at(until, events.next()).await {
+                        Ok(next) => take(next),
+                        Err(_) if moved => return,
                         Err(_) => {
-                            if take(events.next().await) {
-                                break *self = Self::Over;
-                            }
+                            let over = take(events.next().await);
                             // The rest of the same commit comes with it.
-                            (moved, until) = (true, Instant::now() + AT_ONCE);
+                            until = Instant::now() + AT_ONCE;
+                            over
                         }
+                    };
+                    moved = true;
+                    if over {
+                        break;
                     }
                 }
+                *self = Self::Over;
             }
         }
     }

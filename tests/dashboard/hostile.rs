@@ -117,11 +117,11 @@ async fn a_text_of_a_mebibyte_is_cut_on_each_page_that_has_it() {
         format!("/ui/inbox/{task}"),
         format!("/ui/state?scope={scope}&q=bold"),
         format!("/ui/state/value?scope={scope}&key=long"),
-        format!("/ui/runs/{run}/steps/4"),
-        format!("/ui/runs/{run}/steps/4?raw=1"),
-        format!("/ui/runs/{run}/fork?step=4"),
+        format!("/ui/runs/{run}/steps/3"),
+        format!("/ui/runs/{run}/steps/3?raw=1"),
+        format!("/ui/runs/{run}/fork?step=3"),
         format!("/ui/runs/{run}?tab=artifacts&open={file}"),
-        format!("/ui/runs/{run}?tab=source&at=4"),
+        format!("/ui/runs/{run}?tab=source&at=3"),
     ];
     for tab in ["steps", "source", "graph", "data", "events", "log", "state"] {
         paths.push(format!("/ui/runs/{run}?tab={tab}"));

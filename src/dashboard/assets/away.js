@@ -9,12 +9,12 @@ const PAUSE = 10_000;
 
 /** @type {HTMLElement | null} */
 let banner = null;
-let since = new Date();
+const loaded = new Date();
+const streams = main?.hasAttribute("data-live") ?? false;
 
 /** @param {boolean} answers */
 function show(answers) {
   if (answers) {
-    since = new Date();
     banner?.remove();
     banner = null;
   } else if (!banner && main) {
@@ -22,6 +22,8 @@ function show(answers) {
     banner.id = "away";
     banner.className = "banner bad";
     banner.setAttribute("role", "alert");
+    // A page with a stream was right until now, any other when it was loaded.
+    const since = streams ? new Date() : loaded;
     const words = document.createElement("p");
     words.textContent = `moonswarm does not answer. What you see is as it was at ${since.toLocaleTimeString()}. `
       + "Nothing is lost: runs go on when it is started again. This page tries again by itself.";
@@ -46,7 +48,6 @@ async function ask() {
 
 // A page with a stream hears from it; every other one asks now and then.
 document.addEventListener("host", (event) => show(/** @type {CustomEvent<boolean>} */ (event).detail));
-const streams = main?.hasAttribute("data-live") ?? false;
 setInterval(() => {
   if (!document.hidden && (banner || !streams)) ask();
 }, PAUSE);

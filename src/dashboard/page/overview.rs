@@ -204,7 +204,7 @@ fn attention(
                     a href={ "/ui/runs/" (run.id) } { (text::line(&run.blueprint, 60)) }
                     " " (run.status.as_str()) " " span.dim.small { (time::of(&run.updated_at, now_ms)) }
                     @if let Some(error) = &run.error { div.small { (text::line(&error.message, 160)) } }
-                    @else if let Some(on) = run.waiting_on.first().filter(|_| run.status == RunStatus::Paused) {
+                    @else if let Some(on) = run.waiting_on.iter().find(|on| matches!(on.kind.as_str(), "resume" | "quarantine")) {
                         div.small { (waiting::reason(on)) }
                     }
                     @if let Some(limit) = of(run) {

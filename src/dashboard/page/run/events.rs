@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The number of events of a page.
-const EVENTS: usize = 100;
+const EVENTS: usize = 80;
 /// The number of events that are read at a time.
 const READ: usize = 500;
 /// The maximum number of events that a page looks at.
@@ -116,7 +116,7 @@ pub(super) async fn tab(
     let step = step.map(|it| it.to_string()).unwrap_or_default();
     let query = [("tab", "events"), ("type", kind.unwrap_or_default()), ("step", step.as_str())];
     let is_filtered = kind.is_some() || !step.is_empty();
-    let mut room = json::ROOM / 2;
+    let mut room = json::ROOM;
     Ok(html! {
         form.card.filters method="get" action=(path) {
             input type="hidden" name="tab" value="events";
@@ -196,7 +196,7 @@ pub(super) async fn log(
     let path = format!("/ui/runs/{}", view.id);
     let query = [("tab", "log"), ("level", level.unwrap_or_default()), ("q", fields.text("q"))];
     let is_filtered = level.is_some() || words.is_some();
-    let mut room = json::ROOM / 2;
+    let mut room = json::ROOM;
     Ok(html! {
         form.card.filters method="get" action=(path) {
             input type="hidden" name="tab" value="log";
