@@ -109,14 +109,15 @@ async fn a_text_of_a_mebibyte_is_cut_on_each_page_that_has_it() {
     let (_, files) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
     let file = files["items"][0]["id"].as_str().unwrap();
     let desk = Person::of_role(&daemon, "admin").await;
-    let scope = "run%3A".to_owned() + run;
+    let state = desk.get(&format!("/ui/runs/{run}?tab=state")).await.page();
+    let (_, value) = state.split_once("href=\"/ui/state/value?").expect("a link to the value");
+    let value = value.split('"').next().unwrap().replace("&amp;", "&");
     let mut paths = vec![
         "/ui".to_owned(),
         "/ui/runs".to_owned(),
         "/ui/inbox".to_owned(),
         format!("/ui/inbox/{task}"),
-        format!("/ui/state?scope={scope}&q=bold"),
-        format!("/ui/state/value?scope={scope}&key=long"),
+        format!("/ui/state/value?{value}"),
         format!("/ui/runs/{run}/steps/3"),
         format!("/ui/runs/{run}/steps/3?raw=1"),
         format!("/ui/runs/{run}/fork?step=3"),

@@ -286,8 +286,8 @@ mod tests {
             plain.contains("value=\"&quot;red&quot;\" checked") && plain.contains("type=\"date\"")
         );
         let read_of = |pairs: &[(&str, &str)]| read(&form, &sent(pairs)).map(|it| it.to_value());
-        let all = [
-            (names.as_str(), " a \r\n\r\nb"),
+        let all: [(&str, &str); 5] = [
+            (&names, " a \r\n\r\nb"),
             (&colors, "\"green\""),
             (&colors, "\"red\""),
             (&sizes, "1\n2"),
