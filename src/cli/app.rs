@@ -146,6 +146,7 @@ enum Verb {
     Audit(verb::Audit),
     Host(verb::Host),
     Doctor(verb::Doctor),
+    Health(verb::Health),
     Backup(verb::Backup),
     Restore(verb::Restore),
     Gc(verb::Gc),
@@ -153,6 +154,8 @@ enum Verb {
     Doc(verb::Doc),
     Completions(verb::Completions),
     Version(verb::Version),
+    #[command(hide = true)]
+    Manual(verb::Manual),
     #[command(hide = true)]
     Formats(verb::Formats),
     /// Work for the blueprint repo-report where there is no Python; started by it, not by people
@@ -291,6 +294,7 @@ impl App {
             Verb::Audit(it) => it.execute(cx).await,
             Verb::Host(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
+            Verb::Health(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),
             Verb::Gc(it) => it.execute(cx).await,
@@ -298,6 +302,7 @@ impl App {
             Verb::Doc(it) => it.execute(cx),
             Verb::Completions(it) => it.execute(cx, Self::command()),
             Verb::Version(it) => it.execute(cx),
+            Verb::Manual(it) => it.execute(cx, Self::command()),
             Verb::Formats(it) => it.execute(cx),
             Verb::ReportWorker => report_worker::execute().await,
         }

@@ -27,10 +27,10 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
-        GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
-        RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView,
-        TokenView, VersionView,
+        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView,
+        ForkPlan, GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView,
+        ReplayView, RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView,
+        TaskView, TokenView, VersionView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -97,6 +97,13 @@ impl Client {
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let request = self.request(Method::GET, "/readyz", &[])?.timeout(within);
         self.send(request).await.map(drop)
+    }
+
+    /// Succeeds if the daemon answers at all; without a token.
+    pub async fn healthy(&self, within: Duration) -> Result<()> {
+        let mut url = self.base.clone();
+        url.set_path("/healthz");
+        self.send(self.http.get(url).timeout(within)).await.map(drop)
     }
 
     /// Sends a request to a path with its query, and returns the answer, whatever it is.
