@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView,
+        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, EraseView,
         ForkPlan, GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView,
         ReplayView, RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView,
         TaskView, TokenView, VersionView,
@@ -332,6 +332,12 @@ impl Client {
     pub async fn gc(&self, dry_run: bool) -> Result<GcView> {
         let request = self.request(Method::POST, "/v1/gc", &[])?;
         read(self.send(request.json(&json!({"dry_run": dry_run}))).await?).await
+    }
+
+    /// Erases, or says what would be erased.
+    pub async fn erase(&self, body: &Value) -> Result<EraseView> {
+        let request = self.request(Method::POST, "/v1/erase", &[])?;
+        read(self.send(request.json(body)).await?).await
     }
 
     /// Deletes an ended run.
