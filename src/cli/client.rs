@@ -99,13 +99,6 @@ impl Client {
         self.send(request).await.map(drop)
     }
 
-    /// Succeeds if the daemon answers at all; without a token.
-    pub async fn healthy(&self, within: Duration) -> Result<()> {
-        let mut url = self.base.clone();
-        url.set_path("/healthz");
-        self.send(self.http.get(url).timeout(within)).await.map(drop)
-    }
-
     /// Sends a request to a path with its query, and returns the answer, whatever it is.
     pub async fn raw(
         &self,
@@ -332,12 +325,6 @@ impl Client {
     pub async fn gc(&self, dry_run: bool) -> Result<GcView> {
         let request = self.request(Method::POST, "/v1/gc", &[])?;
         read(self.send(request.json(&json!({"dry_run": dry_run}))).await?).await
-    }
-
-    /// Erases, or says what would be erased.
-    pub async fn erase(&self, body: &Value) -> Result<EraseView> {
-        let request = self.request(Method::POST, "/v1/erase", &[])?;
-        read(self.send(request.json(body)).await?).await
     }
 
     /// Deletes an ended run.

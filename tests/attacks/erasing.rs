@@ -19,7 +19,7 @@ return swarm.blueprint {
     g:set("changed", input.name)
     g:set("changed", "nobody")
     ctx:artifact("letter.txt", "Dear " .. input.name .. ",\n")
-    ctx:log("hello", { to = input.name })
+    ctx:log("info", "hello " .. input.name)
     ctx:status("writes to " .. input.name)
     local said = input.ask and ctx:run("ask", { title = "who is " .. input.name .. "?" })
     local out = ctx:run("echo", { text = input.name })
@@ -61,7 +61,7 @@ async fn erase(daemon: &Daemon, what: &Value) -> (u16, Value) {
 async fn start(daemon: &Daemon, token: &str, input: Value) -> String {
     let body = json!({ "source": BLUEPRINT, "input": input, "tags": { "of": input["name"] } });
     let request = daemon.with(token, reqwest::Method::POST, "/v1/runs").json(&body);
-    let (status, run) = send(request.header("idempotency-key", format!("k{body}").len())).await;
+    let (status, run) = send(request.header("idempotency-key", input.to_string())).await;
     assert_eq!(status, 201, "{run}");
     run["id"].as_str().unwrap().to_owned()
 }
@@ -92,7 +92,7 @@ async fn what_was_erased_is_in_no_file_and_everything_else_is_as_it_was() {
     let (status, done) = erase(&daemon, &json!({ "match": name })).await;
     assert_eq!(status, 200, "{done}");
     assert_eq!(done["runs"].as_array().unwrap().len(), 2, "{done}");
-    assert_eq!((&done["files"], &done["rows"]["state"]), (&json!(2), &json!(1)), "{done}");
+    assert_eq!((&done["files"], &done["rows"]["state"]), (&json!(2), &json!(3)), "{done}");
     assert_eq!(files_with(&data, name), [""; 0], "{done}");
     for run in [&failed, &asks] {
         assert_eq!(refusal(daemon.get(&format!("/v1/runs/{run}"))).await.0, 404);

@@ -182,7 +182,8 @@ fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
     shell.run(&["erase"]).exits(2).says(&["nothing is named", "--match"]);
     shell.run(&["erase", "--match", "zachariasquux", "--run", &ids[0]]).exits(2);
     let dry = ["erase", "--match", "zachariasquux"];
-    shell.run(&dry).ok().says(&[&ids[0], "eligible", "1 run(s) would go", "nothing was done"]);
+    let planned = shell.run(&dry).ok().says(&["1 run(s) would go", "nothing was done"]);
+    assert!(planned.stdout.contains(&ids[0]) && planned.stdout.contains("eligible"));
     shell.run(&["show", &ids[0]]).ok();
     let done = ["erase", "--match", "zachariasquux", "--yes", "--backups", "old"];
     let said = ["1 run(s) went", "copy copy.db", "holds 1 of these runs", "delete them"];
@@ -190,9 +191,13 @@ fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
     shell.run(&["show", &ids[0]]).exits(4);
     shell.run(&["show", &ids[1]]).ok();
     let again = shell.run(&["erase", "--run", &ids[1], "--yes", "--json"]).ok().json();
-    assert_eq!((&again["runs"][0]["result"], &again["entries"]), (&json!("done"), &json!(4)));
-    let audit = shell.run(&["audit"]).ok().stdout;
+    assert_eq!(again["runs"][0]["result"], "done", "{again}");
+    let audit = shell.run(&["audit", "ls"]).ok().stdout;
     assert!(audit.contains("erased") && !audit.contains("zacharias"), "{audit}");
+    shell
+        .run(&["erase", "--match", "zachariasquux", "--yes"])
+        .ok()
+        .says(&["nothing of it is stored"]);
     shell.run(&["erase", "--match", "abc"]).exits(2).says(&["4 to 1024 bytes"]);
 }
 

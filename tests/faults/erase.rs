@@ -51,7 +51,7 @@ async fn an_erasure_that_was_killed_anywhere_is_completed_by_its_repetition() {
         let _ = daemon.post("/v1/erase", &body).send().await;
         assert!(daemon.died(), "it is not killed at {at}");
 
-        let again = ["erase", "--match", NAME, "--yes", "--json"];
+        let again = ["erase", "--match", NAME, "--yes", "--json", "--data", "data"];
         let done = shell.run(&again).ok().json();
         assert_eq!(done["dry_run"], false, "{at}: {done}");
         assert!(!is_on_disk(&data), "{at}: {done}");

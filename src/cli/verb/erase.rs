@@ -1,6 +1,6 @@
 //! `erase`: everything of a person, of runs, or that contains a text.
 
-use std::{collections::BTreeMap, io::Read as _, path::PathBuf};
+use std::{io::Read as _, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -167,13 +167,16 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
         cx.terminal.print(&fitted(cx.terminal.width(), &["run", "result"], rows))?;
     }
     let EraseView { runs, entries, files, bytes, .. } = view;
-    cx.terminal.say(&format!(
-        "{} run(s) {went}: {entries} entries, {files} files, about {bytes} bytes",
-        runs.len()
-    ));
-    let mut rows = BTreeMap::new();
-    rows.extend(view.rows.iter().filter(|(place, _)| *place != "runs"));
-    for (place, count) in rows {
+    let is_nothing = runs.is_empty() && view.rows.is_empty();
+    if is_nothing {
+        cx.terminal.say("nothing of it is stored");
+    } else {
+        cx.terminal.say(&format!(
+            "{} run(s) {went}: {entries} entries, {files} files, about {bytes} bytes",
+            runs.len()
+        ));
+    }
+    for (place, count) in &view.rows {
         cx.terminal.say(&format!("{count} of {place} {went}"));
     }
     for it in &view.stays {
@@ -195,9 +198,9 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
     if view.dry_run && view.unfinished {
         cx.terminal.say("an erasure was interrupted: --yes completes it");
     }
-    if view.dry_run {
+    if view.dry_run && !is_nothing {
         cx.terminal.say("nothing was done: --yes does it");
-    } else {
+    } else if !view.dry_run {
         cx.terminal.say("backups that are kept elsewhere still have it: delete them, or restore");
         cx.terminal.say("  each, erase again there, and back up anew");
     }
