@@ -317,6 +317,12 @@ deny() {
     return 1
   "$tools/bin/cargo-deny" --all-features "$@"
 }
+# Everything that a release has, with the package and the image tried out: scripts/release.sh fails where
+# something of it could not be made.
+release() {
+  have buildah || debian buildah
+  scripts/release.sh
+}
 supply_chain() { deny check licenses bans sources; }
 # A copy of the database of vulnerabilities; it is on GitHub, which not every machine can reach.
 advisories() {
@@ -391,6 +397,7 @@ if advisories; then
 else
   skip "known vulnerabilities of dependencies" "there is no copy of RustSec's database, and it cannot be fetched"
 fi
+$full && step "the files of a release" release
 if $full && have cargo-nextest; then
   step "gates of speed" gates
   step "every kill point" walk

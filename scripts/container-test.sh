@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Starts the files of the container image as its user, with nothing else around them:
+#   scripts/container-test.sh target/container/root
+# Needs root, for chroot. Asks for its health as the image does, and stops it.
+set -euo pipefail
+root="$1"
+as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=127.0.0.1:0 chroot --userspec=65532:65532 "$root" /usr/bin/moonswarm)
+# The image itself must stay as it was.
+trap 'kill "${daemon:-0}" 2>/dev/null || true; rm -rf "${root:?}/data" && mkdir -m 0700 "$root/data" && chown 65532:65532 "$root/data"' EXIT
+"${as[@]}" version
+if "${as[@]}" health --within 1s 2>/dev/null; then
+  echo "it is healthy before it was started" >&2
+  exit 1
+fi
+"${as[@]}" serve 2>"$root/data/log" &
+daemon=$!
+for _ in $(seq 100); do
+  "${as[@]}" health >/dev/null 2>&1 && break
+  kill -0 "$daemon" || { cat "$root/data/log" >&2; exit 1; }
+  sleep 0.1
+done
+"${as[@]}" health
+kill -TERM "$daemon"
+wait "$daemon"
+daemon=""
+echo "the image starts, is healthy, and stops"
