@@ -27,10 +27,10 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, EraseView,
-        ForkPlan, GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView,
-        ReplayView, RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView,
-        TaskView, TokenView, VersionView,
+        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
+        GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
+        RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView,
+        TokenView, VersionView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},

@@ -77,13 +77,13 @@ async fn what_was_erased_is_in_no_file_and_everything_else_is_as_it_was() {
     let failed = start(&daemon, &daemon.token, json!({ "name": name, "fail": true })).await;
     daemon.ended(&failed).await;
     let asks = start(&daemon, &daemon.token, json!({ "name": name, "ask": true })).await;
-    let task = daemon.waits(&asks, "human").await["subject"]["task"].as_str().unwrap().to_owned();
+    let task = daemon.waits(&asks, "task").await["subject"]["task"].as_str().unwrap().to_owned();
 
     // A run that is open prevents it, and is named.
     let (status, problem) = erase(&daemon, &json!({ "match": name })).await;
     assert_eq!((status, &problem["code"]), (409, &json!("not_ended")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains(&asks), "{problem}");
-    let answer = json!({ "value": format!("a friend of {name}") });
+    let answer = json!({ "output": format!("a friend of {name}") });
     let (status, said) = send(daemon.post(&format!("/v1/tasks/{task}/answer"), &answer)).await;
     assert_eq!(status, 200, "{said}");
     daemon.ended(&asks).await;
