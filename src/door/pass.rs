@@ -16,7 +16,7 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    Code, DoorConfig, Limits, cors,
+    Code, DoorConfig, Limits, cors, linger,
     origin::Site,
     places::{Place, Places},
     problem::{self, Problem, Shape},
@@ -245,9 +245,12 @@ fn offered(headers: &HeaderMap) -> Option<&str> {
 /// Passes a request to its handler, or refuses it.
 pub(crate) async fn pass(
     State((engine, door, rule)): State<(Engine, Arc<Door>, Rule)>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
+    let (head, body) = request.into_parts();
+    let body = linger::lingering(&head.headers, body);
+    let mut request = Request::from_parts(head, body);
     let (method, uri) = (request.method(), request.uri());
     if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
         return hardened(answer);
@@ -267,6 +270,11 @@ pub(crate) async fn pass(
         tracing::error!("a request ended in a panic");
         Err(Problem::new(Code::Internal, "this is a defect of the server; its log has the details"))
     });
+    let refused =
+        handled.as_ref().map_or_else(|problem| Some(problem.code().as_str()), problem::code_of);
+    if let Some(code) = refused {
+        counts.counts().http.refuse(code);
+    }
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
         (Err(problem), Some(page)) if problem.status() == StatusCode::UNAUTHORIZED => {
@@ -274,9 +282,6 @@ pub(crate) async fn pass(
         }
         (Err(problem), _) => problem.into_response(),
     };
-    if let Some(code) = problem::code_of(&response) {
-        counts.counts().http.refuse(code);
-    }
     let mut response = hardened(match rule.shape {
         Shape::Problem => response,
         Shape::Models | Shape::Messages => problem::for_models(response, rule.shape),
