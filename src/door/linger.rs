@@ -14,11 +14,13 @@ use std::{
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    http::{HeaderMap, header},
+    http::{Request, header},
 };
 use futures::StreamExt;
-use hyper::body::{Frame, SizeHint};
-use tokio::{runtime::Handle, time::timeout};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::time::timeout;
+
+use crate::tasks::Tasks;
 
 /// The maximum number of bytes that are discarded of one body.
 const MOST_BYTES: u64 = 32 << 20;
@@ -29,6 +31,7 @@ const MOST_TIME: Duration = Duration::from_secs(5);
 /// A body whose remainder is discarded when it is dropped.
 struct Lingering {
     body: Body,
+    tasks: Tasks,
     /// True once the body has ended, or its client is gone.
     ended: bool,
     /// True while the client waits to be asked for the body.
@@ -36,12 +39,15 @@ struct Lingering {
 }
 
 /// Lets the rest of a body be discarded that its reader leaves.
-pub(super) fn lingering(headers: &HeaderMap, body: Body) -> Body {
-    if body.is_end_stream() {
-        return body;
-    }
-    let unasked = headers.contains_key(header::EXPECT);
-    Body::new(Lingering { body, ended: false, unasked })
+pub(super) fn lingering(request: Request<Incoming>, tasks: &Tasks) -> Request<Body> {
+    let unasked = request.headers().contains_key(header::EXPECT);
+    request.map(|body| {
+        let body = Body::new(body);
+        if body.is_end_stream() {
+            return body;
+        }
+        Body::new(Lingering { body, tasks: tasks.clone(), ended: false, unasked })
+    })
 }
 
 impl HttpBody for Lingering {
@@ -78,9 +84,13 @@ impl Drop for Lingering {
             return;
         }
         let body = mem::take(&mut self.body);
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(timeout(MOST_TIME, discard(body)));
-        }
+        let stopping = self.tasks.stopping().clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                _ = timeout(MOST_TIME, discard(body)) => {}
+                () = stopping.cancelled() => {}
+            }
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    Code, DoorConfig, Limits, cors, linger,
+    Code, DoorConfig, Limits, cors,
     origin::Site,
     places::{Place, Places},
     problem::{self, Problem, Shape},
@@ -245,12 +245,9 @@ fn offered(headers: &HeaderMap) -> Option<&str> {
 /// Passes a request to its handler, or refuses it.
 pub(crate) async fn pass(
     State((engine, door, rule)): State<(Engine, Arc<Door>, Rule)>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let (head, body) = request.into_parts();
-    let body = linger::lingering(&head.headers, body);
-    let mut request = Request::from_parts(head, body);
     let (method, uri) = (request.method(), request.uri());
     if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
         return hardened(answer);

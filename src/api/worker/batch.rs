@@ -70,7 +70,8 @@ enum ItemAnswer<T> {
         /// The status of the refusal.
         status: u16,
         /// The refusal.
-        problem: ProblemBody,
+        #[schema(value_type = ProblemBody)]
+        problem: Box<ProblemBody>,
     },
 }
 
@@ -90,7 +91,7 @@ impl<T> ItemAnswers<T> {
                 Ok(answer) => ItemAnswer::Accepted { status: StatusCode::OK.as_u16(), answer },
                 Err(problem) => ItemAnswer::Refused {
                     status: problem.status().as_u16(),
-                    problem: problem.body().clone(),
+                    problem: Box::new(problem.body().clone()),
                 },
             }
         });
