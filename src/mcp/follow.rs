@@ -42,7 +42,7 @@ pub(super) struct Client<'a> {
     pub(super) takes_tasks: bool,
     /// The way to ask it something.
     pub(super) asked: Asked<'a>,
-    /// What it is told during the call.
+    /// The messages that it gets during the call.
     pub(super) told: Told<'a>,
 }
 

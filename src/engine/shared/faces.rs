@@ -1,4 +1,4 @@
-//! What a list shows of a blueprint version. It is small, so that many more of them are kept than
+//! The fields of a blueprint version that a list shows. They are small, so that many more of them are kept than
 //! compiled programs: a list of a thousand blueprints compiles none.
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -21,7 +21,7 @@ type Begins = (Topic, CancellationToken);
 /// The open subscriptions.
 #[derive(Debug)]
 pub(in crate::mcp) struct Subscribed {
-    /// What ends a subscription, by its resource.
+    /// The token that ends a subscription, by its resource.
     open: Mutex<BTreeMap<String, CancellationToken>>,
     begins: mpsc::Sender<Begins>,
 }

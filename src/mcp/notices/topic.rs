@@ -44,7 +44,7 @@ pub(super) struct Topic {
     seen: Hash,
 }
 
-/// What says that there may be something new.
+/// A source of signals that there may be something new.
 #[derive(Debug, Clone)]
 enum Signal {
     /// The events of a run, after this number.
