@@ -77,7 +77,10 @@ async fn what_was_erased_is_in_no_file_and_everything_else_is_as_it_was() {
     let failed = start(&daemon, &daemon.token, json!({ "name": name, "fail": true })).await;
     daemon.ended(&failed).await;
     let asks = start(&daemon, &daemon.token, json!({ "name": name, "ask": true })).await;
-    let task = daemon.waits(&asks, "task").await["subject"]["task"].as_str().unwrap().to_owned();
+    let task = daemon.waits(&asks, "task").await["waiting_on"][0]["subject"]["task"]
+        .as_str()
+        .unwrap()
+        .to_owned();
 
     // A run that is open prevents it, and is named.
     let (status, problem) = erase(&daemon, &json!({ "match": name })).await;
