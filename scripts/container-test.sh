@@ -4,9 +4,10 @@
 # Needs root, for chroot. Asks for its health as the image does, and stops it.
 set -euo pipefail
 root="$1"
-as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=127.0.0.1:0 chroot --userspec=65532:65532 "$root" /usr/bin/moonswarm)
+as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=127.0.0.1:0 "$(command -v chroot)" --userspec=65532:65532 "$root" /usr/bin/moonswarm)
 # The image itself must stay as it was.
-trap 'kill "${daemon:-0}" 2>/dev/null || true; rm -rf "${root:?}/data" && mkdir -m 0700 "$root/data" && chown 65532:65532 "$root/data"' EXIT
+trap '[[ -z "${daemon:-}" ]] || kill "$daemon"; rm -rf "${root:?}/data" && mkdir -m 0700 "$root/data" && chown 65532:65532 "$root/data"' EXIT
+daemon=""
 "${as[@]}" version
 if "${as[@]}" health --within 1s 2>/dev/null; then
   echo "it is healthy before it was started" >&2
