@@ -4,7 +4,7 @@
 # Needs root, for chroot. Asks for its health as the image does, and stops it.
 set -euo pipefail
 root="$1"
-as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=127.0.0.1:0 "$(command -v chroot)" --userspec=65532:65532 "$root" /usr/bin/moonswarm)
+as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=0.0.0.0:0 MOONSWARM_INSECURE=true "$(command -v chroot)" --userspec=65532:65532 "$root" /usr/bin/moonswarm)
 # The image itself must stay as it was.
 trap '[[ -z "${daemon:-}" ]] || kill "$daemon"; rm -rf "${root:?}/data" && mkdir -m 0700 "$root/data" && chown 65532:65532 "$root/data"' EXIT
 daemon=""
