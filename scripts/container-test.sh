@@ -5,8 +5,9 @@
 set -euo pipefail
 root="$1"
 as=(env -i MOONSWARM_DATA=/data MOONSWARM_LISTEN=0.0.0.0:0 MOONSWARM_INSECURE=true "$(command -v chroot)" --userspec=65532:65532 "$root" /usr/bin/moonswarm)
-# The image itself must stay as it was.
-trap '[[ -z "${daemon:-}" ]] || kill "$daemon"; rm -rf "${root:?}/data" && mkdir -m 0700 "$root/data" && chown 65532:65532 "$root/data"' EXIT
+# In the image it is a volume.
+install -d -o 65532 -g 65532 -m 0700 "$root/data"
+trap '[[ -z "${daemon:-}" ]] || kill "$daemon"; rm -rf "${root:?}/data"' EXIT
 daemon=""
 "${as[@]}" version
 if "${as[@]}" health --within 1s 2>/dev/null; then

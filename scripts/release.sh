@@ -89,7 +89,7 @@ say "container image"
 # The program with the libraries that it names, and nothing else.
 room="$target/container"
 rm -rf "$room"
-mkdir -p "$room/root/usr/bin" "$room/root/etc/ssl/certs" "$room/root/data" "$room/root/tmp"
+mkdir -p "$room/root/usr/bin" "$room/root/etc/ssl/certs" "$room/data" "$room/root/tmp"
 cp deploy/container/Containerfile "$room/"
 cp "$staged/moonswarm" "$room/root/usr/bin/"
 ldd "$staged/moonswarm" | grep -oE '/[^ ]+' | while read -r library; do
@@ -101,9 +101,7 @@ echo 'moonswarm:x:65532:65532::/data:/usr/bin/moonswarm' >"$room/root/etc/passwd
 echo 'moonswarm:x:65532:' >"$room/root/etc/group"
 echo 'hosts: files dns' >"$room/root/etc/nsswitch.conf"
 chmod 1777 "$room/root/tmp"
-chmod 0700 "$room/root/data"
 if ((EUID == 0)); then
-  chown 65532:65532 "$room/root/data"
   scripts/container-test.sh "$room/root"
 else
   missing+=("the start of the image's files: only root may change the root directory")
