@@ -7,11 +7,7 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-use super::{
-    answer::Trouble,
-    prompts,
-    transport::{Path, Transport},
-};
+use super::prompts;
 
 /// A blueprint as a prompt or as a resource.
 #[derive(Debug)]
@@ -22,9 +18,8 @@ pub(super) struct Offered {
     input: Value,
 }
 
-/// Lists the blueprints that are prompts or resources.
-pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Offered>, Trouble> {
-    let listed = transport.get(Path::new("/v1/blueprints")).await?;
+/// Returns those of the API's list that are prompts or resources.
+pub(super) fn of(listed: &Value) -> Vec<Offered> {
     let items = listed["items"].as_array().into_iter().flatten();
     let offered = items.filter_map(|item| {
         let face = &item["tool"];
@@ -34,7 +29,7 @@ pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Offered>, Troub
             input: item["input"].clone(),
         })
     });
-    Ok(offered.collect())
+    offered.collect()
 }
 
 impl Offered {

@@ -22,9 +22,13 @@ pub(super) struct Published {
     is_wrapped: bool,
 }
 
-/// Lists the blueprints that are tools. Where a name is taken, `run_` stands before it.
+/// Lists the blueprints that are tools.
 pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Trouble> {
-    let listed = transport.get(Path::new("/v1/blueprints").with("tools", Some(true))).await?;
+    Ok(of(&transport.get(Path::new("/v1/blueprints").with("tools", Some(true))).await?))
+}
+
+/// Returns those of the API's list that are tools. Where a name is taken, `run_` stands before it.
+pub(super) fn of(listed: &Value) -> Vec<Published> {
     let mut found: BTreeMap<String, Published> = BTreeMap::new();
     for item in listed["items"].as_array().into_iter().flatten() {
         let (face, Some(blueprint)) = (&item["tool"], item["name"].as_str()) else { continue };
@@ -53,7 +57,7 @@ pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Tro
         tool.annotations = Some(annotations);
         found.insert(name, Published { blueprint: blueprint.to_owned(), tool, is_wrapped });
     }
-    Ok(found.into_values().collect())
+    found.into_values().collect()
 }
 
 /// Returns the schema of the arguments for the schema of an input, and true if the input is one of
