@@ -35,10 +35,12 @@ use super::{
         connection::{Session, Subscribed},
     },
     offered::{self, Offered},
-    prompts, published, resources, tools,
+    prompts, published,
+    questions::Able,
+    resources, tools,
     transport::Transport,
 };
-use crate::tasks::Tasks;
+use crate::{blueprint::ClientAbility, tasks::Tasks};
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -146,10 +148,10 @@ impl Desk {
         let able = context.client_capabilities().unwrap_or_default();
         let version = context.protocol_version();
         let has_rounds = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        let fills_forms =
-            able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
+        let takes_tasks = able.supports_tasks();
+        let able = Able::of(&able);
         let asked = match &self.way {
-            _ if !fills_forms => Asked::Never,
+            _ if !able.is_any() => Asked::Never,
             _ if has_rounds => Asked::WithResult,
             Way::Fixed(..) => Asked::Directly(&context.peer),
             Way::Inside(_, _, Some(_)) => Asked::Directly(&context.peer),
@@ -160,7 +162,7 @@ impl Desk {
             progress: context.meta.get_progress_token(),
             logs: if has_rounds { context.meta.log_level() } else { self.level.get() },
         };
-        Client { takes_tasks: able.supports_tasks(), asked, told }
+        Client { takes_tasks, asked, able, told }
     }
 
     /// Calls a blueprint that is a tool. A canceled call cancels its run.
@@ -175,6 +177,8 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
+        let client = self.client(context);
+        client.able.check(&found.needs)?;
         let asked = Call {
             blueprint: &found.blueprint,
             input: found.input(request.arguments.unwrap_or_default()),
@@ -182,7 +186,7 @@ impl Desk {
             responses: request.input_responses,
         };
         let is_resumed = asked.state.is_some();
-        match follow::call(transport, asked, &self.client(context), &context.ct).await {
+        match follow::call(transport, asked, &client, &context.ct).await {
             Some(Ok(Called::Done(done))) => Ok(done.into_result().into()),
             Some(Ok(Called::Asks(asks))) => Ok(asks.into()),
             Some(Ok(Called::Task(task))) => Ok(CallToolResponse::Task(task)),
@@ -199,10 +203,12 @@ impl Desk {
     async fn call_offered(
         &self,
         asked: Call<'_>,
+        needs: &[ClientAbility],
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<Value, InputRequiredResult>, ErrorData> {
         let transport = self.transport(context)?;
         let client = Client { takes_tasks: false, ..self.client(context) };
+        client.able.check(needs)?;
         let is_resumed = asked.state.is_some();
         match follow::call(&*transport, asked, &client, &context.ct).await {
             Some(Ok(Called::Done(done))) => match done.value.get("output") {
@@ -395,7 +401,8 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let transport = self.transport(&context)?;
-        follow::task(&*transport, &request.task_id).await.map_err(of_task)
+        let able = self.client(&context).able;
+        follow::task(&*transport, &request.task_id, able).await.map_err(of_task)
     }
 
     async fn update_task(
@@ -461,7 +468,7 @@ impl ServerHandler for Desk {
             state: request.request_state,
             responses: request.input_responses,
         };
-        Ok(match self.call_offered(asked, &context).await? {
+        Ok(match self.call_offered(asked, &offered.needs, &context).await? {
             Ok(output) => {
                 ReadResourceResult::new(vec![offered.contents(&request.uri, &output)]).into()
             }
@@ -496,7 +503,7 @@ impl ServerHandler for Desk {
                 state: request.request_state,
                 responses: request.input_responses,
             };
-            return Ok(match self.call_offered(asked, &context).await? {
+            return Ok(match self.call_offered(asked, &offered.needs, &context).await? {
                 Ok(output) => GetPromptResult::new(offered::messages(&output))
                     .with_description(offered.text())
                     .into(),

@@ -200,6 +200,25 @@ async fn the_lists_of_prompts_and_resources_change_with_their_blueprints() {
     }
     assert!(pipe.prompts().await.contains(&"ask".to_owned()));
     assert!(session.resources().await.contains(&"notes://one".to_owned()));
+    // A resource that is a blueprint is watched by its version: no run starts.
+    subscribe(&session, "notes://one").await.unwrap();
+    subscribe(&pipe, "notes://monday").await.unwrap();
+    for name in ["note", "day"] {
+        let source = offered(
+            name,
+            if name == "note" {
+                r#"{ uri = "notes://one" }"#
+            } else {
+                r#"{ uri = "notes://{day}" }"#
+            },
+        );
+        let source = source["source"].as_str().unwrap().replace("said", "other");
+        let put = daemon.put(&format!("/v1/blueprints/{name}"), &json!({ "source": source }));
+        assert_eq!(send(put).await.0, 200);
+    }
+    assert_eq!(session.hears().await, "notes://one");
+    assert_eq!(pipe.hears().await, "notes://monday");
+    assert_eq!(send(daemon.get("/v1/runs")).await.1["items"], json!([]));
     // From a prompt to a tool: two lists, and nothing of a third.
     assert_eq!(send(daemon.put("/v1/blueprints/ask", &offered("ask", "true"))).await.0, 200);
     assert_eq!(next(&mut heard).await.as_deref(), Some("prompts"));

@@ -93,14 +93,14 @@ impl Subscribed {
         };
         self.check_room(uri)?;
         let mut open = self.open.lock();
-        if open.resources.is_empty() {
-            open.seat = seat()?;
-        }
+        // A place that is not kept is free again.
+        let seat = if open.resources.is_empty() { seat()? } else { None };
         let end = CancellationToken::new();
         if self.begins.try_send((topic, end.clone())).is_err() {
             let message = "subscriptions come faster than they begin; try again";
             return Err(ErrorData::internal_error(message, None));
         }
+        open.seat = seat.or(open.seat.take());
         if let Some(before) = open.resources.insert(uri.to_owned(), end) {
             before.cancel();
         }

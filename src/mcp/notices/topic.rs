@@ -75,16 +75,14 @@ impl Topic {
     ) -> Result<Option<Self>, Trouble> {
         // The signal comes first: what happens after it is seen by the look or by the signal.
         let signal = match &wanted {
-            Wanted::Lists(_) => match transport.moves() {
-                Some(moves) => Signal::Told(moves),
-                None => Signal::Every(POLL),
-            },
+            Wanted::Lists(_) => of_blueprints(transport),
             Wanted::Resource(uri) => match resources::run_of(uri) {
                 Some(run) => match run_now(transport, run).await? {
                     Some((after, _)) => Signal::Run { run: run.to_owned(), after },
                     None => return Ok(None),
                 },
                 None if resources::is_fixed(uri) => Signal::Never,
+                None if !resources::is_own(uri) => of_blueprints(transport),
                 // The content of an artifact stays as it is.
                 None => Signal::Every(SLOW),
             },
@@ -198,6 +196,11 @@ impl Topic {
     }
 }
 
+/// Returns what says that blueprints may have changed.
+fn of_blueprints(transport: &dyn Transport) -> Signal {
+    transport.moves().map_or(Signal::Every(POLL), Signal::Told)
+}
+
 /// Waits for a piece that is more than a comment; false where the stream has ended.
 async fn is_news(pieces: &mut Pieces) -> bool {
     loop {
@@ -235,6 +238,19 @@ async fn read(
             let hashed = texts.into_iter();
             hashed.map(|(list, text)| (Subject::List(list), blake3::hash(&text))).collect()
         }),
+        // To read it is a run; it is watched by the version of its blueprint.
+        Wanted::Resource(uri) if !resources::is_own(uri) => {
+            match listing::offered(transport).await {
+                Ok(offered) => {
+                    let Some(found) = offered.iter().find(|it| it.matches(uri).is_some()) else {
+                        return Ok(None);
+                    };
+                    let seen = blake3::hash(found.version.as_bytes());
+                    Ok(vec![(Subject::Resource(uri.clone()), seen)])
+                }
+                Err(trouble) => Err(trouble),
+            }
+        }
         Wanted::Resource(uri) => {
             let hashed = |text: &[u8]| vec![(Subject::Resource(uri.clone()), blake3::hash(text))];
             match resources::read(transport, uri).await {
