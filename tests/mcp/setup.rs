@@ -67,6 +67,11 @@ async fn a_client_is_set_up_with_a_narrow_token_and_the_set_up_is_taken_back() {
     let again = "next: moonswarm mcp install --client claude-code --scope project";
     assert!(checked.contains(again), "{checked}");
 
+    // A file that has nothing else is removed.
+    run(&["mcp", "install", "--client", "codex", "--yes"]);
+    assert!(here.join(".codex/config.toml").exists());
+    run(&["mcp", "uninstall", "--client", "codex", "--yes"]);
+    assert!(!here.join(".codex/config.toml").exists());
     run(&["mcp", "uninstall", "--client", "claude-code", "--yes"]);
     let text = std::fs::read_to_string(here.join(".mcp.json")).unwrap();
     let left: Value = serde_json::from_str(&text).unwrap();
