@@ -89,7 +89,7 @@ pub struct HostConfig {
     pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// Where it is announced that a task for people has opened, by name.
+    /// The receivers that hear when a task for people has opened, by name.
     pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,

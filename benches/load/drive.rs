@@ -17,7 +17,7 @@ use crate::{
     worker,
 };
 
-/// What each step is given, and gives back.
+/// The size of the input and the output of each step, in bytes.
 const PAYLOAD: usize = 256;
 
 const BLUEPRINT: &str = r#"
@@ -44,7 +44,7 @@ return swarm.blueprint {
 }
 "#;
 
-/// What a run does.
+/// The work of a run.
 #[derive(Clone, Copy)]
 pub enum Shape {
     /// So many steps, one after the other.
@@ -59,14 +59,14 @@ pub enum Shape {
     Process(usize),
 }
 
-/// When a load is over.
+/// The end of a load.
 #[derive(Clone, Copy)]
 enum Until {
     Runs(usize),
     Time(Duration),
 }
 
-/// What to send.
+/// The requests of a load.
 #[derive(Clone, Copy)]
 pub struct Load {
     shape: Shape,

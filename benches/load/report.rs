@@ -45,7 +45,7 @@ pub struct Figures {
     pub rss_bytes: Option<u64>,
 }
 
-/// What the daemon is before any load.
+/// The figures of the daemon before any load.
 #[derive(Default, Serialize)]
 pub struct Idle {
     /// From the start of the process, over an empty directory, until it listens.
@@ -56,10 +56,10 @@ pub struct Idle {
     pub binary_bytes: Option<u64>,
 }
 
-/// Whether memory grows with the runs that ended.
+/// The growth of memory with the runs that ended.
 #[derive(Default, Serialize)]
 pub struct Memory {
-    /// How many one-step runs there were: at first, and in all.
+    /// The number of one-step runs: at first, and in all.
     pub runs: [usize; 2],
     /// Resident after the first.
     pub after_the_first: Option<u64>,

@@ -42,9 +42,9 @@ pub(super) struct Client<'a> {
     pub(super) takes_tasks: bool,
     /// The way to ask it something.
     pub(super) asked: Asked<'a>,
-    /// What it can be asked for.
+    /// The ways in which it can be asked.
     pub(super) able: Able,
-    /// What it is told during the call.
+    /// The messages that it gets during the call.
     pub(super) told: Told<'a>,
 }
 

@@ -1,7 +1,7 @@
 //! Notices of changes: what a client watches, and how it learns that something has changed.
 //!
 //! A notice has no content: the client reads the resource or the list again, with its own rights.
-//! What is compared with is read before a subscription is confirmed, so no change is missed between
+//! The state to compare with is read before a subscription is confirmed, so no change is missed between
 //! the two. `subscriptions/listen` is served here; [`connection`] has the subscriptions of older
 //! revisions.
 

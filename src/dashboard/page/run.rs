@@ -45,7 +45,7 @@ const TABS: [(&str, &str, Verb); 8] = [
     ("log", "Log", Verb::RunRead),
 ];
 
-/// What the tabs read of the URL; their live fragments are those of the same URL.
+/// The parameters of the URL that the tabs read, and their live fragments with them.
 const FILTERS: [&str; 11] =
     ["scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw"];
 

@@ -1,6 +1,6 @@
-//! What a list shows of a blueprint version. It is small, so that many more of them are kept than
-//! compiled programs: a list of a thousand blueprints compiles none. It is stored with the name, so
-//! that a start compiles none either.
+//! The fields of a blueprint version that a list shows. They are small, so that many more of them are
+//! kept than compiled programs: a list of a thousand blueprints compiles none. They are stored with the
+//! name, so that a start compiles none either.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -142,7 +142,7 @@ async fn compensations_that_were_under_way_are_finished_after_a_restart() {
     assert_eq!((view.status, view.error.unwrap().kind.as_str()), (RunStatus::Failed, "blocked"));
 }
 
-/// What is found of a host that was taking up a run, and died at it so often before.
+/// The mark of a host that was taking up a run, and died at it so often before.
 fn mark(run: RunId, deaths: u32) -> String {
     let num = run.num();
     json!({ "page": [num], "suspects": [{ "runs": [num], "deaths": deaths }] }).to_string()

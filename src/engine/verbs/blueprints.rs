@@ -55,8 +55,8 @@ pub struct BlueprintView {
     /// tokens that may read every run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<StatsItem>,
-    /// What keeps its file in the watched directory from being served; only where one blueprint is
-    /// asked for.
+    /// The problem that keeps its file in the watched directory from being served. Only an answer
+    /// for one blueprint has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -43,7 +43,7 @@ pub(in crate::mcp) struct Subscribed {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// What ends a subscription, by its resource.
+    /// The token that ends a subscription, by its resource.
     resources: BTreeMap<String, CancellationToken>,
     /// The place of these among those of all clients.
     seat: Option<Seat>,
@@ -171,9 +171,7 @@ impl Session {
             tokio::join!(told, pinged);
         };
         let over = self.over.clone();
-        drop(self.tasks.spawn(async move {
-            over.run_until_cancelled(served).await;
-        }));
+        drop(self.tasks.spawn(over.run_until_cancelled_owned(Box::pin(served))));
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Topic {
     seen: Vec<(Subject, Hash)>,
 }
 
-/// What says that there may be something new.
+/// A source of signals that there may be something new.
 #[derive(Debug, Clone)]
 enum Signal {
     /// The events of a run, after this number.
@@ -174,10 +174,9 @@ impl Topic {
         transport: &dyn Transport,
         tell: &mpsc::Sender<Subject>,
     ) -> ControlFlow<()> {
-        let now = match read(transport, &self.wanted).await {
-            Ok(now) => now,
-            // The next look shows it.
-            Err(_) => return ControlFlow::Continue(()),
+        // What cannot be read now is seen by the next look.
+        let Ok(now) = read(transport, &self.wanted).await else {
+            return ControlFlow::Continue(());
         };
         let is_over = now.is_none();
         let before = match now {
