@@ -118,6 +118,29 @@ pub async fn tokens(client: &mut Client, clients: usize) -> Result<Vec<String>> 
     Ok(tokens)
 }
 
+/// Runs workers on this thread at the same time, until all of them are done.
+pub async fn together<W>(workers: impl IntoIterator<Item = W>) -> Result<()>
+where
+    W: Future<Output = Result<()>> + 'static,
+{
+    let set = LocalSet::new();
+    let workers: Vec<_> = workers.into_iter().map(|worker| set.spawn_local(worker)).collect();
+    set.run_until(async {
+        for worker in workers {
+            worker.await??;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Returns times in milliseconds, the shortest first.
+pub fn sorted(times: Vec<Duration>) -> Vec<f64> {
+    let mut times: Vec<f64> = times.into_iter().map(|it| it.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
 #[derive(Default)]
 struct Tally {
     started: Cell<usize>,

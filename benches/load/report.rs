@@ -387,12 +387,14 @@ impl Report {
     fn print_mcp(&self) {
         let Some(it) = &self.mcp else { return };
         println!(
-            "tools of {:<20} {} listed, p50 {:.2} ms, p99 {:.2} ms, the first {:.2} ms",
+            "tools of {:<20} {} listed, p50 {:.2} ms, p99 {:.2} ms, the first {:.2} ms, \
+             the first after a start {:.2} ms",
             format!("{} blueprints", it.blueprints),
             it.tools,
             it.list_p50_ms,
             it.list_p99_ms,
-            it.first_list_ms
+            it.first_list_ms,
+            it.started_list_ms
         );
         println!(
             "report_task and next_task     p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",
