@@ -1,4 +1,4 @@
-//! What it costs to write for this host: `cargo bench --bench authoring`.
+//! The cost of writing for this host: `cargo bench --bench authoring`.
 //!
 //! Three figures, each with what it is to stay under: checking a blueprint of 1,000 lines (50 ms), what
 //! its length adds to the start of a run (1 ms), and a step of a flow that is a table beside a step of
@@ -100,7 +100,7 @@ fn checking() -> Duration {
     median((0..CHECKS).map(|_| once()).collect())
 }
 
-/// How long each run of a stored blueprint takes, from its start to its end.
+/// Measures the time of each run of a stored blueprint, from its start to its end.
 async fn runs(host: &Host, name: &str, source: &str, times: usize) -> Duration {
     let owner = host.owner().expect("the host is ours");
     let bundle = Bundle::from_source("bench.lua", source).expect("it is a bundle");

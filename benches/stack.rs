@@ -1,4 +1,4 @@
-//! What the layers around a dispatch cost: `cargo bench --bench stack`.
+//! The cost of the layers around a dispatch: `cargo bench --bench stack`.
 //!
 //! With tracing alone a dispatch is to stay under 2 µs.
 

@@ -73,4 +73,4 @@ pub use template::{
 pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};
 pub use tokens::lines_without_statements;
-pub use tool_face::ToolFace;
+pub use tool_face::{ClientAbility, ToolFace};

@@ -109,7 +109,7 @@ pub struct Layer {
     /// The operators in addition to the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
-    /// Where it is announced that a task for people has opened, by name.
+    /// The receivers that hear when a task for people has opened, by name.
     #[serde(default, deserialize_with = "webhooks")]
     pub webhooks: Option<BTreeMap<String, TaskWebhook>>,
     /// The layers around tasks and state, in order.
@@ -372,7 +372,7 @@ pub struct Config {
     pub effects: CustomEffects,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// Where it is announced that a task for people has opened, by name.
+    /// The receivers that hear when a task for people has opened, by name.
     pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,

@@ -9,6 +9,7 @@
 mod body;
 mod config;
 mod cors;
+mod linger;
 mod origin;
 mod pass;
 mod patient;

@@ -89,7 +89,7 @@ pub struct HostConfig {
     pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// Where it is announced that a task for people has opened, by name.
+    /// The receivers that hear when a task for people has opened, by name.
     pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
@@ -400,6 +400,9 @@ fn recover(
         boot::Boot::watch(&engine, &tasks_of);
         if let Err(error) = engine.responses().take_up_unstored().await {
             tracing::warn!(%error, "could not look for runs that are not to be stored");
+        }
+        if let Err(error) = engine.warn_of_unfinished_erasure().await {
+            tracing::warn!(%error, "could not look for an erasure that was interrupted");
         }
         keep_time(&engine, &tasks_of);
         if let Some(roots) = watched {

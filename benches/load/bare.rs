@@ -1,4 +1,4 @@
-//! What the bare disk does: the same rows through SQLite in a plain loop, without a daemon.
+//! The speed of the bare disk: the same rows through SQLite in a plain loop, without a daemon.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// The schema that the daemon writes.
 const SCHEMA: &str = include_str!("../../src/store/sqlite/migrations/0001_initial.sql");
-/// What the entry of an echo step holds: its payload twice, and an envelope.
+/// The size of an echo step's entry: its payload twice, and an envelope.
 const ENTRY: usize = 2 * 258 + 48;
 /// Runs whose headers change in turn.
 const RUNS: i64 = 64;

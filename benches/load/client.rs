@@ -89,7 +89,7 @@ pub fn json(answer: (u16, &[u8])) -> Result<serde_json::Value> {
     Ok(if body.is_empty() { serde_json::Value::Null } else { serde_json::from_slice(body)? })
 }
 
-/// Where `needle` begins.
+/// Returns the offset of `needle`.
 pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     hay.windows(needle.len()).position(|window| window == needle)
 }

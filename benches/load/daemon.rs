@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Where to send the load, and whom to ask about memory and rows.
+/// The daemon under load, and the access to its memory and its rows.
 pub struct Daemon {
     address: String,
     token: String,
@@ -110,7 +110,7 @@ impl Daemon {
         Some(Duration::from_millis(ticks * 10))
     }
 
-    /// How many runs have a status.
+    /// Returns the number of runs with a status.
     pub fn runs(&self, status: &str) -> Result<u64> {
         let Some(own) = &self.own else { return Ok(0) };
         let conn = open(&own.database)?;

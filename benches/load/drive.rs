@@ -17,7 +17,7 @@ use crate::{
     worker,
 };
 
-/// What each step is given, and gives back.
+/// The size of the input and the output of each step, in bytes.
 const PAYLOAD: usize = 256;
 
 const BLUEPRINT: &str = r#"
@@ -44,7 +44,7 @@ return swarm.blueprint {
 }
 "#;
 
-/// What a run does.
+/// The work of a run.
 #[derive(Clone, Copy)]
 pub enum Shape {
     /// So many steps, one after the other.
@@ -59,14 +59,14 @@ pub enum Shape {
     Process(usize),
 }
 
-/// When a load is over.
+/// The end of a load.
 #[derive(Clone, Copy)]
 enum Until {
     Runs(usize),
     Time(Duration),
 }
 
-/// What to send.
+/// The requests of a load.
 #[derive(Clone, Copy)]
 pub struct Load {
     shape: Shape,
@@ -116,6 +116,29 @@ pub async fn tokens(client: &mut Client, clients: usize) -> Result<Vec<String>> 
         tokens.push(minted["token"].as_str().context("a token")?.to_owned());
     }
     Ok(tokens)
+}
+
+/// Runs workers on this thread at the same time, until all of them are done.
+pub async fn together<W>(workers: impl IntoIterator<Item = W>) -> Result<()>
+where
+    W: Future<Output = Result<()>> + 'static,
+{
+    let set = LocalSet::new();
+    let workers: Vec<_> = workers.into_iter().map(|worker| set.spawn_local(worker)).collect();
+    set.run_until(async {
+        for worker in workers {
+            worker.await??;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Returns times in milliseconds, the shortest first.
+pub fn sorted(times: Vec<Duration>) -> Vec<f64> {
+    let mut times: Vec<f64> = times.into_iter().map(|it| it.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    times
 }
 
 #[derive(Default)]

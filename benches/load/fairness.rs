@@ -17,7 +17,7 @@ use crate::{
 
 /// Runs that flood at a time.
 const FLOODS: usize = 8;
-/// What each of them does, and its flow.
+/// The floods, each with its flow.
 const KINDS: [(&str, &str); 6] = [
     ("continue_as", "ctx:continue_as({})"),
     ("artifacts", r#"while true do ctx:artifact("a.txt", "x") end"#),
@@ -41,7 +41,7 @@ pub struct Fairness {
 /// Small runs beside eight of one kind.
 #[derive(Serialize)]
 pub struct Flood {
-    /// What they do.
+    /// The kind of the flood.
     pub kind: &'static str,
     /// Small runs, one after the other.
     pub runs: usize,
@@ -60,7 +60,7 @@ pub struct Flood {
 /// One run whose histories together have very many entries.
 #[derive(Serialize)]
 pub struct Long {
-    /// How many.
+    /// The number of entries.
     pub entries: usize,
     /// Entries a second.
     pub per_second: f64,
@@ -68,7 +68,7 @@ pub struct Long {
     pub first_bytes: Option<u64>,
     /// Resident memory at the end.
     pub last_bytes: Option<u64>,
-    /// How long the run's view takes at the end.
+    /// The time that the run's view takes at the end.
     pub view_ms: f64,
 }
 

@@ -22,6 +22,7 @@ use tokio::{
 use crate::{
     client::{Client, find, json},
     daemon::Daemon,
+    drive,
 };
 
 /// Tokens a second of each stream.
@@ -95,7 +96,7 @@ pub async fn measure(binary: &Path, dir: &Path, streams: usize, time: Duration) 
         direct.push(ask(&mut asked).await?);
         through.push(first_piece(&daemon, &mut client).await?);
     }
-    let (direct, through) = (sorted(direct), sorted(through));
+    let (direct, through) = (drive::sorted(direct), drive::sorted(through));
 
     let mut watched = Vec::new();
     for _ in 0..WATCHED {
@@ -290,10 +291,4 @@ async fn say(mut stream: TcpStream) -> Result<()> {
 
 fn chunk(text: &str) -> Vec<u8> {
     format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()
-}
-
-fn sorted(times: Vec<Duration>) -> Vec<f64> {
-    let mut times: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    times
 }

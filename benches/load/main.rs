@@ -39,7 +39,7 @@ use crate::{
     report::{Idle, Memory, Report},
 };
 
-/// How many runs at a time.
+/// The numbers of runs at a time.
 const CONCURRENCY: [usize; 3] = [1, 8, 64];
 /// Steps of a run that goes through them one after the other.
 const SERIAL: [usize; 4] = [1, 10, 100, 1_000];
@@ -146,7 +146,7 @@ async fn measure(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// What is looked at with daemons of their own, some of them killed.
+/// Measures with daemons of its own, some of which it kills.
 async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
     let binary = options.binary()?;
     if options.wants("replay") {

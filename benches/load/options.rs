@@ -1,4 +1,4 @@
-//! What the load generator is told.
+//! The options of the load generator.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ pub struct Options {
     long: bool,
     /// Milliseconds that each sync of the disk takes longer.
     pub slow_sync_ms: Option<u32>,
-    /// Whether ratios beyond their limits are an error.
+    /// True if ratios beyond their limits are an error.
     pub gate: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
@@ -24,9 +24,9 @@ pub struct Options {
     only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,
-    /// How many sessions are connected.
+    /// The number of sessions that are connected.
     pub sessions: usize,
-    /// Where to put the data directory and the bare database.
+    /// The directory for the data and the bare database.
     dir: Option<PathBuf>,
     /// A daemon that runs already: its URL and a token.
     pub server: Option<(String, String)>,
@@ -66,12 +66,12 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether to send a load.
+    /// Returns true if a load is to be sent.
     pub fn wants(&self, load: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only.split(',').any(|only| only == load))
     }
 
-    /// How many: a look, the usual, or what the promises name.
+    /// Returns the size of a load: a look, the usual one, or the one that the promises name.
     pub fn size(&self, quick: usize, usual: usize, long: usize) -> usize {
         match (self.quick, self.long) {
             (_, true) => long,
@@ -80,12 +80,12 @@ impl Options {
         }
     }
 
-    /// How long each load lasts.
+    /// Returns the duration of each load.
     pub fn time(&self) -> Duration {
         if self.quick { Duration::from_millis(500) } else { Duration::from_secs(3) }
     }
 
-    /// Where the data goes.
+    /// Returns the directory for the data.
     pub fn dir(&self) -> &Path {
         self.dir.as_deref().unwrap_or(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Parked runs.
 #[derive(Serialize)]
 pub struct Parked {
-    /// How many wait for a signal.
+    /// The number of runs that wait for a signal.
     pub runs: usize,
     /// From the start of the process until it listens.
     pub boot_ms: f64,
@@ -50,7 +50,7 @@ pub struct Parked {
 /// Runs whose timers are due when the daemon boots.
 #[derive(Serialize)]
 pub struct Timers {
-    /// How many are due.
+    /// The number of runs that are due.
     pub runs: usize,
     /// Runs that their timers ended, a second.
     pub per_second: f64,

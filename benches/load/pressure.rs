@@ -20,7 +20,7 @@ pub struct Pressure {
     pub queued: usize,
     /// Workers that wait at another queue.
     pub workers: usize,
-    /// How often health was asked.
+    /// The number of requests for the health.
     pub asked: usize,
     /// 99 of 100 answers took no longer.
     pub health_p99_ms: f64,

@@ -45,7 +45,7 @@ pub struct Figures {
     pub rss_bytes: Option<u64>,
 }
 
-/// What the daemon is before any load.
+/// The figures of the daemon before any load.
 #[derive(Default, Serialize)]
 pub struct Idle {
     /// From the start of the process, over an empty directory, until it listens.
@@ -56,10 +56,10 @@ pub struct Idle {
     pub binary_bytes: Option<u64>,
 }
 
-/// Whether memory grows with the runs that ended.
+/// The growth of memory with the runs that ended.
 #[derive(Default, Serialize)]
 pub struct Memory {
-    /// How many one-step runs there were: at first, and in all.
+    /// The number of one-step runs: at first, and in all.
     pub runs: [usize; 2],
     /// Resident after the first.
     pub after_the_first: Option<u64>,
@@ -387,12 +387,14 @@ impl Report {
     fn print_mcp(&self) {
         let Some(it) = &self.mcp else { return };
         println!(
-            "tools of {:<20} {} listed, p50 {:.2} ms, p99 {:.2} ms, the first {:.2} ms",
+            "tools of {:<20} {} listed, p50 {:.2} ms, p99 {:.2} ms, the first {:.2} ms, \
+             the first after a start {:.2} ms",
             format!("{} blueprints", it.blueprints),
             it.tools,
             it.list_p50_ms,
             it.list_p99_ms,
-            it.first_list_ms
+            it.first_list_ms,
+            it.started_list_ms
         );
         println!(
             "report_task and next_task     p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",

@@ -12,7 +12,7 @@ use futures::{SinkExt as _, StreamExt as _};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::{Value, json as object};
-use tokio::{net::TcpStream, task::LocalSet};
+use tokio::net::TcpStream;
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{Message, client::IntoClientRequest as _},
@@ -21,19 +21,20 @@ use tokio_tungstenite::{
 use crate::{
     client::{Client, json},
     daemon::Daemon,
+    drive,
 };
 
-/// Sessions that have a task while spawns are timed.
+/// The number of sessions that have a task while spawns are timed.
 const WORKING: usize = 500;
-/// Sessions that go round at the same time.
+/// The number of sessions that work at the same time.
 const AT_ONCE: usize = 64;
-/// Steps of a run that goes round.
+/// The number of steps of a run.
 const ROUNDS: usize = 500;
-/// Connections that open sessions.
+/// The number of connections that open sessions.
 const OPENERS: usize = 16;
-/// The longest that a message may take.
+/// The maximum time until a message comes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes that a socket of this client holds ready: it stands for many machines.
+/// The read buffer of a socket, in bytes. It is small, since one client stands for many machines.
 const BUFFER: usize = 4 << 10;
 
 const BLUEPRINT: &str = r#"local swarm = require("swarm")
@@ -46,26 +47,26 @@ return swarm.blueprint {
   end,
 }"#;
 
-/// What was seen.
+/// The figures of this load. A round is a frame of a task, its result over HTTP, and the next frame.
 #[derive(Serialize)]
 pub struct Sessions {
-    /// Connected at the same time.
+    /// The number of sessions that are connected at the same time.
     pub connected: usize,
-    /// Resident memory of the daemon for each of them.
+    /// The resident memory of the daemon for each session.
     pub bytes_each: Option<f64>,
-    /// Of them, how many had a task while spawns were timed.
+    /// The number of sessions that have a task while spawns are timed.
     pub working: usize,
-    /// From the request that starts a run to its task's frame; half took no longer.
+    /// The median time from the request that starts a run to the frame of its task.
     pub spawn_p50_ms: f64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of these times.
     pub spawn_p99_ms: f64,
-    /// Spawn, frame, result over HTTP, next frame, one session alone; half took no longer.
+    /// The median time of a round of one session alone.
     pub round_p50_ms: f64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of the times of these rounds.
     pub round_p99_ms: f64,
-    /// How many go round at the same time.
+    /// The number of sessions that work at the same time.
     pub at_once: usize,
-    /// Such rounds a second then.
+    /// The rounds a second of these sessions together.
     pub rounds_per_second: f64,
 }
 
@@ -111,7 +112,7 @@ pub async fn measure(binary: &Path, dir: &Path, many: usize, time: Duration) -> 
         report(&mut client, &handle).await?;
     }
     let rounds_per_second = at_once(&daemon, sessions.drain(1..=AT_ONCE).collect(), time).await?;
-    let (spawns, rounds) = (sorted(spawns), sorted(rounds));
+    let (spawns, rounds) = (drive::sorted(spawns), drive::sorted(rounds));
     Ok(Sessions {
         connected: many,
         bytes_each,
@@ -198,29 +199,23 @@ impl Session {
 }
 
 async fn open(daemon: &Daemon, many: usize) -> Result<Vec<Session>> {
-    let (set, left) = (LocalSet::new(), Rc::new(Cell::new(many)));
+    let left = Rc::new(Cell::new(many));
     let opened = Rc::new(RefCell::new(Vec::with_capacity(many)));
     let mut openers = Vec::new();
     for _ in 0..OPENERS {
         let mut client = Client::connect(daemon.address(), daemon.token()).await?;
         let (left, opened) = (Rc::clone(&left), Rc::clone(&opened));
         let address = daemon.address().to_owned();
-        openers.push(set.spawn_local(async move {
+        openers.push(async move {
             while left.get() > 0 {
                 left.set(left.get() - 1);
                 let session = Session::open(&mut client, &address).await?;
                 opened.borrow_mut().push(session);
             }
-            Ok::<_, anyhow::Error>(())
-        }));
+            Ok(())
+        });
     }
-    set.run_until(async {
-        for opener in openers {
-            opener.await??;
-        }
-        Ok::<_, anyhow::Error>(())
-    })
-    .await?;
+    drive::together(openers).await?;
     Ok(opened.take())
 }
 
@@ -240,13 +235,13 @@ async fn report(client: &mut Client, handle: &str) -> Result<()> {
 
 /// Lets sessions go round, each with a connection for its results, and counts the rounds a second.
 async fn at_once(daemon: &Daemon, sessions: Vec<Session>, time: Duration) -> Result<f64> {
-    let (set, count) = (LocalSet::new(), Rc::new(Cell::new(0_u64)));
+    let count = Rc::new(Cell::new(0_u64));
     let mut workers = Vec::new();
     let until = Instant::now() + time;
     for mut session in sessions {
         let mut client = Client::connect(daemon.address(), daemon.token()).await?;
         let count = Rc::clone(&count);
-        workers.push(set.spawn_local(async move {
+        workers.push(async move {
             while Instant::now() < until {
                 start(&mut client, &session.id, ROUNDS).await?;
                 for _ in 0..ROUNDS {
@@ -258,22 +253,10 @@ async fn at_once(daemon: &Daemon, sessions: Vec<Session>, time: Duration) -> Res
                     count.set(count.get() + 1);
                 }
             }
-            Ok::<_, anyhow::Error>(())
-        }));
+            Ok(())
+        });
     }
     let began = Instant::now();
-    set.run_until(async {
-        for worker in workers {
-            worker.await??;
-        }
-        Ok::<_, anyhow::Error>(())
-    })
-    .await?;
+    drive::together(workers).await?;
     Ok(count.get() as f64 / began.elapsed().as_secs_f64())
-}
-
-fn sorted(times: Vec<Duration>) -> Vec<f64> {
-    let mut times: Vec<f64> = times.into_iter().map(|it| it.as_secs_f64() * 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    times
 }

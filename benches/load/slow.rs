@@ -45,7 +45,7 @@ impl Shim {
         Ok(Self(library))
     }
 
-    /// What the daemon's environment needs.
+    /// Returns the variables of the daemon's environment.
     pub fn env(&self) -> Vec<(&'static str, &Path)> {
         vec![("LD_PRELOAD", self.0.as_path())]
     }

@@ -33,7 +33,7 @@ const RARITY: usize = 100;
 /// Searches that are timed.
 const SEARCHES: usize = 200;
 
-/// What state does a second.
+/// The operations on state in a second.
 #[derive(Default, Serialize)]
 pub struct StateRates {
     /// Reads of one key in process, from one thread.
@@ -44,7 +44,7 @@ pub struct StateRates {
     pub writes_s: f64,
     /// Values that are searched.
     pub values: usize,
-    /// How many of them have both words.
+    /// The number of them that have both words.
     pub matching: usize,
     /// Half of all searches (two words, the best 20) took no longer.
     pub search_p50_ms: f64,

@@ -23,10 +23,10 @@ const TASKS: usize = 1_000;
 /// Tasks that one lease may bring.
 const LEASE: usize = 64;
 
-/// What one sort of request comes to.
+/// The speed of one sort of request.
 #[derive(Serialize)]
 pub struct Rate {
-    /// What was asked.
+    /// The sort of request.
     pub name: &'static str,
     /// Requests a second.
     pub per_second: f64,

@@ -110,7 +110,7 @@ pub(super) struct TestView {
     took_ms: u64,
     /// The number of repetitions with a crash.
     crashes: usize,
-    /// What it printed.
+    /// Its output.
     printed: Vec<String>,
     /// Warnings about a test that passed: it asserts nothing, for instance.
     warnings: Vec<String>,
@@ -122,7 +122,7 @@ pub(super) struct TestView {
 pub(super) struct TestFailureView {
     /// `assertion`, `usage` for a mistake of the test, `limit`, or the kind of the error.
     kind: String,
-    /// What is wrong, with its place.
+    /// The failure, with its place.
     message: String,
     /// The file of the place, if the message names one.
     file: Option<String>,
@@ -133,7 +133,7 @@ pub(super) struct TestFailureView {
     after_write: Option<usize>,
 }
 
-/// What of a file ran.
+/// The lines of a file that ran.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Coverage)]
 pub(super) struct CoverageView {

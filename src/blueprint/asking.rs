@@ -1,6 +1,9 @@
 //! Whom a task for people asks: what of it can never be answered.
 
-use crate::{flow::Asking, token::Role};
+use crate::{
+    flow::{Asking, STARTER},
+    token::Role,
+};
 
 /// The most answerers that a task names or needs.
 pub const MOST_ANSWERERS: u32 = 50;
@@ -14,6 +17,10 @@ pub fn complaint(asking: &Asking) -> Option<(&'static str, String)> {
     }
     if asking.by.iter().any(String::is_empty) {
         return Some(("by", "one of them has no name".to_owned()));
+    }
+    let is_wrong = |who: &&String| who.starts_with("starter:") && !STARTER.contains(&who.as_str());
+    if let Some(wrong) = asking.by.iter().find(is_wrong) {
+        return Some(("by", format!("{wrong:?} is none of {}", STARTER.join(", "))));
     }
     if asking.remind_ms.is_some_and(|ms| ms < SHORTEST_REMINDER_MS) {
         return Some(("remind", "a second is the shortest time between two reminders".to_owned()));
@@ -46,6 +53,9 @@ mod tests {
         assert_eq!(complaint(&asking(&[], 3)), None);
         let (key, _) = complaint(&asking(&["ann", "ann"], 2)).unwrap();
         assert_eq!(key, "required");
+        assert_eq!(complaint(&asking(&["starter:model", "starter:roots", "starter"], 1)), None);
+        let (key, what) = complaint(&asking(&["starter:modle"], 1)).unwrap();
+        assert!(key == "by" && what.contains("starter:model"), "{what}");
         let hasty = Asking { remind_ms: Some(10), ..Asking::default() };
         assert_eq!(complaint(&hasty).unwrap().0, "remind");
     }

@@ -13,7 +13,7 @@ const TEXT: usize = 512 << 10;
 /// The time after which the difference of a file is made coarser.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What became of a part.
+/// The change of a part from one version to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -30,7 +30,7 @@ pub enum Change {
 pub struct FileChange {
     /// Its path in the bundle.
     pub path: String,
-    /// What became of it.
+    /// The change.
     pub change: Change,
     /// The number of added lines.
     pub added: usize,
@@ -45,7 +45,7 @@ pub struct FileChange {
 pub struct AgentChange {
     /// Its name.
     pub name: String,
-    /// What became of it.
+    /// The change.
     pub change: Change,
     /// The parts of a changed one that differ: `operator`, `prompt`, `retry`, …
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

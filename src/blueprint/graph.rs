@@ -26,11 +26,11 @@ pub struct GraphPart {
     pub label: String,
     /// The parts inside, each with the label of the edge to it.
     pub parts: Vec<(String, GraphPart)>,
-    /// Where it stands.
+    /// Its place in the entry file.
     pub place: PartPlace,
 }
 
-/// Where a part stands in the blueprint's entry file.
+/// The place of a part in the blueprint's entry file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PartPlace {
     /// It has no place of its own.

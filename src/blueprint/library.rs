@@ -128,7 +128,7 @@ pub const TYPES: &[(&str, &str)] = &[
     ),
     (
         "McpTool",
-        "{ name: string?, description: string?, read_only: boolean?, destructive: boolean?, idempotent: boolean?, prompt: boolean?, uri: string?, mime_type: string? }",
+        "{ name: string?, description: string?, read_only: boolean?, destructive: boolean?, idempotent: boolean?, prompt: boolean?, uri: string?, mime_type: string?, needs: (string | {string})? }",
     ),
     (
         "Blueprint",

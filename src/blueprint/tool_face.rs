@@ -1,5 +1,7 @@
 //! A blueprint as a tool of its own, for clients of MCP.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,6 +35,34 @@ pub struct ToolFace {
     /// The type of that resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
+    /// What a client must offer to call it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<ClientAbility>,
+}
+
+/// Something that a client of MCP can be asked for during a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientAbility {
+    /// To ask its user.
+    Elicitation,
+    /// To ask its model.
+    Sampling,
+    /// The directories that it works in.
+    Roots,
+}
+
+impl FromStr for ClientAbility {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "elicitation" => Ok(Self::Elicitation),
+            "sampling" => Ok(Self::Sampling),
+            "roots" => Ok(Self::Roots),
+            _ => Err(()),
+        }
+    }
 }
 
 /// Returns true if this is the address of a resource: with a scheme of its own, and places that are

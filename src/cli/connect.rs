@@ -115,7 +115,8 @@ impl Connection {
                 if let Some(migrated) = host.migrated() {
                     terminal.say(&format!("migrated {}", told_of(&migrated)));
                 }
-                let client = Client::new(host.url(), host.admin_token())?;
+                let token = target.token.as_deref().unwrap_or(host.admin_token());
+                let client = Client::new(host.url(), token)?;
                 Ok(Self { client, host: Some(host) })
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! What models say at the moment, gathered from lossy deltas for a page that watches.
+//! The words of models as they come, gathered from lossy deltas for a page that watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -267,6 +267,11 @@ pub(crate) async fn pass(
         tracing::error!("a request ended in a panic");
         Err(Problem::new(Code::Internal, "this is a defect of the server; its log has the details"))
     });
+    let refused =
+        handled.as_ref().map_or_else(|problem| Some(problem.code().as_str()), problem::code_of);
+    if let Some(code) = refused {
+        counts.counts().http.refuse(code);
+    }
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
         (Err(problem), Some(page)) if problem.status() == StatusCode::UNAUTHORIZED => {
@@ -274,9 +279,6 @@ pub(crate) async fn pass(
         }
         (Err(problem), _) => problem.into_response(),
     };
-    if let Some(code) = problem::code_of(&response) {
-        counts.counts().http.refuse(code);
-    }
     let mut response = hardened(match rule.shape {
         Shape::Problem => response,
         Shape::Models | Shape::Messages => problem::for_models(response, rule.shape),

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, extract::Request};
+use axum::{Router, extract::Request};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -18,7 +18,7 @@ use hyper_util::{
 use tokio::{net::TcpListener, sync::Semaphore};
 use tower::Service;
 
-use super::{Code, Door, Limits, patient::Patient, problem::Problem};
+use super::{Code, Door, Limits, linger::lingering, patient::Patient, problem::Problem};
 use crate::{metrics::Gauge, tasks::Tasks};
 
 /// Returns the response for a connection above the limit, which is then closed.
@@ -78,10 +78,10 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         let spoke = Arc::new(AtomicBool::new(false));
         let service = {
-            let (router, spoke) = (router.clone(), Arc::clone(&spoke));
+            let (router, tasks, spoke) = (router.clone(), tasks.clone(), Arc::clone(&spoke));
             service_fn(move |request: Request<Incoming>| {
                 spoke.store(true, Ordering::Relaxed);
-                router.clone().call(request.map(Body::new))
+                router.clone().call(lingering(request, &tasks))
             })
         };
         let stream = Patient::new(stream, limits.send_time.saturating_mul(TAKEN));

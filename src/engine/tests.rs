@@ -42,7 +42,7 @@ use crate::{
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey, Verb},
 };
 
-/// How long a test waits for what must come.
+/// The longest time that a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine with its data directory.
@@ -230,7 +230,7 @@ impl Bench {
         self.store.entries(run.num(), 0).unwrap()
     }
 
-    /// How often something of a kind happened to a run.
+    /// Returns how often something of a kind happened to a run.
     fn count(&self, run: RunId, is: impl Fn(&Fact) -> bool) -> usize {
         self.entries(run).iter().filter(|entry| is(&entry.fact)).count()
     }

@@ -177,6 +177,9 @@ impl TaskOpts {
     }
 }
 
+/// The words of `by` for the client that started the run: itself, its model, its directories.
+pub const STARTER: [&str; 3] = ["starter", "starter:model", "starter:roots"];
+
 /// The people that a task asks, and the rules for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -11,6 +11,7 @@
 //! coroutine; a [`Machine`] outlives its coroutines, because each holds it.
 #![expect(unsafe_code, reason = "what this module is for")]
 
+mod calls;
 mod decode;
 mod encode;
 mod glance;

@@ -42,7 +42,7 @@ pub(crate) struct Entries {
     pub(crate) tests: Function,
     pub(crate) test: Function,
     pub(crate) answer: Function,
-    /// What `require("swarm")` returns.
+    /// The value that `require("swarm")` returns.
     pub(crate) swarm: Table,
 }
 

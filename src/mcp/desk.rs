@@ -14,11 +14,11 @@ use rmcp::{
         Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
         ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
         PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ResourcesCapability, ServerCapabilities, ServerConfig,
-        SubscribeRequestParams, SubscriptionFilter, ToolsCapability, UnsubscribeRequestParams,
-        UpdateTaskParams,
+        ReadResourceResult, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
-    service::{RequestContext, SubscriptionContext},
+    service::{NotificationContext, RequestContext, SubscriptionContext},
+    transport::streamable_http_server::SessionRestoreMarker,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -30,11 +30,17 @@ use super::{
     inside::Inside,
     listing,
     news::{Level, Told},
-    notices::{Begun, Notices, pipe::Subscribed},
+    notices::{
+        Begun, Notices,
+        connection::{Session, Subscribed},
+    },
     offered::{self, Offered},
-    prompts, published, resources, sessions, tools,
+    prompts, published,
+    questions::Able,
+    resources, tools,
     transport::Transport,
 };
+use crate::{blueprint::ClientAbility, tasks::Tasks};
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -57,8 +63,8 @@ pub(super) struct Desk {
 #[derive(Clone)]
 enum Way {
     /// The API of this process, with the credential of each request; the count of the changes of
-    /// blueprints.
-    Inside(Router, watch::Receiver<u64>),
+    /// blueprints; what the client of a session has subscribed to.
+    Inside(Router, watch::Receiver<u64>, Option<Arc<Session>>),
     /// The API of a daemon, with one credential; what the one client has subscribed to.
     Fixed(Arc<dyn Transport>, Arc<Subscribed>),
 }
@@ -70,7 +76,8 @@ impl Desk {
         moves: watch::Receiver<u64>,
         over: CancellationToken,
     ) -> Self {
-        Self { way: Way::Inside(api, moves), level: Level::default(), notices: Notices::new(over) }
+        let way = Way::Inside(api, moves, None);
+        Self { way, level: Level::default(), notices: Notices::new(over) }
     }
 
     /// Creates a server for the one client of a pipe.
@@ -84,15 +91,32 @@ impl Desk {
     }
 
     /// Returns the server for one session.
-    pub(super) fn of_session(&self) -> Self {
-        Self { level: Level::default(), ..self.clone() }
+    pub(super) fn of_session(&self, tasks: &Tasks) -> Self {
+        let way = match &self.way {
+            Way::Inside(api, moves, _) => {
+                Way::Inside(api.clone(), moves.clone(), Some(Arc::new(Session::new(tasks))))
+            }
+            fixed @ Way::Fixed(..) => fixed.clone(),
+        };
+        Self { way, level: Level::default(), notices: self.notices.clone() }
+    }
+
+    /// Returns what the one client of this server has subscribed to.
+    fn subscribed(&self) -> Result<&Subscribed, ErrorData> {
+        match &self.way {
+            Way::Fixed(_, subscribed) => Ok(subscribed),
+            Way::Inside(_, _, Some(session)) => Ok(session.subscribed()),
+            Way::Inside(_, _, None) => Err(no_stream()),
+        }
     }
 
     /// Returns the way to the API with the credential of the headers.
     pub(super) fn transport_for(&self, headers: &HeaderMap) -> Arc<dyn Transport> {
         match &self.way {
             Way::Fixed(transport, _) => Arc::clone(transport),
-            Way::Inside(api, moves) => Arc::new(Inside::new(api.clone(), moves.clone(), headers)),
+            Way::Inside(api, moves, _) => {
+                Arc::new(Inside::new(api.clone(), moves.clone(), headers))
+            }
         }
     }
 
@@ -104,9 +128,7 @@ impl Desk {
         wanted: &SubscriptionFilter,
     ) -> Result<Begun, ErrorData> {
         let transport = self.transport_for(headers);
-        let bearer = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-        let client = *blake3::hash(bearer).as_bytes();
-        self.notices.begin(&*transport, client, wanted).await
+        self.notices.begin(&*transport, client_of(headers), wanted).await
     }
 
     fn transport(
@@ -116,9 +138,7 @@ impl Desk {
         match (&self.way, context.extensions.get::<Parts>()) {
             (Way::Fixed(transport, _), _) => Ok(Arc::clone(transport)),
             (Way::Inside(..), Some(parts)) => Ok(self.transport_for(&parts.headers)),
-            (Way::Inside(..), None) => {
-                Err(ErrorData::internal_error("the request has no head", None))
-            }
+            (Way::Inside(..), None) => Err(headless()),
         }
     }
 
@@ -128,21 +148,21 @@ impl Desk {
         let able = context.client_capabilities().unwrap_or_default();
         let version = context.protocol_version();
         let has_rounds = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        let fills_forms =
-            able.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
+        let takes_tasks = able.supports_tasks();
+        let able = Able::of(&able);
         let asked = match &self.way {
-            _ if !fills_forms => Asked::Never,
+            _ if !able.is_any() => Asked::Never,
             _ if has_rounds => Asked::WithResult,
             Way::Fixed(..) => Asked::Directly(&context.peer),
-            Way::Inside(..) if is_in_session(context) => Asked::Directly(&context.peer),
-            Way::Inside(..) => Asked::Never,
+            Way::Inside(_, _, Some(_)) => Asked::Directly(&context.peer),
+            Way::Inside(_, _, None) => Asked::Never,
         };
         let told = Told {
             peer: &context.peer,
             progress: context.meta.get_progress_token(),
             logs: if has_rounds { context.meta.log_level() } else { self.level.get() },
         };
-        Client { takes_tasks: able.supports_tasks(), asked, told }
+        Client { takes_tasks, asked, able, told }
     }
 
     /// Calls a blueprint that is a tool. A canceled call cancels its run.
@@ -157,6 +177,8 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
+        let client = self.client(context);
+        client.able.check(&found.needs)?;
         let asked = Call {
             blueprint: &found.blueprint,
             input: found.input(request.arguments.unwrap_or_default()),
@@ -164,7 +186,7 @@ impl Desk {
             responses: request.input_responses,
         };
         let is_resumed = asked.state.is_some();
-        match follow::call(transport, asked, &self.client(context), &context.ct).await {
+        match follow::call(transport, asked, &client, &context.ct).await {
             Some(Ok(Called::Done(done))) => Ok(done.into_result().into()),
             Some(Ok(Called::Asks(asks))) => Ok(asks.into()),
             Some(Ok(Called::Task(task))) => Ok(CallToolResponse::Task(task)),
@@ -181,10 +203,12 @@ impl Desk {
     async fn call_offered(
         &self,
         asked: Call<'_>,
+        needs: &[ClientAbility],
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<Value, InputRequiredResult>, ErrorData> {
         let transport = self.transport(context)?;
         let client = Client { takes_tasks: false, ..self.client(context) };
+        client.able.check(needs)?;
         let is_resumed = asked.state.is_some();
         match follow::call(&*transport, asked, &client, &context.ct).await {
             Some(Ok(Called::Done(done))) => match done.value.get("output") {
@@ -208,7 +232,7 @@ impl Desk {
         context: &RequestContext<RoleServer>,
     ) -> Result<Vec<Offered>, ErrorData> {
         let transport = self.transport(context)?;
-        Ok(offered::all(&*transport).await.unwrap_or_default())
+        listing::offered(&*transport).await.map_err(|it| listing::unlisted(&it))
     }
 }
 
@@ -216,17 +240,20 @@ fn canceled() -> ErrorData {
     ErrorData::internal_error("the call was canceled", None)
 }
 
-fn is_in_session(context: &RequestContext<RoleServer>) -> bool {
-    context
-        .extensions
-        .get::<Parts>()
-        .is_some_and(|parts| parts.headers.contains_key(sessions::HEADER))
+fn headless() -> ErrorData {
+    ErrorData::internal_error("the request has no head", None)
+}
+
+/// Returns the client of a request: the hash of its credential.
+fn client_of(headers: &HeaderMap) -> [u8; 32] {
+    let bearer = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+    *blake3::hash(bearer).as_bytes()
 }
 
 /// Returns the error of a subscription that has no way for its notices.
 fn no_stream() -> ErrorData {
-    let message = "over HTTP, notices take the revision 2026-07-28 and subscriptions/listen; over \
-                   stdio, every revision has them";
+    let message = "a message alone has no way for notices: send `initialize` for a session, or speak \
+                   the revision 2026-07-28 and send subscriptions/listen";
     ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
 }
 
@@ -244,7 +271,8 @@ impl ServerHandler for Desk {
         let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
         let able = ServerCapabilities::builder().enable_tools().enable_tool_list_changed();
         let able = able.enable_resources().enable_resources_subscribe();
-        let able = able.enable_prompts().enable_tasks().enable_logging();
+        let able = able.enable_resources_list_changed().enable_prompts();
+        let able = able.enable_prompts_list_changed().enable_tasks().enable_logging();
         ServerConfig::new(able.build())
             .with_server_info(own)
             .with_protocol_version(ProtocolVersion::LATEST)
@@ -256,17 +284,21 @@ impl ServerHandler for Desk {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let mut greeting = self.negotiate_initialize(&request)?;
+        let greeting = self.negotiate_initialize(&request)?;
         context.peer.set_peer_info(request);
-        match &self.way {
-            Way::Fixed(transport, subscribed) => subscribed.greet(&**transport).await,
-            // A client of these revisions has no stream for notices over HTTP: nothing is kept.
-            Way::Inside(..) => {
-                greeting.capabilities.tools = Some(ToolsCapability::default());
-                greeting.capabilities.resources = Some(ResourcesCapability::default());
-            }
+        let is_again = context.extensions.get::<SessionRestoreMarker>().is_some();
+        if let Ok(subscribed) = self.subscribed() {
+            subscribed.greet(&*self.transport(&context)?, is_again).await;
         }
         Ok(greeting)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if let (Way::Inside(_, _, Some(session)), Some(parts)) =
+            (&self.way, context.extensions.get::<Parts>())
+        {
+            session.start(self.transport_for(&parts.headers), context.peer);
+        }
     }
 
     fn accepted_subscription_filter(
@@ -292,12 +324,18 @@ impl ServerHandler for Desk {
     async fn subscribe(
         &self,
         request: SubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match &self.way {
-            Way::Fixed(transport, subscribed) => subscribed.add(&**transport, &request.uri).await,
-            Way::Inside(..) => Err(no_stream()),
-        }
+        let seat = || match (&self.way, context.extensions.get::<Parts>()) {
+            // A pipe has one client.
+            (Way::Fixed(..), _) => Ok(None),
+            (Way::Inside(..), Some(parts)) => {
+                self.notices.seat(client_of(&parts.headers)).map(Some)
+            }
+            (Way::Inside(..), None) => Err(headless()),
+        };
+        let transport = self.transport(&context)?;
+        self.subscribed()?.add(&*transport, &request.uri, seat).await
     }
 
     async fn unsubscribe(
@@ -305,13 +343,8 @@ impl ServerHandler for Desk {
         request: UnsubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match &self.way {
-            Way::Fixed(_, subscribed) => {
-                subscribed.remove(&request.uri);
-                Ok(())
-            }
-            Way::Inside(..) => Err(no_stream()),
-        }
+        self.subscribed()?.remove(&request.uri);
+        Ok(())
     }
 
     async fn list_tools(
@@ -368,7 +401,8 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let transport = self.transport(&context)?;
-        follow::task(&*transport, &request.task_id).await.map_err(of_task)
+        let able = self.client(&context).able;
+        follow::task(&*transport, &request.task_id, able).await.map_err(of_task)
     }
 
     async fn update_task(
@@ -395,9 +429,8 @@ impl ServerHandler for Desk {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let offered = self.offered(&context).await?;
-        let mut all = resources::list();
-        all.extend(offered.iter().filter_map(Offered::resource));
+        let transport = self.transport(&context)?;
+        let all = listing::resources(&*transport).await.map_err(|it| listing::unlisted(&it))?;
         Ok(ListResourcesResult::with_all_items(all))
     }
 
@@ -406,9 +439,8 @@ impl ServerHandler for Desk {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let offered = self.offered(&context).await?;
-        let mut all = resources::templates();
-        all.extend(offered.iter().filter_map(Offered::template));
+        let transport = self.transport(&context)?;
+        let all = listing::templates(&*transport).await.map_err(|it| listing::unlisted(&it))?;
         Ok(ListResourceTemplatesResult::with_all_items(all))
     }
 
@@ -436,7 +468,7 @@ impl ServerHandler for Desk {
             state: request.request_state,
             responses: request.input_responses,
         };
-        Ok(match self.call_offered(asked, &context).await? {
+        Ok(match self.call_offered(asked, &offered.needs, &context).await? {
             Ok(output) => {
                 ReadResourceResult::new(vec![offered.contents(&request.uri, &output)]).into()
             }
@@ -449,9 +481,8 @@ impl ServerHandler for Desk {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let offered = self.offered(&context).await?;
-        let mut all = prompts::list();
-        all.extend(offered.iter().filter_map(Offered::prompt));
+        let transport = self.transport(&context)?;
+        let all = listing::prompts(&*transport).await.map_err(|it| listing::unlisted(&it))?;
         Ok(ListPromptsResult::with_all_items(all))
     }
 
@@ -472,7 +503,7 @@ impl ServerHandler for Desk {
                 state: request.request_state,
                 responses: request.input_responses,
             };
-            return Ok(match self.call_offered(asked, &context).await? {
+            return Ok(match self.call_offered(asked, &offered.needs, &context).await? {
                 Ok(output) => GetPromptResult::new(offered::messages(&output))
                     .with_description(offered.text())
                     .into(),

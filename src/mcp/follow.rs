@@ -8,11 +8,11 @@ use std::time::Duration;
 use rmcp::{
     RoleServer,
     model::{
-        ContentBlock, CreateTaskResult, DetailedTask, ElicitRequestParams, GetTaskResult,
-        InputRequest, InputRequiredResult, InputResponses, JsonObject, Task, TaskPayload,
+        ClientResult, ContentBlock, CreateTaskResult, DetailedTask, GetTaskResult, InputRequest,
+        InputRequiredResult, InputResponses, JsonObject, ServerRequest, Task, TaskPayload,
         TaskStatus,
     },
-    service::Peer,
+    service::{Peer, PeerRequestOptions},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::{Done, Trouble},
     news::{News, Told},
-    questions::{self, Keys, Question, Replied},
+    questions::{self, Able, Keys, Question, Replied},
     tool::LONGEST_WAIT_S,
     transport::{Path, Transport},
 };
@@ -42,7 +42,9 @@ pub(super) struct Client<'a> {
     pub(super) takes_tasks: bool,
     /// The way to ask it something.
     pub(super) asked: Asked<'a>,
-    /// What it is told during the call.
+    /// The ways in which it can be asked.
+    pub(super) able: Able,
+    /// The messages that it gets during the call.
     pub(super) told: Told<'a>,
 }
 
@@ -76,7 +78,7 @@ pub(super) struct Call<'a> {
     pub(super) input: Value,
     /// The state of the call before, if its client was asked something.
     pub(super) state: Option<String>,
-    /// The answers to that.
+    /// The answers to that; without a state, to what the run will ask first.
     pub(super) responses: Option<InputResponses>,
 }
 
@@ -99,7 +101,7 @@ pub(super) async fn call(
                 let body = json!({ "blueprint": blueprint, "input": input });
                 let started = transport.post(Path::new("/v1/runs"), &body).await?;
                 run = started["id"].as_str().map(str::to_owned);
-                follow(transport, started, client).await
+                follow(transport, started, responses, client).await
             }
         }
     };
@@ -117,6 +119,7 @@ pub(super) async fn call(
 async fn follow(
     transport: &dyn Transport,
     mut run: Value,
+    early: Option<InputResponses>,
     client: &Client<'_>,
 ) -> Result<Called, Trouble> {
     let id = id_of(&run);
@@ -127,7 +130,7 @@ async fn follow(
             false => Called::Task(CreateTaskResult::new(task_of(&run, TaskStatus::Working))),
         });
     }
-    follow_on(transport, run, client, Replied::default()).await
+    follow_on(transport, run, client, Replied::default(), early).await
 }
 
 /// Goes on with a call whose client was asked something.
@@ -153,7 +156,7 @@ async fn resume(
     if replied.is_closed && replied.accepted == 0 {
         return Ok(Called::Done(shown(&run)));
     }
-    follow_on(transport, run, client, replied).await
+    follow_on(transport, run, client, replied, None).await
 }
 
 async fn follow_on(
@@ -161,6 +164,7 @@ async fn follow_on(
     mut run: Value,
     client: &Client<'_>,
     mut replied: Replied,
+    mut early: Option<InputResponses>,
 ) -> Result<Called, Trouble> {
     let id = id_of(&run);
     let mut news = News::default();
@@ -181,7 +185,17 @@ async fn follow_on(
         if open.is_empty() {
             continue;
         }
-        let requests = questions::requests(&open, Keys::Agents, &replied.refused);
+        if let Some(responses) = early.take() {
+            replied = questions::reply(transport, &open, Keys::Agents, &responses).await?;
+            if replied.accepted > 0 {
+                for_people = true;
+                continue;
+            }
+        }
+        let requests = questions::requests(&open, client.able, Keys::Agents, &replied.refused);
+        if requests.is_empty() {
+            break;
+        }
         let peer = match client.asked {
             Asked::Never => break,
             Asked::WithResult => {
@@ -192,8 +206,7 @@ async fn follow_on(
         };
         let mut responses = InputResponses::new();
         for (key, request) in requests {
-            let InputRequest::Elicitation(request) = request else { continue };
-            let Some(response) = ask(peer, request.params).await else {
+            let Some(response) = ask(peer, request).await else {
                 return Ok(Called::Done(shown(&run)));
             };
             responses.insert(key, response);
@@ -208,23 +221,41 @@ async fn follow_on(
 }
 
 /// Asks a client during a call; none if it does not answer.
-async fn ask(peer: &Peer<RoleServer>, question: ElicitRequestParams) -> Option<Value> {
-    let asked = peer.create_elicitation_with_timeout(question, Some(ANSWER_TIME)).await;
-    serde_json::to_value(asked.ok()?).ok()
+async fn ask(peer: &Peer<RoleServer>, question: InputRequest) -> Option<Value> {
+    let question = match question {
+        InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
+        InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
+        InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
+        _ => return None,
+    };
+    let limit = PeerRequestOptions::with_timeout(ANSWER_TIME);
+    let asked = peer.send_cancellable_request(question, limit).await.ok()?;
+    match asked.await_response().await.ok()? {
+        ClientResult::ElicitResult(answer) => serde_json::to_value(answer),
+        ClientResult::CreateMessageResult(answer) => serde_json::to_value(answer),
+        ClientResult::ListRootsResult(answer) => serde_json::to_value(answer),
+        _ => return None,
+    }
+    .ok()
 }
 
 /// Returns the task of a run as the protocol shows it.
-pub(super) async fn task(transport: &dyn Transport, run: &str) -> Result<GetTaskResult, Trouble> {
+pub(super) async fn task(
+    transport: &dyn Transport,
+    run: &str,
+    able: Able,
+) -> Result<GetTaskResult, Trouble> {
     let run = transport.get(Path::new("/v1/runs").at(run)).await?;
     let payload = match run["status"].as_str() {
         Some("canceled") => TaskPayload::Cancelled,
         _ if is_ended(&run) => TaskPayload::Completed { result: result_of(&run) },
-        _ => match questions::open(transport, &run).await? {
-            open if open.is_empty() => TaskPayload::Working,
-            open => TaskPayload::InputRequired {
-                input_requests: questions::requests(&open, Keys::Tasks, &[]),
-            },
-        },
+        _ => {
+            let open = questions::open(transport, &run).await?;
+            match questions::requests(&open, able, Keys::Tasks, &[]) {
+                requests if requests.is_empty() => TaskPayload::Working,
+                input_requests => TaskPayload::InputRequired { input_requests },
+            }
+        }
     };
     let task = task_of(&run, payload.status());
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))

@@ -81,8 +81,8 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
     let mut kept = config(false).with_legacy_session_mode(true);
     kept.session_store = Some(Arc::clone(&book) as _);
     let sessions = {
-        let desk = desk.clone();
-        StreamableHttpService::new(move || Ok(desk.of_session()), book, kept)
+        let (desk, tasks) = (desk.clone(), tasks.clone());
+        StreamableHttpService::new(move || Ok(desk.of_session(&tasks)), book, kept)
     };
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
     let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);

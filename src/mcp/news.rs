@@ -1,4 +1,4 @@
-//! What a client is told while a run that it called goes on: the texts of `ctx:status` as progress,
+//! The messages to a client while a run that it called goes on: the texts of `ctx:status` as progress,
 //! and the lines of `ctx:log` as log messages.
 
 #![expect(

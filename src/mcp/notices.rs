@@ -1,8 +1,9 @@
 //! Notices of changes: what a client watches, and how it learns that something has changed.
 //!
 //! A notice has no content: the client reads the resource or the list again, with its own rights.
-//! What is compared with is read before a subscription is confirmed, so no change is missed between
-//! the two. `subscriptions/listen` is served here; [`pipe`] has the subscriptions of older revisions.
+//! The state to compare with is read before a subscription is confirmed, so no change is missed between
+//! the two. `subscriptions/listen` is served here; [`connection`] has the subscriptions of older
+//! revisions.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -16,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     seats::{Seat, Seats},
-    topic::{Subject, Topic},
+    topic::{Subject, Topic, Wanted},
 };
-use super::{answer::Trouble, transport::Transport};
+use super::{answer::Trouble, listing::List, transport::Transport};
 
-pub(super) mod pipe;
+pub(super) mod connection;
 mod seats;
 mod topic;
 
-/// The maximum number of resources in one subscription, and of those of a client of a pipe.
+/// The maximum number of resources in one subscription, and of those of a pipe or a session.
 const RESOURCES: usize = 64;
 /// The number of resources that are read at the same time when a subscription begins.
 const AT_ONCE: usize = 8;
@@ -69,31 +70,45 @@ impl Notices {
             );
             return Err(ErrorData::invalid_params(message, None));
         }
-        let seat = self.seats.take(client).ok_or_else(|| {
-            let message = "too many subscriptions are open; cancel one, or put its resources into \
-                           another";
-            ErrorData::invalid_request(message, None)
-        })?;
-        let mut subjects: Vec<Subject> = uris.into_iter().cloned().map(Subject::Resource).collect();
-        if wanted.tools_list_changed == Some(true) {
-            subjects.push(Subject::Tools);
+        let seat = self.seat(client)?;
+        let mut subjects: Vec<Wanted> = uris.into_iter().cloned().map(Wanted::Resource).collect();
+        let lists = [
+            (wanted.tools_list_changed, List::Tools),
+            (wanted.prompts_list_changed, List::Prompts),
+            (wanted.resources_list_changed, List::Resources),
+        ];
+        let lists = lists.into_iter().filter(|(wanted, _)| *wanted == Some(true));
+        let lists: BTreeSet<List> = lists.map(|(_, list)| list).collect();
+        if !lists.is_empty() {
+            subjects.push(Wanted::Lists(lists));
         }
-        let begun = subjects.into_iter().map(|subject| Topic::begin(transport, subject).boxed());
+        let begun = subjects.into_iter().map(|wanted| Topic::begin(transport, wanted).boxed());
         let begun: Vec<Result<Option<Topic>, Trouble>> =
             stream::iter(begun).buffered(AT_ONCE).collect().await;
         let begun: Result<Vec<_>, _> = begun.into_iter().collect();
         let topics: Vec<Topic> =
             begun.map_err(Trouble::into_error)?.into_iter().flatten().collect();
         let mut accepted = SubscriptionFilter::new();
-        for topic in &topics {
-            match topic.subject() {
-                Subject::Tools => accepted.tools_list_changed = Some(true),
+        for subject in topics.iter().flat_map(Topic::subjects) {
+            match subject {
+                Subject::List(List::Tools) => accepted.tools_list_changed = Some(true),
+                Subject::List(List::Prompts) => accepted.prompts_list_changed = Some(true),
+                Subject::List(List::Resources) => accepted.resources_list_changed = Some(true),
                 Subject::Resource(uri) => {
                     accepted.resource_subscriptions.get_or_insert_default().push(uri.clone());
                 }
             }
         }
         Ok(Begun { accepted, topics, _seat: Arc::new(seat) })
+    }
+
+    /// Takes a place for a subscription of a client.
+    pub(super) fn seat(&self, client: [u8; 32]) -> Result<Seat, ErrorData> {
+        self.seats.take(client).ok_or_else(|| {
+            let message = "too many subscriptions are open; cancel one, or put its resources into \
+                           another";
+            ErrorData::invalid_request(message, None)
+        })
     }
 
     /// Serves a subscription until its client cancels it, or everything ends.
@@ -117,7 +132,9 @@ impl Notices {
             let sink = context.sink();
             let sent = async {
                 match subject {
-                    Subject::Tools => sink.notify_tool_list_changed().await,
+                    Subject::List(List::Tools) => sink.notify_tool_list_changed().await,
+                    Subject::List(List::Prompts) => sink.notify_prompt_list_changed().await,
+                    Subject::List(List::Resources) => sink.notify_resource_list_changed().await,
                     Subject::Resource(uri) => sink.notify_resource_updated(uri).await,
                 }
             };

@@ -7,34 +7,36 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-use super::{
-    answer::Trouble,
-    prompts,
-    transport::{Path, Transport},
-};
+use super::{prompts, published::needs_of};
+use crate::blueprint::ClientAbility;
 
 /// A blueprint as a prompt or as a resource.
 #[derive(Debug)]
 pub(super) struct Offered {
     /// The blueprint.
     pub(super) blueprint: String,
+    /// The hash of its version.
+    pub(super) version: String,
+    /// What a client must offer to get it.
+    pub(super) needs: Vec<ClientAbility>,
     face: Value,
     input: Value,
 }
 
-/// Lists the blueprints that are prompts or resources.
-pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Offered>, Trouble> {
-    let listed = transport.get(Path::new("/v1/blueprints")).await?;
+/// Returns those of the API's list that are prompts or resources.
+pub(super) fn of(listed: &Value) -> Vec<Offered> {
     let items = listed["items"].as_array().into_iter().flatten();
     let offered = items.filter_map(|item| {
         let face = &item["tool"];
         (face["prompt"] == true || face["uri"].is_string()).then(|| Offered {
             blueprint: item["name"].as_str().unwrap_or_default().to_owned(),
+            version: item["hash"].as_str().unwrap_or_default().to_owned(),
+            needs: needs_of(face),
             face: face.clone(),
             input: item["input"].clone(),
         })
     });
-    Ok(offered.collect())
+    offered.collect()
 }
 
 impl Offered {
@@ -178,7 +180,13 @@ mod tests {
     fn offered(face: Value) -> Offered {
         let input = json!({ "type": "object", "required": ["id"], "properties": {
             "id": { "type": "integer", "description": "Which." }, "part": { "type": "string" } } });
-        Offered { blueprint: "notes".to_owned(), face, input }
+        Offered {
+            blueprint: "notes".to_owned(),
+            version: String::new(),
+            needs: Vec::new(),
+            face,
+            input,
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use rmcp::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{desk::Desk, notices::pipe, transport::Transport};
+use super::{desk::Desk, notices::connection, transport::Transport};
 
 /// The maximum size of a message, in bytes.
 const LONGEST: usize = 8 << 20;
@@ -38,7 +38,7 @@ pub async fn serve_stdio(
     let over = stop.child_token();
     let input = Input { pipe: input, _over: over.clone().drop_guard(), over: over.clone() };
     let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
-    let (subscribed, watcher) = pipe::channel();
+    let (subscribed, watcher) = connection::channel();
     let desk = Desk::fixed(Arc::clone(&transport), subscribed, over);
     let served = Piped(desk).serve_with_ct(pipes, stop.child_token());
     let running = match served.await {

@@ -10,6 +10,7 @@ use super::{
     tools,
     transport::{Path, Transport},
 };
+use crate::blueprint::ClientAbility;
 
 /// A blueprint as a tool.
 #[derive(Debug, Clone)]
@@ -18,13 +19,19 @@ pub(super) struct Published {
     pub(super) blueprint: String,
     /// The tool as the protocol shows it.
     pub(super) tool: Tool,
+    /// What a client must offer to call it.
+    pub(super) needs: Vec<ClientAbility>,
     /// True if the input is one of the arguments, because it is no object.
     is_wrapped: bool,
 }
 
-/// Lists the blueprints that are tools. Where a name is taken, `run_` stands before it.
+/// Lists the blueprints that are tools.
 pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Trouble> {
-    let listed = transport.get(Path::new("/v1/blueprints").with("tools", Some(true))).await?;
+    Ok(of(&transport.get(Path::new("/v1/blueprints").with("tools", Some(true))).await?))
+}
+
+/// Returns those of the API's list that are tools. Where a name is taken, `run_` stands before it.
+pub(super) fn of(listed: &Value) -> Vec<Published> {
     let mut found: BTreeMap<String, Published> = BTreeMap::new();
     for item in listed["items"].as_array().into_iter().flatten() {
         let (face, Some(blueprint)) = (&item["tool"], item["name"].as_str()) else { continue };
@@ -51,9 +58,16 @@ pub(super) async fn all(transport: &dyn Transport) -> Result<Vec<Published>, Tro
         tool.title = Some(blueprint.to_owned());
         tool.output_schema = Some(Arc::new(output()));
         tool.annotations = Some(annotations);
-        found.insert(name, Published { blueprint: blueprint.to_owned(), tool, is_wrapped });
+        let blueprint = blueprint.to_owned();
+        let needs = needs_of(face);
+        found.insert(name, Published { blueprint, tool, needs, is_wrapped });
     }
-    Ok(found.into_values().collect())
+    found.into_values().collect()
+}
+
+/// Returns what a client must offer.
+pub(super) fn needs_of(face: &Value) -> Vec<ClientAbility> {
+    serde_json::from_value(face["needs"].clone()).unwrap_or_default()
 }
 
 /// Returns the schema of the arguments for the schema of an input, and true if the input is one of

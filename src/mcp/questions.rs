@@ -1,19 +1,91 @@
-//! Questions by which a run asks the client that started it, as elicitation. Approvals are none of
-//! them: a run that asks its starter names it (`by = "starter"`), and an approval cannot.
+//! Questions by which a run asks the client that started it: its user by elicitation, its model by
+//! sampling, or for its directories. Approvals are none of them: a run that asks its starter names it
+//! (`by = "starter"`), and an approval cannot.
 
-use rmcp::model::{InputRequest, InputRequests, InputResponses};
-use serde_json::{Value, json};
+use rmcp::{
+    ErrorData,
+    model::{ClientCapabilities, ErrorCode, InputRequest, InputRequests, InputResponses},
+};
+use serde_json::{Map, Value, json};
 
 use super::{
     answer::{Trouble, cut},
     form::{FIELD, Form, TEXT, form_of},
     transport::{Path, Transport},
 };
+use crate::blueprint::ClientAbility;
 
-/// The word of `by` for the client that started the run.
-const STARTER: &str = "starter";
 /// The maximum number of questions in one result.
 const MOST: usize = 20;
+/// The maximum number of tokens of an answer of the client's model.
+const TOKENS: u32 = 4_096;
+
+/// The way in which a client is asked something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Its user fills in a form.
+    Form(Form),
+    /// Its model writes a text; true if that is JSON.
+    Model(bool),
+    /// It lists the directories that it works in.
+    Roots,
+}
+
+/// The ways in which a client can be asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Able {
+    forms: bool,
+    model: bool,
+    roots: bool,
+}
+
+impl Able {
+    /// Returns those that a client has declared.
+    pub(super) fn of(client: &ClientCapabilities) -> Self {
+        let elicits = client.elicitation.as_ref();
+        Self {
+            forms: elicits.is_some_and(|it| it.form.is_some() || it.url.is_none()),
+            model: client.sampling.is_some(),
+            roots: client.roots.is_some(),
+        }
+    }
+
+    /// Returns true if there is any.
+    pub(super) fn is_any(self) -> bool {
+        self.forms || self.model || self.roots
+    }
+
+    /// Returns the error of a call whose client lacks what the blueprint needs.
+    pub(super) fn check(self, needs: &[ClientAbility]) -> Result<(), ErrorData> {
+        let has = |need: &ClientAbility| match need {
+            ClientAbility::Elicitation => self.forms,
+            ClientAbility::Sampling => self.model,
+            ClientAbility::Roots => self.roots,
+        };
+        let missing: Vec<&ClientAbility> = needs.iter().filter(|need| !has(need)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<Value> = missing.iter().map(|need| json!(need)).collect();
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+        let required: Map<String, Value> =
+            names.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+        let message = format!(
+            "this asks its client during the call, and the client has not declared: {}",
+            names.join(", ")
+        );
+        let data = json!({ "requiredCapabilities": required });
+        Err(ErrorData::new(ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY, message, Some(data)))
+    }
+
+    fn has(self, way: Way) -> bool {
+        match way {
+            Way::Form(_) => self.forms,
+            Way::Model(_) => self.model,
+            Way::Roots => self.roots,
+        }
+    }
+}
 
 /// An open question.
 #[derive(Debug)]
@@ -22,7 +94,8 @@ pub(super) struct Question {
     task: String,
     revision: String,
     message: String,
-    form: Form,
+    way: Way,
+    /// The schema of the form, or of the JSON.
     schema: Value,
 }
 
@@ -83,13 +156,15 @@ impl Keys {
     }
 }
 
-/// Returns the questions as requests to the client; a refused answer is explained.
+/// Returns the questions that a client can be asked, as requests to it; a refused answer is explained.
 pub(super) fn requests(
     open: &[Question],
+    able: Able,
     keys: Keys,
     refused: &[(String, String)],
 ) -> InputRequests {
     open.iter()
+        .filter(|question| able.has(question.way))
         .map(|question| {
             let key = keys.of(question, open);
             let why = refused.iter().find(|(of, _)| *of == key).map(|(_, why)| why.as_str());
@@ -146,33 +221,51 @@ pub(super) async fn reply(
 impl Question {
     fn of(task: &Value) -> Option<Self> {
         let text = |key: &str| task[key].as_str().unwrap_or_default();
-        let mut by = task["by"].as_array().into_iter().flatten();
-        if !by.any(|who| who == STARTER) {
-            return None;
-        }
+        let mut by = task["by"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let wanted = &task["output_schema"];
+        let (way, schema) = by.find_map(|who| {
+            let is_json = wanted.is_object() && wanted["type"] != "string";
+            match who {
+                "starter" => {
+                    let (form, schema) = form_of(wanted);
+                    Some((Way::Form(form), schema))
+                }
+                "starter:model" => Some((Way::Model(is_json), wanted.clone())),
+                "starter:roots" => Some((Way::Roots, Value::Null)),
+                _ => None,
+            }
+        })?;
         let message = [text("prompt"), text("summary"), text("agent")];
         let message = message.into_iter().find(|text| !text.is_empty())?;
-        let (form, schema) = form_of(&task["output_schema"]);
         Some(Self {
             agent: text("agent").to_owned(),
             task: text("id").to_owned(),
             revision: text("revision").to_owned(),
             message: cut(message, TEXT).to_owned(),
-            form,
+            way,
             schema,
         })
     }
 
     /// Returns the request to the client.
     pub(super) fn request(&self, refused: Option<&str>) -> InputRequest {
-        let message = match refused {
-            Some(why) => format!("{}\n\nThe answer before did not fit: {why}", self.message),
-            None => self.message.clone(),
+        let mut message = self.message.clone();
+        if self.way == Way::Model(true) {
+            let schema = self.schema.to_string();
+            let schema = cut(&schema, TEXT);
+            message.push_str(&format!("\n\nAnswer with JSON alone, of this schema: {schema}"));
+        }
+        if let Some(why) = refused {
+            message.push_str(&format!("\n\nThe answer before did not fit: {why}"));
+        }
+        let request = match self.way {
+            Way::Form(_) => json!({ "method": "elicitation/create", "params": {
+                "mode": "form", "message": message, "requestedSchema": self.schema } }),
+            Way::Model(_) => json!({ "method": "sampling/createMessage", "params": {
+                "messages": [{ "role": "user", "content": { "type": "text", "text": message } }],
+                "maxTokens": TOKENS } }),
+            Way::Roots => json!({ "method": "roots/list" }),
         };
-        let params = json!({
-            "mode": "form", "message": message, "requestedSchema": self.schema,
-        });
-        let request = json!({ "method": "elicitation/create", "params": params });
         serde_json::from_value(request).expect("its schema has only what clients know")
     }
 
@@ -180,6 +273,14 @@ impl Question {
     fn read(&self, response: &Value) -> Result<Reply, String> {
         let said = |key: &str, value: Value| {
             Ok(Reply::Said(json!({ key: value, "revision": self.revision })))
+        };
+        let form = match self.way {
+            Way::Form(form) => form,
+            Way::Model(is_json) => return said("output", read_message(response, is_json)?),
+            Way::Roots => {
+                let roots = response.get("roots").filter(|roots| roots.is_array());
+                return said("output", roots.ok_or("a response has the array roots")?.clone());
+            }
         };
         match response["action"].as_str() {
             Some("accept") => {}
@@ -189,7 +290,7 @@ impl Question {
         }
         let content = &response["content"];
         let field = || content.get(FIELD).ok_or_else(|| format!("the field {FIELD} is missing"));
-        match self.form {
+        match form {
             Form::Flat => said("output", content.clone()),
             Form::Field => said("output", field()?.clone()),
             Form::Text => {
@@ -201,14 +302,41 @@ impl Question {
     }
 }
 
+/// Reads the message of a model: its text, or the JSON in it.
+fn read_message(response: &Value, is_json: bool) -> Result<Value, String> {
+    let content = &response["content"];
+    let blocks = content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice);
+    let texts = blocks.iter().filter(|block| block["type"] == "text");
+    let texts: Vec<&str> = texts.filter_map(|block| block["text"].as_str()).collect();
+    if texts.is_empty() {
+        return Err("the message of the model has no text".to_owned());
+    }
+    let text = texts.concat();
+    if !is_json {
+        return Ok(text.into());
+    }
+    let bare = text.trim();
+    let fenced = bare.strip_prefix("```").and_then(|it| it.strip_suffix("```"));
+    let bare = fenced.map_or(bare, |it| it.strip_prefix("json").unwrap_or(it));
+    serde_json::from_str(bare).map_err(|error| format!("the model wrote no JSON: {error}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn question(schema: Value) -> Question {
-        let task = json!({ "agent": "ask", "id": "task_a", "revision": "r1", "by": ["ann", "starter"],
+        asks("starter", schema)
+    }
+
+    fn asks(by: &str, schema: Value) -> Question {
+        let task = json!({ "agent": "ask", "id": "task_a", "revision": "r1", "by": ["ann", by],
             "prompt": "Which?", "output_schema": schema });
         Question::of(&task).expect("it asks the starter")
+    }
+
+    fn able() -> Able {
+        Able { forms: true, model: true, roots: true }
     }
 
     fn read(schema: Value, response: Value) -> Result<Value, String> {
@@ -242,7 +370,7 @@ mod tests {
             (Value::Null, Form::Text),
         ] {
             let question = question(schema.clone());
-            assert_eq!(question.form, form, "{schema}");
+            assert_eq!(question.way, Way::Form(form), "{schema}");
             let shown = json!(question.request(Some("too long")));
             assert_eq!(shown["method"], "elicitation/create");
             let message = shown["params"]["message"].as_str().unwrap();
@@ -255,14 +383,68 @@ mod tests {
     #[test]
     fn a_question_has_the_name_of_its_agent_unless_another_has_it_too() {
         let mut open = vec![question(json!({}))];
-        let keys =
-            |open: &[Question], keys| requests(open, keys, &[]).into_keys().collect::<Vec<_>>();
+        let keys = |open: &[Question], keys| {
+            requests(open, able(), keys, &[]).into_keys().collect::<Vec<_>>()
+        };
         assert_eq!(keys(&open, Keys::Agents), ["ask"]);
         assert_eq!(keys(&open, Keys::Tasks), ["task_a.r1"]);
         let before = digest(&open);
         open.push(Question { task: "task_b".to_owned(), ..question(json!({})) });
         assert_eq!(keys(&open, Keys::Agents), ["task_a.r1", "task_b.r1"]);
         assert_ne!(digest(&open), before);
+    }
+
+    #[test]
+    fn a_model_is_asked_for_a_text_or_for_json() {
+        let text = asks("starter:model", json!({ "type": "string" }));
+        let shown = json!(text.request(None));
+        assert_eq!(shown["method"], "sampling/createMessage");
+        assert_eq!(shown["params"]["messages"][0]["content"]["text"], "Which?");
+        let wrote = |text: &str| {
+            json!({ "role": "assistant", "model": "m",
+            "content": { "type": "text", "text": text } })
+        };
+        let read = |question: &Question, response: Value| match question.read(&response) {
+            Ok(Reply::Said(body)) => Ok(body["output"].clone()),
+            Ok(Reply::Nothing) => Ok(Value::Null),
+            Err(why) => Err(why),
+        };
+        assert_eq!(read(&text, wrote("{}")), Ok(json!("{}")));
+        let blocks = json!({ "content": [{ "type": "text", "text": "a" }, { "type": "image" },
+            { "type": "text", "text": "b" }] });
+        assert_eq!(read(&text, blocks), Ok(json!("ab")));
+        assert!(read(&text, json!({ "content": { "type": "image" } })).is_err());
+        let number = asks("starter:model", json!({ "type": "integer" }));
+        let shown = json!(number.request(Some("too large")))["params"]["messages"].to_string();
+        assert!(shown.contains("integer") && shown.contains("too large"), "{shown}");
+        assert_eq!(read(&number, wrote(" 7\n")), Ok(json!(7)));
+        assert_eq!(read(&number, wrote("```json\n7\n```")), Ok(json!(7)));
+        assert!(read(&number, wrote("seven")).unwrap_err().contains("no JSON"));
+        let roots = asks("starter:roots", Value::Null);
+        assert_eq!(json!(roots.request(None))["method"], "roots/list");
+        let listed = json!([{ "uri": "file:///a" }]);
+        assert_eq!(read(&roots, json!({ "roots": listed })), Ok(listed));
+        assert!(read(&roots, json!({})).is_err());
+    }
+
+    #[test]
+    fn a_client_is_asked_only_for_what_it_can_do() {
+        let open = [
+            asks("starter", Value::Null),
+            Question { task: "task_b".to_owned(), ..asks("starter:model", Value::Null) },
+            Question { task: "task_c".to_owned(), ..asks("starter:roots", Value::Null) },
+        ];
+        let methods = |able: Value| -> Vec<String> {
+            let able = Able::of(&serde_json::from_value(able).unwrap());
+            let asked = json!(requests(&open, able, Keys::Tasks, &[]));
+            let asked = asked.as_object().unwrap().values();
+            asked.map(|it| it["method"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(methods(json!({})), [""; 0]);
+        assert_eq!(methods(json!({ "elicitation": {} })), ["elicitation/create"]);
+        assert_eq!(methods(json!({ "elicitation": { "url": {} } })), [""; 0]);
+        let both = json!({ "sampling": {}, "roots": {} });
+        assert_eq!(methods(both), ["sampling/createMessage", "roots/list"]);
     }
 
     #[test]

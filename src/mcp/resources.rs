@@ -93,6 +93,11 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
+/// Returns true for the address of a resource that is no blueprint.
+pub(super) fn is_own(uri: &str) -> bool {
+    uri.starts_with("moonswarm://")
+}
+
 /// Returns true if the text of a resource does not change while the program runs.
 pub(super) fn is_fixed(uri: &str) -> bool {
     fixed().iter().any(|it| it.uri == uri)

@@ -1,5 +1,5 @@
 //! Sessions of clients over HTTP that speak a revision before 2026-07-28. A session lets a run ask
-//! its client during a call, and a client cancel a call.
+//! its client during a call, a client cancel a call, and has the stream of its notices.
 //!
 //! Nothing is stored. The id of a session holds what its client said of itself, so a session that was
 //! closed to make room, or that another process opened, is opened again by its next message. Only
@@ -26,6 +26,7 @@ use rmcp::{
     },
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 /// The header with the id of a session.
 pub(super) const HEADER: &str = "mcp-session-id";
@@ -41,8 +42,12 @@ const SAID: usize = 2_048;
 /// The maximum length of the name of a client, in characters.
 const NAME: usize = 64;
 /// The time after which a session without messages is closed. It is longer than the time in which a
-/// client must answer a question.
+/// client must answer a question, and than the interval at which one with a stream is asked whether it
+/// is there.
 const IDLE: Duration = Duration::from_secs(15 * 60);
+/// The time in which a session ends that makes room. One whose client does not read its stream ends
+/// with that stream.
+const LEAVE: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
     /// The id for a session that the request of this task opens.
@@ -89,7 +94,7 @@ impl Sessions {
         let leaving = self.book.lock().use_and_leave(id);
         for id in leaving {
             // It may have ended by itself.
-            let _ = self.local.close_session(&id).await;
+            let _ = timeout(LEAVE, self.local.close_session(&id)).await;
         }
     }
 }

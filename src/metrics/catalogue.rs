@@ -20,7 +20,7 @@ pub struct Described {
     pub kind: Kind,
     /// The names of the labels, in their order.
     pub labels: &'static [&'static str],
-    /// What it counts.
+    /// The text of its `HELP` line.
     pub help: &'static str,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Counter, Histogram, Scrape};
 
-/// What the writer of the store counts.
+/// The counters of the store's writer.
 #[derive(Debug)]
 pub struct Commits {
     /// The duration of a transaction, from its begin to its end.

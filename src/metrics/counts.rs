@@ -1,4 +1,4 @@
-//! What the engine counts, and the gauges of its shards.
+//! The counters of the engine, and the gauges of its shards.
 
 use std::sync::Arc;
 
@@ -21,17 +21,8 @@ const FAILURES: usize = 500;
 /// The number of billionths in a dollar.
 const NANO: f64 = 1e9;
 
-/// The kinds of steps, in the order of their series.
-const KINDS: [StepKind; 8] = [
-    StepKind::Task,
-    StepKind::ModelCall,
-    StepKind::ToolCall,
-    StepKind::Timer,
-    StepKind::Signal,
-    StepKind::Child,
-    StepKind::State,
-    StepKind::Local,
-];
+/// The number of kinds of steps; their series are in the order of [`StepKind::ALL`].
+const KINDS: usize = StepKind::ALL.len();
 /// The endings, in the order of their series.
 const ENDINGS: [&str; 3] = ["completed", "failed", "canceled"];
 
@@ -40,7 +31,7 @@ const ENDINGS: [&str; 3] = ["completed", "failed", "canceled"];
 pub struct Counts {
     runs: Series<1, RunSeries>,
     started: Series<2, Counter>,
-    steps: [Histogram; 8],
+    steps: [Histogram; KINDS],
     attempts: Series<3, Counter>,
     failures: Series<2, Counter>,
     work: Series<1, Work>,
@@ -67,7 +58,7 @@ pub struct Counts {
 pub struct RunSeries {
     ended: [Counter; 3],
     duration: Histogram,
-    steps: [[Counter; 3]; 8],
+    steps: [[Counter; 3]; KINDS],
 }
 
 impl Default for RunSeries {
@@ -141,7 +132,7 @@ pub struct Attempt {
     pub outcome: &'static str,
     /// The kind of its failure, if it failed.
     pub failure: Option<String>,
-    /// How long its step waited in all, and how long it worked, in milliseconds.
+    /// The time that its step waited in all, and the time that it worked, in milliseconds.
     pub times: Option<(u64, u64)>,
     /// The usage, if it was reported.
     pub usage: Option<Usage>,
@@ -287,7 +278,7 @@ impl Counts {
                 scrape.count("moonswarm_runs_ended_total", &[&blueprint, status], count.get());
             }
             scrape.histogram("moonswarm_run_duration_seconds", &[&blueprint], &runs.duration);
-            for (kind, endings) in KINDS.iter().zip(&runs.steps) {
+            for (kind, endings) in StepKind::ALL.iter().zip(&runs.steps) {
                 for (status, count) in ENDINGS.iter().zip(endings) {
                     if count.get() > 0 {
                         let labels = [blueprint.as_str(), kind.as_str(), status];
@@ -296,7 +287,7 @@ impl Counts {
                 }
             }
         }
-        for (kind, durations) in KINDS.iter().zip(&self.steps) {
+        for (kind, durations) in StepKind::ALL.iter().zip(&self.steps) {
             scrape.histogram("moonswarm_step_duration_seconds", &[kind.as_str()], durations);
         }
     }
@@ -344,7 +335,7 @@ impl Counts {
 }
 
 fn place(kind: StepKind) -> Option<usize> {
-    KINDS.iter().position(|it| *it == kind)
+    StepKind::ALL.iter().position(|it| *it == kind)
 }
 
 fn ended(ending: Ending) -> Option<usize> {

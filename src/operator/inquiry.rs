@@ -3,13 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    flow::Asking,
+    flow::{Asking, STARTER},
     protocol::Json,
     token::{Role, person},
 };
-
-/// The word of `by` for the client that started the run.
-pub const STARTER: &str = "starter";
 
 /// The maximum number of reminders of one attempt, so that a forgotten task does not fill its
 /// journal.
@@ -73,7 +70,7 @@ impl Inquiry {
 
     /// Returns true if the client that started the run is asked.
     pub fn asks_starter(&self) -> bool {
-        self.by.iter().any(|who| who == STARTER)
+        self.by.iter().any(|who| STARTER.contains(&who.as_str()))
     }
 
     /// Returns true if the person behind `subject` has already answered.

@@ -58,7 +58,7 @@ pub struct TaskWebhook {
     allow_hosts: Vec<String>,
 }
 
-/// What a receiver made of a request.
+/// The outcome of a request to a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Posted {
     /// It has it.

@@ -27,6 +27,18 @@ pub enum StepKind {
 }
 
 impl StepKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Task,
+        Self::ModelCall,
+        Self::ToolCall,
+        Self::Timer,
+        Self::Signal,
+        Self::Child,
+        Self::State,
+        Self::Local,
+    ];
+
     /// Returns a number that never changes, for hashes.
     pub fn code(self) -> u8 {
         match self {
@@ -172,20 +184,9 @@ impl StepDescriptor {
 mod tests {
     use super::*;
 
-    const KINDS: [StepKind; 8] = [
-        StepKind::Task,
-        StepKind::ModelCall,
-        StepKind::ToolCall,
-        StepKind::Timer,
-        StepKind::Signal,
-        StepKind::Child,
-        StepKind::State,
-        StepKind::Local,
-    ];
-
     #[test]
     fn a_kinds_word_is_its_wire_form_and_its_code_is_its_own() {
-        for (place, kind) in KINDS.into_iter().enumerate() {
+        for (place, kind) in StepKind::ALL.into_iter().enumerate() {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
             assert_eq!(usize::from(kind.code()), place + 1);
         }

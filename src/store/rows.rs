@@ -291,7 +291,7 @@ pub struct TaskRow {
     pub question: Option<String>,
 }
 
-/// Who has an open task, and until when.
+/// The worker that has an open task, and the time until which it has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskHold {
     /// The run.

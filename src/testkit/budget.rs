@@ -59,7 +59,7 @@ enum Over {
     Exchanged,
 }
 
-/// What is left of the bounds; a clone shares it.
+/// The remainder of the bounds; a clone shares it.
 #[derive(Clone)]
 pub(super) struct Budget(Option<Rc<Spent>>);
 

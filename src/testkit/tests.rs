@@ -134,7 +134,7 @@ return swarm.blueprint {
   end,
 }"#;
 
-/// What a test of an agent with a model comes to.
+/// The outcome of a test of an agent with a model.
 fn helped(body: &str, options: &Options<'_>) -> TestReport {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("help.lua"), HELPER).unwrap();
@@ -363,7 +363,7 @@ return swarm.blueprint {
     assert_eq!(body.1, 6, "three rounds in each of two runs");
 }
 
-/// What `moonswarm test` finds in a test that passes.
+/// The findings of `moonswarm test` in a test that passes.
 fn findings(body: &str) -> Vec<String> {
     let (_dir, report) = play(&format!("t.test(\"x\", function() {body} end)"), &PLAIN);
     assert_eq!(report.tests[0].problem(), None, "{body}");

@@ -1,17 +1,16 @@
 //! Tasks that open are announced to a webhook: a real daemon, and a receiver of the test's own.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    path::PathBuf,
-    sync::mpsc::{Receiver, channel},
-};
+use std::path::PathBuf;
 
 use data_encoding::BASE64;
 use ring::hmac;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
+use crate::support::{
+    Daemon, Shell, eventually,
+    receiver::{Received, Receiver},
+    send, when,
+};
 
 const ASKS: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "asks",
@@ -24,76 +23,31 @@ return swarm.blueprint { name = "asks",
     return ctx:run("ask", { what = input.what })
   end }"#;
 
-/// What a receiver was sent.
-struct Posted {
-    head: String,
-    text: String,
-    stream: TcpStream,
-}
-
-impl Posted {
-    fn header(&self, name: &str) -> String {
-        let mut lines = self.head.lines();
-        let found = lines.find_map(|line| line.strip_prefix(&format!("{name}: ")));
-        found.unwrap_or_else(|| panic!("no {name} in {}", self.head)).to_owned()
-    }
-
-    fn answer(mut self, status: &str) -> Value {
-        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-        // A daemon that was killed meanwhile does not hear it.
-        drop(self.stream.write_all(head.as_bytes()));
-        serde_json::from_str(&self.text).unwrap()
-    }
-}
-
-/// A receiver that hands each request to the test, and the file that configures it.
+/// A receiver of announcements, and the file that configures it.
 struct Desk {
-    posts: Receiver<Posted>,
+    receiver: Receiver,
     config: PathBuf,
 }
 
 impl Desk {
     fn start(shell: &Shell, more: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (sender, posts) = channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let stream = stream.unwrap();
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let mut head = String::new();
-                while reader.read_line(&mut head).is_ok_and(|read| read > 2) {}
-                // A connection that was closed before it said anything.
-                let Some(length) =
-                    head.to_lowercase().split("content-length: ").nth(1).map(str::to_owned)
-                else {
-                    continue;
-                };
-                let mut body = vec![0; length.lines().next().unwrap().parse().unwrap()];
-                if reader.read_exact(&mut body).is_err() {
-                    continue;
-                }
-                let text = String::from_utf8(body).unwrap();
-                if sender.send(Posted { head, text, stream }).is_err() {
-                    return;
-                }
-            }
-        });
+        let receiver = Receiver::start();
+        let address = receiver.address;
         let config = shell.write(
             "moonswarm.toml",
             format!(
                 "[webhooks.desk]\nurl = \"http://{address}/opened\"\nallow_hosts = [\"127.0.0.1\"]\n{more}"
             ),
         );
-        Self { posts, config }
+        Self { receiver, config }
     }
 
     fn daemon(&self, shell: &Shell) -> Daemon {
         Daemon::start_with(&shell.path("data"), &["--config".as_ref(), self.config.as_ref()])
     }
 
-    fn next(&self) -> Posted {
-        self.posts.recv_timeout(PATIENCE).expect("a task is announced")
+    fn next(&self) -> Received {
+        self.receiver.next()
     }
 }
 
@@ -130,12 +84,13 @@ async fn an_opened_task_is_posted_signed_to_whom_it_concerns_and_without_a_link(
     assert_eq!(posted.header("webhook-signature"), signature);
     assert_eq!(posted.header("x-team"), "red");
     assert!(!posted.text.contains("ln_") && !posted.text.contains("hush"), "{}", posted.text);
-    let said = posted.answer("204 No Content");
+    let said = posted.json();
     assert_eq!((&said["type"], &said["run"]), (&json!("task.opened"), &json!(run)), "{said}");
     assert_eq!((&said["blueprint"], &said["agent"]), (&json!("asks"), &json!("ask")));
     assert_eq!((&said["prompt"], &said["by"]), (&json!("Ship the release?"), &json!(["ann"])));
     let task = said["task"].as_str().unwrap();
     assert_eq!(id, format!("{task}.1"));
+    posted.answer("204 No Content", "");
     assert_eq!(said["url"], format!("{}/ui/inbox/{task}", daemon.url));
     let (_, view) = send(daemon.get(&format!("/v1/tasks/{task}"))).await;
     assert_eq!(said["revision"], view["revision"]);
@@ -151,14 +106,14 @@ async fn an_announcement_survives_kills_until_its_receiver_has_it_and_is_then_ov
     let daemon = desk.daemon(&shell);
     let run = daemon.run_source(ASKS, json!({ "what": "it" })).await;
     let first = desk.next();
-    let id = first.header("webhook-id");
+    let id = first.header("webhook-id").to_owned();
     // It was asked, and has not answered yet.
     daemon.kill();
     drop(first);
     let daemon = desk.daemon(&shell);
     let again = desk.next();
     assert_eq!(again.header("webhook-id"), id);
-    again.answer("503 Service Unavailable");
+    again.answer("503 Service Unavailable", "");
     let again = desk.next();
     assert_eq!(again.header("webhook-id"), id, "it is posted again after a pause");
     // A task that ended is not announced any more.
@@ -167,15 +122,16 @@ async fn an_announcement_survives_kills_until_its_receiver_has_it_and_is_then_ov
     let (status, _) = send(daemon.post(&format!("/v1/runs/{doomed}/cancel"), &json!({}))).await;
     assert_eq!(status, 200);
     daemon.ended(&doomed).await;
-    again.answer("200 OK");
+    again.answer("200 OK", "");
     drained(&daemon).await;
     daemon.kill();
     let daemon = desk.daemon(&shell);
     let later = daemon.run_source(ASKS, json!({ "what": "more" })).await;
-    let said = desk.next().answer("200 OK");
-    assert_eq!(said["run"], later, "the first one, {run}, is over");
+    let posted = desk.next();
+    assert_eq!(posted.json()["run"], later, "the first one, {run}, is over");
+    posted.answer("200 OK", "");
     drained(&daemon).await;
-    assert!(desk.posts.try_recv().is_err(), "nothing else was posted");
+    assert!(desk.receiver.is_idle(), "nothing else was posted");
 }
 
 #[cfg(feature = "faults")]

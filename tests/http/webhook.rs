@@ -1,17 +1,16 @@
 //! An http operator: a real daemon, a webhook of the test's own, and the worker API for what comes
 //! later.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    path::PathBuf,
-    sync::mpsc::{Receiver, channel},
-};
+use std::path::PathBuf;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, eventually, send, when};
+use crate::support::{
+    Daemon, Shell, eventually,
+    receiver::{Received, Receiver},
+    send, when,
+};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "hooked",
@@ -19,53 +18,32 @@ return swarm.blueprint { name = "hooked",
     retry = { max_attempts = 2, backoff = "1ms" } } },
   flow = function(ctx, input) return ctx:run("ask", { n = input.n }) end }"#;
 
-/// What a webhook was sent.
+/// A webhook, and the file that configures it.
+struct Hook {
+    receiver: Receiver,
+    config: PathBuf,
+}
+
+/// A posted task that waits for its answer.
 struct Posted {
-    key: String,
     order: Value,
-    stream: TcpStream,
+    received: Received,
 }
 
 impl Posted {
-    fn answer(mut self, status: &str, body: &Value) {
-        let body = body.to_string();
-        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
-        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
-        self.stream.write_all((head + &body).as_bytes()).unwrap();
+    fn key(&self) -> &str {
+        self.received.header("idempotency-key")
     }
-}
 
-/// A webhook that hands each request to the test, and the file that configures it.
-struct Hook {
-    posts: Receiver<Posted>,
-    config: PathBuf,
+    fn answer(self, status: &str, body: &Value) {
+        self.received.answer(status, &body.to_string());
+    }
 }
 
 impl Hook {
     fn start(shell: &Shell) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (sender, posts) = channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let stream = stream.unwrap();
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let mut head = String::new();
-                while reader.read_line(&mut head).unwrap() > 2 {}
-                let head = head.to_lowercase();
-                let header = |name: &str| {
-                    let rest = head.split(&format!("{name}: ")).nth(1).unwrap();
-                    rest.lines().next().unwrap().to_owned()
-                };
-                let mut body = vec![0; header("content-length").parse().unwrap()];
-                reader.read_exact(&mut body).unwrap();
-                let order = serde_json::from_slice(&body).unwrap();
-                let posted = Posted { key: header("idempotency-key"), order, stream };
-                if sender.send(posted).is_err() {
-                    return;
-                }
-            }
-        });
+        let receiver = Receiver::start();
+        let address = receiver.address;
         let config = shell.write(
             "moonswarm.toml",
             format!(
@@ -73,7 +51,7 @@ impl Hook {
                  allow_hosts = [\"127.0.0.1\"]\n"
             ),
         );
-        Self { posts, config }
+        Self { receiver, config }
     }
 
     fn daemon(&self, shell: &Shell) -> Daemon {
@@ -81,7 +59,8 @@ impl Hook {
     }
 
     fn next(&self) -> Posted {
-        self.posts.recv_timeout(crate::support::PATIENCE).unwrap()
+        let received = self.receiver.next();
+        Posted { order: received.json(), received }
     }
 }
 
@@ -131,7 +110,7 @@ async fn a_task_that_a_webhook_took_on_outlives_a_killed_daemon_and_is_not_poste
 
     assert_eq!(status, 200, "{body} for {task}");
     assert_eq!(daemon.ended(&run).await["output"], "late");
-    assert!(hook.posts.try_recv().is_err(), "it was posted once");
+    assert!(hook.receiver.is_idle(), "it was posted once");
 }
 
 #[tokio::test]
@@ -146,7 +125,7 @@ async fn a_task_without_an_answer_is_posted_again_under_the_same_key_after_a_kil
     let daemon = hook.daemon(&shell);
     let second = hook.next();
 
-    assert_eq!(second.key, first.key);
+    assert_eq!(second.key(), first.key());
     assert_eq!(second.order["attempt"], 1);
     second.answer("200 OK", &json!({ "output": "once" }));
     assert_eq!(daemon.ended(&run).await["output"], "once");

@@ -50,6 +50,14 @@ impl ClientHandler for Ear {
         drop(self.0.send("tools".to_owned()));
     }
 
+    async fn on_prompt_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        drop(self.0.send("prompts".to_owned()));
+    }
+
+    async fn on_resource_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        drop(self.0.send("resources".to_owned()));
+    }
+
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("test", "1"))
     }
@@ -159,7 +167,7 @@ impl Agent {
         self.service.peer().listen(wanted).await.unwrap()
     }
 
-    /// The next notice that belongs to no request: the URI of a resource, or `tools`.
+    /// The next notice that belongs to no request: the URI of a resource, or the name of a list.
     pub async fn hears(&mut self) -> String {
         let heard = tokio::time::timeout(Duration::from_secs(30), self.heard.recv());
         heard.await.expect("a notice comes").expect("the connection is open")

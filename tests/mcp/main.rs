@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod notices;
 mod offered;
+mod person;
 mod questions;
 mod sessions;
 mod setup;

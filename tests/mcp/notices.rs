@@ -53,12 +53,14 @@ fn of_tools() -> SubscriptionFilter {
     SubscriptionFilter::builder().tools_list_changed().build()
 }
 
-/// The next notice: the URI of a resource, or `tools`; none where the subscription has ended.
+/// The next notice: the URI of a resource, or a list; none where the subscription has ended.
 async fn next(subscription: &mut Subscription) -> Option<String> {
     let next = tokio::time::timeout(Duration::from_secs(30), subscription.next()).await;
     match next.expect("a notice comes").unwrap()? {
         ServerNotification::ResourceUpdatedNotification(it) => Some(it.params.uri),
         ServerNotification::ToolListChangedNotification(_) => Some("tools".to_owned()),
+        ServerNotification::PromptListChangedNotification(_) => Some("prompts".to_owned()),
+        ServerNotification::ResourceListChangedNotification(_) => Some("resources".to_owned()),
         other => panic!("{other:?}"),
     }
 }
@@ -163,6 +165,69 @@ async fn the_list_of_tools_changes_with_the_blueprints_that_are_tools() {
     assert_eq!(pipe.heard_more(), None, "one notice a change");
 }
 
+/// A blueprint with this key `mcp`.
+fn offered(name: &str, key: &str) -> Value {
+    let source = format!(
+        r#"return require("swarm").blueprint {{ name = "{name}", description = "Offered.",
+          mcp = {key}, flow = function() return "said" end }}"#
+    );
+    json!({ "source": source })
+}
+
+#[tokio::test]
+async fn the_lists_of_prompts_and_resources_change_with_their_blueprints() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let token = operator(&daemon).await;
+    let newest = Agent::http(&daemon, &token).await;
+    let env = [("MOONSWARM_TOKEN", token.as_str())];
+    let mut pipe = Agent::piped(&data, &env, older()).await;
+    let mut session = Agent::speaking(&daemon, &token, older()).await;
+    let filter = SubscriptionFilter::builder().prompts_list_changed().resources_list_changed();
+    let mut heard = newest.listen(filter.build()).await;
+    let changes = [
+        ("ask", r#"{ prompt = true }"#, "prompts"),
+        ("note", r#"{ uri = "notes://one" }"#, "resources"),
+        ("day", r#"{ uri = "notes://{day}" }"#, "resources"),
+    ];
+    for (name, key, list) in changes {
+        let path = format!("/v1/blueprints/{name}");
+        assert_eq!(send(daemon.put(&path, &offered(name, key))).await.0, 200, "{name}");
+        assert_eq!(next(&mut heard).await.as_deref(), Some(list), "{name}");
+        assert_eq!(pipe.hears().await, list, "{name}");
+        assert_eq!(session.hears().await, list, "{name}");
+    }
+    assert!(pipe.prompts().await.contains(&"ask".to_owned()));
+    assert!(session.resources().await.contains(&"notes://one".to_owned()));
+    // A resource that is a blueprint is watched by its version: no run starts.
+    subscribe(&session, "notes://one").await.unwrap();
+    subscribe(&pipe, "notes://monday").await.unwrap();
+    for name in ["note", "day"] {
+        let source = offered(
+            name,
+            if name == "note" {
+                r#"{ uri = "notes://one" }"#
+            } else {
+                r#"{ uri = "notes://{day}" }"#
+            },
+        );
+        let source = source["source"].as_str().unwrap().replace("said", "other");
+        let put = daemon.put(&format!("/v1/blueprints/{name}"), &json!({ "source": source }));
+        assert_eq!(send(put).await.0, 200);
+    }
+    assert_eq!(session.hears().await, "notes://one");
+    assert_eq!(pipe.hears().await, "notes://monday");
+    assert_eq!(send(daemon.get("/v1/runs")).await.1["items"], json!([]));
+    // From a prompt to a tool: two lists, and nothing of a third.
+    assert_eq!(send(daemon.put("/v1/blueprints/ask", &offered("ask", "true"))).await.0, 200);
+    assert_eq!(next(&mut heard).await.as_deref(), Some("prompts"));
+    for agent in [&mut pipe, &mut session] {
+        assert_eq!([agent.hears().await, agent.hears().await], ["tools", "prompts"]);
+        assert_eq!(agent.heard_more(), None, "one notice a change");
+    }
+}
+
 #[tokio::test]
 async fn a_token_is_told_of_what_it_may_read_and_of_nothing_else() {
     let shell = Shell::new();
@@ -178,8 +243,12 @@ async fn a_token_is_told_of_what_it_may_read_and_of_nothing_else() {
         .resources_list_changed();
     let mut heard = agent.listen(filter.build()).await;
     let accepted = SubscriptionFilter::builder();
-    let accepted = accepted.resource_subscription(uri(&own)).tools_list_changed().build();
-    assert_eq!(heard.acknowledged(), &accepted, "prompts and the list of resources never change");
+    let accepted = accepted.resource_subscription(uri(&own)).tools_list_changed();
+    let accepted = accepted.prompts_list_changed().resources_list_changed().build();
+    assert_eq!(heard.acknowledged(), &accepted);
+    // It may not start blueprints, so none is in its lists.
+    let shown = tool("one", "First.");
+    assert_eq!(send(daemon.put("/v1/blueprints/one", &shown)).await.0, 200);
     go(&daemon, &other, 1, false).await;
     go(&daemon, &own, 1, false).await;
     assert_eq!(next(&mut heard).await, Some(uri(&own)));
@@ -259,40 +328,64 @@ async fn unsubscribe(agent: &Agent, uri: &str) {
 }
 
 #[tokio::test]
-async fn an_older_client_of_a_pipe_subscribes_and_unsubscribes() {
+async fn an_older_client_subscribes_and_unsubscribes_over_both_transports() {
     let shell = Shell::new();
     let data = shell.path("data");
     let daemon = Daemon::start(&data);
     let token = operator(&daemon).await;
-    let mut agent = Agent::piped(&data, &[("MOONSWARM_TOKEN", token.as_str())], older()).await;
-    let (one, two) = (started(&daemon).await, started(&daemon).await);
+    let agents = [
+        Agent::piped(&data, &[("MOONSWARM_TOKEN", token.as_str())], older()).await,
+        Agent::speaking(&daemon, &token, older()).await,
+    ];
     let uri = |run: &str| format!("moonswarm://runs/{run}");
-    for n in 1..=5 {
-        // Again is a new beginning, of one subscription.
-        subscribe(&agent, &uri(&one)).await.unwrap();
-        go(&daemon, &one, n, false).await;
-        assert_eq!(agent.hears().await, uri(&one));
-        while text_of(&agent, &one).await != json!(format!("at {n}")) {
-            agent.hears().await;
+    for mut agent in agents {
+        let offered = json!(agent.peer().peer_info().unwrap().capabilities);
+        assert_eq!(offered["resources"], json!({ "subscribe": true, "listChanged": true }));
+        assert_eq!(offered["tools"], json!({ "listChanged": true }));
+        assert_eq!(offered["prompts"], json!({ "listChanged": true }));
+        let (one, two) = (started(&daemon).await, started(&daemon).await);
+        for n in 1..=5 {
+            // Again is a new beginning, of one subscription.
+            subscribe(&agent, &uri(&one)).await.unwrap();
+            go(&daemon, &one, n, false).await;
+            assert_eq!(agent.hears().await, uri(&one));
+            while text_of(&agent, &one).await != json!(format!("at {n}")) {
+                agent.hears().await;
+            }
+            unsubscribe(&agent, &uri(&one)).await;
+            while agent.heard_more().is_some() {}
         }
-        unsubscribe(&agent, &uri(&one)).await;
-        while agent.heard_more().is_some() {}
+        subscribe(&agent, &uri(&two)).await.unwrap();
+        go(&daemon, &one, 9, false).await;
+        go(&daemon, &two, 9, false).await;
+        assert_eq!(agent.hears().await, uri(&two), "the other one is watched no more");
+        let refused = subscribe(&agent, "moonswarm://runs/none").await.unwrap_err();
+        assert!(refused.contains("there is no resource"), "{refused}");
     }
-    subscribe(&agent, &uri(&two)).await.unwrap();
-    go(&daemon, &one, 9, false).await;
-    go(&daemon, &two, 9, false).await;
-    assert_eq!(agent.hears().await, uri(&two), "the other one is watched no more");
-    let refused = subscribe(&agent, "moonswarm://runs/none").await.unwrap_err();
-    assert!(refused.contains("there is no resource"), "{refused}");
+}
 
-    // Over HTTP these revisions have no stream, and the server offers none.
-    let http = Agent::speaking(&daemon, &token, older()).await;
-    let refused = subscribe(&http, &uri(&one)).await.unwrap_err();
-    assert!(refused.contains("2026-07-28"), "{refused}");
-    let offered = |agent: &Agent| json!(agent.peer().peer_info().unwrap().capabilities);
-    assert_eq!(offered(&http)["resources"].get("subscribe"), None);
-    assert_eq!(offered(&agent)["resources"]["subscribe"], true);
-    assert_eq!(offered(&agent)["tools"]["listChanged"], true);
+#[tokio::test]
+async fn the_subscriptions_of_sessions_have_a_limit_and_end_with_their_session() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = operator(&daemon).await;
+    let run = started(&daemon).await;
+    let uri = format!("moonswarm://runs/{run}");
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        let agent = Agent::speaking(&daemon, &token, older()).await;
+        subscribe(&agent, &uri).await.unwrap();
+        open.push(agent);
+    }
+    let late = Agent::speaking(&daemon, &token, older()).await;
+    let refused = subscribe(&late, &uri).await.unwrap_err();
+    assert!(refused.contains("too many subscriptions"), "{refused}");
+    // One that has none has no place either.
+    unsubscribe(&open[0], &uri).await;
+    subscribe(&late, &uri).await.unwrap();
+    assert!(subscribe(&open[0], &uri).await.is_err());
+    open.pop().unwrap().close().await;
+    eventually("the place comes back", async || subscribe(&open[0], &uri).await).await;
 }
 
 #[tokio::test]

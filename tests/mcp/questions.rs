@@ -1,18 +1,18 @@
 //! Blueprints as tools that ask their client something, and calls that become tasks.
 
 use rmcp::{
-    ClientHandler, ErrorData, RoleClient,
     model::{
-        CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
-        ElicitationAction, ElicitationCapability, Implementation, ProtocolVersion,
+        CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitationCapability,
+        Implementation, ProtocolVersion,
     },
-    service::{ClientLifecycleMode, ClientServiceExt as _, RequestContext},
+    service::{ClientLifecycleMode, ClientServiceExt as _},
     transport::async_rw::AsyncRwTransport,
 };
 use serde_json::{Value, json};
 
 use crate::{
     client::{mint, operator},
+    person::Person,
     support::{Daemon, Shell, eventually, send},
 };
 
@@ -94,6 +94,30 @@ fn said(name: &str) -> Value {
     json!({"action": "accept", "content": {"name": name}})
 }
 
+/// Asks the client's user, its model, and for its directories.
+const ASK: &str = r#"local swarm = require("swarm") local s = swarm.schema
+    return swarm.blueprint { name = "greet", description = "Asks.", mcp = true,
+    agents = {
+        name = { operator = "human", by = "starter", prompt = "Who are you?", output = s.string },
+        line = { operator = "human", by = "starter:model", prompt = "How many?",
+            output = s.object { count = s.integer } },
+        places = { operator = "human", by = "starter:roots", prompt = "Where?",
+            output = s.array(s.object { uri = s.string, name = s.string { optional = true } }) },
+    },
+    flow = function(ctx)
+        local name, line, places
+        ctx:all {
+            function() name = ctx:run("name") end,
+            function() line = ctx:run("line") end,
+            function() places = ctx:run("places") end,
+        }
+        return `{name} {line.count} {places[1].uri}`
+    end }"#;
+
+fn model(text: &str) -> Value {
+    json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": text}})
+}
+
 /// The key of the one question of a result.
 fn key(result: &Value) -> String {
     let requests = result["inputRequests"].as_object().unwrap_or_else(|| panic!("{result}"));
@@ -126,6 +150,75 @@ async fn a_question_to_the_starter_is_answered_by_the_next_call() {
     // An answer that comes twice changes nothing.
     let twice = host.call(answer(key(&again), said("sun"))).await["result"].clone();
     assert_eq!(twice["structuredContent"], done["structuredContent"]);
+}
+
+#[tokio::test]
+async fn a_client_is_asked_for_what_it_can_do_its_model_and_its_directories_too() {
+    let able = json!({"elicitation": {}, "sampling": {}, "roots": {}});
+    let mut host = Host::new(able).await;
+    let put = host.daemon.put("/v1/blueprints/greet", &json!({"source": ASK}));
+    assert_eq!(send(put).await.0, 200);
+    let asked = host.call(json!({"arguments": {}})).await["result"].clone();
+    let requests = &asked["inputRequests"];
+    assert_eq!(requests["name"]["method"], "elicitation/create", "{asked}");
+    assert_eq!(requests["places"]["method"], "roots/list", "{asked}");
+    let sampled = &requests["line"];
+    assert_eq!(sampled["method"], "sampling/createMessage", "{asked}");
+    let prompt = sampled["params"]["messages"][0]["content"]["text"].as_str().unwrap();
+    assert!(prompt.starts_with("How many?") && prompt.contains("count"), "{prompt}");
+    let roots = json!({"roots": [{"uri": "file:///a", "name": "a"}]});
+    let responses = json!({"name": {"action": "accept", "content": {"answer": "moon"}},
+        "line": model("lots"), "places": roots});
+    let call = |state: &Value, responses: Value| json!({"arguments": {}, "requestState": state, "inputResponses": responses});
+    let again = host.call(call(&asked["requestState"], responses)).await["result"].clone();
+    assert_eq!(key(&again), "line", "the rest is answered: {again}");
+    let shown = again["inputRequests"]["line"]["params"]["messages"].to_string();
+    assert!(shown.contains("did not fit"), "{shown}");
+    let responses = json!({"line": model("```json\n{\"count\": 3}\n```")});
+    let done = host.call(call(&again["requestState"], responses)).await["result"].clone();
+    assert_eq!(done["structuredContent"]["output"], "moon 3 file:///a", "{done}");
+
+    // A client is asked for nothing that it has not declared; what is left, `answer_task` answers.
+    host.able = json!({"sampling": {}});
+    let asked = host.call(json!({"arguments": {}})).await["result"].clone();
+    assert_eq!(key(&asked), "line", "{asked}");
+    host.able = json!({});
+    let left = host.call(json!({"arguments": {}})).await["result"].clone();
+    assert_eq!(left["structuredContent"]["status"], "waiting", "{left}");
+}
+
+#[tokio::test]
+async fn a_blueprint_that_needs_a_model_is_refused_to_a_client_without_one() {
+    let mut host = Host::new(json!({"elicitation": {}})).await;
+    let needs = |needs: &str| json!({"source": ASK.replace("mcp = true", &format!("mcp = {{ needs = {needs} }}"))});
+    let wrong = host.daemon.put("/v1/blueprints/greet", &needs(r#""telepathy""#));
+    let (status, refused) = send(wrong).await;
+    assert_eq!(status, 422, "{refused}");
+    assert!(refused.to_string().contains("sampling"), "{refused}");
+    let put = host.daemon.put("/v1/blueprints/greet", &needs(r#"{ "sampling", "roots" }"#));
+    assert_eq!(send(put).await.0, 200);
+    let refused = host.call(json!({"arguments": {}})).await;
+    assert_eq!(refused["error"]["code"], -32021, "{refused}");
+    let data = &refused["error"]["data"];
+    assert_eq!(data["requiredCapabilities"], json!({"sampling": {}, "roots": {}}), "{refused}");
+    let (_, runs) = send(host.daemon.get("/v1/runs")).await;
+    assert_eq!(runs["items"], json!([]), "nothing was started");
+    host.able = json!({"sampling": {}, "roots": {}});
+    assert!(host.call(json!({"arguments": {}})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn answers_may_come_with_the_first_call() {
+    let host = Host::new(forms()).await;
+    let early =
+        |name: Value| json!({"arguments": {}, "inputResponses": {"name": name, "other": 1}});
+    let done = host.call(early(said("moon"))).await["result"].clone();
+    assert_eq!(done["structuredContent"]["output"], "hello, moon", "{done}");
+    for wrong in [said("x"), json!(12345)] {
+        let asked = host.call(early(wrong)).await["result"].clone();
+        let message = &asked["inputRequests"][key(&asked)]["params"]["message"];
+        assert!(message.as_str().unwrap().contains("did not fit"), "{asked}");
+    }
 }
 
 #[tokio::test]
@@ -311,25 +404,6 @@ async fn a_call_that_asks_for_progress_streams_it_before_the_answer() {
     assert!(answer.contains("halfway") && told < answer.find("\"result\"").unwrap(), "{answer}");
 }
 
-/// A client of an older revision that answers what it is asked during a call.
-struct Person(ClientConfig);
-
-impl ClientHandler for Person {
-    fn get_info(&self) -> ClientConfig {
-        self.0.clone()
-    }
-
-    async fn create_elicitation(
-        &self,
-        request: ElicitRequestParams,
-        _context: RequestContext<RoleClient>,
-    ) -> Result<ElicitResult, ErrorData> {
-        let shown = json!(request);
-        assert_eq!(shown["message"], "Who are you?", "{shown}");
-        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({"name": "moon"})))
-    }
-}
-
 #[tokio::test]
 async fn a_client_of_an_older_revision_is_asked_during_the_call() {
     let shell = Shell::new();
@@ -350,6 +424,8 @@ async fn a_client_of_an_older_revision_is_asked_during_the_call() {
     let (output, input) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
     let mut able = ClientCapabilities::default();
     able.elicitation = Some(ElicitationCapability::default());
+    able.sampling = Some(Default::default());
+    able.roots = Some(Default::default());
     let info = ClientConfig::new(able, Implementation::new("test", "1"));
     let old = ProtocolVersion::V_2025_06_18;
     let lifecycle = ClientLifecycleMode::Auto {
@@ -361,5 +437,10 @@ async fn a_client_of_an_older_revision_is_asked_during_the_call() {
     let call = CallToolRequestParams::new("greet").with_arguments(Default::default());
     let done = json!(service.peer().call_tool(call).await.unwrap());
     assert_eq!(done["structuredContent"]["output"], "hello, moon", "{done}");
+    let put = daemon.put("/v1/blueprints/greet", &json!({"source": ASK}));
+    assert_eq!(send(put).await.0, 200);
+    let call = CallToolRequestParams::new("greet").with_arguments(Default::default());
+    let done = json!(service.peer().call_tool(call).await.unwrap());
+    assert_eq!(done["structuredContent"]["output"], "moon 3 file:///a", "{done}");
     service.cancel().await.unwrap();
 }

@@ -134,3 +134,28 @@ async fn the_sessions_of_a_token_are_bounded_and_the_oldest_is_opened_again_when
         assert_eq!(status(post).await, 200, "{session}");
     }
 }
+
+#[tokio::test]
+async fn a_session_that_is_opened_again_reads_its_lists_again() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let token = operator(&daemon).await;
+    let session = open(&daemon, &token).await;
+    daemon.kill();
+    let daemon = Daemon::start(&data);
+    let stream = in_session(&daemon, &token, Method::GET, &session);
+    let mut stream = stream.send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    let mut seen = String::new();
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        told.push(next(&mut stream, &mut seen).await["method"].as_str().unwrap().to_owned());
+    }
+    let of = |list: &str| format!("notifications/{list}/list_changed");
+    assert_eq!(told, [of("tools"), of("prompts"), of("resources")]);
+    // What changes afterwards is told as well.
+    let put = daemon.put("/v1/blueprints/greet", &json!({"source": GREET}));
+    assert_eq!(send(put).await.0, 200);
+    assert_eq!(next(&mut stream, &mut seen).await["method"], of("tools"));
+}

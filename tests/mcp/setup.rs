@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    client::Agent,
+    client::{Agent, mint},
     support::{Daemon, Shell, program, send},
 };
 
@@ -67,6 +67,11 @@ async fn a_client_is_set_up_with_a_narrow_token_and_the_set_up_is_taken_back() {
     let again = "next: moonswarm mcp install --client claude-code --scope project";
     assert!(checked.contains(again), "{checked}");
 
+    // A file that has nothing else is removed.
+    run(&["mcp", "install", "--client", "codex", "--yes"]);
+    assert!(here.join(".codex/config.toml").exists());
+    run(&["mcp", "uninstall", "--client", "codex", "--yes"]);
+    assert!(!here.join(".codex/config.toml").exists());
     run(&["mcp", "uninstall", "--client", "claude-code", "--yes"]);
     let text = std::fs::read_to_string(here.join(".mcp.json")).unwrap();
     let left: Value = serde_json::from_str(&text).unwrap();
@@ -74,6 +79,27 @@ async fn a_client_is_set_up_with_a_narrow_token_and_the_set_up_is_taken_back() {
     assert!(!std::path::Path::new(file).exists());
     let gone = daemon.with(token.trim(), reqwest::Method::GET, "/v1/whoami");
     assert_eq!(send(gone).await.1["code"], "token_revoked");
+}
+
+#[tokio::test]
+async fn a_host_of_its_own_gives_a_client_no_more_than_its_token() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let token = mint(&daemon, json!({"role": "observer", "name": "eye", "ttl": "1h"})).await;
+    assert_eq!(daemon.stop(), Some(0));
+    let agent = Agent::stdio(&data, &[("MOONSWARM_TOKEN", token.as_str())]).await;
+    let who = agent.ok("doctor", json!({})).await["you"].clone();
+    assert_eq!((&who["subject"], &who["role"]), (&json!("eye"), &json!("observer")));
+    assert!(!agent.names().await.contains(&"start_run".to_owned()));
+    let (said, code) = agent.close().await;
+    assert_eq!((said.contains("a host runs here"), code), (true, Some(0)), "{said}");
+    // The same for every command that opens the directory itself.
+    let mut command = program();
+    command.args(["state", "set", "a", "1", "--data"]).arg(&data).env("MOONSWARM_TOKEN", &token);
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("may not"), "{said}");
 }
 
 #[test]

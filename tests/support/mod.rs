@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 pub mod provider;
+pub mod receiver;
 
 /// A test that waits longer than this for one thing has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);

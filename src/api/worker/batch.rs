@@ -49,67 +49,79 @@ pub(in crate::api) struct ResultsBody {
 
 /// The answers to the items of a request, in their order.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::api) struct ResultsView {
-    /// One for each.
-    items: Vec<ResultVerdict>,
+pub(in crate::api) struct ItemAnswers<T> {
+    /// One for each item.
+    items: Vec<ItemAnswer<T>>,
 }
 
-/// The answer to one result.
+/// The answer to one item: the same that a request of its own would have.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::api) struct ResultVerdict {
-    /// The status that `POST /v1/worker/result` would have.
-    status: u16,
-    /// The acceptance; absent if it was refused.
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    accepted: Option<AcceptedView>,
-    /// The refusal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<ProblemBody>,
+#[serde(untagged)]
+enum ItemAnswer<T> {
+    /// It was accepted.
+    Accepted {
+        /// The status, 200.
+        status: u16,
+        #[serde(flatten)]
+        answer: T,
+    },
+    /// It was refused.
+    Refused {
+        /// The status of the refusal.
+        status: u16,
+        /// The refusal.
+        #[schema(value_type = ProblemBody)]
+        problem: Box<ProblemBody>,
+    },
 }
 
-/// Reports how many tasks went. Each result is accepted or refused by itself, exactly as by
+impl<T> ItemAnswers<T> {
+    /// Joins the items that could not be read with the answers of the engine to the others.
+    fn new<E: Into<Problem>>(
+        read: Vec<Result<(), Problem>>,
+        answers: impl IntoIterator<Item = Result<T, E>>,
+    ) -> Self {
+        let mut answers = answers.into_iter();
+        let items = read.into_iter().map(|item| {
+            let answer = item.and_then(|()| match answers.next() {
+                Some(answer) => answer.map_err(Into::into),
+                None => Err(Problem::new(Code::Internal, "an item was not answered")),
+            });
+            match answer {
+                Ok(answer) => ItemAnswer::Accepted { status: StatusCode::OK.as_u16(), answer },
+                Err(problem) => ItemAnswer::Refused {
+                    status: problem.status().as_u16(),
+                    problem: Box::new(problem.body().clone()),
+                },
+            }
+        });
+        Self { items: items.collect() }
+    }
+}
+
+/// Reports the results of many attempts. Each result is accepted or refused by itself, exactly as by
 /// `POST /v1/worker/result`, and what is accepted is durable with the answer.
 #[utoipa::path(
     post, path = "/v1/worker/results", operation_id = "worker_results", tag = "worker",
     request_body = ResultsBody,
-    responses((status = 200, description = "Each result with its own answer.", body = ResultsView)),
+    responses((status = 200, description = "Each result with its own answer.", body = ItemAnswers<AcceptedView>)),
 )]
 pub(in crate::api) async fn results(
     State(api): State<Api>,
     Asker(caller): Asker,
     raw: Raw,
-) -> Result<JsonBody<ResultsView>, Problem> {
+) -> Result<JsonBody<ItemAnswers<AcceptedView>>, Problem> {
     raw.expect_json()?;
     let items = read_items(&raw.bytes, "results", MOST_ITEMS)?;
     let carrier = carrier(&caller);
-    let mut slots = Vec::with_capacity(items.len());
+    let mut read = Vec::with_capacity(items.len());
     let mut reports = Vec::with_capacity(items.len());
     for item in items {
-        slots.push(read_report(&api, &caller, &carrier, item).map(|report| reports.push(report)));
+        read.push(read_report(&api, &caller, &carrier, item).map(|report| reports.push(report)));
     }
-    let mut answers = api.engine.tasks().report_all(reports).await.into_iter();
-    let items = slots.into_iter().map(|slot| {
-        let accepted = slot.and_then(|()| match answers.next() {
-            Some(answer) => Ok(AcceptedView::new(answer?)),
-            None => Err(Problem::new(Code::Internal, "a result was not answered")),
-        });
-        match accepted {
-            Ok(accepted) => ResultVerdict { status: OK, accepted: Some(accepted), problem: None },
-            Err(problem) => {
-                let (status, problem) = refused(&problem);
-                ResultVerdict { status, accepted: None, problem }
-            }
-        }
-    });
-    Ok(JsonBody(ResultsView { items: items.collect() }))
-}
-
-/// The status of an item that was taken.
-const OK: u16 = StatusCode::OK.as_u16();
-
-fn refused(problem: &Problem) -> (u16, Option<ProblemBody>) {
-    (problem.status().as_u16(), Some(problem.body().clone()))
+    let answers = api.engine.tasks().report_all(reports).await;
+    let answers = answers.into_iter().map(|answer| answer.map(AcceptedView::new));
+    Ok(JsonBody(ItemAnswers::new(read, answers)))
 }
 
 fn carrier(caller: &Caller) -> Arc<Carrier> {
@@ -153,63 +165,29 @@ pub(in crate::api) struct HeartbeatsBody {
     handles: Vec<String>,
 }
 
-/// The answers to the handles of a request, in their order.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::api) struct HeartbeatsView {
-    /// One for each.
-    items: Vec<HeartbeatVerdict>,
-}
-
-/// The answer to one heartbeat.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::api) struct HeartbeatVerdict {
-    /// The status that `POST /v1/worker/heartbeat` would have.
-    status: u16,
-    /// The kept attempt; absent if it was refused.
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    kept: Option<HeartbeatView>,
-    /// The refusal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<ProblemBody>,
-}
-
 /// Keeps many attempts and says of each whether to stop.
 #[utoipa::path(
     post, path = "/v1/worker/heartbeats", operation_id = "worker_heartbeats", tag = "worker",
     request_body = HeartbeatsBody,
-    responses((status = 200, description = "Each handle with its own answer.", body = HeartbeatsView)),
+    responses((status = 200, description = "Each handle with its own answer.", body = ItemAnswers<HeartbeatView>)),
 )]
 pub(in crate::api) async fn heartbeats(
     State(api): State<Api>,
     Asker(caller): Asker,
     posted: Posted<HeartbeatsBody>,
-) -> Result<JsonBody<HeartbeatsView>, Problem> {
+) -> Result<JsonBody<ItemAnswers<HeartbeatView>>, Problem> {
     let HeartbeatsBody { handles } = posted.body;
     if handles.len() > MOST_ITEMS {
         let detail = format!("a request has at most {MOST_ITEMS} handles");
         return Err(Problem::new(Code::InvalidBody, detail).at("$.handles"));
     }
     let carrier = carrier(&caller);
-    let mut slots = Vec::with_capacity(handles.len());
+    let mut read = Vec::with_capacity(handles.len());
     let mut holders = Vec::with_capacity(handles.len());
     for handle in &handles {
         let holder = holder(&api, &caller, &carrier, Verb::WorkerHeartbeat, handle);
-        slots.push(holder.map(|holder| holders.push(holder)));
+        read.push(holder.map(|holder| holders.push(holder)));
     }
-    let mut answers = api.engine.tasks().heartbeat_all(holders).await.into_iter();
-    let items = slots.into_iter().map(|slot| {
-        let kept = slot.and_then(|()| match answers.next() {
-            Some(answer) => Ok(answer?),
-            None => Err(Problem::new(Code::Internal, "a heartbeat was not answered")),
-        });
-        match kept {
-            Ok(kept) => HeartbeatVerdict { status: OK, kept: Some(kept), problem: None },
-            Err(problem) => {
-                let (status, problem) = refused(&problem);
-                HeartbeatVerdict { status, kept: None, problem }
-            }
-        }
-    });
-    Ok(JsonBody(HeartbeatsView { items: items.collect() }))
+    let answers = api.engine.tasks().heartbeat_all(holders).await;
+    Ok(JsonBody(ItemAnswers::new(read, answers)))
 }

@@ -381,7 +381,7 @@ impl Checker<'_> {
     }
 
     /// One text, or a list of them.
-    fn one_or_more(&mut self, table: &Table<'_>, key: &str) -> Vec<String> {
+    pub(super) fn one_or_more(&mut self, table: &Table<'_>, key: &str) -> Vec<String> {
         match table.get(key) {
             Some(Value::String(one)) => vec![one.clone()],
             Some(_) => self.texts(table, key).unwrap_or_default(),

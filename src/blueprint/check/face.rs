@@ -6,7 +6,10 @@ use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     diagnostics::code,
     library,
-    tool_face::{RESOURCE, TOOL_NAME, TOOL_TEXT, ToolFace, is_resource, is_tool_name, tool_name},
+    tool_face::{
+        ClientAbility, RESOURCE, TOOL_NAME, TOOL_TEXT, ToolFace, is_resource, is_tool_name,
+        tool_name,
+    },
 };
 
 impl Checker<'_> {
@@ -60,6 +63,7 @@ impl Checker<'_> {
             let finding = self.at_key(&table.pointer("mcp"), code::OUT_OF_RANGE, message);
             self.findings.push(finding);
         }
+        let needs = face.as_ref().map_or_else(Vec::new, |face| self.needs(face));
         let mut flag =
             |key: &str| face.as_ref().and_then(|face| self.boolean(face, key)).unwrap_or_default();
         Some(ToolFace {
@@ -70,7 +74,24 @@ impl Checker<'_> {
             name: own.unwrap_or_else(|| tool_name(name)),
             uri,
             mime_type,
+            needs,
             description,
         })
+    }
+
+    /// What a client must offer.
+    fn needs(&mut self, face: &Table<'_>) -> Vec<ClientAbility> {
+        let mut needs = Vec::new();
+        for said in self.one_or_more(face, "needs") {
+            match said.parse() {
+                Ok(ability) if needs.contains(&ability) => {}
+                Ok(ability) => needs.push(ability),
+                Err(()) => {
+                    let what = "one or more of \"elicitation\", \"sampling\" and \"roots\"";
+                    self.wrong_type(face, "needs", what, &said.into());
+                }
+            }
+        }
+        needs
     }
 }

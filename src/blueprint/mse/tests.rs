@@ -263,7 +263,7 @@ fn hostile(text: &str) -> Value {
     })
 }
 
-/// What a blueprint may call: what this room writes.
+/// The calls that a blueprint of this room may have.
 const CALLS: [&str; 33] = [
     "require",
     "swarm.blueprint",

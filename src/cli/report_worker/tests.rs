@@ -24,7 +24,7 @@ fn odd_tree() -> tempfile::TempDir {
     dir
 }
 
-/// What the Python worker says to the same input.
+/// The answer of the Python worker to the same input.
 fn python(module: &str, function: &str, input: &Value) -> Value {
     let script = format!(
         "import sys, json; sys.path.insert(0, sys.argv[1]); import {module}; \

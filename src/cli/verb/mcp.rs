@@ -173,8 +173,14 @@ impl Setup {
         {
             return Ok(Exit::Ok);
         }
-        files::put(&file, &after)?;
-        cx.terminal.say(&format!("wrote {}", file.display()));
+        // What is left of a file with nothing else in it.
+        if matches!(after.trim(), "" | "{}") {
+            fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+            cx.terminal.say(&format!("removed {}", file.display()));
+        } else {
+            files::put(&file, &after)?;
+            cx.terminal.say(&format!("wrote {}", file.display()));
+        }
         if let Ok(text) = fs::read_to_string(&token) {
             let revoked = cx.with(Start::Existing, async |at| {
                 let who = at.client.with_token(text.trim()).whoami().await?;

@@ -66,7 +66,7 @@ impl Fold<'_> {
     }
 }
 
-/// What stands between the words for a branch and for one within it.
+/// The separator between the words for a branch and for one within it.
 const WITHIN: &str = " › ";
 
 /// Folds the steps at and below `base`; the others are left out.

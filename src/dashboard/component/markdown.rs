@@ -58,7 +58,7 @@ fn rendered(words: &str) -> Markup {
     PreEscaped(out.html)
 }
 
-/// What was written so far; the parser closes everything that it opens.
+/// The text written so far; the parser closes everything that it opens.
 struct Out {
     html: String,
     /// The addresses of the open links and images.

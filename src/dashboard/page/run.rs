@@ -47,7 +47,7 @@ const TABS: [(&str, &str, Verb); 9] = [
     ("log", "Log", Verb::RunRead),
 ];
 
-/// What the tabs read of the URL; their live fragments are those of the same URL.
+/// The parameters of the URL that the tabs read, and their live fragments with them.
 const FILTERS: [&str; 13] = [
     "scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw",
     "node", "skip",

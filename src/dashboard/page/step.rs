@@ -101,7 +101,7 @@ pub(in crate::dashboard) async fn fragments(
     Ok((all, over))
 }
 
-/// What the page shows.
+/// The data of the page.
 struct Shown {
     view: RunView,
     step: StepView,

@@ -1,4 +1,4 @@
-//! What a batch counts for the metrics of the host.
+//! The counts of a batch for the metrics of the host.
 
 use crate::{journal::Ending, metrics::Attempt, protocol::StepKind};
 

@@ -164,7 +164,7 @@ pub(crate) struct After {
     pub(crate) events: Vec<EventView>,
     /// The log line.
     pub(crate) lines: Vec<LogLine>,
-    /// What is counted.
+    /// The counts of its batch for the metrics.
     pub(crate) counts: Vec<Counted>,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct WebhookQueue {
     pub(crate) lost: AtomicUsize,
 }
 
-/// What an announcement says, as it is stored.
+/// An announcement, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     pub(crate) task: TaskId,

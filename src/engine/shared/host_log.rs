@@ -1,5 +1,5 @@
-//! What happens on the host beside its runs: blueprints, sessions, workers. Stored for a week, so that
-//! a reader of the feed that comes back misses nothing.
+//! The events of the host beside its runs: blueprints, sessions, workers. Stored for a week, so that a
+//! reader of the feed that comes back misses nothing.
 //!
 //! Numbers come from the time, so that they grow over restarts also when all rows have expired. A row
 //! is numbered and submitted under one lock, and batches without a run keep their order: a reader that
@@ -66,7 +66,7 @@ pub(crate) struct HostLog {
     last: Mutex<u64>,
     /// The number up to which every row is durable, or never will be.
     durable: Arc<AtomicU64>,
-    /// How many events about presence may come, and since when.
+    /// The number of events about presence that may still come, and the time that it counts from.
     room: Mutex<(u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Who is there: the sessions and workers that the feed of the host has shown as connected.
+//! The sessions and workers that the feed of the host has shown as connected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::{
 /// seen once a minute at least.
 const THERE_MS: u64 = 120_000;
 
-/// Who was there when it was looked last.
+/// The sessions and workers that were connected at the last look.
 #[derive(Default)]
 pub(crate) struct Presence(Mutex<Seen>);
 

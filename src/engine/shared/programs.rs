@@ -17,7 +17,7 @@ use crate::engine::{
     run::lookups::Publisher,
     shared::{
         archive::{Archive, Archived, KEY as ARCHIVED},
-        faces::Face,
+        faces::{self, Face},
     },
 };
 use crate::{
@@ -48,6 +48,8 @@ pub(crate) struct Programs {
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
     faces: Mutex<LruCache<String, Arc<Face>>>,
+    /// The mark of stored faces.
+    mark: String,
     stored: Mutex<LruCache<String, ()>>,
     names: Mutex<Names>,
     /// Counts the changes of names, for those who follow them.
@@ -103,6 +105,7 @@ impl Programs {
         Ok(Self {
             archive: Mutex::new(Archive::read(store.meta(ARCHIVED)?)),
             starts: Arc::default(),
+            mark: faces::mark(registry.names()),
             store,
             registry,
             limits,
@@ -290,6 +293,27 @@ impl Programs {
     /// Returns what a list shows of a version, if it is cached.
     pub(crate) fn known_face(&self, hash: &str) -> Option<Arc<Face>> {
         self.faces.lock().get(hash).map(Arc::clone)
+    }
+
+    /// Returns what a list shows of the version that a name stands for: from memory, from the store,
+    /// or from its program.
+    pub(crate) fn face(&self, name: &str, hash: &str) -> Result<Arc<Face>, EngineError> {
+        if let Some(face) = self.known_face(hash) {
+            return Ok(face);
+        }
+        let stored = self.store.meta(&faces::key_of(name))?;
+        if let Some(face) = stored.and_then(|record| Face::read(&record, &self.mark, hash)) {
+            self.faces.lock().insert(hash.to_owned(), Arc::clone(&face));
+            return Ok(face);
+        }
+        Ok(Face::of(&*self.by_hash(hash)?))
+    }
+
+    /// Returns the write of what a list shows of a program, if it is stored.
+    pub(crate) fn face_of(&self, program: &Program) -> Option<Write> {
+        let face = Face::of(program);
+        let value = face.record(&self.mark)?;
+        Some(Write::PutMeta { key: faces::key_of(&face.name), value })
     }
 
     /// Compiles the programs of the newest waiting runs, until canceled, so that the first of them

@@ -1,4 +1,4 @@
-//! What a run makes the host hold, and what becomes of one that holds too much.
+//! The memory that a run makes the host hold, and the end of one that holds too much.
 
 use super::*;
 use crate::{memory::Memory, store::RunStatus};

@@ -534,13 +534,24 @@ async fn the_starter_answers_what_names_it_and_nothing_else() {
     bench.say(&approver("ann"), task, "7").await.unwrap();
     bench.ended(run).await;
 
+    // Its model and its directories are asked through it.
+    for who in ["starter:model", "starter:roots"] {
+        let run = begin(asks(&format!("{who:?}"))).await;
+        let task = bench.asked(run).await.id;
+        assert_eq!(reply(&other, task).await.unwrap_err(), "wrong_role");
+        reply(&starter, task).await.unwrap();
+        bench.ended(run).await;
+    }
+
     // An approval asks somebody else.
-    let body = r#"flow = function(ctx)
-        local ok, got = pcall(function() return ctx:approve { title = "x", by = "starter" } end)
-        return { ok, got.kind } end"#;
-    let run = bench.start(body, "null").await;
-    assert_eq!(
-        bench.ended(run).await.output,
-        Some(Json::parse(r#"[false,"invalid_input"]"#).unwrap())
-    );
+    for who in ["starter", "starter:model", "starter:roots"] {
+        let body = format!(
+            r#"flow = function(ctx)
+            local ok, got = pcall(function() return ctx:approve {{ title = "x", by = "{who}" }} end)
+            return {{ ok, got.kind }} end"#
+        );
+        let run = bench.start(&body, "null").await;
+        let refused = Json::parse(r#"[false,"invalid_input"]"#).unwrap();
+        assert_eq!(bench.ended(run).await.output, Some(refused), "{who}");
+    }
 }

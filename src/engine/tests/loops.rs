@@ -55,7 +55,7 @@ impl Loops {
         self.start(&body(script, keys, agents), "null").await
     }
 
-    /// What such a run comes to.
+    /// The outcome of such a run.
     async fn value(&self, script: Value, keys: &str, agents: &str) -> Value {
         let run = self.begin(&script, keys, agents).await;
         let value = self.value_of(run).await;
@@ -69,7 +69,7 @@ impl Loops {
         view.output.unwrap().to_value()
     }
 
-    /// How such a run fails: its kind and message.
+    /// The failure of such a run: its kind and message.
     async fn fails(&self, script: Value, keys: &str, agents: &str) -> (String, String) {
         let run = self.begin(&script, keys, agents).await;
         let error = self.ended(run).await.error.expect("it fails");

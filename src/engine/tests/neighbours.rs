@@ -43,8 +43,8 @@ const ATTACKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// How much longer than its processor time work takes on this machine now: 1 where nobody else has
-/// the processor. A slice is processor time, lateness is not.
+/// Measures how much longer than its processor time work takes on this machine now: 1 where nobody
+/// else has the processor. A slice is processor time, lateness is not.
 fn stretch() -> f64 {
     use rustix::time::{ClockId, clock_gettime};
     let seconds = |clock| {

@@ -142,7 +142,7 @@ async fn compensations_that_were_under_way_are_finished_after_a_restart() {
     assert_eq!((view.status, view.error.unwrap().kind.as_str()), (RunStatus::Failed, "blocked"));
 }
 
-/// What is found of a host that was taking up a run, and died at it so often before.
+/// The mark of a host that was taking up a run, and died at it so often before.
 fn mark(run: RunId, deaths: u32) -> String {
     let num = run.num();
     json!({ "page": [num], "suspects": [{ "runs": [num], "deaths": deaths }] }).to_string()
@@ -197,6 +197,41 @@ async fn what_waiting_runs_were_started_from_is_compiled_again_before_they_are_w
         tokio::task::yield_now().await;
     }
     assert!(programs.kept(&done).is_none(), "nobody waits for it");
+}
+
+#[tokio::test]
+async fn a_list_after_a_restart_compiles_nothing_and_shows_the_same() {
+    let bench = Bench::new();
+    let put = async |bench: &Bench, name: &str, more: &str| {
+        let source = format!(
+            "return require(\"swarm\").blueprint {{ name = \"{name}\", description = \"Does it.\", \
+             {more} agents = {{ e = {{ operator = \"echo\" }} }}, flow = function() return 1 end }}"
+        );
+        let bundle = Bundle::from_source("it.lua", source).unwrap();
+        let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+        blueprints.put_blueprint(&admin, name.to_owned(), bundle, None).await.unwrap().0.hash
+    };
+    let plain = put(&bench, "plain", "mcp = { read_only = true },").await;
+    let timed = put(&bench, "timed", "on = { { schedule = \"0 3 * * *\" } },").await;
+    put(&bench, "moved", "").await;
+    let moved = put(&bench, "moved", "mcp = true,").await;
+    let list = async |bench: &Bench| {
+        let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+        let listed = blueprints.list(&admin).await.unwrap();
+        assert_eq!(blueprints.tools(&admin).await.unwrap().len(), 2);
+        serde_json::to_value(listed).unwrap()
+    };
+    let before = list(&bench).await;
+    let bench = bench.restart().await;
+    assert_eq!(list(&bench).await, before);
+    let kept = |hash: &str| bench.engine.inner.shared.programs.kept(hash).is_some();
+    assert!(!kept(&plain) && !kept(&moved), "they are not compiled");
+    assert!(kept(&timed), "one with triggers is");
+    // What is deleted leaves nothing behind that a version of the same name would be shown with.
+    let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+    blueprints.archive(&admin, "plain").await.unwrap();
+    blueprints.delete(&admin, "plain").await.unwrap();
+    assert_eq!(bench.store.meta("face:plain").unwrap().as_deref(), Some("{}"));
 }
 
 #[tokio::test]

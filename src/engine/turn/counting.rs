@@ -1,4 +1,4 @@
-//! What a batch counts for the metrics of the host: found with its facts, and added once it is
+//! The counts of a batch for the metrics of the host: found with its facts, and added once it is
 //! durable.
 
 use std::sync::Arc;

@@ -11,9 +11,9 @@ use crate::{
         run::{model_loop::APPROVE, task::OpenTask},
         turn::{facts::Turn, seats, settle},
     },
-    flow::TaskRequest,
+    flow::{STARTER, TaskRequest},
     middleware::message_of,
-    operator::{Backend, MAIN_AI, STARTER},
+    operator::{Backend, MAIN_AI},
     protocol::{Failure, Json, failure::kind},
     schema,
 };
@@ -94,7 +94,8 @@ fn input_of(
         if let Some((key, what)) = asking::complaint(&asking) {
             return Err(invalid(format!("agent {name}: {key}: {what}")));
         }
-        if &*request.agent == APPROVE && asking.by.iter().any(|who| who == STARTER) {
+        if &*request.agent == APPROVE && asking.by.iter().any(|who| STARTER.contains(&who.as_str()))
+        {
             let what = "an approval never asks the starter of the run; a question of another agent \
                         of kind human may";
             return Err(invalid(format!("agent {name}: by: {what}")));

@@ -14,6 +14,7 @@ use crate::{
         BlueprintView, Caller, EngineError, rfc3339,
         shared::{
             archive::{Archive, Archived, KEY},
+            faces,
             host_log::HostFact,
         },
         verbs::{
@@ -117,6 +118,7 @@ impl BlueprintVerbs<'_> {
             }
             let mut writes = self.forgotten(name).await?;
             writes.push(Write::DeleteBlueprint { name: name.to_owned() });
+            writes.push(Write::PutMeta { key: faces::key_of(name), value: "{}".to_owned() });
             fault::point("engine.blueprint_delete");
             let fact = self.fact("blueprint.deleted", caller, name, None);
             if self.change_archive(caller, fact, None, writes).await? {

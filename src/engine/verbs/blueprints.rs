@@ -55,8 +55,8 @@ pub struct BlueprintView {
     /// tokens that may read every run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<StatsItem>,
-    /// What keeps its file in the watched directory from being served; only where one blueprint is
-    /// asked for.
+    /// The problem that keeps its file in the watched directory from being served. Only an answer
+    /// for one blueprint has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -130,6 +130,7 @@ impl BlueprintVerbs<'_> {
             }
         };
         let mut writes = vec![Programs::write_of(program, Some(&grant), now_ms), naming];
+        writes.extend(self.engine.shared().programs.face_of(program));
         writes.extend(more);
         fault::point("engine.blueprint_name");
         let shared = Arc::clone(&self.engine.inner.shared);
@@ -261,18 +262,25 @@ impl BlueprintVerbs<'_> {
     /// Returns the view of a stored version. One of an older release that does not compile any more
     /// is shown nevertheless.
     pub(crate) async fn view_stored(self, name: String, hash: String, at_ms: u64) -> BlueprintView {
-        let face = match self.engine.shared().programs.known_face(&hash) {
-            Some(face) => face,
-            None => match self.program_by(hash.clone()).await {
-                Ok(program) => Face::of(&program),
-                Err(_) => return bare(name, hash, at_ms),
-            },
+        let Ok(face) = self.face(&name, &hash).await else {
+            return bare(name, hash, at_ms);
         };
         let Ok(mut view) = self.view(&face, at_ms).await else {
             return bare(name, hash, at_ms);
         };
         self.engine.shared().watches.tell(&mut view, &face.on);
         view
+    }
+
+    /// Returns what a list shows of the version that a name stands for.
+    pub(crate) async fn face(self, name: &str, hash: &str) -> Result<Arc<Face>, EngineError> {
+        let shared = Arc::clone(&self.engine.inner.shared);
+        if let Some(face) = shared.programs.known_face(hash) {
+            return Ok(face);
+        }
+        let (tasks, name, hash) = (shared.tasks.clone(), name.to_owned(), hash.to_owned());
+        let find = tasks.spawn_blocking(move || shared.programs.face(&name, &hash));
+        find.await.map_err(|_| EngineError::Stopping)?
     }
 
     /// Returns the version that `name` or `name@hash-prefix` refers to.

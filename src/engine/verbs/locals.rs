@@ -98,7 +98,7 @@ struct LocalsLook {
     place: LookPlace,
 }
 
-/// Where a step stands in a history.
+/// The place of a step in a history.
 struct Place<'a> {
     /// The request of the flow: the step itself, or the whole that it is a part of.
     asked: &'a Scheduled,

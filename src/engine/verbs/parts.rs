@@ -60,8 +60,9 @@ impl Engine {
             // is the result of the task.
             let is_question =
                 step.scheduled.kind == StepKind::Task && step.scheduled.member().is_none();
-            if let (true, true, Some(by), Some(at)) =
-                (is_question, answered.is_empty(), &step.worker, &shown.ended_at)
+            if is_question
+                && answered.is_empty()
+                && let (Some(by), Some(at)) = (&step.worker, &shown.ended_at)
             {
                 answered.push((by.clone(), at.clone()));
             }

@@ -131,7 +131,7 @@ impl TriggerVerbs<'_> {
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
         let mut schedules = 0;
         for (name, hash, _) in names {
-            let triggers = self.triggers(known, &hash).await;
+            let triggers = self.triggers(known, &name, &hash).await;
             let is_schedule = |it: &&Trigger| matches!(it.event, TriggerEvent::Schedule { .. });
             let found = triggers.iter().filter(is_schedule).count();
             schedules += i64::try_from(found).unwrap_or(i64::MAX);
@@ -145,13 +145,18 @@ impl TriggerVerbs<'_> {
     }
 
     /// Returns the triggers of a version; one that does not compile any more has none.
-    pub(crate) async fn triggers(self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
+    pub(crate) async fn triggers(
+        self,
+        known: &mut Schedules,
+        name: &str,
+        hash: &str,
+    ) -> Arc<[Trigger]> {
         if let Some(triggers) = known.triggers.get(hash) {
             return Arc::clone(triggers);
         }
-        let program = self.engine.blueprints().program_by(hash.to_owned()).await.ok();
-        let on = program.map(|it| it.blueprint().definition().on.clone());
-        let triggers: Arc<[Trigger]> = on.unwrap_or_default().into();
+        let face = self.engine.blueprints().face(name, hash).await.ok();
+        let triggers: Arc<[Trigger]> =
+            face.map_or_else(Arc::default, |face| face.on.clone().into());
         known.triggers.insert(hash.to_owned(), Arc::clone(&triggers));
         triggers
     }

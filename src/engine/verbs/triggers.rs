@@ -218,10 +218,10 @@ impl TriggerVerbs<'_> {
 
     /// Returns the triggers that a version declares; one that does not compile any more has none.
     async fn declared(self, name: &str, hash: &str) -> Vec<Found> {
-        let Ok(program) = self.engine.blueprints().program_by(hash.to_owned()).await else {
+        let Ok(face) = self.engine.blueprints().face(name, hash).await else {
             return Vec::new();
         };
-        let on = &program.blueprint().definition().on;
+        let on = &face.on;
         if on.is_empty() {
             return Vec::new();
         }

@@ -187,7 +187,7 @@ impl TriggerVerbs<'_> {
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
         let mut all = Vec::new();
         for (name, hash, _) in names {
-            let triggers = self.triggers(known, &hash).await;
+            let triggers = self.triggers(known, &name, &hash).await;
             let watches = triggers.iter().filter_map(|trigger| match &trigger.event {
                 TriggerEvent::Watch { watch, missed } => Some((watch, *missed, trigger)),
                 TriggerEvent::Schedule { .. } | TriggerEvent::Signal(_) => None,

@@ -1,7 +1,7 @@
 //! Posts opened tasks to the webhooks of the host.
 //!
 //! A receiver that is away gets them once it is back, for a day: the pauses grow up to ten minutes.
-//! What is posted has no link that answers, so it is of no use to whoever may not answer anyway.
+//! The posted body has no link that answers, so it is of no use to whoever may not answer anyway.
 
 use std::{
     collections::HashMap,
@@ -36,7 +36,7 @@ const STORAGE_MS: u64 = 1_000;
 /// The longest text of a prompt in an announcement, in characters.
 const TEXT: usize = 4_000;
 
-/// When an announcement that was not taken is posted again.
+/// The time at which an announcement that was not taken is posted again.
 #[derive(Clone, Copy)]
 struct Later {
     at_ms: u64,

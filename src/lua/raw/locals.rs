@@ -1,21 +1,19 @@
 //! The variables of the calls that were in progress where a coroutine stopped.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 use mlua::ffi;
 use serde_json::Value;
 
 use super::{
+    calls::{Call, calls, named},
     glance::{Glance, SLOTS},
-    traceback::DEEPEST,
 };
 
 /// The maximum number of calls of a coroutine.
 const CALLS: usize = 20;
 /// The maximum number of variables of each role in a call.
 const VARIABLES: c_int = 100;
-/// The longest name that is kept, in bytes.
-const NAME: usize = 200;
 
 /// A call of the author's that was in progress, with what it can name.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,33 +58,22 @@ pub enum VariableRole {
 /// # Safety
 /// The state of `glance` is a coroutine that has halted, and stays alive meanwhile.
 pub(super) unsafe fn stack(glance: &mut Glance<'_, '_>) -> (Vec<StackFrame>, usize) {
-    let l = glance.state();
     let (mut frames, mut more) = (Vec::new(), 0);
-    for level in 0..DEEPEST {
-        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
-        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
-        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
-        let known = unsafe { ffi::lua_getinfo(l, level, c"slna".as_ptr(), &raw mut about) };
-        if known == 0 {
-            break;
-        }
-        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
-        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
-        let file = source.strip_prefix('=').unwrap_or(&source);
-        let line = u32::try_from(about.currentline).unwrap_or(0);
-        if line == 0 || file.starts_with("[C]") || file.starts_with("swarm/") {
-            continue;
-        }
+    // SAFETY: the caller's promise.
+    for call in unsafe { calls(glance.state()) }.filter(|call| !call.is_of_library()) {
         if frames.len() == CALLS {
             more += 1;
             continue;
         }
-        // SAFETY: as above; a name is null, or lives as long as its function.
-        let function = unsafe { named(about.name) };
-        let arguments = c_int::from(about.nparams);
-        // SAFETY: `level` is a call of Luau code.
-        let variables = unsafe { variables(glance, level, arguments, about.isvararg != 0) };
-        frames.push(StackFrame { function, file: file.to_owned(), line, variables });
+        // SAFETY: the call is one of Luau code.
+        let variables = unsafe { variables(glance, &call) };
+        let function = call.function();
+        frames.push(StackFrame {
+            function,
+            file: call.file.into_owned(),
+            line: call.line,
+            variables,
+        });
     }
     (frames, more)
 }
@@ -94,14 +81,9 @@ pub(super) unsafe fn stack(glance: &mut Glance<'_, '_>) -> (Vec<StackFrame>, usi
 /// Reads the variables of a call.
 ///
 /// # Safety
-/// As [`stack`]; `level` is a call of Luau code with so many named arguments.
-unsafe fn variables(
-    glance: &mut Glance<'_, '_>,
-    level: c_int,
-    arguments: c_int,
-    has_more: bool,
-) -> Vec<Variable> {
-    let l = glance.state();
+/// As [`stack`]; `call` is one of its calls.
+unsafe fn variables(glance: &mut Glance<'_, '_>, call: &Call<'_>) -> Vec<Variable> {
+    let (l, level, arguments) = (glance.state(), call.level, call.arguments());
     let mut found = Vec::new();
     // SAFETY: `lua_checkstack` catches its own allocation failure; whatever is pushed is popped.
     unsafe {
@@ -120,7 +102,7 @@ unsafe fn variables(
         }
         given.sort_by_key(|(place, _)| *place);
         found.extend(given.into_iter().map(|(_, argument)| argument));
-        if has_more {
+        if call.is_variadic() {
             unnamed(glance, level, arguments, &mut found);
         }
         found.extend(locals);
@@ -180,12 +162,12 @@ unsafe fn argument_of(
 unsafe fn unnamed(
     glance: &mut Glance<'_, '_>,
     level: c_int,
-    named: c_int,
+    arguments: c_int,
     found: &mut Vec<Variable>,
 ) {
     for n in 1..=VARIABLES {
         // SAFETY: it pushes a value or nothing.
-        if unsafe { ffi::lua_getargument(glance.state(), level, named + n) } == 0 {
+        if unsafe { ffi::lua_getargument(glance.state(), level, arguments + n) } == 0 {
             break;
         }
         // SAFETY: the value is on top.
@@ -204,14 +186,4 @@ unsafe fn taken(glance: &mut Glance<'_, '_>, name: String, role: VariableRole) -
         ffi::lua_pop(glance.state(), 1);
         Variable { name, role, of_type, value }
     }
-}
-
-/// Returns a name that Luau gave.
-///
-/// # Safety
-/// `name` is null or a text that lives.
-unsafe fn named(name: *const std::ffi::c_char) -> Option<String> {
-    // SAFETY: the caller's promise.
-    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy())?;
-    Some(name.chars().take(NAME).collect())
 }

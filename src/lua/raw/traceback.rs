@@ -5,12 +5,10 @@ use std::ffi::{CStr, c_int};
 use mlua::ffi::{self, lua_State};
 use serde::Serialize;
 
+use super::calls::calls;
+
 /// Frames that are kept.
 pub(crate) const MOST: usize = 10;
-/// Calls that are looked through: more than Luau allows.
-pub(super) const DEEPEST: c_int = 32_000;
-/// The longest name that is kept, in bytes.
-const NAME: usize = 200;
 /// The part of the library that runs flows that are tables.
 const NODES: &str = "swarm/nodes";
 /// The key of a node's place, as in lua/nodes.luau.
@@ -36,27 +34,10 @@ pub(crate) struct Frame {
 /// `state` is a coroutine that has halted, and stays alive meanwhile.
 pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
     let mut frames = Vec::new();
-    for level in 0..DEEPEST {
-        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
-        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
-        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
-        let known = unsafe { ffi::lua_getinfo(state, level, c"sln".as_ptr(), &raw mut about) };
-        if known == 0 {
-            break;
-        }
-        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
-        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
-        let file = source.strip_prefix('=').unwrap_or(&source);
-        let line = u32::try_from(about.currentline).unwrap_or(0);
-        if line == 0 || file.starts_with("[C]") || file.starts_with("swarm/") {
-            continue;
-        }
-        let function = (!about.name.is_null()).then(|| {
-            // SAFETY: as above.
-            let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
-            name.chars().take(NAME).collect()
-        });
-        let frame = Frame { file: file.to_owned(), line, function };
+    // SAFETY: the caller's promise.
+    for call in unsafe { calls(state) }.filter(|call| !call.is_of_library()) {
+        let function = call.function();
+        let frame = Frame { file: call.file.into_owned(), line: call.line, function };
         match frames.len() {
             MOST => frames[MOST - 1] = frame,
             _ => frames.push(frame),
@@ -82,33 +63,17 @@ pub(crate) struct Place {
 /// As [`traceback`].
 pub(super) unsafe fn place(state: *mut lua_State) -> Place {
     let mut found = Place { line: None, function: None, node: None };
-    for level in 0..DEEPEST {
-        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
-        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
-        // SAFETY: halted and anchored: its calls stay until it is let go; to ask changes nothing.
-        let known = unsafe { ffi::lua_getinfo(state, level, c"sln".as_ptr(), &raw mut about) };
-        if known == 0 {
+    // SAFETY: the caller's promise.
+    for call in unsafe { calls(state) } {
+        if !call.is_of_library() {
+            found.line = Some(format!("{}:{}", call.file, call.line));
             break;
         }
-        // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
-        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
-        let file = source.strip_prefix('=').unwrap_or(&source);
-        if about.currentline <= 0 || file.starts_with("[C]") {
-            continue;
-        }
-        if !file.starts_with("swarm/") {
-            found.line = Some(format!("{file}:{}", about.currentline));
-            break;
-        }
-        if found.node.is_none() && file == NODES {
+        if found.node.is_none() && call.file == NODES {
             // SAFETY: as above.
-            found.node = unsafe { node(state, level) };
+            found.node = unsafe { node(state, call.level) };
         }
-        if found.function.is_none() && !about.name.is_null() {
-            // SAFETY: as above.
-            let name = unsafe { CStr::from_ptr(about.name) }.to_string_lossy();
-            found.function = Some(name.into_owned());
-        }
+        found.function = found.function.or_else(|| call.function());
     }
     found
 }

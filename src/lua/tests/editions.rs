@@ -1,4 +1,4 @@
-//! What holds from edition 2 on, and that edition 1 stays as it was.
+//! The rules that hold from edition 2 on; edition 1 stays as it was.
 
 use serde_json::{Value, json};
 

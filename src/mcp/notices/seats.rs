@@ -15,7 +15,7 @@ pub(super) struct Seats(Mutex<HashMap<[u8; 32], usize>>);
 
 /// The place of one subscription. It is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(in crate::mcp) struct Seat {
     seats: Arc<Seats>,
     client: [u8; 32],
 }

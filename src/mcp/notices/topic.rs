@@ -1,6 +1,6 @@
-//! One thing that a client watches: a resource, or the list of tools.
+//! One thing that a client watches: a resource, or the lists of tools, prompts and resources.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc, time::Duration};
 
 use blake3::Hash;
 use futures::{FutureExt as _, StreamExt as _};
@@ -12,7 +12,8 @@ use tokio::{
 
 use crate::mcp::{
     answer::Trouble,
-    listing, resources,
+    listing::{self, List},
+    resources,
     transport::{Path, Pieces, Transport},
 };
 
@@ -27,24 +28,33 @@ const SLOW: Duration = Duration::from_secs(30);
 /// The time without any piece, even a comment, after which a stream is taken for dead.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// The thing that a client watches.
+/// The thing that a notice is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// The list of tools.
-    Tools,
+    /// A list.
+    List(List),
     /// A resource, by its URI.
     Resource(String),
 }
 
-/// A subject, and what its client knows of it.
+/// The thing that a client watches. Lists are watched together, because they come from one look.
 #[derive(Debug, Clone)]
-pub(super) struct Topic {
-    subject: Subject,
-    signal: Signal,
-    seen: Hash,
+pub(super) enum Wanted {
+    /// These lists.
+    Lists(BTreeSet<List>),
+    /// A resource, by its URI.
+    Resource(String),
 }
 
-/// What says that there may be something new.
+/// A thing that is watched, and what its client knows of it.
+#[derive(Debug, Clone)]
+pub(super) struct Topic {
+    wanted: Wanted,
+    signal: Signal,
+    seen: Vec<(Subject, Hash)>,
+}
+
+/// A source of signals that there may be something new.
 #[derive(Debug, Clone)]
 enum Signal {
     /// The events of a run, after this number.
@@ -58,36 +68,46 @@ enum Signal {
 }
 
 impl Topic {
-    /// Reads what a client knows of a subject from now on; none if it may not read it.
+    /// Reads what a client knows from now on; none if it may not read it.
     pub(super) async fn begin(
         transport: &dyn Transport,
-        subject: Subject,
+        wanted: Wanted,
     ) -> Result<Option<Self>, Trouble> {
         // The signal comes first: what happens after it is seen by the look or by the signal.
-        let signal = match &subject {
-            Subject::Tools => match transport.moves() {
-                Some(moves) => Signal::Told(moves),
-                None => Signal::Every(POLL),
-            },
-            Subject::Resource(uri) => match resources::run_of(uri) {
+        let signal = match &wanted {
+            Wanted::Lists(_) => of_blueprints(transport),
+            Wanted::Resource(uri) => match resources::run_of(uri) {
                 Some(run) => match run_now(transport, run).await? {
                     Some((after, _)) => Signal::Run { run: run.to_owned(), after },
                     None => return Ok(None),
                 },
                 None if resources::is_fixed(uri) => Signal::Never,
+                None if !resources::is_own(uri) => of_blueprints(transport),
                 // The content of an artifact stays as it is.
                 None => Signal::Every(SLOW),
             },
         };
-        let seen = read(transport, &subject).await?;
-        Ok(seen.map(|seen| Self { subject, signal, seen }))
+        let seen = read(transport, &wanted).await?;
+        Ok(seen.map(|seen| Self { wanted, signal, seen }))
     }
 
-    pub(super) fn subject(&self) -> &Subject {
-        &self.subject
+    /// Returns it for a client that knows something older: its first look tells of everything.
+    pub(super) fn outdated(mut self) -> Self {
+        for (_, seen) in &mut self.seen {
+            *seen = Hash::from_bytes([0; 32]);
+        }
+        if let Signal::Told(moves) = &mut self.signal {
+            moves.mark_changed();
+        }
+        self
     }
 
-    /// Sends the subject to `tell` after each change, until it exists no more.
+    /// Returns everything that its notices can be about.
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.seen.iter().map(|(subject, _)| subject)
+    }
+
+    /// Sends the subjects to `tell` after each change, until they exist no more.
     pub(super) async fn watch(
         mut self,
         transport: Arc<dyn Transport>,
@@ -147,30 +167,37 @@ impl Topic {
         }
     }
 
-    /// Looks at the subject, and tells of it if it has changed. Breaks if it exists no more, or
-    /// nobody wants to know.
+    /// Looks again, and tells of what has changed. Breaks if it exists no more, or nobody wants to
+    /// know.
     async fn look(
         &mut self,
         transport: &dyn Transport,
         tell: &mpsc::Sender<Subject>,
     ) -> ControlFlow<()> {
-        let now = match read(transport, &self.subject).await {
-            Ok(Some(now)) if now == self.seen => return ControlFlow::Continue(()),
-            Ok(now) => now,
-            // The next look shows it.
-            Err(_) => return ControlFlow::Continue(()),
+        // What cannot be read now is seen by the next look.
+        let Ok(now) = read(transport, &self.wanted).await else {
+            return ControlFlow::Continue(());
         };
-        if tell.send(self.subject.clone()).await.is_err() {
-            return ControlFlow::Break(());
-        }
-        match now {
-            Some(now) => {
-                self.seen = now;
-                ControlFlow::Continue(())
+        let is_over = now.is_none();
+        let before = match now {
+            Some(now) => std::mem::replace(&mut self.seen, now),
+            None => std::mem::take(&mut self.seen),
+        };
+        for seen in before {
+            if self.seen.contains(&seen) {
+                continue;
             }
-            None => ControlFlow::Break(()),
+            if tell.send(seen.0).await.is_err() {
+                return ControlFlow::Break(());
+            }
         }
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Returns what says that blueprints may have changed.
+fn of_blueprints(transport: &dyn Transport) -> Signal {
+    transport.moves().map_or(Signal::Every(POLL), Signal::Told)
 }
 
 /// Waits for a piece that is more than a comment; false where the stream has ended.
@@ -200,20 +227,44 @@ async fn run_now(transport: &dyn Transport, run: &str) -> Result<Option<(u32, bo
     Ok(Some((last.unwrap_or_default(), view["ended_at"] != Value::Null)))
 }
 
-/// Reads a subject as its client would; none if it may not, or there is none.
-async fn read(transport: &dyn Transport, subject: &Subject) -> Result<Option<Hash>, Trouble> {
-    let found = match subject {
-        Subject::Tools => listing::tools(transport).await.map(|tools| serde_json::to_vec(&tools)),
-        Subject::Resource(uri) => match resources::read(transport, uri).await {
-            Ok(None) => return Ok(None),
-            Ok(Some(contents)) => Ok(serde_json::to_vec(&contents)),
-            Err(trouble) => Err(trouble),
-        },
+/// Reads what is watched as its client would; none if it may not, or there is none.
+async fn read(
+    transport: &dyn Transport,
+    wanted: &Wanted,
+) -> Result<Option<Vec<(Subject, Hash)>>, Trouble> {
+    let found = match wanted {
+        Wanted::Lists(lists) => listing::texts(transport, lists).await.map(|texts| {
+            let hashed = texts.into_iter();
+            hashed.map(|(list, text)| (Subject::List(list), blake3::hash(&text))).collect()
+        }),
+        // To read it is a run; it is watched by the version of its blueprint.
+        Wanted::Resource(uri) if !resources::is_own(uri) => {
+            match listing::offered(transport).await {
+                Ok(offered) => {
+                    let Some(found) = offered.iter().find(|it| it.matches(uri).is_some()) else {
+                        return Ok(None);
+                    };
+                    let seen = blake3::hash(found.version.as_bytes());
+                    Ok(vec![(Subject::Resource(uri.clone()), seen)])
+                }
+                Err(trouble) => Err(trouble),
+            }
+        }
+        Wanted::Resource(uri) => {
+            let hashed = |text: &[u8]| vec![(Subject::Resource(uri.clone()), blake3::hash(text))];
+            match resources::read(transport, uri).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(contents)) => {
+                    Ok(hashed(&serde_json::to_vec(&contents).unwrap_or_default()))
+                }
+                // It is too large to be read as a resource; its size changes with it.
+                Err(Trouble::Arguments(why)) => Ok(hashed(why.as_bytes())),
+                Err(trouble) => Err(trouble),
+            }
+        }
     };
     match found {
-        Ok(text) => Ok(Some(blake3::hash(&text.unwrap_or_default()))),
-        // It is too large to be read as a resource; its size changes with it.
-        Err(Trouble::Arguments(why)) => Ok(Some(blake3::hash(why.as_bytes()))),
+        Ok(seen) => Ok(Some(seen)),
         Err(trouble) if is_refusal(&trouble) => Ok(None),
         Err(trouble) => Err(trouble),
     }

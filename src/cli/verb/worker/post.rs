@@ -1,4 +1,4 @@
-//! What a worker sends for all of its tasks together: results and heartbeats.
+//! The requests of a worker for all of its tasks together: results and heartbeats.
 //!
 //! A result waits only while the one before it is on its way; those that come meanwhile go together
 //! with the next request.

@@ -1,6 +1,6 @@
 //! The tab Artifacts of a run: its files, with a preview of texts and pictures.
 //!
-//! What a file is, its first bytes say. A picture is one of four formats that browsers only draw; an
+//! The first bytes of a file tell its format. A picture is one of four formats that browsers only draw; an
 //! SVG can do more than that, and is shown as text. Everything else is downloaded.
 
 use axum::{

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::random::Random;
 
-/// What a failed task counts as.
+/// The value that a failed task counts as.
 pub const FAILED: i64 = 1_000;
 
 /// A part of a flow that comes to a number.
