@@ -149,14 +149,14 @@ async fn a_host_killed_around_a_post_repeats_it_with_the_same_id_and_loses_none(
         let _ = daemon.post("/v1/runs", &start).header("idempotency-key", "once").send().await;
         let first = taken.then(|| {
             let posted = desk.next();
-            let id = posted.header("webhook-id");
+            let id = posted.header("webhook-id").to_owned();
             posted.answer("200 OK", "");
             id
         });
         assert!(daemon.died(), "{at}");
         let daemon = desk.daemon(&shell);
         let again = desk.next();
-        let id = again.header("webhook-id");
+        let id = again.header("webhook-id").to_owned();
         assert!(first.is_none_or(|first| first == id), "{at}: {id}");
         again.answer("200 OK", "");
         drained(&daemon).await;
