@@ -459,7 +459,7 @@ async fn the_overview_has_the_host_and_runs_near_a_limit() {
     let pause = daemon.post(&format!("/v1/runs/{run}/pause"), &json!({ "reason": "lunch" }));
     assert_eq!(send(pause).await.0, 200);
     let page = desk.get("/ui").await.page();
-    assert!(page.contains("Paused: ") && page.contains("lunch"), "{page}");
+    assert!(page.contains("paused") && page.contains("<bdi>lunch</bdi>"), "{page}");
     let approver = Person::of_role(&daemon, "approver").await;
     assert!(!approver.get("/ui").await.page().contains("Free on its disk"));
 }

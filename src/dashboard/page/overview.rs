@@ -9,7 +9,7 @@ use crate::{
             bytes::size,
             run_table,
             sparkline::{self, Shown},
-            text, time, waiting,
+            text, time,
         },
         desk::Desk,
         fragment::{Fragment, allowed},
@@ -204,9 +204,6 @@ fn attention(
                     a href={ "/ui/runs/" (run.id) } { (text::line(&run.blueprint, 60)) }
                     " " (run.status.as_str()) " " span.dim.small { (time::of(&run.updated_at, now_ms)) }
                     @if let Some(error) = &run.error { div.small { (text::line(&error.message, 160)) } }
-                    @else if let Some(on) = run.waiting_on.iter().find(|on| matches!(on.kind.as_str(), "resume" | "quarantine")) {
-                        div.small { (waiting::reason(on)) }
-                    }
                     @if let Some(limit) = of(run) {
                         div.small { (limit.percent()) " % of its limit of " (limit.name.trim_end_matches("_ms").replace('_', " ")) " is used" }
                     }
