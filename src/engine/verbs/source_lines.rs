@@ -76,7 +76,7 @@ fn by_act(entries: &[Entry]) -> LineActs {
     counted(entries, |additions, step| {
         let (file, line) = line_of(additions)?;
         let kind = StepKind::as_str(step.kind);
-        Some(LineAct { file, line, kind, name: step.name.to_string() })
+        Some(LineAct { file, line, kind, name: step.name.clone() })
     })
 }
 
