@@ -249,13 +249,9 @@ async fn every_page_of_very_many_things_is_small_for_each_role() {
     mint(&daemon, "observer", &json!({})).await;
     daemon.stop();
     let data = dir.path().join("data");
-    let began = std::time::Instant::now();
     fill(&data).await;
-    eprintln!("filled {:?}", began.elapsed());
     let daemon = Daemon::start(&data);
-    eprintln!("started {:?}", began.elapsed());
     let asks = ask(&daemon).await;
-    eprintln!("asked {:?}", began.elapsed());
     let (_, runs) = send(daemon.get("/v1/runs?blueprint=b1&limit=1")).await;
     let child = runs["items"][0]["id"].as_str().unwrap().to_owned();
     let (_, child_view) = send(daemon.get(&format!("/v1/runs/{child}"))).await;
@@ -296,9 +292,7 @@ async fn every_page_of_very_many_things_is_small_for_each_role() {
         let person = Person::of_role(&daemon, role).await;
         let mut seen = 0;
         for path in &paths {
-            let began = std::time::Instant::now();
             let Shown { status, html, .. } = person.get(path).await;
-            eprintln!("{role} {path} {status} {} {:?}", html.len(), began.elapsed());
             let is_plain = !html.contains("<script>") && !html.contains('\u{202e}');
             match status {
                 200 if html.len() < ROOM && is_plain => seen += 1,
