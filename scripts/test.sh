@@ -304,6 +304,30 @@ language_server() {
   test -x "$tools/bin/emmylua_check" ||
     cargo install --locked --debug --quiet --version 0.25.1 --root "$tools" emmylua_check
 }
+# cargo-deny, built once below target/tools: about two and a half minutes.
+deny() {
+  if have cargo-deny; then
+    cargo-deny --all-features "$@"
+    return
+  fi
+  local tools
+  tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
+  test -x "$tools/bin/cargo-deny" ||
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version 0.20.2 --root "$tools" cargo-deny ||
+    return 1
+  "$tools/bin/cargo-deny" --all-features "$@"
+}
+# Everything that a release has, with the package and the image tried out: scripts/release.sh fails where
+# something of it could not be made.
+release() {
+  have buildah || debian buildah
+  scripts/release.sh
+}
+supply_chain() { deny check licenses bans sources; }
+# A copy of the database of vulnerabilities; it is on GitHub, which not every machine can reach.
+advisories() {
+  deny fetch db >/dev/null 2>&1 || ls -d "${CARGO_HOME:-$HOME/.cargo}"/advisory-dbs/advisory-db-* >/dev/null 2>&1
+}
 compile_typescript() {
   cp tests/responses/clients/*.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js messages.js &&
     npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts messages.ts
@@ -367,11 +391,13 @@ else
   skip "the conformance suite of MCP" "it could not be installed"
 fi
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
-if have cargo-deny; then
-  step "licences and sources" cargo deny --all-features check licenses bans sources
+step "licences, bans and sources of dependencies" supply_chain
+if advisories; then
+  step "known vulnerabilities of dependencies" deny check advisories --disable-fetch
 else
-  skip "licences and sources" "cargo-deny is not installed (cargo install cargo-deny --locked)"
+  skip "known vulnerabilities of dependencies" "there is no copy of RustSec's database, and it cannot be fetched"
 fi
+$full && step "the files of a release" release
 if $full && have cargo-nextest; then
   step "gates of speed" gates
   step "every kill point" walk

@@ -13,6 +13,7 @@ mod check;
 mod described;
 mod dispatch;
 mod docs;
+mod erase;
 mod events;
 mod feed;
 mod fork;

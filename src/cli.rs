@@ -28,6 +28,7 @@ mod people;
 mod render;
 mod report_worker;
 mod resolve;
+mod service;
 mod skill;
 mod sse;
 mod terminal;

@@ -47,6 +47,7 @@ pub use verbs::engine::{
     BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
     SessionVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs, UpkeepVerbs,
 };
+pub use verbs::erase::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays};
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};

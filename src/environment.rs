@@ -7,6 +7,16 @@
 //! with [`http_client`], the base of every HTTP client. Refuses what this machine cannot provide.
 //! Never keeps a secret: it is read when used and wiped afterwards. Operators, the engine and
 //! `doctor` call it.
+//!
+//! Boundaries and limits are made of what only Linux has. This room is the only one that cannot be
+//! built without it; others read `/proc` and go on where it is not there.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the host is built for Linux only: its boundaries and limits of child processes use namespaces, \
+     Landlock and control groups. docs/install.md lists what would be missing on another system. \
+     Without the feature `host`, the protocol and the response loop need no particular system."
+);
 
 mod bubblewrap;
 mod cgroup;

@@ -401,6 +401,9 @@ fn recover(
         if let Err(error) = engine.responses().take_up_unstored().await {
             tracing::warn!(%error, "could not look for runs that are not to be stored");
         }
+        if let Err(error) = engine.warn_of_unfinished_erasure().await {
+            tracing::warn!(%error, "could not look for an erasure that was interrupted");
+        }
         keep_time(&engine, &tasks_of);
         if let Some(roots) = watched {
             file_watch::start(&engine, &tasks_of, roots);

@@ -9,6 +9,7 @@ mod append;
 mod change;
 mod check;
 mod durable_state;
+mod erase;
 mod errand;
 mod fair;
 mod find;
@@ -36,6 +37,9 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
+pub use erase::{
+    ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces, TracesInCopy,
+};
 pub use errand::Errand;
 pub use find::{
     KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
@@ -55,8 +59,8 @@ pub use rows::{
 
 pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
-    Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
-    restore, survey,
+    Opened, Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of,
+    known_format, open, restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::MovingRuns;
@@ -844,6 +848,11 @@ pub enum Write {
         /// Pages of the file.
         pages: u32,
     },
+    /// Removes a row that an erasure found.
+    Erase(Box<Trace>),
+    /// Writes the whole database anew after the commit, so that no byte of what was deleted is left
+    /// in it or in its log. Everything else waits meanwhile.
+    Rewrite,
 }
 
 impl StoreError {

@@ -7,9 +7,10 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, events, feed, fork, health, host,
-    layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list, runs, session,
-    sessions, signals, state, stats, steps, tasks, testing, tokens, triggers, upkeep, worker,
+    app::Api, artifacts, blueprints, bulk, check, dispatch, docs, erase, events, feed, fork,
+    health, host, layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list,
+    runs, session, sessions, signals, state, stats, steps, tasks, testing, tokens, triggers,
+    upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -216,6 +217,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::HostRead,          routes!(layers::states)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
+    || caller(Verb::HostErase,         routes!(erase::erase)),
 
     || row(Who::AnyBearer,             routes!(tokens::whoami)),
     || row(Who::AnyBearer,             routes!(tokens::own)),

@@ -14,6 +14,7 @@ pub(crate) mod copy;
 pub(crate) mod document;
 pub(crate) mod document_lines;
 pub(crate) mod engine;
+pub(crate) mod erase;
 pub(crate) mod events;
 pub(crate) mod facade;
 pub(crate) mod fork;

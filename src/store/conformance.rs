@@ -1,5 +1,6 @@
 //! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
+mod erase;
 mod fixture;
 mod run_lists;
 mod runs;
@@ -7,6 +8,7 @@ mod state;
 mod stats;
 mod tables;
 
+pub use erase::*;
 pub use fixture::*;
 pub use run_lists::*;
 pub use runs::*;
@@ -65,6 +67,9 @@ macro_rules! conformance {
             what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
+            a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss
+            a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
+            a_run_is_erased_with_those_that_it_called_and_what_names_them
             ; shared
             two_writers_of_a_value_of_the_host_lose_nothing
             what_is_missing_is_nothing_and_deleting_it_does_nothing

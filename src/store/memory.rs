@@ -6,6 +6,7 @@
 //! engine's simulation drives it, and the conformance suite tests it.
 
 mod batches;
+mod erase;
 mod reader;
 mod tables;
 mod upkeep;

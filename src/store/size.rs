@@ -75,7 +75,9 @@ impl Write {
             | Self::DeleteRun { .. }
             | Self::Tidy { .. }
             | Self::RemoveKept { .. }
-            | Self::ExpireKept { .. } => 0,
+            | Self::ExpireKept { .. }
+            | Self::Erase(_)
+            | Self::Rewrite => 0,
         }
     }
 }

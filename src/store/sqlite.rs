@@ -13,6 +13,7 @@ mod charges;
 mod check;
 mod committer;
 mod connection;
+mod erase;
 mod error;
 mod evidence;
 mod format;
@@ -52,6 +53,7 @@ mod tests;
 
 pub use check::directory as check_directory;
 pub use connection::Synchronous;
+pub use erase::copies as copies_in;
 pub use format::known as known_format;
 pub use open::{Opened, Options, Sqlite, open};
 pub use restore::{Restored, restore};

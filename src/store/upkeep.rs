@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Space, StoreError, Tell};
+use super::{ErasureTarget, Space, StoreError, Tell, TracedRun, Traces, TracesInCopy};
 
 /// The maintenance interface of a store: space, copies, checks and shutdown.
 #[async_trait]
@@ -27,6 +27,22 @@ pub trait Upkeep: Send + Sync {
     /// # Errors
     /// Fails when `to` exists or cannot be written, and for a store that has no files.
     fn backup(&self, to: &Path) -> Result<u64, StoreError>;
+
+    /// Reads everything once and finds the rows of a target. Does not block the writer.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    fn traces(&self, target: &ErasureTarget) -> Result<Traces, StoreError>;
+
+    /// Returns what the copies in the data directory hold of a target, and of runs that are erased.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be read; a copy that cannot be read is part of the result.
+    fn copies(
+        &self,
+        target: &ErasureTarget,
+        runs: &[TracedRun],
+    ) -> Result<Vec<TracesInCopy>, StoreError>;
 
     /// Returns true if the previous owner did not shut down cleanly.
     fn owner_died(&self) -> bool;

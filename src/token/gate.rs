@@ -9,7 +9,7 @@ use super::{
     Need, Role, Scopes, Verb,
     Verb::{
         ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintTest,
-        BlueprintWrite, Dispatch, HostBackup, HostGc, HostInspect, HostRead, KeyRotate,
+        BlueprintWrite, Dispatch, HostBackup, HostErase, HostGc, HostInspect, HostRead, KeyRotate,
         OperatorRead, RunCancel, RunDelete, RunExport, RunFork, RunImport, RunInspect, RunPause,
         RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunSource, RunStart, RunWorkdir,
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
@@ -44,6 +44,7 @@ const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
     (AuditRead,       [Y,    N,    N,     N,    N,    N,     N]),
     (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),
+    (HostErase,       [Y,    N,    N,     N,    N,    N,     N]),
     (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
     (RunSource,       [Y,    O,    N,     N,    N,    N,     N]),
     (RunWorkdir,      [Y,    O,    N,     N,    N,    N,     N]),

@@ -47,6 +47,8 @@ verbs! {
     AuditRead = "audit.read",
     /// Delete old runs.
     HostGc = "host.gc",
+    /// Erase everything of a person, of runs, or that contains a text.
+    HostErase = "host.erase",
     /// Start a run.
     RunStart = "run.start",
     /// Run unpublished code: source, files or a flow that come with a request.

@@ -15,6 +15,7 @@ mod batches;
 mod children;
 mod credentials;
 mod egress;
+mod erasing;
 mod fairness;
 mod held;
 mod import;

@@ -18,6 +18,7 @@ mod newcomer;
 mod operators;
 mod report;
 mod screen;
+mod service;
 mod shapes;
 mod upkeep;
 mod worker;

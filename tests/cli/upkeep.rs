@@ -169,6 +169,39 @@ fn old_runs_go_by_policy_and_any_ended_run_by_hand() {
 }
 
 #[test]
+fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
+    let shell = Shell::new();
+    let file = shell.write("hello.lua", HELLO);
+    let mut ids = Vec::new();
+    for tag in ["of=zachariasquux", "of=nobody"] {
+        let run = ["run", file.to_str().unwrap(), "n=1", "--tag", tag, "--json"];
+        ids.push(shell.run(&run).ok().json()["id"].as_str().unwrap().to_owned());
+    }
+    std::fs::create_dir(shell.path("old")).unwrap();
+    shell.run(&["backup", "old/copy.db"]).ok();
+    shell.run(&["erase"]).exits(2).says(&["nothing is named", "--match"]);
+    shell.run(&["erase", "--match", "zachariasquux", "--run", &ids[0]]).exits(2);
+    let dry = ["erase", "--match", "zachariasquux"];
+    let planned = shell.run(&dry).ok().says(&["1 run(s) would go", "nothing was done"]);
+    assert!(planned.stdout.contains(&ids[0]) && planned.stdout.contains("eligible"));
+    shell.run(&["show", &ids[0]]).ok();
+    let done = ["erase", "--match", "zachariasquux", "--yes", "--backups", "old"];
+    let said = ["1 run(s) went", "copy copy.db", "holds 1 of these runs", "delete them"];
+    shell.run(&done).ok().says(&said);
+    shell.run(&["show", &ids[0]]).exits(4);
+    shell.run(&["show", &ids[1]]).ok();
+    let again = shell.run(&["erase", "--run", &ids[1], "--yes", "--json"]).ok().json();
+    assert_eq!(again["runs"][0]["result"], "done", "{again}");
+    let audit = shell.run(&["audit", "ls"]).ok().stdout;
+    assert!(audit.contains("erased") && !audit.contains("zacharias"), "{audit}");
+    shell
+        .run(&["erase", "--match", "zachariasquux", "--yes"])
+        .ok()
+        .says(&["nothing of it is stored"]);
+    shell.run(&["erase", "--match", "abc"]).exits(2).says(&["4 to 1024 bytes"]);
+}
+
+#[test]
 fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     let shell = Shell::new();
     let two = |second: &str| {

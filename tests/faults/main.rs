@@ -5,6 +5,7 @@
 mod support;
 
 mod disk;
+mod erase;
 mod guards;
 mod lease;
 mod migration;

@@ -17,6 +17,7 @@ use crate::{
         context::Context,
         descriptors,
         exit::{Exit, Stop},
+        service::ServiceManager,
     },
     config::LogFormat,
     host::{Host, HostConfig, blueprints_in},
@@ -56,6 +57,7 @@ impl Serve {
     /// A data directory that cannot be opened, an address that cannot be listened on.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let mut stop = Stops::listen()?;
+        let manager = ServiceManager::of_environment();
         let (connections, note) = descriptors::connections(cx.config.connections);
         if let Some(note) = note {
             say(cx, &note);
@@ -96,10 +98,13 @@ impl Serve {
         };
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
         self.greet(cx, &host, served.as_deref())?;
+        manager.ready(host.url());
         let lost = tokio::select! {
             () = stop.next() => None,
             error = host.lost() => Some(error),
+            never = manager.keep_alive() => match never {},
         };
+        manager.stopping();
         match &lost {
             None => say(cx, "stopping; once more stops at once"),
             Some(_) => say(cx, "stopping: nothing can be stored any more"),

@@ -20,6 +20,7 @@ use crate::{
             host_log::{HostFact, HostLog},
             in_flight::InFlight,
             lanes::Lanes,
+            ledger::AuditLog,
             mailbox::Mail,
             message::{Msg, RunMsg},
             presence::Presence,
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) presence: Presence,
     /// Opened tasks on their way to webhooks.
     pub(crate) announcements: Announcements,
+    /// The audit log.
+    pub(crate) audit: AuditLog,
     pub(crate) accounts: Accounts,
     /// The counters of the host, and the gauges of each shard.
     pub(crate) counts: Counts,

@@ -174,6 +174,7 @@ impl Engine {
         } = parts;
         let memory = settings.memory;
         let ledger = AuditLog::new(Arc::clone(&store), clock.clone(), tasks.clone());
+        let audit = ledger.clone();
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -219,6 +220,7 @@ impl Engine {
             host_log,
             presence: Presence::default(),
             announcements,
+            audit,
             accounts,
             counts: Counts::default(),
             gauges,

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::{
     engine::{Caller, EngineError, settings::Retention, verbs::engine::UpkeepVerbs},
     protocol::RunId,
-    store::{ChargeRow, Check, Retired, Store, StoreError, Write},
+    store::{ChargeRow, Check, Retired, Store, StoreError, Trace, Write},
     token::Verb,
 };
 
@@ -322,8 +322,22 @@ impl UpkeepVerbs<'_> {
         checks: Vec<Check>,
         runs: Vec<RunId>,
     ) -> Result<(), EngineError> {
+        self.remove_runs(checks, runs, |run| Write::DeleteRun { run }).await
+    }
+
+    /// Erases runs in one commit: as [`Self::delete_runs`], and what names them elsewhere.
+    pub(crate) async fn erase_runs(self, runs: Vec<RunId>) -> Result<(), EngineError> {
+        self.remove_runs(Vec::new(), runs, |run| Write::Erase(Box::new(Trace::Run(run)))).await
+    }
+
+    async fn remove_runs(
+        self,
+        checks: Vec<Check>,
+        runs: Vec<RunId>,
+        write: fn(u64) -> Write,
+    ) -> Result<(), EngineError> {
         let nums: Vec<u64> = runs.iter().map(|run| run.num()).collect();
-        let writes = nums.iter().map(|run| Write::DeleteRun { run: *run }).collect();
+        let writes = nums.iter().map(|run| write(*run)).collect();
         let charges: Vec<ChargeRow> = match self.engine.shared().accounts.are_kept() {
             false => Vec::new(),
             true => {

@@ -145,7 +145,7 @@ pub fn open_tasks_are_counted_by_operator_and_kind(store: &dyn Store) {
     assert_eq!(store.open_tasks(1).unwrap(), [a]);
 }
 
-fn session(id: &str, created_ms: u64) -> SessionRow {
+pub(super) fn session(id: &str, created_ms: u64) -> SessionRow {
     SessionRow {
         id: id.to_owned(),
         operator: "main-ai".to_owned(),
@@ -162,7 +162,7 @@ fn session(id: &str, created_ms: u64) -> SessionRow {
     }
 }
 
-fn frame(session: &str, seq: u64) -> FrameRow {
+pub(super) fn frame(session: &str, seq: u64) -> FrameRow {
     FrameRow {
         session: session.to_owned(),
         seq,

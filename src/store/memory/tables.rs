@@ -141,7 +141,7 @@ impl Tables {
         self.state.insert((scope, key), row);
     }
 
-    fn delete_state(&mut self, scope: String, key: String) {
+    pub(super) fn delete_state(&mut self, scope: String, key: String) {
         self.links.retain(|(of, from, _, to), _| *of != scope || (*from != key && *to != key));
         self.state.remove(&(scope, key));
     }
@@ -387,6 +387,9 @@ impl Tables {
                 self.kept.retain(|_, (_, at)| at.is_none_or(|at| at >= before_ms));
             }
             Write::AddAudit(row) => self.audit.push(row),
+            Write::Erase(trace) => self.erase(*trace),
+            // What is deleted here is gone.
+            Write::Rewrite => {}
             Write::ReserveRun { num } => self.most.0 = self.most.0.max(num),
             Write::DeleteRun { run } => self.delete_run(run),
         }
@@ -402,7 +405,7 @@ impl Tables {
         }
     }
 
-    fn delete_run(&mut self, run: u64) {
+    pub(super) fn delete_run(&mut self, run: u64) {
         self.most = self.high_water();
         if let Some(header) = self.headers.remove(&run) {
             self.journal.retain(|_, row| row.run != run);

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::Memory;
 use crate::store::{
-    Checked, Migrated, Reader as _, Space, Store, StoreError, Tell, Upkeep, rows::is_blob,
+    Checked, ErasureTarget, Migrated, Reader as _, Space, Store, StoreError, Tell, TracedRun,
+    Traces, TracesInCopy, Upkeep, rows::is_blob,
 };
 
 impl Store for Memory {
@@ -64,6 +65,18 @@ impl Upkeep for Memory {
             context: "back the store up".to_owned(),
             reason: "this store has no file".to_owned(),
         })
+    }
+
+    fn traces(&self, target: &ErasureTarget) -> Result<Traces, StoreError> {
+        Ok(self.inner.lock().tables.traces(target))
+    }
+
+    fn copies(
+        &self,
+        _target: &ErasureTarget,
+        _runs: &[TracedRun],
+    ) -> Result<Vec<TracesInCopy>, StoreError> {
+        Ok(Vec::new())
     }
 
     fn owner_died(&self) -> bool {

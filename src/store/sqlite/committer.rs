@@ -14,6 +14,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::watch;
 
 use super::{
+    erase,
     error::{database, is_locked, is_lost, is_of_a_row},
     header, idempotency, journal,
     mark::{self, Mark, MarkFile},
@@ -154,8 +155,9 @@ impl Committer {
         let result = self.transact(&group);
         self.count(&group, &result, watch.micros());
         match result {
-            Ok(verdicts) => {
+            Ok(mut verdicts) => {
                 fault::point("store.committed");
+                self.rewrite(&group, &mut verdicts);
                 for (batch, verdict) in group.into_iter().zip(verdicts) {
                     (batch.ack)(verdict);
                 }
@@ -191,6 +193,45 @@ impl Committer {
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
             let is_final = is_lost(&error);
             self.judge(is_final, database("write the log back into the database")(error));
+        }
+    }
+
+    /// Writes the database anew, if a batch of the group that was committed asks for it.
+    fn rewrite(&mut self, group: &[Batch], verdicts: &mut [BatchResult]) {
+        let asks = |batch: &Batch| matches!(*batch.writes, [.., Write::Rewrite]);
+        for (batch, verdict) in group.iter().zip(verdicts) {
+            if verdict.is_ok() && asks(batch) {
+                *verdict = self.write_anew();
+            }
+        }
+    }
+
+    /// Writes the database anew and empties its log.
+    fn write_anew(&mut self) -> BatchResult {
+        let written = erase::rewrite(&self.conn).and_then(|()| {
+            fault::point("store.rewritten");
+            self.mark_is_due = true;
+            // Every try waits a second for a reader of the log.
+            let mut is_busy = true;
+            for _ in 0..LOCK_TRIES {
+                is_busy =
+                    self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+                if !is_busy {
+                    break;
+                }
+            }
+            Ok(is_busy)
+        });
+        match written {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(StoreError::Database {
+                context: "empty the log of the database".to_owned(),
+                reason: "something reads it all the time; try again".to_owned(),
+            }),
+            Err(error) => {
+                let is_final = is_lost(&error);
+                Err(self.judge(is_final, database("write the database anew")(error)))
+            }
         }
     }
 

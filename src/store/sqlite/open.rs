@@ -18,6 +18,7 @@ use super::{
     backup, check,
     committer::Committer,
     connection::{DATABASE, Synchronous, connect, create, reader, sync, writable},
+    erase,
     error::{database, file},
     format,
     lock::{self, Lock},
@@ -30,7 +31,10 @@ use super::{
 use crate::{
     fault,
     metrics::Commits,
-    store::{Batch, Health, Migrated, Space, Store, StoreError, Tell, Upkeep, Writer},
+    store::{
+        Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
+        TracesInCopy, Upkeep, Writer,
+    },
 };
 
 /// The names of the log and its index.
@@ -243,6 +247,21 @@ impl Upkeep for Sqlite {
         // Uses a separate connection, because this takes long and the readers are needed meanwhile.
         drop(self.pool.lend()?);
         backup::copy(&self.path, to)
+    }
+
+    fn traces(&self, target: &ErasureTarget) -> Result<Traces, StoreError> {
+        // Uses a separate connection, because this takes long and the readers are needed meanwhile.
+        drop(self.pool.lend()?);
+        let conn = reader(&self.path)?;
+        erase::traces(&conn, target).map_err(database("look for what is to be erased"))
+    }
+
+    fn copies(
+        &self,
+        target: &ErasureTarget,
+        runs: &[TracedRun],
+    ) -> Result<Vec<TracesInCopy>, StoreError> {
+        erase::copies(self.path.parent().unwrap_or(Path::new(".")), target, runs)
     }
 
     fn owner_died(&self) -> bool {

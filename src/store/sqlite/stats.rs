@@ -3,7 +3,7 @@
 //! The end of a run adds one row. Every [`FOLDED`] rows are folded into sums, in the transaction of the
 //! last of them, so that readers add up few rows, however many runs have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
 
@@ -28,9 +28,8 @@ pub fn add(conn: &Connection, counted: &CountedRun) -> rusqlite::Result<()> {
 
 /// Folds the new rows into the sums, and drops sums by hour that are too old.
 fn fold(conn: &Connection, now_ms: u64) -> rusqlite::Result<()> {
-    write(conn, unfolded(conn)?)?;
     // Numbers begin again with 1, and so count the rows since.
-    conn.execute("DELETE FROM stats_new", [])?;
+    fold_all(conn)?;
     conn.prepare_cached("DELETE FROM stats WHERE grain = 0 AND at_ms < ?1")?
         .execute([int(now_ms.saturating_sub(HOURS_KEPT_MS))])
         .map(drop)
@@ -141,6 +140,34 @@ pub fn costly(conn: &Connection, since_ms: u64, limit: usize) -> rusqlite::Resul
     let new = unfolded(conn)?.costly.into_iter().filter(|((day_ms, _), _)| *day_ms >= since_ms);
     days.extend(new.map(|(_, it)| it));
     Ok(most_expensive(days, limit))
+}
+
+/// Returns the names of all sums, and of what was not folded yet.
+pub fn names(conn: &Connection) -> rusqlite::Result<BTreeSet<String>> {
+    let mut known = conn.prepare("SELECT DISTINCT name FROM stats")?;
+    let known = known.query_map([], |row| row.get(0))?;
+    let mut names: BTreeSet<String> = known.collect::<rusqlite::Result<_>>()?;
+    names.extend(unfolded(conn)?.rows.into_keys().map(|(_, key)| key.name));
+    Ok(names)
+}
+
+/// Removes a run from the most expensive ones. Its counts stay in the sums, which name no run.
+pub fn forget_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    fold_all(conn)?;
+    conn.prepare_cached("DELETE FROM stats_costly WHERE run = ?1")?.execute([int(run)]).map(drop)
+}
+
+/// Removes the sums of a blueprint, an agent or a model.
+pub fn forget_name(conn: &Connection, name: &str) -> rusqlite::Result<()> {
+    fold_all(conn)?;
+    conn.prepare_cached("DELETE FROM stats_costly WHERE blueprint = ?1")?.execute([name])?;
+    conn.prepare_cached("DELETE FROM stats WHERE name = ?1")?.execute([name]).map(drop)
+}
+
+/// Folds the new rows into the sums: they have the numbers of their runs.
+fn fold_all(conn: &Connection) -> rusqlite::Result<()> {
+    write(conn, unfolded(conn)?)?;
+    conn.execute("DELETE FROM stats_new", []).map(drop)
 }
 
 /// Counts the runs that ended before there were statistics, without what they used.

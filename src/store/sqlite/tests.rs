@@ -44,6 +44,69 @@ fn meta(key: &str) -> Write {
 
 conformance!(fresh());
 
+/// Returns true if a file of a data directory contains some bytes.
+fn is_on_disk(dir: &TempDir, text: &str) -> bool {
+    let finder = memchr::memmem::Finder::new(text);
+    std::fs::read_dir(dir.path().join("data"))
+        .unwrap()
+        .any(|entry| finder.find(&std::fs::read(entry.unwrap().path()).unwrap()).is_some())
+}
+
+#[test]
+fn after_a_rewrite_no_byte_of_what_was_deleted_is_left() {
+    let (dir, store) = fresh();
+    let word = "zachariasquux";
+    let value = |value: String| Write::PutState {
+        scope: "global".to_owned(),
+        key: "k".to_owned(),
+        value,
+        hints: crate::protocol::StoreOptions::default(),
+        expires_ms: None,
+        at_ms: 1,
+    };
+    // In the index of words as well, in a page of its own, and in the log.
+    for n in 0..50 {
+        put(&*store, vec![value(format!("\"{word}{n} {}\"", "x".repeat(9_000)))]);
+    }
+    put(&*store, vec![value("1".to_owned())]);
+    let mut failed = header(1);
+    failed.status_text = Some(format!("{word} is here"));
+    (failed.ended_ms, failed.status) = (Some(5), crate::store::RunStatus::Failed);
+    begin(&*store, failed);
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert!(is_on_disk(&dir, word));
+    put(&*store, vec![Write::Rewrite]);
+    assert!(!is_on_disk(&dir, word));
+    // It goes on, and is whole.
+    put(&*store, vec![value("2".to_owned())]);
+    assert_eq!(store.state_value("global", "k").unwrap().unwrap().value, "2");
+    store.close().unwrap();
+    drop(store);
+    assert_eq!(reopen(&dir).state_value("global", "k").unwrap().unwrap().value, "2");
+    assert!(!is_on_disk(&dir, word));
+}
+
+#[test]
+fn copies_of_any_format_say_what_they_hold_of_a_target() {
+    let (dir, store) = fresh();
+    begin(&*store, header(1));
+    let target = |text: &str| crate::store::ErasureTarget {
+        text: Some(text.to_owned()),
+        ..Default::default()
+    };
+    let traces = store.traces(&target("building")).unwrap();
+    let data = dir.path().join("data");
+    store.backup(&data.join("copy.db")).unwrap();
+    std::fs::write(data.join("other.db"), "no database").unwrap();
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/format-1.db");
+    std::fs::copy(golden, data.join("old.db")).unwrap();
+    let copies = store.copies(&target("building"), &traces.runs).unwrap();
+    let held: Vec<_> =
+        copies.iter().map(|it| (&*it.file, it.runs, it.problem.as_deref())).collect();
+    assert_eq!(held, [("copy.db", 1, None), ("old.db", 0, None)]);
+    assert!(copies[0].rows > 0, "{copies:?}");
+}
+
 #[test]
 fn a_second_owner_is_refused_and_hears_who_the_first_is() {
     let (dir, store) = fresh();

@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, charges, evidence, frames, header, idempotency, kept, meta,
-    outbox, retention, sessions, state, stats, tasks, tokens,
+    artifacts, blobs, blueprints, charges, erase, evidence, frames, header, idempotency, kept,
+    meta, outbox, retention, sessions, state, stats, tasks, tokens,
 };
 use crate::store::Write;
 
@@ -68,6 +68,9 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::RemoveKept { layer, key } => kept::remove(conn, layer, key),
         Write::ExpireKept { before_ms } => kept::expire(conn, *before_ms),
         Write::AddAudit(row) => kept::add_line(conn, row),
+        Write::Erase(trace) => erase::apply(conn, trace),
+        // Done by the committer, after the transaction.
+        Write::Rewrite => Ok(()),
     }
 }
 
@@ -112,6 +115,8 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PutKept { .. }
         | Write::RemoveKept { .. }
         | Write::ExpireKept { .. }
-        | Write::AddAudit(_) => None,
+        | Write::AddAudit(_)
+        | Write::Erase(_)
+        | Write::Rewrite => None,
     }
 }

@@ -1,0 +1,416 @@
+//! What an erasure looks for, and what it finds: one set of rules for all adapters.
+//!
+//! An adapter reads all of its rows and asks [`Sought`] about each. What belongs to a run goes with
+//! the run, so that no history is left with a hole; what belongs to none goes row by row. Rows
+//! that the host itself needs are only counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memchr::memmem::Finder;
+
+use crate::protocol::{ArtifactId, RunId, Scope, TaskId, WorkerId};
+
+/// The maximum number of runs that are found at a time.
+pub const MOST_ERASED_RUNS: usize = 2_000;
+/// The maximum number of rows outside of runs that are found at a time.
+pub const MOST_ERASED_ROWS: usize = 10_000;
+/// The maximum number of runs of others that are listed.
+const NAMED: usize = 100;
+/// The number of letters of an id after its prefix.
+const LETTERS: usize = 26;
+
+/// What is to be erased; the parts add up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ErasureTarget {
+    /// These runs and those that they called, by number.
+    pub runs: BTreeSet<u64>,
+    /// Everything of this subject.
+    pub subject: Option<String>,
+    /// Everything that contains this text.
+    pub text: Option<String>,
+}
+
+/// A row to erase.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trace {
+    /// A run with everything that belongs to it, also its place among the most expensive ones.
+    Run(u64),
+    /// A value of state, with its links.
+    State {
+        /// The scope.
+        scope: String,
+        /// The key.
+        key: String,
+    },
+    /// A link of state.
+    Link {
+        /// The scope.
+        scope: String,
+        /// The source.
+        from: String,
+        /// The relation.
+        relation: String,
+        /// The target.
+        to: String,
+    },
+    /// A value that a layer keeps, an event of the host, a link for an answer, a sign-in.
+    Kept {
+        /// The layer.
+        layer: String,
+        /// The key.
+        key: String,
+    },
+    /// An answer under an idempotency key.
+    Answer {
+        /// The token's subject.
+        principal: String,
+        /// The route.
+        route: String,
+        /// The key.
+        key: String,
+    },
+    /// A session, with its frames.
+    Session(String),
+    /// The record of a token. Its revocation stays.
+    Token(String),
+    /// The sums of this blueprint, agent or model.
+    Sums(String),
+}
+
+impl Trace {
+    /// Returns the name of the place that the row is in.
+    pub fn place(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "runs",
+            Self::State { .. } => "state",
+            Self::Link { .. } => "links",
+            Self::Kept { .. } => "kept",
+            Self::Answer { .. } => "answers",
+            Self::Session(_) => "sessions",
+            Self::Token(_) => "tokens",
+            Self::Sums(_) => "sums",
+        }
+    }
+}
+
+/// A run that was found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TracedRun {
+    /// The run's number.
+    pub num: u64,
+    /// When it was created, in Unix milliseconds.
+    pub created_ms: u64,
+    /// True if it has ended.
+    pub ended: bool,
+    /// The number of its entries.
+    pub entries: u64,
+    /// About how many bytes it takes.
+    pub bytes: u64,
+    /// The number of its files.
+    pub files: u64,
+}
+
+/// What was found of a target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traces {
+    /// The runs, by number.
+    pub runs: Vec<TracedRun>,
+    /// The rows outside of these runs.
+    pub rows: BTreeSet<Trace>,
+    /// Other runs whose history names the subject, by number; the first hundred.
+    pub named_in: BTreeSet<u64>,
+    /// The numbers of rows that stay, by place.
+    pub stays: BTreeMap<&'static str, u64>,
+    /// True if there is more than was looked for at a time.
+    pub more: bool,
+}
+
+/// What a copy of the database holds of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracesInCopy {
+    /// The name of the file.
+    pub file: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The number of erased runs that it has.
+    pub runs: u64,
+    /// The number of its rows with the subject or the text.
+    pub rows: u64,
+    /// The reason why it could not be read.
+    pub problem: Option<String>,
+}
+
+/// A target in the form in which rows are compared with it.
+pub(super) struct Sought {
+    runs: BTreeSet<u64>,
+    subject: Option<String>,
+    /// The scopes of state that have the subject's name.
+    scopes: Vec<String>,
+    /// The text, and its forms within JSON.
+    texts: Vec<Finder<'static>>,
+    /// The subject within JSON, and as a string of a journal.
+    names: Vec<Finder<'static>>,
+    found: Traces,
+}
+
+impl Sought {
+    pub(super) fn new(target: &ErasureTarget) -> Self {
+        let own = |bytes: &[u8]| Finder::new(bytes).into_owned();
+        let mut forms = BTreeSet::new();
+        let mut names = Vec::new();
+        let mut scopes = Vec::new();
+        if let Some(text) = &target.text {
+            let once = quoted(text);
+            forms.extend([quoted(&once), once, text.clone()]);
+        }
+        if let Some(subject) = &target.subject {
+            names.push(own(format!("\"{}\"", quoted(subject)).as_bytes()));
+            // Strings of a journal stand behind their length, of one byte up to 127.
+            if let Ok(length @ 1..=127) = u8::try_from(subject.len()) {
+                let mut behind = vec![length];
+                behind.extend_from_slice(subject.as_bytes());
+                names.push(own(&behind));
+            }
+            let session = Scope::Session(subject.as_str().into());
+            scopes = vec![Scope::Custom(subject.clone()).to_string(), session.to_string()];
+        }
+        Self {
+            runs: target.runs.clone(),
+            subject: target.subject.clone(),
+            scopes,
+            texts: forms.iter().map(|form| own(form.as_bytes())).collect(),
+            names,
+            found: Traces::default(),
+        }
+    }
+
+    /// Returns true if rows are compared with a text or a subject, and not only with runs.
+    pub(super) fn reads_contents(&self) -> bool {
+        !self.texts.is_empty() || !self.names.is_empty()
+    }
+
+    /// Returns true if some bytes contain the text.
+    pub(super) fn is_in(&self, bytes: &[u8]) -> bool {
+        self.texts.iter().any(|text| text.find(bytes).is_some())
+    }
+
+    /// Returns true if some bytes contain the text or name the subject.
+    pub(super) fn touches(&self, bytes: &[u8]) -> bool {
+        self.is_in(bytes)
+            || self.names.iter().any(|name| name.find(bytes).is_some())
+            || self.subject.as_ref().is_some_and(|subject| subject.as_bytes() == bytes)
+    }
+
+    fn is_subject(&self, name: &str) -> bool {
+        self.subject.as_deref() == Some(name)
+    }
+
+    /// Looks at the header of a run: its starter, and all of its texts.
+    pub(super) fn header(&mut self, run: u64, principal: &str, texts: &[&str]) {
+        let found = self.is_subject(principal) || texts.iter().any(|it| self.is_in(it.as_bytes()));
+        if found {
+            self.runs.insert(run);
+        }
+    }
+
+    /// Looks at bytes that belong to a run: an entry, a task, a file.
+    pub(super) fn part(&mut self, run: u64, bytes: &[u8]) {
+        if self.runs.contains(&run) {
+        } else if self.is_in(bytes) {
+            self.runs.insert(run);
+        } else if self.names.iter().any(|name| name.find(bytes).is_some()) {
+            self.found.named_in.insert(run);
+        }
+    }
+
+    /// Adds runs that were called by runs of the target. Returns true if there were any, which may
+    /// have called others.
+    pub(super) fn called(&mut self, parents: &BTreeMap<u64, u64>) -> bool {
+        let known = self.runs.len();
+        let called = parents.iter().filter(|(_, parent)| self.runs.contains(parent));
+        let called: Vec<u64> = called.map(|(run, _)| *run).collect();
+        self.runs.extend(called);
+        self.runs.len() > known
+    }
+
+    /// Returns the runs that were found so far.
+    pub(super) fn runs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.runs.iter().copied()
+    }
+
+    /// Adds a run of the target that is stored.
+    pub(super) fn run(&mut self, run: TracedRun) {
+        if self.found.runs.len() < MOST_ERASED_RUNS {
+            self.found.runs.push(run);
+        } else {
+            self.found.more = true;
+        }
+    }
+
+    fn row(&mut self, is_found: bool, trace: impl FnOnce() -> Trace) {
+        if !is_found {
+        } else if self.found.rows.len() < MOST_ERASED_ROWS {
+            self.found.rows.insert(trace());
+        } else {
+            self.found.more = true;
+        }
+    }
+
+    /// Looks at a value of state. A conversation belongs to the runs that it names.
+    pub(super) fn state(&mut self, scope: &str, key: &str, value: &str) {
+        let of_run = || scope.starts_with("session:conv_") && self.mentions(value.as_bytes());
+        let found = [scope, key, value].iter().any(|it| self.is_in(it.as_bytes()))
+            || self.scopes.iter().any(|of| of == scope)
+            || of_run();
+        self.row(found, || Trace::State { scope: scope.to_owned(), key: key.to_owned() });
+    }
+
+    /// Looks at a link of state.
+    pub(super) fn link(&mut self, [scope, from, relation, to]: [&str; 4], metadata: &str) {
+        let found =
+            [scope, from, relation, to, metadata].iter().any(|it| self.is_in(it.as_bytes()))
+                || self.scopes.iter().any(|of| of == scope);
+        self.row(found, || Trace::Link {
+            scope: scope.to_owned(),
+            from: from.to_owned(),
+            relation: relation.to_owned(),
+            to: to.to_owned(),
+        });
+    }
+
+    /// Looks at a value that is kept by a layer or by the host.
+    pub(super) fn kept(&mut self, layer: &str, key: &str, value: &str) {
+        let found = self.touches(value.as_bytes())
+            || self.is_in(key.as_bytes())
+            || key.split(' ').any(|word| self.is_subject(word))
+            || self.mentions(key.as_bytes())
+            || self.mentions(value.as_bytes());
+        self.row(found, || Trace::Kept { layer: layer.to_owned(), key: key.to_owned() });
+    }
+
+    /// Looks at an answer under an idempotency key.
+    pub(super) fn answer(&mut self, [principal, route, key]: [&str; 3], answer: &str) {
+        let found = self.is_subject(principal)
+            || self.is_in(key.as_bytes())
+            || self.is_in(principal.as_bytes())
+            || self.touches(answer.as_bytes())
+            || self.mentions(answer.as_bytes());
+        self.row(found, || Trace::Answer {
+            principal: principal.to_owned(),
+            route: route.to_owned(),
+            key: key.to_owned(),
+        });
+    }
+
+    /// Looks at a session: who opened it, its operator, the reason of its end.
+    pub(super) fn session(&mut self, id: &str, principal: &str, texts: &[&str]) {
+        let found = self.is_subject(principal)
+            || self.is_in(principal.as_bytes())
+            || texts.iter().any(|it| self.is_in(it.as_bytes()));
+        self.row(found, || Trace::Session(id.to_owned()));
+    }
+
+    /// Looks at the claims of a token.
+    pub(super) fn token(&mut self, jti: &str, claims: &str) {
+        #[derive(serde::Deserialize)]
+        struct Holder {
+            sub: String,
+        }
+        let is_holders = || {
+            let holder = serde_json::from_str::<Holder>(claims);
+            holder.is_ok_and(|holder| self.is_subject(&holder.sub))
+        };
+        let found = self.is_in(claims.as_bytes()) || is_holders();
+        self.row(found, || Trace::Token(jti.to_owned()));
+    }
+
+    /// Looks at the name of a sum.
+    pub(super) fn sums(&mut self, name: &str) {
+        self.row(self.is_in(name.as_bytes()), || Trace::Sums(name.to_owned()));
+    }
+
+    /// Counts a row that stays, if it has the text, the subject or a run of the target.
+    pub(super) fn stays(&mut self, place: &'static str, parts: &[&[u8]]) {
+        if parts.iter().any(|part| self.touches(part) || self.mentions(part)) {
+            *self.found.stays.entry(place).or_default() += 1;
+        }
+    }
+
+    /// Returns true if some bytes contain the id of a run of the target, or of something of it.
+    fn mentions(&self, bytes: &[u8]) -> bool {
+        !self.runs.is_empty()
+            && memchr::memchr_iter(b'_', bytes).any(|at| {
+                let letters = bytes.get(at + 1..at + 1 + LETTERS);
+                let letters = letters.and_then(|letters| std::str::from_utf8(letters).ok());
+                letters.and_then(run_of).is_some_and(|run| self.runs.contains(&run))
+            })
+    }
+
+    /// Returns what was found.
+    pub(super) fn into_traces(mut self) -> Traces {
+        self.found.named_in.retain(|run| !self.runs.contains(run));
+        while self.found.named_in.len() > NAMED {
+            self.found.named_in.pop_last();
+        }
+        self.found
+    }
+}
+
+/// Returns the run of an id without its prefix: of a run, a response, a task, a file or a worker.
+fn run_of(letters: &str) -> Option<u64> {
+    if !letters.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
+        return None;
+    }
+    let run = format!("run_{letters}").parse::<RunId>().ok().map(RunId::num);
+    run.or_else(|| format!("task_{letters}").parse().ok().map(TaskId::run))
+        .or_else(|| format!("art_{letters}").parse().ok().map(ArtifactId::run))
+        .or_else(|| format!("wrk_{letters}").parse().ok().map(WorkerId::run))
+}
+
+/// Returns a text as it stands within a JSON string.
+fn quoted(text: &str) -> String {
+    let json = serde_json::to_string(text).expect("a text is JSON");
+    json[1..json.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sought(subject: Option<&str>, text: Option<&str>, runs: &[u64]) -> Sought {
+        Sought::new(&ErasureTarget {
+            runs: runs.iter().copied().collect(),
+            subject: subject.map(str::to_owned),
+            text: text.map(str::to_owned),
+        })
+    }
+
+    #[test]
+    fn a_text_is_found_as_it_is_and_within_json() {
+        let it = sought(None, Some("a \"b\"\n"), &[]);
+        for has in ["x a \"b\"\n", r#"{"v":"a \"b\"\n"}"#, r#""{\"v\":\"a \\\"b\\\"\\n\"}""#] {
+            assert!(it.is_in(has.as_bytes()), "{has}");
+        }
+        assert!(!it.is_in(b"a b"));
+    }
+
+    #[test]
+    fn a_subject_is_a_whole_name() {
+        let it = sought(Some("ann"), None, &[]);
+        assert!(it.touches(br#"{"by":"ann"}"#) && it.touches(b"\x03ann") && it.touches(b"ann"));
+        assert!(!it.touches(br#"{"by":"anna"}"#) && !it.touches(b"ann is here"));
+    }
+
+    #[test]
+    fn what_names_a_run_or_something_of_it_is_found_by_its_number() {
+        let it = sought(None, None, &[7]);
+        let run = RunId::new(7, 1_700_000_000_000);
+        let response = run.to_string().replace("run_", "resp_");
+        let others = RunId::new(8, 1_700_000_000_000);
+        for id in [run.to_string(), response, TaskId::new(7, 3, 5).to_string()] {
+            assert!(it.mentions(format!("x {id}.").as_bytes()), "{id}");
+        }
+        assert!(!it.mentions(others.to_string().as_bytes()));
+        assert!(!it.mentions(b"run_") && !it.mentions(b"a_b"));
+    }
+}
