@@ -5,12 +5,15 @@
 //! them as they are written. `moonswarm graph` prints it.
 
 mod draw;
+mod layout;
 mod script;
 mod svg;
 mod table;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use layout::{Block, Drawn, LINE, PAD, Picture};
 
 use super::{Blueprint, locate::Outline};
 

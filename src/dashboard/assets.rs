@@ -21,7 +21,7 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 9] = [
+const ASSETS: [Asset; 11] = [
     Asset { name: "tokens.css", kind: CSS, text: include_str!("assets/tokens.css") },
     Asset { name: "base.css", kind: CSS, text: include_str!("assets/base.css") },
     Asset { name: "components.css", kind: CSS, text: include_str!("assets/components.css") },
@@ -29,6 +29,8 @@ const ASSETS: [Asset; 9] = [
     Asset { name: "keys.js", kind: JS, text: include_str!("assets/keys.js") },
     Asset { name: "tree.js", kind: JS, text: include_str!("assets/tree.js") },
     Asset { name: "timeline.js", kind: JS, text: include_str!("assets/timeline.js") },
+    Asset { name: "graph.js", kind: JS, text: include_str!("assets/graph.js") },
+    Asset { name: "away.js", kind: JS, text: include_str!("assets/away.js") },
     Asset { name: "sign_in.js", kind: JS, text: include_str!("assets/sign_in.js") },
     Asset { name: "moon.svg", kind: SVG, text: include_str!("assets/moon.svg") },
 ];

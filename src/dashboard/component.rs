@@ -5,6 +5,8 @@ pub(super) mod bytes;
 pub(super) mod command;
 pub(super) mod fold;
 pub(super) mod form;
+mod form_list;
+pub(super) mod graph;
 pub(super) mod json;
 pub(super) mod markdown;
 pub(super) mod move_command;

@@ -91,7 +91,7 @@ impl Page<'_> {
         document(
             self.title,
             visitor.theme,
-            &["live.js", "keys.js", "tree.js", "timeline.js"],
+            &["away.js", "live.js", "keys.js", "tree.js", "timeline.js", "graph.js"],
             status,
             &body,
         )

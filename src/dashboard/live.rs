@@ -31,8 +31,10 @@ use crate::{
 
 /// The interval at which lists are rendered.
 const LOOK: Duration = Duration::from_secs(2);
-/// Events that follow each other within this time are shown together.
-const TOGETHER: Duration = Duration::from_millis(60);
+/// Events that follow a rendering within this time are shown together.
+const TOGETHER: Duration = Duration::from_millis(40);
+/// Events that follow the first one after a rest within this time are shown with it.
+const AT_ONCE: Duration = Duration::from_millis(5);
 /// A page is rendered for at most this part of the time: a run with a long history costs more.
 const PART: u32 = 8;
 /// The longest pause between two renderings of a run that moves.
@@ -116,13 +118,15 @@ enum Wake {
 }
 
 impl Wake {
-    /// Waits for a change; `cost` is the time that the last rendering took.
+    /// Waits for a change; `cost` is the time that the last rendering took. The first change after a rest
+    /// is shown at once, those that follow it together after a pause.
     async fn next(&mut self, cost: Duration) {
         let pause = TOGETHER.max(cost.saturating_mul(PART)).min(LONGEST_PAUSE);
         match self {
             Self::Look => tokio::time::sleep(LOOK.max(pause)).await,
             Self::Over => {}
             Self::Events(events, said) => {
+                // Returns true at the end.
                 let take = |next: Result<Option<EventView>, EngineError>| {
                     let Ok(Some(event)) = next else { return true };
                     if let Some(said) = &said {
@@ -130,12 +134,22 @@ impl Wake {
                     }
                     false
                 };
-                let mut over = take(events.next().await);
-                let until = Instant::now() + pause;
-                while !over {
-                    match tokio::time::timeout_at(until, events.next()).await {
-                        Ok(next) => over = take(next),
-                        Err(_) => return,
+                let mut moved = false;
+                let mut until = Instant::now() + pause;
+                loop {
+                    let over = match tokio::time::timeout_at(until, events.next()).await {
+                        Ok(next) => take(next),
+                        Err(_) if moved => return,
+                        Err(_) => {
+                            let over = take(events.next().await);
+                            // The rest of the same commit comes with it.
+                            until = Instant::now() + AT_ONCE;
+                            over
+                        }
+                    };
+                    moved = true;
+                    if over {
+                        break;
                     }
                 }
                 *self = Self::Over;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Where `scripts/test.sh` installs the packages of npm.
-fn modules() -> PathBuf {
+pub fn modules() -> PathBuf {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository("target"), PathBuf::from);
     target.join("clients/browser")
@@ -58,12 +58,14 @@ async fn a_person_walks_through_every_page() {
     daemon.ended(view["id"].as_str().unwrap()).await;
     things::furnish(&daemon).await;
     let approver = mint(&daemon, "approver", &json!({ "name": "ann" })).await;
+    let admin = mint(&daemon, "admin", &json!({})).await;
     let mut walk = Command::new("node")
         .arg(repository("tests/dashboard/browser/walk.mjs"))
         .env("MODULES", &modules)
         .env("CHROMIUM", chromium)
         .env("LINK", open(&data, &[]))
         .env("APPROVER", approver)
+        .env("ADMIN", admin)
         .env("SHOTS", modules.join("../../dashboard"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -6,10 +6,13 @@ mod support;
 
 mod browser;
 mod bulk;
+mod graph;
 mod hostile;
 mod live;
+mod many;
 mod pages;
 mod person;
+mod pictures;
 mod sign_in;
 mod source;
 mod tabs;

@@ -51,7 +51,7 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 4, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 6, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
 }
@@ -441,4 +441,25 @@ async fn usage_has_what_ended_by_blueprint_and_agent() {
     assert!(status < 300, "{put}");
     let blueprint = desk.get("/ui/blueprints/short").await.page();
     assert!(blueprint.contains("Runs of 30 days") && blueprint.contains("100 %"), "{blueprint}");
+}
+
+#[tokio::test]
+async fn the_overview_has_the_host_and_runs_near_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let tight = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "tight", limits = { steps = 10 }, agents = { echo = { operator = "echo" } },
+          flow = function(ctx) for i = 1, 8 do ctx:run("echo", i) end ctx:wait("go") end }"#;
+    let run = daemon.run_source(tight, json!(null)).await;
+    daemon.waits(&run, "signal").await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get("/ui").await.page();
+    assert!(page.contains("90 % of its limit of steps is used"), "{page}");
+    assert!(page.contains("takes work") && page.contains("Free on its disk"), "{page}");
+    let pause = daemon.post(&format!("/v1/runs/{run}/pause"), &json!({ "reason": "lunch" }));
+    assert_eq!(send(pause).await.0, 200);
+    let page = desk.get("/ui").await.page();
+    assert!(page.contains("paused") && page.contains("<bdi>lunch</bdi>"), "{page}");
+    let approver = Person::of_role(&daemon, "approver").await;
+    assert!(!approver.get("/ui").await.page().contains("Free on its disk"));
 }

@@ -57,7 +57,7 @@ async fn events_and_logs_are_filtered_by_their_url() {
     let rows = |page: &str| page.matches("<tr data-key=\"").count();
 
     let all = tab("events").await;
-    assert!(rows(&all) == 100 && all.contains("rel=\"next\"") && all.contains("run.ended"));
+    assert!(rows(&all) == 80 && all.contains("rel=\"next\"") && all.contains("run.ended"));
     let noted = tab("events&type=log").await;
     assert!(rows(&noted) == 2 && !noted.contains("run.ended"), "{noted}");
     let step = tab("events&step=2").await;
@@ -180,4 +180,20 @@ async fn a_timeline_of_ten_thousand_steps_is_folded_and_small() {
     let each = desk.get(&format!("/ui/runs/{run}?tab=steps&fold=off")).await.page();
     assert_eq!(each.matches("<tr data-key=\"").count(), 200);
     assert!(each.len() < 150_000, "{} bytes", each.len());
+    for path in [
+        "?tab=source",
+        "?tab=graph",
+        "?tab=data",
+        "?tab=events",
+        "?tab=log",
+        "?tab=state",
+        "/fork?step=9000",
+        "/steps/9000",
+        "?tab=steps&fold=off&cursor=9900",
+    ] {
+        let page = desk.get(&format!("/ui/runs/{run}{path}")).await.page();
+        assert!(page.len() < 150_000, "{path}: {} bytes", page.len());
+    }
+    let graph = desk.get(&format!("/ui/runs/{run}?tab=graph")).await.page();
+    assert!(graph.contains(">✓ 10000× run echo</text>"), "{graph}");
 }

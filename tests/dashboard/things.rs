@@ -23,6 +23,7 @@ async fn publish(daemon: &Daemon, name: &str, source: &str) {
 
 /// Gives a daemon a few things to look at.
 pub async fn furnish(daemon: &Daemon) {
+    publish(daemon, "nightly", &NIGHTLY.replace("0 7 * * *", "0 6 * * *")).await;
     publish(daemon, "nightly", NIGHTLY).await;
     for (key, value) in [("plan%2Fmoon", json!({ "text": "a full moon rises" })), ("top", json!(1))]
     {

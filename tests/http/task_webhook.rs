@@ -133,3 +133,36 @@ async fn an_announcement_survives_kills_until_its_receiver_has_it_and_is_then_ov
     drained(&daemon).await;
     assert!(desk.receiver.is_idle(), "nothing else was posted");
 }
+
+#[cfg(feature = "faults")]
+#[tokio::test]
+async fn a_host_killed_around_a_post_repeats_it_with_the_same_id_and_loses_none() {
+    for (at, taken) in [("engine.webhook#1", false), ("engine.webhook_taken#1", true)] {
+        let shell = Shell::new();
+        let desk = Desk::start(&shell, "agents = [\"ask\"]\n");
+        let data = shell.path("data");
+        let config = desk.config.to_str().unwrap();
+        let env = [("MOONSWARM_KILL_AT", at), ("MOONSWARM_CONFIG", config)];
+        let daemon = Daemon::launch(&data, &env).unwrap();
+        let start = json!({ "source": ASKS, "input": { "what": "it" } });
+        // It may die before it answers, or just after.
+        let _ = daemon.post("/v1/runs", &start).header("idempotency-key", "once").send().await;
+        let first = taken.then(|| {
+            let posted = desk.next();
+            let id = posted.header("webhook-id").to_owned();
+            posted.answer("200 OK", "");
+            id
+        });
+        assert!(daemon.died(), "{at}");
+        let daemon = desk.daemon(&shell);
+        let again = desk.next();
+        let id = again.header("webhook-id").to_owned();
+        assert!(first.is_none_or(|first| first == id), "{at}: {id}");
+        again.answer("200 OK", "");
+        drained(&daemon).await;
+        daemon.kill();
+        let daemon = desk.daemon(&shell);
+        drained(&daemon).await;
+        assert!(desk.receiver.is_idle(), "{at}: it is over");
+    }
+}

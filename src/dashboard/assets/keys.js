@@ -56,6 +56,13 @@ function palette() {
     const found = all.filter((place) => `${place.name} ${place.href}`.toLowerCase().includes(words)).slice(0, 12);
     const direct = byId(words);
     if (direct) found.unshift({ name: words, href: direct });
+    // Any other text is looked for where names and texts are, if these pages are there for this sign-in.
+    else if (words) {
+      for (const [page, what] of [["/ui/runs", "Runs"], ["/ui/blueprints", "Blueprints"]]) {
+        const href = `${page}?q=${encodeURIComponent(input.value.trim())}`;
+        if (document.querySelector(`header nav a[href="${page}"]`)) found.push({ name: `${what} with “${input.value.trim()}”`, href });
+      }
+    }
     list.replaceChildren(...found.map((place) => {
       const item = element("li");
       const link = /** @type {HTMLAnchorElement} */ (element("a", place.name));

@@ -72,6 +72,11 @@ function show(state, text) {
   light.textContent = text;
 }
 
+/** Tells the page whether the host answers. @param {boolean} answers */
+function tell(answers) {
+  document.dispatchEvent(new CustomEvent("host", { detail: answers }));
+}
+
 /** @type {EventSource | null} */
 let stream = null;
 let over = false;
@@ -84,6 +89,7 @@ function connect() {
   source.addEventListener("open", () => {
     wait = 500;
     show("on", "live");
+    tell(true);
   });
   source.addEventListener("fragment", (event) => {
     const { id, html } = JSON.parse(/** @type {MessageEvent} */ (event).data);
@@ -114,6 +120,7 @@ async function again() {
     if (answer.type === "opaqueredirect") return location.reload();
   } catch {
     // The host is not there yet.
+    tell(false);
   }
   connect();
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::text;
+use super::{form_list::List, text};
 use crate::{
     blueprint::{Field, Form},
     dashboard::fields::Fields,
@@ -62,6 +62,20 @@ fn one(at: usize, field: &Field, sent: Option<&Fields>, wrong: Option<&Wrong>) -
     let hint = format!("{id}-hint");
     let described = field.description.is_some().then_some(hint.as_str());
     let required = field.required && field.name.is_some();
+    if let Some(list) = List::of(field) {
+        let inner = html! {
+            @if let Some(words) = &field.description { p.hint id=(hint) { (text::line(words, 1_000)) } }
+            (list.html(&id, field, sent, described))
+            @if let Some(wrong) = wrong { p.wrong role="alert" { (wrong.reason) } }
+        };
+        return html! {
+            @if let List::Some(_) = list {
+                fieldset.field { legend { (text::line(&field.label, 200)) @if required { " *" } } (inner) }
+            } @else {
+                div.field { label for=(id) { (text::line(&field.label, 200)) @if required { " *" } } (inner) }
+            }
+        };
+    }
     html! {
         div.field {
             label for=(id) { (text::line(&field.label, 200)) @if required { " *" } }
@@ -90,6 +104,13 @@ fn one(at: usize, field: &Field, sent: Option<&Fields>, wrong: Option<&Wrong>) -
                     input type="text" inputmode="decimal" id=(id) name=(id) value=(value)
                         required[required] aria-describedby=[described];
                 }
+                "string" if format(field).as_deref() == Some("date") => {
+                    input type="date" id=(id) name=(id) value=(value) required[required] aria-describedby=[described];
+                }
+                "string" if format(field).as_deref() == Some("date-time") => {
+                    input type="text" id=(id) name=(id) value=(value) required[required]
+                        placeholder="2026-01-31T08:00:00Z" aria-describedby=[described];
+                }
                 "string" if most(field).is_some_and(|most| most <= ONE_LINE) => {
                     input type="text" id=(id) name=(id) value=(value) required[required]
                         aria-describedby=[described];
@@ -111,6 +132,10 @@ fn one(at: usize, field: &Field, sent: Option<&Fields>, wrong: Option<&Wrong>) -
 
 fn most(field: &Field) -> Option<u64> {
     field.schema.to_value().get("maxLength").and_then(Value::as_u64)
+}
+
+fn format(field: &Field) -> Option<String> {
+    field.schema.to_value().get("format").and_then(Value::as_str).map(str::to_owned)
 }
 
 fn quoted(text: &str) -> String {
@@ -139,7 +164,11 @@ pub(in crate::dashboard) fn read(form: &Form, sent: &Fields) -> Result<Json, Vec
     for (at, field) in form.fields.iter().enumerate() {
         // Browsers send the line breaks of a text as CR LF.
         let text = sent.text(&name(at)).replace("\r\n", "\n");
-        match value(field, &text) {
+        let read = match List::of(field) {
+            Some(list) => list.read(&name(at), field, sent),
+            None => value(field, &text),
+        };
+        match read {
             Ok(None) => {}
             Ok(Some(value)) => match &field.name {
                 Some(name) => {
@@ -232,6 +261,44 @@ mod tests {
 
     fn fields_of(form: &Form, sent: &Fields, wrong: &[Wrong]) -> String {
         super::fields(form, Some(sent), wrong).into_string()
+    }
+
+    #[test]
+    fn lists_are_boxes_or_lines_and_a_date_has_its_own_field() {
+        let form = Form::of(Some(&json!({
+            "type": "object",
+            "required": ["names"],
+            "properties": {
+                "names": {"type": "array", "items": {"type": "string"}},
+                "colors": {"type": "array", "items": {"enum": ["red", "green"]}, "default": ["red"]},
+                "sizes": {"type": "array", "items": {"type": "integer"}},
+                "when": {"type": "string", "format": "date"},
+            },
+        })));
+        let at = |name: &str| {
+            let at = form.fields.iter().position(|it| it.name.as_deref() == Some(name));
+            super::name(at.unwrap())
+        };
+        let (names, colors, sizes, when) = (at("names"), at("colors"), at("sizes"), at("when"));
+        let plain = super::fields(&form, None, &[]).into_string();
+        assert_eq!(plain.matches("type=\"checkbox\"").count(), 2, "{plain}");
+        assert!(
+            plain.contains("value=\"&quot;red&quot;\" checked") && plain.contains("type=\"date\"")
+        );
+        let read_of = |pairs: &[(&str, &str)]| read(&form, &sent(pairs)).map(|it| it.to_value());
+        let all: [(&str, &str); 5] = [
+            (&names, " a \r\n\r\nb"),
+            (&colors, "\"green\""),
+            (&colors, "\"red\""),
+            (&sizes, "1\n2"),
+            (&when, "2026-01-31"),
+        ];
+        let expected = json!({"names": ["a", "b"], "colors": ["green", "red"], "sizes": [1, 2], "when": "2026-01-31"});
+        assert_eq!(read_of(&all).unwrap(), expected);
+        assert_eq!(read_of(&[(&names, "[\"x\\ny\"]")]).unwrap(), json!({"names": ["x\ny"]}));
+        assert_eq!(read_of(&[]).unwrap(), json!({"names": []}), "an empty list is one");
+        let wrong = read_of(&[(&sizes, "1\ntwo")]).unwrap_err();
+        assert_eq!(wrong[0].reason, "two is not a number");
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn step_row(run: RunId, step: &StepView, span: Option<Span>, axis: &Axis) -> Mar
                 }
             }
             td.took.num { @if let Some(span) = span { (time::took(span.end - span.begin)) } }
-            td.bar { @if let Some(span) = span { (bar(&step.state, span, axis)) } }
+            td.bar { @if let Some(span) = span { (bar(&step.state, span, axis, step.attempts)) } }
         }
     }
 }
@@ -99,7 +99,7 @@ fn fold_row(run: RunId, fold: &Fold<'_>, span: Option<Span>, axis: &Axis) -> Mar
                 " " span.dim.small { (fold.steps.len()) " steps" @if open > 0 { ", " (open) " open" } @if failed > 0 { ", " (failed) " failed" } }
             }
             td.took.num { @if let Some(span) = span { (time::took(span.end - span.begin)) } }
-            td.bar { @if let Some(span) = span { (bar(state, span, axis)) } }
+            td.bar { @if let Some(span) = span { (bar(state, span, axis, 1)) } }
         }
     }
 }
@@ -110,7 +110,7 @@ fn depth(step: &StepView) -> usize {
     (scopes + usize::from(step.parent.is_some())).min(DEEPEST)
 }
 
-fn bar(state: &str, span: Span, axis: &Axis) -> Markup {
+fn bar(state: &str, span: Span, axis: &Axis, attempts: u32) -> Markup {
     let (begin, started, end) = (axis.x(span.begin), axis.x(span.started), axis.x(span.end));
     let work = match state {
         "completed" => "ok",
@@ -120,7 +120,9 @@ fn bar(state: &str, span: Span, axis: &Axis) -> Markup {
     };
     let waited = time::took(span.started - span.begin);
     let worked = time::took(span.end - span.started);
-    let title = format!("waited {waited}, worked {worked}");
+    let tried = if attempts > 1 { format!(", {attempts} attempts") } else { String::new() };
+    let title = format!("waited {waited}, worked {worked}{tried}");
+    let again = if attempts > 1 { " again" } else { "" };
     html! {
         svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" aria-label=(title) {
             title { (title) }
@@ -130,7 +132,7 @@ fn bar(state: &str, span: Span, axis: &Axis) -> Markup {
             }
             @if started > begin { rect.wait x=(begin.min(LAST)) y="5" width=(width(begin, started)) height="6" {} }
             @if end > started || span.begin == span.end {
-                rect class=(work) x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
+                rect class={ (work) (again) } x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
             }
         }
     }
@@ -309,6 +311,15 @@ mod tests {
         let head = axis.head().into_string();
         assert!(head.contains("⋯ 7 h idle") && head.contains(">8h 0m</text>"), "{head}");
         assert_eq!(time_at(&axis.bends(), axis.x(night)), night);
+    }
+
+    #[test]
+    fn a_step_that_was_tried_again_looks_different() {
+        let once = step(1, 0, 10, 100);
+        let twice = StepView { attempts: 2, ..step(2, 0, 10, 100) };
+        let shown = of(RunId::new(1, 1), &[once, twice], 200).into_string();
+        assert_eq!(shown.matches("class=\"ok again\"").count(), 1, "{shown}");
+        assert!(shown.contains("worked 90 ms, 2 attempts"), "{shown}");
     }
 
     #[test]

@@ -1,4 +1,9 @@
-//! `/ui/blueprints/{name}`: a version, its source and findings, and the form to start a run.
+//! `/ui/blueprints/{name}`: a version, its source and findings, and the form to start a run;
+//! its graph, its versions and how they differ, and stubs for editors.
+
+mod graph;
+mod stubs;
+mod versions;
 
 use axum::{
     extract::{Path, State},
@@ -13,7 +18,7 @@ use crate::{
         component::{
             command, form,
             form::Wrong,
-            json,
+            json, pager,
             sparkline::{self, Shown},
             text, time, usage,
         },
@@ -25,7 +30,7 @@ use crate::{
         page::{archive, problem},
         visitor::{Visitor, id},
     },
-    door::Problem,
+    door::{Code, Problem},
     engine::{
         BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy, StatsView,
     },
@@ -40,6 +45,10 @@ const LINES: usize = 3_000;
 /// The name of the field for the tags of a run.
 const TAGS: &str = "tags";
 
+/// The tabs: the word in the URL, and the label.
+const TABS: [(&str, &str); 4] =
+    [("", "Start and source"), ("graph", "Graph"), ("versions", "Versions"), ("stubs", "Stubs")];
+
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
@@ -48,6 +57,19 @@ pub(in crate::dashboard) async fn show(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let view = desk.engine.blueprints().get(&visitor.caller, &name).await?;
+    let tab = match fields.text("tab") {
+        "" => None,
+        "graph" => Some(graph::tab(&desk, &visitor, &view, &fields).await?),
+        "versions" => Some(versions::tab(&desk, &visitor, &view, &fields).await?),
+        "stubs" => Some(stubs::tab()),
+        _ => return Err(Problem::new(Code::BadQuery, "there is no such tab")),
+    };
+    if let Some(tab) = tab {
+        let word = TABS.map(|(word, _)| word).into_iter().find(|it| *it == fields.text("tab"));
+        let body = html! { (head(&view, word.unwrap_or_default())) (tab) };
+        let title = view.name.clone();
+        return Ok(Page { nav: Nav::Blueprints, title: &title, live: None, body }.shown(&visitor));
+    }
     // The input of an earlier run, to start another like it.
     let like = match fields.given("from") {
         Some(run) => desk.engine.run(&visitor.caller, id(run)?).await?.input,
@@ -56,6 +78,27 @@ pub(in crate::dashboard) async fn show(
     let sent = like.map(|input| Fields::whole(input.as_str()));
     let note = archive::note(&view, &fields, visitor.now_ms);
     shown(&desk, &visitor, &view, sent.as_ref(), &[], &note, StatusCode::OK).await
+}
+
+/// Returns the path of a version, which stays the same when another is stored.
+fn path(view: &BlueprintView) -> String {
+    let version = format!("{}@{}", view.name, view.hash.get(..16).unwrap_or(&view.hash));
+    format!("/ui/blueprints/{}", escaped(&version))
+}
+
+/// Returns what stands above each tab.
+fn head(view: &BlueprintView, tab: &str) -> Markup {
+    let path = path(view);
+    html! {
+        p { a href="/ui/blueprints" { "← Blueprints" } }
+        h1.line { (text::line(&view.name, 100)) code.dim { (view.hash.get(..12).unwrap_or(&view.hash)) } }
+        @if let Some(about) = &view.description { p { (text::line(about, 1_000)) } }
+        nav.tabs aria-label="Parts of the blueprint" {
+            @for (word, label) in TABS {
+                a href=(pager::url(&path, &[("tab", word)])) aria-current=[(word == tab).then_some("page")] { (label) }
+            }
+        }
+    }
 }
 
 /// Starts a run from the form. If that is refused, the page comes again with what was written.
@@ -139,9 +182,7 @@ async fn shown(
     let stats = allowed(engine.stats(caller, ask).await)?.filter(|it| it.total.count > 0);
     let may_start = caller.grant.check(Verb::RunStart, &[Need::Blueprint(&view.name)]).is_ok();
     let body = html! {
-        p { a href="/ui/blueprints" { "← Blueprints" } }
-        h1.line { (text::line(&view.name, 100)) code.dim { (view.hash.get(..12).unwrap_or(&view.hash)) } }
-        @if let Some(about) = &view.description { p { (text::line(about, 1_000)) } }
+        (head(view, ""))
         (why)
         div.cards {
             @if may_start { (start_form(visitor, view, sent, wrong)) }
@@ -162,13 +203,12 @@ fn start_form(
     sent: Option<&Fields>,
     wrong: &[Wrong],
 ) -> Markup {
-    let version = format!("{}@{}", view.name, view.hash.get(..16).unwrap_or(&view.hash));
     let once = uuid::Uuid::new_v4().simple().to_string();
     let body = serde_json::json!({ "blueprint": view.name, "input": {} }).to_string();
     html! {
         section.card {
             h2 { "Start a run" }
-            form method="post" action={ "/ui/blueprints/" (escaped(&version)) "/start" } {
+            form method="post" action={ (path(view)) "/start" } {
                 (layout::token(visitor))
                 input type="hidden" name="once" value=(once);
                 (form::fields(&form_of(view), sent, wrong))
@@ -235,6 +275,7 @@ fn about(view: &BlueprintView, versions: &[(String, u64)], now_ms: u64) -> Marku
                 }
             } }
             @if versions.len() > 50 { p.dim { "… and " (versions.len() - 50) " older ones" } }
+            @if versions.len() > 1 { p { a href=(pager::url(&path(view), &[("tab", "versions"), ("to", &view.hash)])) { "What changed in this one" } } }
             p { a href={ "/ui/runs?blueprint=" (escaped(&view.name)) } { "Its runs" } }
             @if let Some(input) = &view.input {
                 details { summary { "Schema of the input" } (json::tree(input, false)) }
@@ -267,7 +308,8 @@ fn source(bundle: &Bundle, findings: &[Finding]) -> Markup {
                 pre.source tabindex="0" {
                     @for (at, line) in source.lines().enumerate().take(LINES) {
                         @let found = findings.iter().any(|it| it.file == *path && it.line as usize == at + 1);
-                        span.ctl[found] { (text::marked(line)) "\n" }
+                        @let anchor = (path == bundle.entry()).then(|| format!("L{}", at + 1));
+                        span.ctl[found] id=[anchor] { (text::marked(line)) "\n" }
                     }
                 }
             }

@@ -5,7 +5,7 @@ use maud::html;
 
 use crate::{
     dashboard::{
-        component::{command, text, time},
+        component::{command, pager, text, time},
         desk::Desk,
         fields::Fields,
         headers::escaped,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The number of names of a page.
-const LIMIT: usize = 200;
+const LIMIT: usize = 50;
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
@@ -36,7 +36,14 @@ pub(in crate::dashboard) async fn show(
         name.to_lowercase().contains(&query)
             || about.is_some_and(|it| it.to_lowercase().contains(&query))
     };
-    let found: Vec<_> = all.iter().filter(|it| fits(&it.name, it.description.as_deref())).collect();
+    let after = fields.text("cursor");
+    let mut found: Vec<_> = all
+        .iter()
+        .filter(|it| it.name.as_str() > after && fits(&it.name, it.description.as_deref()))
+        .collect();
+    found.sort_unstable_by_key(|it| &it.name);
+    let next = found.get(LIMIT).and_then(|_| found.get(LIMIT - 1)).map(|it| it.name.as_str());
+    let filters = [("archived", fields.text("archived")), ("q", fields.text("q"))];
     let now_ms = visitor.now_ms;
     let body = html! {
         h1 { @if archived { "Archived blueprints" } @else { "Blueprints" } }
@@ -73,14 +80,15 @@ pub(in crate::dashboard) async fn show(
                                     div.small { (on.kind) " " code { (text::short(&on.what, 60)) }
                                         @if let Some(next) = &on.next_at { " " (time::of(next, now_ms)) } }
                                 }
+                                @if it.on.len() > 5 { div.small.dim { "and " (it.on.len() - 5) " more" } }
                             }
                             td data-label="Stored" { (time::of(&it.updated_at, now_ms)) }
                         }
                     } }
                 }
             }
+            (pager::links("/ui/blueprints", &filters, after.is_empty(), next))
         }
-        @if found.len() > LIMIT { p.dim { "Only the first " (LIMIT) " are listed." } }
         (command::same(&visitor.url, if archived { "moonswarm blueprints --archived" } else { "moonswarm blueprints" }, &command::Request {
             method: "GET",
             path: if archived { "/v1/blueprints?archived=true" } else { "/v1/blueprints" }.to_owned(),

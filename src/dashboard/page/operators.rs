@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The number of rows of each table.
-const ROWS: usize = 200;
+const ROWS: usize = 100;
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
@@ -122,6 +122,7 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
                     } }
                 }
             }
+            (rest(sessions.len()))
         }
     }
 }
@@ -194,8 +195,14 @@ fn of_queues(queues: &[QueueView], now_ms: u64) -> Markup {
                     } }
                 }
             }
+            (rest(queues.len()))
         }
     }
+}
+
+/// Returns a note on what is not listed.
+fn rest(all: usize) -> Markup {
+    html! { @if all > ROWS { p.dim { "The first " (ROWS) " of " (all) " are listed." } } }
 }
 
 fn of_workers(workers: &[WorkerView], now_ms: u64) -> Markup {
@@ -216,7 +223,7 @@ fn of_workers(workers: &[WorkerView], now_ms: u64) -> Markup {
                     } }
                 }
             }
-            @if workers.len() > ROWS { p.dim { "The first " (ROWS) " are listed." } }
+            (rest(workers.len()))
         }
     }
 }

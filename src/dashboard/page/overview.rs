@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use crate::{
     dashboard::{
         component::{
+            bytes::size,
             run_table,
             sparkline::{self, Shown},
             text, time,
@@ -17,13 +18,19 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::{RunView, StatsAsk, StatsBy, StatsView, TaskView},
+    engine::{
+        DiskView, LimitView, RunView, SessionView, StatsAsk, StatsBy, StatsView, TaskView,
+        WorkerView,
+    },
+    protocol::RunId,
     store::{RunFilter, RunStatus, TaskFilter},
     token::Verb,
 };
 
 /// The maximum number of open runs that are counted.
 const COUNTED: usize = 200;
+/// The number of open runs whose limits are looked at.
+const LOOKED_AT: usize = 50;
 /// The number of recent runs that are listed.
 const RECENT: usize = 12;
 /// The number of runs behind the bars of the last day.
@@ -61,6 +68,10 @@ pub(in crate::dashboard) async fn fragments(
     let asked = TaskFilter { kind: Some("human".to_owned()), limit: 10, ..TaskFilter::default() };
     let tasks = allowed(engine.tasks().list(caller, asked).await)?;
     let sessions = allowed(engine.sessions().list(caller))?;
+    let workers = allowed(engine.tasks().workers(caller).await)?;
+    let disk = allowed(engine.upkeep().disk(caller).await)?;
+    let nearest = open.as_ref().map(|open| &open.items[..open.items.len().min(LOOKED_AT)]);
+    let tight = engine.nearly_used(nearest.unwrap_or_default()).await;
     let problems = allowed(engine.blueprints().blueprint_problems(caller))?;
     let health = engine.ready().and_then(|()| engine.safe_mode().taking_up().map_or(Ok(()), Err));
     let html = html! {
@@ -77,20 +88,13 @@ pub(in crate::dashboard) async fn fragments(
             div.cards {
                 @if let Some(tasks) = &tasks { (people(&tasks.items, now_ms)) }
                 @if let (Some(open), Some(recent)) = (&open, &recent) {
-                    (attention(&open.items, &recent.items, now_ms))
+                    (attention(&open.items, &recent.items, &tight, now_ms))
                 }
                 @if let Some(day) = day.as_ref().filter(|day| !day.items.is_empty()) {
                     (last_day(&day.items, day.next_cursor.is_some(), now_ms))
                 }
                 @if let (Some(hours), Some(days)) = (&hours, &days) { (ended(hours, days, now_ms)) }
-                @if let Some(sessions) = sessions.as_ref().filter(|it| !it.is_empty()) {
-                    section.card {
-                        h2 { "Sessions" }
-                        p { (sessions.iter().filter(|it| it.connected).count()) " of " (sessions.len())
-                            " connected" }
-                        a href="/ui/operators" { "All operators and sessions" }
-                    }
-                }
+                (host_card(visitor, &health, disk, sessions.as_deref(), workers.as_deref()))
                 @if let Some(problems) = problems.as_ref().filter(|it| !it.is_empty()) {
                     section.card {
                         h2 { "Files that are no blueprints" }
@@ -181,21 +185,55 @@ fn people(tasks: &[TaskView], now_ms: u64) -> Markup {
     }
 }
 
-fn attention(open: &[RunView], recent: &[RunView], now_ms: u64) -> Markup {
-    let paused = open.iter().filter(|run| run.status == RunStatus::Paused);
+fn attention(
+    open: &[RunView],
+    recent: &[RunView],
+    tight: &[(RunId, LimitView)],
+    now_ms: u64,
+) -> Markup {
+    let of = |run: &RunView| tight.iter().find(|(id, _)| *id == run.id).map(|(_, limit)| limit);
+    let held = |run: &&RunView| run.status == RunStatus::Paused || of(run).is_some();
     let failed = recent.iter().filter(|run| run.status == RunStatus::Failed);
-    let all: Vec<_> = paused.chain(failed).take(8).collect();
+    let all: Vec<_> = open.iter().filter(held).chain(failed).take(8).collect();
     html! {
         section.card {
             h2 { "Needs attention" }
-            @if all.is_empty() { p.dim { "No run is paused, none of the newest failed." } }
+            @if all.is_empty() { p.dim { "No run is paused or near a limit, none of the newest failed." } }
             ul { @for run in all {
                 li data-key=(run.id.to_string()) {
                     a href={ "/ui/runs/" (run.id) } { (text::line(&run.blueprint, 60)) }
                     " " (run.status.as_str()) " " span.dim.small { (time::of(&run.updated_at, now_ms)) }
                     @if let Some(error) = &run.error { div.small { (text::line(&error.message, 160)) } }
+                    @if let Some(limit) = of(run) {
+                        div.small { (limit.percent()) " % of its limit of " (limit.name.trim_end_matches("_ms").replace('_', " ")) " is used" }
+                    }
                 }
             } }
+        }
+    }
+}
+
+/// Returns the state of the host: its health, disk, sessions and workers, as far as the token sees.
+fn host_card(
+    visitor: &Visitor,
+    health: &Result<(), String>,
+    disk: Option<DiskView>,
+    sessions: Option<&[SessionView]>,
+    workers: Option<&[WorkerView]>,
+) -> Markup {
+    html! {
+        section.card {
+            h2 { "The host" }
+            dl {
+                dt { "Health" } dd { @if health.is_ok() { span.status.ok { "✓ takes work" } } @else { span.status.bad { "✕ not ready" } } }
+                @if let Some(bytes) = disk.and_then(|disk| disk.database_bytes) { dt { "Database" } dd { (size(bytes)) } }
+                @if let Some(bytes) = disk.and_then(|disk| disk.free_bytes) { dt { "Free on its disk" } dd { (size(bytes)) } }
+                @if let Some(sessions) = sessions {
+                    dt { "Sessions" } dd { (sessions.iter().filter(|it| it.connected).count()) " of " (sessions.len()) " connected" }
+                }
+                @if let Some(workers) = workers { dt { "Pull workers" } dd { (workers.len()) " seen in the last hour" } }
+            }
+            @if visitor.may(Verb::OperatorRead) { p { a href="/ui/operators" { "Operators, sessions and queues" } } }
         }
     }
 }

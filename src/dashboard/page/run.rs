@@ -4,6 +4,7 @@ mod acts;
 pub(in crate::dashboard) mod artifacts;
 mod children;
 pub(in crate::dashboard) mod events;
+mod graph;
 mod state;
 
 use axum::{
@@ -34,9 +35,10 @@ const READ: usize = 1_000;
 const LOOK: usize = 10_000;
 
 /// The tabs: the word in the URL, the label, and the verb that one needs beside `run.read`.
-const TABS: [(&str, &str, Verb); 8] = [
+const TABS: [(&str, &str, Verb); 9] = [
     ("steps", "Timeline", Verb::RunRead),
     ("source", "Source", Verb::BlueprintRead),
+    ("graph", "Graph", Verb::BlueprintRead),
     ("data", "Input and output", Verb::RunRead),
     ("events", "Events", Verb::RunRead),
     ("artifacts", "Artifacts", Verb::ArtifactRead),
@@ -46,8 +48,10 @@ const TABS: [(&str, &str, Verb); 8] = [
 ];
 
 /// The parameters of the URL that the tabs read, and their live fragments with them.
-const FILTERS: [&str; 11] =
-    ["scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw"];
+const FILTERS: [&str; 13] = [
+    "scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw",
+    "node", "skip",
+];
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
@@ -128,6 +132,7 @@ async fn parts(
     };
     let tab = match tab(fields)? {
         "source" => super::source::tab(desk, visitor, view, fields).await?,
+        "graph" => graph::tab(desk, visitor, view, fields).await?,
         "data" => data(view, fields),
         "events" => events::tab(desk, visitor, view, fields).await?,
         "artifacts" => artifacts::tab(desk, visitor, view, fields).await?,

@@ -139,9 +139,9 @@ fn frame(run: RunId, it: &LocalsFrame, is_open: bool) -> Markup {
         details.frame open[is_open] {
             summary {
                 strong { (text::short(it.function.as_deref().unwrap_or("function"), 100)) } " "
-                a href=(url(run, &it.file, it.line)) { code { (text::short(&it.file, 200)) ":" (it.line) } } " "
                 @if let Some(line) = &it.text { code.dim { (text::short(line, 120)) } }
             }
+            p.small { "at " a href=(url(run, &it.file, it.line)) { code { (text::short(&it.file, 200)) ":" (it.line) } } }
             @if it.variables.is_empty() { p.dim.small { "no variables" } }
             @else {
                 table { tbody { @for it in &it.variables { (variable(it)) } } }

@@ -127,6 +127,15 @@ fn stores(shared: &Shared) -> Vec<DoctorLine> {
     shared.lanes.views().into_iter().map(line).collect()
 }
 
+/// The sizes of the database and of its disk, as far as they are known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskView {
+    /// The size of the database, in bytes.
+    pub database_bytes: Option<u64>,
+    /// The free space on its disk, in bytes.
+    pub free_bytes: Option<u64>,
+}
+
 impl Engine {
     /// Sets what the host knows of itself. The first call counts.
     pub fn set_facts(&self, facts: Arc<dyn HostFacts>) {
@@ -147,19 +156,7 @@ impl UpkeepVerbs<'_> {
             .ready()
             .and_then(|()| self.engine.safe_mode().taking_up().map_or(Ok(()), Err));
         let facts = shared.facts.get();
-        let (mut database_bytes, mut disk_free_bytes) = (None, None);
-        if let Some(facts) = facts.cloned() {
-            let measure = move || {
-                let dir = facts.data();
-                let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len());
-                let stored = size("moonswarm.db") + size("moonswarm.db-wal");
-                let free = rustix::fs::statvfs(&dir).ok();
-                (stored, free.map(|it| it.f_bavail.saturating_mul(it.f_frsize)))
-            };
-            let measured = shared.tasks.spawn_blocking(measure).await;
-            let (stored, free) = measured.map_err(|_| EngineError::Stopping)?;
-            (database_bytes, disk_free_bytes) = (Some(stored), free);
-        }
+        let DiskView { database_bytes, free_bytes: disk_free_bytes } = self.disk(caller).await?;
         let inspects = facts.filter(|_| caller.grant.check(Verb::HostInspect, &[]).is_ok());
         let doctor = match inspects {
             Some(facts) => {
@@ -186,6 +183,27 @@ impl UpkeepVerbs<'_> {
             config: inspects.map(|facts| facts.config()),
             doctor,
         })
+    }
+
+    /// Returns the sizes of the database and of its disk.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn disk(self, caller: &Caller) -> Result<DiskView, EngineError> {
+        caller.grant.check(Verb::HostRead, &[])?;
+        let shared = self.engine.shared();
+        let Some(facts) = shared.facts.get().cloned() else { return Ok(DiskView::default()) };
+        let measure = move || {
+            let dir = facts.data();
+            let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len());
+            let stored = size("moonswarm.db") + size("moonswarm.db-wal");
+            let free = rustix::fs::statvfs(&dir).ok();
+            DiskView {
+                database_bytes: Some(stored),
+                free_bytes: free.map(|it| it.f_bavail.saturating_mul(it.f_frsize)),
+            }
+        };
+        shared.tasks.spawn_blocking(measure).await.map_err(|_| EngineError::Stopping)
     }
 
     /// Verifies the hashes of the audit log, at most `most` lines from its beginning.

@@ -56,6 +56,17 @@ impl Engine {
         Ok(view)
     }
 
+    /// Returns the limits of listed runs of which at least nine tenths are used.
+    pub async fn nearly_used(&self, runs: &[RunView]) -> Vec<(RunId, LimitView)> {
+        let mut found = Vec::new();
+        for run in runs {
+            let limits = self.limits_of(run, run.steps).await;
+            let tight = limits.into_iter().filter(LimitView::is_nearly_used);
+            found.extend(tight.map(|limit| (run.id, limit)));
+        }
+        found
+    }
+
     /// Returns the changes that a run has for stores that are not the host's, by scope.
     async fn undelivered(&self, run: u64) -> Result<Vec<UndeliveredView>, EngineError> {
         let lanes = &self.shared().lanes;

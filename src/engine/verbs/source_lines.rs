@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     engine::{Caller, Engine, EngineError},
-    journal::{Additions, Entry, Fact, LINE, Outcome},
-    protocol::RunId,
+    journal::{Additions, Entry, Fact, LINE, Outcome, Scheduled},
+    protocol::{RunId, StepKind},
     token::Verb,
 };
 
@@ -29,6 +29,22 @@ pub struct LineSteps {
 /// The marked lines by file and number.
 pub type Lines = BTreeMap<(String, u32), LineSteps>;
 
+/// One of the things that a line does: a line may run several agents.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LineAct {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The kind of the steps, as in APIs.
+    pub kind: &'static str,
+    /// The name of the steps.
+    pub name: String,
+}
+
+/// The steps of a run by what scheduled them.
+pub type LineActs = BTreeMap<LineAct, LineSteps>;
+
 impl Engine {
     /// Returns the lines that scheduled the steps of a run's current history.
     ///
@@ -37,14 +53,40 @@ impl Engine {
     pub async fn lines(&self, caller: &Caller, run: RunId) -> Result<Lines, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
-        self.read(move |store| Ok(counted(&store.entries(run.num(), 0)?))).await
+        self.read(move |store| Ok(by_line(&store.entries(run.num(), 0)?))).await
+    }
+
+    /// Returns the lines that scheduled the steps of a run's current history, apart for each kind and
+    /// name of steps.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission, or there is no such run.
+    pub async fn line_acts(&self, caller: &Caller, run: RunId) -> Result<LineActs, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.header(run).await?;
+        self.read(move |store| Ok(by_act(&store.entries(run.num(), 0)?))).await
     }
 }
 
-/// Counts the steps of each line.
-fn counted(entries: &[Entry]) -> Lines {
-    let mut lines = Lines::new();
-    let mut open: HashMap<u32, ((String, u32), u64)> = HashMap::new();
+fn by_line(entries: &[Entry]) -> Lines {
+    counted(entries, |additions, _| line_of(additions))
+}
+
+fn by_act(entries: &[Entry]) -> LineActs {
+    counted(entries, |additions, step| {
+        let (file, line) = line_of(additions)?;
+        let kind = StepKind::as_str(step.kind);
+        Some(LineAct { file, line, kind, name: step.name.clone() })
+    })
+}
+
+/// Counts the steps of each key.
+fn counted<K: Ord + Clone>(
+    entries: &[Entry],
+    key: impl Fn(&Additions, &Scheduled) -> Option<K>,
+) -> BTreeMap<K, LineSteps> {
+    let mut lines: BTreeMap<K, LineSteps> = BTreeMap::new();
+    let mut open: HashMap<u32, (K, u64)> = HashMap::new();
     for entry in entries {
         match &entry.fact {
             Fact::RunStarted(_) => {
@@ -52,7 +94,7 @@ fn counted(entries: &[Entry]) -> Lines {
                 open.clear();
             }
             Fact::StepScheduled(step) => {
-                if let Some(line) = line_of(&entry.additions) {
+                if let Some(line) = key(&entry.additions, step) {
                     let counts = lines.entry(line.clone()).or_default();
                     counts.steps += 1;
                     counts.open += 1;
@@ -61,7 +103,7 @@ fn counted(entries: &[Entry]) -> Lines {
                 }
             }
             Fact::StepRecorded(step, outcome) => {
-                if let Some(line) = line_of(&entry.additions) {
+                if let Some(line) = key(&entry.additions, step) {
                     let counts = lines.entry(line).or_default();
                     counts.steps += 1;
                     if counts.open == 0 {
@@ -153,15 +195,18 @@ mod tests {
     #[test]
     fn steps_are_counted_at_their_lines_and_those_of_an_older_release_at_none() {
         let failed = Outcome::Failed(Failure::new("worker", "no"));
-        let lines = counted(&[
+        let entries = [
             entry(1, Some("lib/a.luau:3"), Fact::StepScheduled(scheduled(1))),
             entry(2, Some("lib/a.luau:3"), Fact::StepScheduled(scheduled(2))),
             entry(3, Some("lib/a.luau:3"), Fact::StepRecorded(scheduled(3), failed)),
             entry(4, None, Fact::StepScheduled(scheduled(4))),
             entry(5, None, ended(2, Outcome::Canceled("x".into()))),
             entry(6, None, ended(4, Outcome::Completed(Json::null()))),
-        ]);
+        ];
+        let lines = by_line(&entries);
         let one = LineSteps { steps: 3, open: 1, failed: 1, canceled: 1, ended_ms: 300, latest: 1 };
-        assert_eq!(lines, Lines::from([(("lib/a.luau".to_owned(), 3), one)]));
+        assert_eq!(lines, Lines::from([(("lib/a.luau".to_owned(), 3), one.clone())]));
+        let act = LineAct { file: "lib/a.luau".into(), line: 3, kind: "task", name: "e".into() };
+        assert_eq!(by_act(&entries), LineActs::from([(act, one)]));
     }
 }

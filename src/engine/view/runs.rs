@@ -128,6 +128,20 @@ pub struct LimitView {
     pub allowed: String,
 }
 
+impl LimitView {
+    /// Returns the used part in hundredths of the limit.
+    pub fn percent(&self) -> u64 {
+        let number = |text: &str| text.parse::<f64>().unwrap_or(0.0);
+        let (used, allowed) = (number(&self.used), number(&self.allowed));
+        if allowed > 0.0 { (used * 100.0 / allowed) as u64 } else { 0 }
+    }
+
+    /// Returns true if at least nine tenths are used.
+    pub(crate) fn is_nearly_used(&self) -> bool {
+        self.percent() >= 90
+    }
+}
+
 /// A run that a run called.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ChildView {

@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { mkdirSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-const { MODULES, LINK, APPROVER, SHOTS, CHROMIUM } = process.env;
+const { MODULES, LINK, APPROVER, ADMIN, SHOTS, CHROMIUM } = process.env;
 const require = createRequire(`${MODULES}/`);
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core"), "utf8");
@@ -82,6 +82,9 @@ async function look(page, path, name) {
   await photo(page, name);
 }
 
+/** The part of the time that the bars of a timeline show. */
+const zoomed = (page) => page.locator("[data-zoom] td.bar svg").first().getAttribute("viewBox");
+
 try {
   // Sign in by the link: its code goes from the address at once.
   const desk = await person(1440, 900, "light");
@@ -116,6 +119,8 @@ try {
   await desk.getByLabel("Reason").last().fill("half a thought");
   await accessible(desk, "run");
   await photo(desk, "run-waiting-light");
+  // What is zoomed stays so when the timeline is rendered anew.
+  await desk.getByRole("button", { name: "+" }).click();
   const mark = await desk.evaluate(() => (window.stays = Math.random()));
 
   // Approve on a phone, with a token pasted into the login.
@@ -142,12 +147,31 @@ try {
   check((await desk.evaluate(() => window.stays)) === mark, "the page was loaded again");
   check((await desk.getByLabel("Reason").last().inputValue()) === "half a thought", "what was typed is gone");
 
+  check((await zoomed(desk)) === "250 0 500 16", `the zoom is lost: ${await zoomed(desk)}`);
+
   // Kill the daemon: the page reconnects to the next, still signed in, and misses nothing.
+  const still = await desk.context().newPage();
+  await still.goto(`${origin}/ui/blueprints/demo`);
+  await desk.bringToFront();
   await ask("kill");
   await desk.locator('#live[data-state="off"]').waitFor();
+  await desk.locator("#away").getByText("moonswarm does not answer").waitFor();
+  await accessible(desk, "run-reconnecting");
   await photo(desk, "run-reconnecting");
+  // A page without a stream says so too, and a form keeps what was typed.
+  await still.getByLabel("Who").fill("kept");
+  await still.getByRole("button", { name: "Start" }).click();
+  await still.locator("#away").getByText("moonswarm does not answer").waitFor();
+  check(still.url().endsWith("/ui/blueprints/demo"), `it left for ${still.url()}`);
+  await photo(still, "blueprint-away");
   await ask("start");
   await desk.locator('#live[data-state="on"]').waitFor();
+  check((await desk.locator("#away").count()) === 0, "it still says that the host is away");
+  await still.getByRole("button", { name: "Start" }).click();
+  await still.waitForURL(/\/ui\/runs\/run_/);
+  await still.goto(`${still.url().split("?")[0]}?tab=data`);
+  await still.locator("#run-tab").getByText("kept").waitFor();
+  await still.close();
   await desk.locator("summary", { hasText: "Signal" }).click();
   await desk.getByLabel("Payload").fill('{"now": true}');
   await desk.getByRole("button", { name: "Send the signal" }).click();
@@ -160,11 +184,12 @@ try {
   const storage = await desk.context().cookies();
   await narrow.context().addCookies(storage);
   for (const [path, name] of [
-    ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"], [`${run}?tab=source`, "run-source"],
+    ["/ui", "overview"], ["/ui/runs", "runs"], ["/ui/runs?status=failed", "runs-failed"], [run, "run"], [`${run}?tab=source`, "run-source"], [`${run}?tab=graph`, "run-graph"],
     [`${run}?tab=data`, "run-data"], [`${run}?tab=events`, "run-events"], [`${run}?tab=artifacts`, "run-artifacts"],
     [`${run}?tab=state`, "run-state"], [`${run}?tab=children`, "run-children"], [`${run}?tab=log`, "run-log"], [`${run}/steps/1`, "step"],
     [`${run}/fork`, "fork"], ["/ui/inbox", "inbox"], ["/ui/inbox?show=answered", "inbox-answered"], ["/ui/blueprints", "blueprints"],
-    ["/ui/blueprints/demo", "blueprint"], ["/ui/operators", "operators"], ["/ui/triggers", "triggers"], ["/ui/usage", "usage"],
+    ["/ui/blueprints/demo", "blueprint"], ["/ui/blueprints/demo?tab=graph", "blueprint-graph"], ["/ui/blueprints/nightly?tab=versions", "blueprint-versions"],
+    ["/ui/blueprints/demo?tab=stubs", "blueprint-stubs"], ["/ui/operators", "operators"], ["/ui/triggers", "triggers"], ["/ui/usage", "usage"],
     ["/ui/state", "state"], ["/ui/state?scope=custom:notes", "state-scope"], ["/ui/state?scope=custom:notes&q=moon", "state-search"],
     ["/ui/state/value?scope=custom:notes&key=plan/moon", "state-value"], ["/ui/tokens", "tokens"], ["/ui/system", "system"],
     ["/ui/runs/nothing", "not-found"],
@@ -172,6 +197,98 @@ try {
     await look(desk, path, `${name}-wide`);
     await look(narrow, path, `${name}-narrow-dark`);
   }
+  // The timeline is zoomed and moved by buttons, keys, wheel and pointer.
+  await desk.goto(origin + run);
+  const bar = await desk.locator("[data-zoom] td.bar svg").first().boundingBox();
+  const at = [bar.x + bar.width / 4, bar.y + bar.height / 2];
+  await desk.keyboard.press("+");
+  check((await zoomed(desk)) === "250 0 500 16", `+: ${await zoomed(desk)}`);
+  await desk.keyboard.press("ArrowRight");
+  check((await zoomed(desk)) === "350 0 500 16", `right: ${await zoomed(desk)}`);
+  await desk.mouse.move(...at);
+  await desk.mouse.down();
+  await desk.mouse.move(at[0] + bar.width / 10, at[1], { steps: 4 });
+  await desk.mouse.up();
+  check(Math.abs(parseFloat(await zoomed(desk)) - 300) < 2, `dragged: ${await zoomed(desk)}`);
+  const first = await desk.locator(".axis .tick").first().textContent();
+  check(first !== "0 ms", "the axis does not follow");
+  await desk.keyboard.press("0");
+  check((await zoomed(desk)) === "0 0 1000 16", `0: ${await zoomed(desk)}`);
+  await desk.keyboard.down("Control");
+  await desk.mouse.wheel(0, -100);
+  await desk.keyboard.up("Control");
+  await desk.waitForFunction(() => document.querySelector("[data-zoom] td.bar svg").getAttribute("viewBox").endsWith(" 0 800 16"));
+  check(Math.abs(parseFloat(await zoomed(desk)) - 70) < 2, `it zooms at the pointer: ${await zoomed(desk)}`);
+  await photo(desk, "run-zoomed-light");
+  await desk.getByRole("button", { name: "all" }).click();
+  check((await zoomed(desk)) === "0 0 1000 16", `all: ${await zoomed(desk)}`);
+
+  // So is the graph; what is dragged is not opened, what is clicked is.
+  await narrow.goto(`${origin}${run}?tab=graph`);
+  const wide = () => narrow.locator("svg.graph").getAttribute("width").then(Number);
+  const scrolled = () => narrow.locator("svg.graph").evaluate((it) => it.parentElement.scrollLeft);
+  const before = await wide();
+  for (let n = 0; n < 4; n += 1) await narrow.getByRole("button", { name: "+" }).click();
+  check((await wide()) > before * 2, `${before} became ${await wide()}`);
+  const box = await narrow.locator("svg.graph a").first().boundingBox();
+  const left = await scrolled();
+  await narrow.mouse.move(200, box.y + box.height / 2);
+  await narrow.mouse.down();
+  await narrow.mouse.move(150, box.y + box.height / 2, { steps: 4 });
+  await narrow.mouse.up();
+  check(Math.abs((await scrolled()) - left - 50) < 3, `scrolled from ${left} to ${await scrolled()}`);
+  check(narrow.url().includes("tab=graph"), "what was dragged was opened");
+  await photo(narrow, "run-graph-zoomed-dark");
+  await narrow.getByRole("button", { name: "all" }).click();
+  check((await wide()) <= 390, `${await wide()} px`);
+  await narrow.locator("svg.graph a", { hasText: "run ask" }).click();
+  await narrow.waitForURL(/\/steps\/\d+$/);
+  await narrow.goBack();
+  await narrow.locator("svg.graph a", { hasText: "wait go" }).focus();
+  await narrow.keyboard.press("Enter");
+  await narrow.waitForURL(/\/steps\/\d+$/);
+
+  // Two versions are compared; a line of the graph is found in the source.
+  await desk.goto(`${origin}/ui/blueprints/nightly`);
+  await desk.getByRole("link", { name: "What changed in this one" }).click();
+  await desk.locator(".diff .added").getByText("0 7 * * *").waitFor();
+  await accessible(desk, "blueprint-diff");
+  await photo(desk, "blueprint-diff-light");
+  await narrow.goto(desk.url());
+  await accessible(narrow, "blueprint-diff-narrow");
+  await fits(narrow, "blueprint-diff-narrow");
+  await photo(narrow, "blueprint-diff-narrow-dark");
+  await desk.goto(`${origin}/ui/blueprints/demo?tab=graph`);
+  await desk.locator("svg.graph a", { hasText: "run ask" }).click();
+  await desk.waitForURL(/#L\d+$/);
+  check(await desk.evaluate(() => document.querySelector(":target").textContent.includes("ctx:run(\"ask\"")), "the line is another");
+
+  // The locals of the flow, from step to step; only for a role that may look.
+  await desk.goto(`${origin}${run}?tab=source&at=2`);
+  await desk.locator("#locals").getByText("run.inspect").waitFor();
+  const admin = await person(1440, 900, "light");
+  await admin.goto(`${origin}/ui/login?next=${encodeURIComponent(`${run}?tab=source`)}`);
+  await admin.getByLabel("Token").fill(ADMIN);
+  await admin.getByRole("button", { name: "Sign in" }).click();
+  await admin.getByRole("link", { name: "locals" }).first().click();
+  await admin.locator("#locals").getByText("Locals at step").waitFor();
+  await admin.goto(`${origin}${run}?tab=source&at=2`);
+  const local = (name) => admin.locator("#locals tr", { has: admin.getByRole("cell", { name, exact: true }) }).first();
+  check((await local("i").textContent()).includes("2"), `i is ${await local("i").textContent()}`);
+  await admin.getByRole("link", { name: "← step 1" }).click();
+  await admin.getByRole("heading", { name: "Locals at step 1" }).waitFor();
+  check((await local("i").textContent()).includes("1"), `i is ${await local("i").textContent()}`);
+  check(await admin.locator(".listing tr.moment").count() === 1, "the line of the moment is not lit");
+  await local("input").locator("summary").first().click();
+  await accessible(admin, "run-locals");
+  await photo(admin, "run-locals-light");
+  await admin.getByRole("link", { name: "step 2 →" }).press("Enter");
+  await admin.getByRole("heading", { name: "Locals at step 2" }).waitFor();
+  await narrow.context().clearCookies();
+  await narrow.context().addCookies(await admin.context().cookies());
+  await look(narrow, `${run}?tab=source&at=2`, "run-locals-narrow-dark");
+  await admin.context().close();
+
   // The plan of a fork stays when its JSON is broken, and the fork is made once it is right.
   await desk.goto(`${origin}${run}/fork?step=2`);
   await desk.getByLabel("does its work again with the input below").check();

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The number of events of a page.
-const EVENTS: usize = 100;
+const EVENTS: usize = 80;
 /// The number of events that are read at a time.
 const READ: usize = 500;
 /// The maximum number of events that a page looks at.
