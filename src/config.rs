@@ -10,11 +10,12 @@ mod shown;
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::{
     Spanned,
@@ -23,6 +24,7 @@ use toml::{
 
 use crate::{
     blueprint::{parse_duration, read_text},
+    door::{DoorConfig, People, TlsFiles},
     engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
@@ -34,6 +36,9 @@ pub use shown::shown;
 
 /// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
+
+/// The maximum number of proxies.
+const PROXIES: usize = 256;
 
 /// The maximum number of webhooks.
 const WEBHOOKS: usize = 32;
@@ -86,6 +91,15 @@ pub struct Layer {
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may call the API.
     pub origins: Option<Vec<String>>,
+    /// The certificate of the listener.
+    pub tls: Option<TlsFiles>,
+    /// Addresses of proxies whose headers are believed: `["10.0.0.0/8"]`.
+    #[serde(default, deserialize_with = "networks")]
+    pub proxies: Option<Vec<IpNet>>,
+    /// True if other machines may send tokens in plain text.
+    pub insecure: Option<bool>,
+    /// How proxies name people, and the roles of these.
+    pub people: Option<People>,
     /// The filter of log lines: `info`, `moonswarm=debug,warn`.
     pub log: Option<String>,
     /// The format of log lines.
@@ -190,6 +204,28 @@ fn webhooks<'de, D: Deserializer<'de>>(
     }
 }
 
+/// Deserializes networks, `10.0.0.0/8`, and addresses. One that means every address is refused.
+fn networks<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<IpNet>>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    if texts.len() > PROXIES {
+        return Err(D::Error::custom(format!("there are more than {PROXIES} proxies")));
+    }
+    let read = |text: &String| {
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        match net {
+            Ok(net) if net.prefix_len() > 0 => Ok(net.trunc()),
+            Ok(_) => Err(D::Error::custom(format!(
+                "{text:?} means everybody, and everybody could send the headers of a proxy; name \
+                 the addresses of yours"
+            ))),
+            Err(_) => Err(D::Error::custom(format!(
+                "{text:?} is no network such as \"10.0.0.0/8\" and no address"
+            ))),
+        }
+    };
+    texts.iter().map(read).collect::<Result<_, _>>().map(Some)
+}
+
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     parse_size(&text).map(Some).ok_or_else(|| {
@@ -230,6 +266,10 @@ impl Layer {
             connections: self.connections.or(below.connections),
             hosts: self.hosts.or(below.hosts),
             origins: self.origins.or(below.origins),
+            tls: self.tls.or(below.tls),
+            proxies: self.proxies.or(below.proxies),
+            insecure: self.insecure.or(below.insecure),
+            people: self.people.or(below.people),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
             metrics: self.metrics.or(below.metrics),
@@ -360,6 +400,14 @@ pub struct Config {
     pub hosts: Vec<String>,
     /// Origins whose pages may call the API.
     pub origins: Vec<String>,
+    /// The certificate of the listener; without one it speaks plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Addresses of proxies, whose headers about a client are believed.
+    pub proxies: Vec<IpNet>,
+    /// True if other machines may send tokens in plain text.
+    pub insecure: bool,
+    /// How proxies name people, and the roles of these.
+    pub people: Option<People>,
     /// The filter of log lines; the command decides if absent.
     pub log: Option<String>,
     /// The format of log lines.
@@ -382,6 +430,21 @@ pub struct Config {
     pub middleware: Vec<middleware::Layer>,
 }
 
+impl Config {
+    /// Returns the settings of the door, with the default limits.
+    pub fn door(&self) -> DoorConfig {
+        DoorConfig {
+            hosts: self.hosts.clone(),
+            origins: self.origins.clone(),
+            tls: self.tls.clone(),
+            proxies: self.proxies.clone(),
+            insecure: self.insecure,
+            people: self.people.clone(),
+            ..DoorConfig::default()
+        }
+    }
+}
+
 impl From<Layer> for Config {
     fn from(it: Layer) -> Self {
         Self {
@@ -397,6 +460,10 @@ impl From<Layer> for Config {
             connections: it.connections.filter(|most| *most > 0),
             hosts: it.hosts.unwrap_or_default(),
             origins: it.origins.unwrap_or_default(),
+            tls: it.tls,
+            proxies: it.proxies.unwrap_or_default(),
+            insecure: it.insecure.unwrap_or(false),
+            people: it.people,
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
             metrics: it.metrics.map(|it| it.listen),
@@ -476,6 +543,21 @@ mod tests {
         assert_eq!(config.metrics.unwrap().to_string(), "[::1]:9464");
         let text = parse("[metrics]\nlisten = \"0.0.0.0:9464\"").unwrap_err().to_string();
         assert!(text.contains("m.toml:2:10: 0.0.0.0:9464 is no loopback address"), "{text}");
+    }
+
+    #[test]
+    fn proxies_are_networks_and_never_everybody() {
+        let text = "proxies = [\"10.1.2.3/8\", \"127.0.0.1\", \"fd00::/8\"]";
+        let nets = Config::from(parse(text).unwrap()).proxies;
+        let nets: Vec<_> = nets.iter().map(ToString::to_string).collect();
+        assert_eq!(nets, ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8"]);
+        for (net, expected) in [("0.0.0.0/0", "means everybody"), ("caddy", "is no network")] {
+            let text = parse(&format!("proxies = [{net:?}]")).unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+        let text =
+            "[people]\nheader = \"Remote-User\"\n[[people.roles]]\nname = \"ada\"\nrole = \"adm\"";
+        assert!(parse(text).unwrap_err().to_string().contains("m.toml:5:8: "));
     }
 
     #[test]

@@ -6,25 +6,35 @@
 //! engine sees them. Scopes are checked by the engine. The service behind the door (today the API)
 //! provides a router with a rule for each route; `host.rs` mounts and serves it.
 
+mod arrival;
 mod body;
 mod config;
 mod cors;
 mod linger;
+mod oidc;
 mod origin;
 mod pass;
 mod patient;
+mod peer;
+mod people;
+mod person;
 mod places;
 mod problem;
 mod rate;
 mod server;
+mod tls;
 
+pub(crate) use arrival::Arrival;
 pub use config::{DoorConfig, Limits};
 pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
+pub use peer::Listener;
+pub use people::People;
 pub(crate) use places::{Place, account};
 pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
 };
 pub use server::serve;
+pub use tls::{Certificate, Looked, Tls, TlsError, TlsFiles, Validity};
 
 pub(crate) use crate::protocol::Code;

@@ -8,11 +8,14 @@ pub mod doctor;
 mod embed;
 mod file_watch;
 mod files;
+mod house;
 mod listen;
 mod restore;
+mod socket;
 mod watch;
 
 pub use restore::{Restored, restore};
+pub use socket::Socket;
 pub use watch::{blueprints_in, main_file};
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -21,10 +24,10 @@ use crate::{
     api,
     clock::Clock,
     dashboard,
-    door::{self, Door, DoorConfig},
+    door::{self, Certificate, Door, DoorConfig, Listener, Tls},
     engine::{
         ConfigItem, CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery,
-        Retention, Schedules, Settings, Sweeper,
+        Retention, Schedules, Settings,
     },
     environment::{self, Environments},
     fault,
@@ -43,13 +46,8 @@ use crate::{
 /// The maximum number of runs of an earlier process that an embedded host lists.
 const LEFT_OPEN: usize = 100;
 
-/// The interval at which expired answers are deleted.
-const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
-/// The interval at which the retention policy is applied, when there is nothing left to delete.
-const SWEEP: Duration = Duration::from_secs(15);
 /// The delay before the schedules are read again after an error, in milliseconds.
 const SCHEDULES_AGAIN_MS: u64 = 10_000;
-const BETWEEN_STEPS: Duration = Duration::from_millis(50);
 
 /// The configuration of a host.
 #[derive(Debug, Clone)]
@@ -145,6 +143,7 @@ pub struct Host {
     upkeep: Arc<dyn Upkeep>,
     tasks: Tasks,
     files: files::DataFiles,
+    socket: Option<socket::Bound>,
     url: String,
     admin: String,
     left_open: Vec<RunId>,
@@ -171,6 +170,15 @@ pub enum HostError {
         /// The reason, and a remedy.
         reason: String,
     },
+    /// The certificate cannot be used.
+    #[error("serve with TLS: failed to {0}")]
+    Tls(#[from] door::TlsError),
+    /// Others could read the tokens on their way.
+    #[error("listen on {address} without TLS: whoever is on the way could read tokens and results")]
+    Exposed {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The address cannot be listened on.
     #[error("listen on {address}")]
     Listen {
@@ -188,6 +196,11 @@ impl Host {
     /// Fails when another process owns the directory, a newer release wrote it, its keys can be
     /// read by others, or the address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
+        if let Some(files) = &config.door.tls {
+            // Before anything is opened, or migrated, for nothing.
+            Certificate::read(files, Clock::system().now_ms())?;
+        }
+        listen::check_exposure(config.listen, &config.door)?;
         let Opened { store, upkeep } = store::open(&config.data, &config.store)?;
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
@@ -262,13 +275,18 @@ impl Host {
             }
         };
 
+        let tls = match &config.door.tls {
+            Some(files) => Some(Tls::open(files.clone(), Clock::system())?),
+            None => None,
+        };
         let (listener, address) = listen::bind(config.listen).await?;
         let metrics = match config.metrics {
             Some(address) => Some(listen::bind(address).await?),
             None => None,
         };
-        let url = format!("http://{address}");
-        engine.set_url(&url);
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{address}");
+        engine.set_url(&listen::url_of(&config.door, &url, address));
         engine.set_facts(Arc::new(doctor::Facts::of(&config)));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
@@ -285,24 +303,35 @@ impl Host {
         let tools = mcp::router(api.clone(), engine.clone(), Arc::clone(&door), &tasks);
         let pages = dashboard::router(engine.clone(), Arc::clone(&door), &tasks, site);
         let behind = api.merge(tools).merge(pages);
+        let socket = listen::local(&config.data).map(|(listener, bound)| {
+            let (behind, door, by) = (behind.clone(), Arc::clone(&door), tasks.clone());
+            tasks.spawn(async move { door::serve(listener, behind, &door, &by).await });
+            bound
+        });
         let served_by = tasks.clone();
+        let (tls, certificate) = tls.map(|(tls, it)| (Arc::new(tls), it.fingerprint())).unzip();
+        let listener = Listener::new(listener, tls.clone());
         tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
         let metrics_at = metrics.map(|(listener, address)| {
             listen::serve_metrics(&engine, &config.door, (listener, address), &tasks);
             address
         });
-        files.put_server(&url, incarnation)?;
+        let server = files::Server::new(&url, incarnation, certificate);
+        files.put_server(&server)?;
+        if let Some(tls) = tls {
+            listen::renew(tls, files.clone(), server, &tasks);
+        }
         fault::point("host.announced");
 
-        keep_house(&engine, &tasks);
-        sweep(&engine, &tasks);
+        house::keep(&engine, &tasks);
+        house::sweep(&engine, &tasks);
         if config.recover {
             let watched =
                 (watch.is_some() || !config.watch.is_empty()).then(|| config.watch.clone());
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
         let _watch = watch;
-        Ok(Self { engine, upkeep, tasks, files, url, admin, left_open, metrics_at, _watch })
+        Ok(Self { engine, upkeep, tasks, files, socket, url, admin, left_open, metrics_at, _watch })
     }
 
     /// Returns the address on which the metrics are served without a token, if they are.
@@ -359,6 +388,7 @@ impl Host {
     pub async fn stop(self, grace: Duration) {
         fault::point("host.stop");
         self.files.remove_server(&self.url);
+        drop(self.socket);
         self.tasks.stopping().cancel();
         if let Err(error) = boot::end_well(&self.engine).await {
             tracing::warn!(%error, "could not note the clean end");
@@ -407,54 +437,6 @@ fn recover(
         keep_time(&engine, &tasks_of);
         if let Some(roots) = watched {
             file_watch::start(&engine, &tasks_of, roots);
-        }
-    });
-}
-
-/// Deletes expired records once an hour.
-fn keep_house(engine: &Engine, tasks: &Tasks) {
-    let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
-    tasks.spawn(async move {
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                () = tokio::time::sleep(HOUSEKEEPING) => {}
-            }
-            if let Err(error) = engine.safe_mode().expire_answers().await {
-                tracing::warn!(%error, "could not forget old answers");
-            }
-            if let Err(error) = engine.safe_mode().expire_kept().await {
-                tracing::warn!(%error, "could not forget what layers kept");
-            }
-            if let Err(error) = engine.responses().let_go_left().await {
-                tracing::warn!(%error, "could not let go what is not to be stored");
-            }
-            if let Err(error) = engine.sessions().forget_sessions().await {
-                tracing::warn!(%error, "could not forget closed sessions");
-            }
-        }
-    });
-}
-
-/// Deletes ended runs according to the retention policy, a few at a time.
-fn sweep(engine: &Engine, tasks: &Tasks) {
-    let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
-    tasks.spawn(async move {
-        let mut sweeper = Sweeper::default();
-        let mut rest = SWEEP;
-        loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                () = tokio::time::sleep(rest) => {}
-            }
-            rest = match engine.upkeep().sweep(&mut sweeper).await {
-                Ok(true) => BETWEEN_STEPS,
-                Ok(false) => SWEEP,
-                Err(error) => {
-                    tracing::warn!(%error, "could not let ended runs go");
-                    SWEEP
-                }
-            };
         }
     });
 }

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     EnvFilter, Layer,
-    filter::LevelFilter,
+    filter::{Directive, LevelFilter, ParseError},
     fmt::{self, MakeWriter},
     layer::{Context, SubscriberExt},
     util::SubscriberInitExt,
@@ -21,16 +21,18 @@ use crate::{config::LogFormat, metrics::log_lines, protocol::plain};
 pub struct BadFilter {
     /// The filter.
     pub filter: String,
-    source: tracing_subscriber::filter::ParseError,
+    source: ParseError,
 }
+
+/// A library that logs every message of a client at `info`. A filter that names it shows that.
+const TALKATIVE: &str = "rmcp";
 
 /// Starts logging. A second call has no effect.
 ///
 /// # Errors
 /// Fails when `filter` is invalid.
 pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
-    let env = EnvFilter::try_new(filter)
-        .map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
+    let env = env_of(filter).map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = fmt::layer().with_writer(Clean(format, colors)).with_ansi(colors);
     let counted = tracing_subscriber::registry().with(Counted.with_filter(LevelFilter::WARN));
@@ -42,6 +44,17 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
         }
     };
     Ok(())
+}
+
+/// Reads a filter.
+fn env_of(filter: &str) -> Result<EnvFilter, ParseError> {
+    let env = EnvFilter::try_new(filter)?;
+    let shows_info = env.max_level_hint().is_none_or(|level| level >= LevelFilter::INFO);
+    if filter.contains(TALKATIVE) || !shows_info {
+        return Ok(env);
+    }
+    let quiet: Directive = format!("{TALKATIVE}=warn").parse()?;
+    Ok(env.add_directive(quiet))
 }
 
 /// Counts warnings and errors, whether the filter shows them or not.
@@ -99,6 +112,15 @@ mod tests {
     fn a_filter_that_cannot_be_read_is_named() {
         let text = init("moonswarm=nonsense", LogFormat::Text).unwrap_err().to_string();
         assert!(text.contains("moonswarm=nonsense"), "{text}");
+    }
+
+    #[test]
+    fn a_library_that_logs_each_message_is_shown_only_where_the_filter_names_it() {
+        let read = |filter: &str| env_of(filter).unwrap().to_string();
+        assert!(read("info").contains("rmcp=warn"), "{}", read("info"));
+        assert!(read("moonswarm=debug,warn").contains("rmcp=warn"));
+        assert!(read("info,rmcp=debug").contains("rmcp=debug"));
+        assert_eq!((read("warn"), read("off")), ("warn".to_owned(), "off".to_owned()));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod claims;
 mod ed25519;
+mod foreign;
 mod gate;
 mod handle;
 mod keys;
@@ -18,6 +19,7 @@ mod verb;
 pub use claims::{
     Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, UNNAMED, Widening, person,
 };
+pub use foreign::{Expected, ForeignError, ForeignKeys, claimed_issuer};
 pub use gate::{Grant, Refusal, is_on_purpose, permits};
 pub use handle::{AttemptId, Handle, HandleError, HandleKey, HandleSecret};
 pub use keys::{KeyError, KeyRing, SigningKey};

@@ -1,11 +1,14 @@
 //! Liveness and readiness of the server.
 
-use axum::{Json as JsonBody, extract::State};
+use axum::{Extension, Json as JsonBody, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::Api;
-use crate::door::{Code, Problem, ProblemBody};
+use crate::{
+    door::{Code, Problem, ProblemBody},
+    engine::Bearer,
+};
 
 /// The server lives.
 #[derive(Debug, Serialize, ToSchema)]
@@ -28,11 +31,13 @@ pub(super) async fn healthz() -> JsonBody<HealthView> {
 pub(super) struct ReadyView {
     /// `ready`.
     status: &'static str,
-    /// The program's version.
-    version: &'static str,
+    /// The program's version, for a caller with a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
 }
 
-/// Returns whether the host accepts work.
+/// Returns whether the host accepts work. Without a token it says no more than that, for load
+/// balancers; with one, also why it does not.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "host",
     responses(
@@ -40,11 +45,21 @@ pub(super) struct ReadyView {
         (status = 503, description = "`not_ready`: it is taking runs up, stopping, or cannot store anything.", body = ProblemBody),
     ),
 )]
-pub(super) async fn readyz(State(api): State<Api>) -> Result<JsonBody<ReadyView>, Problem> {
+pub(super) async fn readyz(
+    State(api): State<Api>,
+    bearer: Option<Extension<Bearer>>,
+) -> Result<JsonBody<ReadyView>, Problem> {
+    let is_known = bearer.is_some();
     let ready =
         api.engine.ready().and_then(|()| api.engine.safe_mode().taking_up().map_or(Ok(()), Err));
     match ready {
-        Ok(()) => Ok(JsonBody(ReadyView { status: "ready", version: env!("CARGO_PKG_VERSION") })),
-        Err(reason) => Err(Problem::new(Code::NotReady, reason).retry_after(1)),
+        Ok(()) => {
+            let version = is_known.then_some(env!("CARGO_PKG_VERSION"));
+            Ok(JsonBody(ReadyView { status: "ready", version }))
+        }
+        Err(reason) => {
+            let reason = if is_known { reason } else { "a token shows the reason".to_owned() };
+            Err(Problem::new(Code::NotReady, reason).retry_after(1))
+        }
     }
 }

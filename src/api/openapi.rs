@@ -88,10 +88,14 @@ fn complete(operation: &mut Operation, rule: Rule) {
     let mut refusals = vec![Code::HostNotAllowed, Code::OriginNotAllowed];
     match rule.who {
         Who::Anybody | Who::Linked => {}
-        Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
-            let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
-            operation.security = Some(vec![bearer]);
+        Who::Welcome(_) | Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
+            let mut security = vec![SecurityRequirement::new("bearer", Vec::<String>::new())];
+            if matches!(rule.who, Who::Welcome(_)) {
+                security.push(SecurityRequirement::default());
+            }
+            operation.security = Some(security);
             refusals.extend([
+                Code::TlsRequired,
                 Code::Unauthenticated,
                 Code::TokenRevoked,
                 Code::ForbiddenVerb,
@@ -108,6 +112,9 @@ fn complete(operation: &mut Operation, rule: Rule) {
     let mut door = serde_json::Map::new();
     if let Some(verb) = rule.who.verb() {
         door.insert("verb".to_owned(), verb.as_str().into());
+    }
+    if matches!(rule.who, Who::Welcome(_)) {
+        door.insert("bearer".to_owned(), "optional".into());
     }
     if operation.parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
         refusals.extend([Code::BadId, Code::BadQuery, Code::BadHeader]);

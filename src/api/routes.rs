@@ -100,7 +100,7 @@ pub(super) fn table() -> impl ExactSizeIterator<Item = Row> {
 const ROWS: &[fn() -> Row] = &[
     || row(Who::Anybody,               routes!(docs::root)),
     || row(Who::Anybody,               routes!(health::healthz)),
-    || caller(Verb::HostRead,          routes!(health::readyz)),
+    || row(Who::Welcome(Verb::HostRead), routes!(health::readyz)),
     || caller(Verb::HostRead,          routes!(metrics::metrics)),
     || caller(Verb::HostRead,          routes!(docs::openapi)),
     || caller(Verb::HostRead,          routes!(docs::docs)).page(),
@@ -295,6 +295,7 @@ mod tests {
             table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
         };
         assert_eq!(who(|who| who == Who::Anybody), ["/", "/healthz"]);
+        assert_eq!(who(|who| matches!(who, Who::Welcome(_))), ["/readyz"]);
         // Whoever has a bearer may ask whose it is, and what it can do.
         assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami", "/v1/tokens/self"]);
     }

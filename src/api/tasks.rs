@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    door::{Code, Problem, ProblemBody},
+    door::{Arrival, Code, Problem, ProblemBody},
     engine::{Answer, AnsweredView, LINK_MS, Page, TaskView, rfc3339},
     protocol::{Json, RunId},
     store::TaskFilter,
@@ -258,6 +258,7 @@ pub(super) struct LinkView {
 pub(super) async fn link(
     State(api): State<Api>,
     Asker(caller): Asker,
+    arrival: Arrival,
     At(task): At<String>,
     posted: Posted<LinkBody>,
 ) -> Result<(StatusCode, JsonBody<LinkView>), Problem> {
@@ -269,7 +270,7 @@ pub(super) async fn link(
     let made = api.engine.tasks().link(&caller, params::id(&task)?, &person, ttl_ms).await?;
     let path = format!("/ui/answer/{}", made.secret);
     let view = LinkView {
-        url: format!("{}{path}", api.engine.url()),
+        url: format!("{}{path}", arrival.site.as_deref().unwrap_or(api.engine.url())),
         path,
         person: made.person,
         revision: made.revision,

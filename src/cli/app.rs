@@ -62,6 +62,9 @@ struct Global {
         hide_short_help = true
     )]
     token_file: Option<PathBuf>,
+    /// Certificates (PEM) to trust with it beside the machine's
+    #[arg(long, global = true, value_name = "FILE", env = "MOONSWARM_CA", hide_short_help = true)]
+    ca: Option<PathBuf>,
     /// The data directory [default: .moonswarm]
     #[arg(long, global = true, value_name = "DIR", env = "MOONSWARM_DATA")]
     data: Option<PathBuf>,
@@ -172,9 +175,9 @@ impl App {
             }
             _ => (None, None, None, None),
         };
-        let memory = match &self.verb {
-            Verb::Serve(serve) => serve.memory,
-            _ => None,
+        let (memory, tls, insecure) = match &self.verb {
+            Verb::Serve(serve) => (serve.memory, serve.tls(), serve.insecure.then_some(true)),
+            _ => (None, None, None),
         };
         Layer {
             memory,
@@ -189,6 +192,10 @@ impl App {
             connections,
             hosts: None,
             origins: None,
+            tls,
+            proxies: None,
+            insecure,
+            people: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             metrics: None,
@@ -235,7 +242,7 @@ impl App {
         Ok(Context {
             config,
             beside,
-            target: Target { server: server.clone(), token },
+            target: Target { server: server.clone(), token, ca: self.global.ca.clone() },
             terminal: Terminal::of_process(*json),
             clock: Clock::system(),
         })

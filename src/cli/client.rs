@@ -8,8 +8,10 @@ mod locals;
 mod queues;
 mod scopes;
 mod triggers;
+mod way;
+mod wire;
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use data_encoding::BASE64URL_NOPAD;
@@ -17,9 +19,11 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use self::way::{distrusted, is_loopback};
 pub use self::{
     answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode},
     carried::Kept,
+    way::Way,
 };
 use super::{
     exit::{Exit, Stop},
@@ -33,6 +37,7 @@ use crate::{
         TokenView, VersionView,
     },
     environment::http_client,
+    host::Socket,
     protocol::{RunId, TaskId},
     token::{Grant, Verb},
 };
@@ -49,6 +54,10 @@ pub type Query<'a> = [(&'a str, String)];
 pub struct Client {
     http: reqwest::Client,
     base: Url,
+    /// The same, as it is asked: in plain text over a socket.
+    wire: Url,
+    /// Open as long as the client goes through it.
+    _socket: Option<Socket>,
     token: String,
 }
 
@@ -58,23 +67,24 @@ impl Client {
     /// # Errors
     /// Fails when `base` is not a URL that this program can speak to.
     pub fn new(base: &str, token: &str) -> Result<Self> {
+        Self::by(&Way::default(), base, token)
+    }
+
+    /// A client that goes a certain way.
+    ///
+    /// # Errors
+    /// Fails as [`Client::new`] does, or when the certificates to trust cannot be read.
+    pub fn by(way: &Way, base: &str, token: &str) -> Result<Self> {
         let url = Url::parse(base)
             .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
-        let mut http = http_client().connect_timeout(CONNECT);
-        match url.scheme() {
-            "https" => {}
-            // The machine's certificates are of no use then, and take time to read.
-            "http" => http = http.tls_certs_only([]),
-            _ => {
-                let message = format!("{base}: only http:// and https:// are supported");
-                return Err(Stop::usage(message).into());
-            }
-        }
+        let mut http = way.prepare(&url, http_client().connect_timeout(CONNECT))?;
         if is_loopback(&url) {
             http = http.no_proxy();
         }
         let http = http.build().context("set up the HTTP client")?;
-        Ok(Self { http, base: url, token: token.to_owned() })
+        let wire = way.wire(&url);
+        let (_socket, token) = (way.socket.clone(), token.to_owned());
+        Ok(Self { http, base: url, wire, _socket, token })
     }
 
     /// The same daemon with another token.
@@ -97,32 +107,6 @@ impl Client {
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let request = self.request(Method::GET, "/readyz", &[])?.timeout(within);
         self.send(request).await.map(drop)
-    }
-
-    /// Sends a request to a path with its query, and returns the answer, whatever it is.
-    pub async fn raw(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<Vec<u8>>,
-        key: Option<String>,
-    ) -> reqwest::Result<Response> {
-        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
-        let url = format!("{}{path}", self.url());
-        let mut request = self.http.request(method, url).bearer_auth(&self.token).timeout(ANSWER);
-        if let Some(key) = key {
-            request = request.header("idempotency-key", key);
-        }
-        if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body);
-        }
-        request.send().await
-    }
-
-    /// Opens the stream of events at a path with its query, and returns the answer, whatever it is.
-    pub async fn raw_events(&self, path: &str) -> reqwest::Result<Response> {
-        let request = self.http.get(format!("{}{path}", self.url())).bearer_auth(&self.token);
-        request.header("accept", "text/event-stream").send().await
     }
 
     /// Returns true if the token says that it has a verb; the daemon has the last word.
@@ -540,7 +524,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str, query: &Query<'_>) -> Result<RequestBuilder> {
-        let mut url = self.base.clone();
+        let mut url = self.wire.clone();
         url.set_path(path);
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
@@ -559,6 +543,11 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Stop {
+        if let Some(why) = distrusted(error) {
+            let message = format!("the certificate of {} is not trusted: {why}", self.url());
+            return Stop::new(Exit::Unavailable, message)
+                .next("--ca FILE (MOONSWARM_CA) names the certificate of the authority to trust");
+        }
         let why = if error.is_timeout() { "does not answer" } else { "cannot be reached" };
         Stop::new(Exit::Unavailable, format!("the daemon at {} {why}", self.url()))
             .next("start one with `moonswarm serve`, or drop --server to run without one")
@@ -569,13 +558,6 @@ async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
     let body = response.bytes().await.context("read the daemon's answer")?;
     serde_json::from_slice(&body)
         .context("understand the daemon's answer; is it of another version?")
-}
-
-fn is_loopback(url: &Url) -> bool {
-    url.host_str().is_some_and(|host| {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    })
 }
 
 fn state_path(scope: &str, key: &str) -> String {

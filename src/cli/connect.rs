@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use super::{
-    client::Client,
+    client::{Client, Way},
     exit::{Exit, Stop},
     terminal::Terminal,
 };
 use crate::{
     config::Config,
-    host::{Host, HostConfig, HostError},
+    host::{Host, HostConfig, HostError, Socket},
     protocol::RunId,
     store::{Migrated, StoreError},
 };
@@ -42,6 +42,9 @@ pub struct Owner {
     pub pid: u32,
     /// The program's version.
     pub version: String,
+    /// The SHA-256 of its certificate, if it speaks TLS.
+    #[serde(default)]
+    pub certificate: Option<String>,
 }
 
 impl Owner {
@@ -49,6 +52,21 @@ impl Owner {
     pub fn read(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(data.join("server.json")).ok()?;
         serde_json::from_str(&text).ok()
+    }
+
+    /// Returns a client for this daemon, which trusts the certificate that it published.
+    ///
+    /// # Errors
+    /// Fails when its address cannot be used.
+    pub fn client(&self, token: &str) -> Result<Client> {
+        let certificate = self.certificate.clone();
+        Client::by(&Way { certificate, ..Way::default() }, &self.url, token)
+    }
+
+    /// Returns a client that uses the socket in the data directory, if there is one.
+    fn local_client(&self, data: &Path, token: &str) -> Option<Client> {
+        let way = Way { socket: Some(Socket::of(data)?), ..Way::default() };
+        Client::by(&way, &self.url, token).ok()
     }
 }
 
@@ -59,6 +77,8 @@ pub struct Target {
     pub server: Option<String>,
     /// The token for it.
     pub token: Option<String>,
+    /// A file of certificates to trust beside the machine's.
+    pub ca: Option<PathBuf>,
 }
 
 /// True if a verb makes sense in a directory where nothing ever ran.
@@ -91,7 +111,13 @@ impl Connection {
         terminal: Terminal,
     ) -> Result<Self> {
         if let Some(server) = &target.server {
-            let client = Client::new(server, &named_token(server, target, config)?)?;
+            let token = named_token(server, target, config)?;
+            let client = match owner_at(server, config) {
+                Some(owner) => owner.client(&token)?,
+                None => {
+                    Client::by(&Way { ca: target.ca.clone(), ..Way::default() }, server, &token)?
+                }
+            };
             return Ok(Self { client, host: None });
         }
         if start == Start::Existing && !config.data.is_dir() {
@@ -230,6 +256,11 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
         HostError::Store(StoreError::Full) => {
             (Exit::Failed, Some("free disk space, and start it again".to_owned()))
         }
+        HostError::Exposed { .. } => {
+            let next = "set `tls = { cert, key }`, or `proxies` if a proxy with TLS is in front; \
+                        `--insecure` does without";
+            (Exit::Usage, Some(next.to_owned()))
+        }
         HostError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
             let message = format!("another program listens on {address} already");
             let next = "`--listen 127.0.0.1:0` takes a free port";
@@ -291,13 +322,16 @@ fn embedded(config: &Config) -> HostConfig {
     }
 }
 
+/// Returns the owner of the data directory, if it has this address.
+fn owner_at(server: &str, config: &Config) -> Option<Owner> {
+    Owner::read(&config.data).filter(|owner| owner.url == server.trim_end_matches('/'))
+}
+
 fn named_token(server: &str, target: &Target, config: &Config) -> Result<String> {
     if let Some(token) = &target.token {
         return Ok(token.clone());
     }
-    let is_owner =
-        Owner::read(&config.data).is_some_and(|owner| owner.url == server.trim_end_matches('/'));
-    if is_owner {
+    if owner_at(server, config).is_some() {
         return admin_token(&config.data);
     }
     Err(Stop::new(Exit::Denied, format!("{server} needs a token"))
@@ -330,7 +364,11 @@ async fn attach(
             Err(_) => return Ok(None),
         },
     };
-    let client = Client::new(&owner.url, &token)?;
+    // The socket belongs to whoever owns the directory now; the address may be somebody else's.
+    let client = match owner.local_client(&config.data, &token) {
+        Some(client) if client.answers(ALIVE).await => client,
+        Some(_) | None => owner.client(&token)?,
+    };
     for _ in 0..BOOTING {
         match client.ready(ALIVE).await {
             Ok(()) => {
@@ -376,7 +414,7 @@ mod tests {
         dir
     }
 
-    const NOBODY: Target = Target { server: None, token: None };
+    const NOBODY: Target = Target { server: None, token: None, ca: None };
 
     #[tokio::test]
     async fn a_live_owner_is_attached_to_with_its_admin_token() {
@@ -392,7 +430,7 @@ mod tests {
         let refused = r#"{"code":"forbidden_verb","detail":"this token may not host.read"}"#;
         let server = fixture::serve(vec![(403, refused.into())]).await;
         let dir = owned_by(&server.url);
-        let ann = Target { server: None, token: Some("ann".into()) };
+        let ann = Target { token: Some("ann".into()), ..NOBODY };
         let found = attach(&ann, &config(dir.path()), Terminal::quiet()).await.unwrap();
         assert_eq!(found.unwrap().client.url(), server.url);
         assert!(server.asked()[0].contains("Bearer ann"));

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 const NAME: &str = "moonswarm";
 /// The variable with the file of the token.
 pub const TOKEN_FILE: &str = "MOONSWARM_TOKEN_FILE";
+/// The variable with the file of certificates to trust.
+pub const CA: &str = "MOONSWARM_CA";
 /// The header of our table, and the beginning of the headers of those below it.
 const TABLE: &str = "[mcp_servers.moonswarm]";
 const BELOW: &str = "[mcp_servers.moonswarm.";

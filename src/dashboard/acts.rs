@@ -17,7 +17,7 @@ use super::{
     visitor::{Theme, Visitor, id},
 };
 use crate::{
-    door::{Code, Problem},
+    door::{Arrival, Code, Problem},
     engine::{Bearer, IdempotencyKey, RerunVersion, rfc3339},
     protocol::{ArtifactId, Json, RunId},
     token::Role,
@@ -44,7 +44,8 @@ pub(super) async fn login(State(desk): State<Desk>, request: Request) -> Result<
     }
     match desk.sign_ins.open(secret).await {
         Ok(cookie) => {
-            let secure = headers::is_secure(&parts.headers);
+            let arrival = parts.extensions.get().cloned().unwrap_or_default();
+            let secure = headers::is_secure(&arrival, &parts.headers);
             let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);
             Ok((set(cookie), Redirect::to(next)).into_response())
         }
@@ -60,21 +61,25 @@ pub(super) async fn login(State(desk): State<Desk>, request: Request) -> Result<
 pub(super) async fn logout(
     State(desk): State<Desk>,
     visitor: Visitor,
+    arrival: Arrival,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     desk.sign_ins.end(&visitor.signed_in, &visitor.caller).await?;
-    let cookie = cookie_of(desk.site.cookie(), "", 0, headers::is_secure(&headers));
+    let secure = headers::is_secure(&arrival, &headers);
+    let cookie = cookie_of(desk.site.cookie(), "", 0, secure);
     Ok((set(cookie), Redirect::to("/ui/login")).into_response())
 }
 
 /// Keeps the choice of colors.
-pub(super) async fn theme(headers: HeaderMap, fields: Fields) -> Response {
+pub(super) async fn theme(arrival: Arrival, headers: HeaderMap, fields: Fields) -> Response {
     let theme = Theme::of(fields.text("theme"));
-    let cookie = cookie_of("theme", theme.as_str(), THEME_S, headers::is_secure(&headers));
+    let secure = headers::is_secure(&arrival, &headers);
+    let cookie = cookie_of("theme", theme.as_str(), THEME_S, secure);
     (set(cookie), Redirect::to(login::next(fields.text("next")))).into_response()
 }
 
-fn cookie_of(name: &str, value: &str, seconds: u64, secure: bool) -> String {
+/// Returns a cookie for the pages.
+pub(super) fn cookie_of(name: &str, value: &str, seconds: u64, secure: bool) -> String {
     let secure = if secure { "; Secure" } else { "" };
     format!("{name}={value}; Path={PATH}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
@@ -98,6 +103,9 @@ struct CodeView {
     code: String,
     /// The host name for a link to a loopback address.
     host: String,
+    /// The address of this server, if it speaks TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     /// RFC 3339, UTC.
     expires_at: String,
 }
@@ -114,6 +122,7 @@ pub(super) async fn code(State(desk): State<Desk>, request: Request) -> Result<R
     let view = CodeView {
         code: desk.sign_ins.code(caller, asked.role)?,
         host: desk.site.host().to_owned(),
+        url: Some(desk.engine.url().to_owned()).filter(|url| url.starts_with("https://")),
         expires_at: rfc3339(desk.door.clock.now_ms() + CODE_MS),
     };
     Ok((StatusCode::CREATED, JsonBody(view)).into_response())

@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Redirect, Response},
 };
 
 use super::{
+    acts::cookie_of,
     desk::Desk,
     fields::Fields,
-    headers::{cookie, escaped, own_origin},
+    headers::{cookie, escaped, is_secure, own_origin},
     page,
-    sign_in::SignedIn,
+    sign_in::{LONGEST_MS, SignedIn},
 };
-use crate::door::{Code, Problem, ProblemBody};
+use crate::door::{Arrival, Code, Problem, ProblemBody};
 
 /// Scripts, styles, connections and forms of this origin only; nothing inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -33,22 +34,28 @@ pub(super) async fn surround(
 ) -> Response {
     let (method, path) = (request.method().clone(), path_of(&request));
     let by_bearer = request.uri().path() == super::sign_in::CODES;
-    let mut signed_in = false;
+    let (mut signed_in, mut fresh) = (false, None);
     if !by_bearer {
         request.headers_mut().remove(header::AUTHORIZATION);
-        if let Some(cookie) = cookie(request.headers(), desk.site.cookie()).map(str::to_owned) {
-            match desk.sign_ins.find(&cookie).await {
-                Ok(Some(found)) => {
-                    let bearer = HeaderValue::try_from(format!("Bearer {}", found.token));
-                    if let Ok(bearer) = bearer {
-                        request.headers_mut().insert(header::AUTHORIZATION, bearer);
-                        request.extensions_mut().insert(found);
-                        signed_in = true;
-                    }
+        let (parts, body) = request.into_parts();
+        let entered = enter(&desk, &parts).await;
+        request = Request::from_parts(parts, body);
+        if let Some(arrival) = request.extensions_mut().get_mut::<Arrival>() {
+            // Pages have a sign-in: whoever got none is asked for it.
+            arrival.person = None;
+        }
+        match entered {
+            Ok(None) => {}
+            Ok(Some((found, cookie))) => {
+                let bearer = HeaderValue::try_from(format!("Bearer {}", found.token));
+                if let Ok(bearer) = bearer {
+                    request.headers_mut().insert(header::AUTHORIZATION, bearer);
+                    request.extensions_mut().insert(found);
+                    signed_in = true;
+                    fresh = cookie;
                 }
-                Ok(None) => {}
-                Err(problem) => return guarded(page::problem::bare(problem.body())),
             }
+            Err(problem) => return guarded(page::problem::bare(problem.body())),
         }
     }
     let live = path.starts_with("/ui/live/");
@@ -76,11 +83,46 @@ pub(super) async fn surround(
         }
     };
     let mut response = guarded(response);
+    if let Some(cookie) = fresh {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
     if linked {
         let none = HeaderValue::from_static("no-referrer");
         response.headers_mut().insert(header::REFERRER_POLICY, none);
     }
     response
+}
+
+/// Returns the sign-in of a request: the one of its cookie or, if a proxy names the person, one of
+/// that person, with its cookie if it is a new one.
+async fn enter(
+    desk: &Desk,
+    request: &Parts,
+) -> Result<Option<(SignedIn, Option<HeaderValue>)>, Problem> {
+    let headers = &request.headers;
+    let known = match cookie(headers, desk.site.cookie()) {
+        Some(cookie) => desk.sign_ins.find(cookie).await?,
+        None => None,
+    };
+    let arrival: Arrival = request.extensions.get().cloned().unwrap_or_default();
+    let Some(token) = desk.door.person(&desk.engine, &arrival).await? else {
+        return Ok(known.map(|known| (known, None)));
+    };
+    // The proxy's word holds: a cookie of somebody else, or of an earlier role, does not.
+    if let Some(known) = known.filter(|known| desk.sign_ins.is_of(known, &token)) {
+        return Ok(Some((known, None)));
+    }
+    // A picture or a script of another site is no visit.
+    let mode = headers.get("sec-fetch-mode").is_none_or(|mode| mode == "navigate");
+    let is_page = mode && request.method == Method::GET;
+    if !is_page || request.uri.path().starts_with("/ui/assets/") {
+        return Ok(None);
+    }
+    let cookie = desk.sign_ins.open(&token).await?;
+    let found = desk.sign_ins.find(&cookie).await?;
+    let secure = is_secure(&arrival, headers);
+    let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);
+    Ok(found.map(|found| (found, HeaderValue::try_from(cookie).ok())))
 }
 
 fn path_of(request: &Request) -> String {

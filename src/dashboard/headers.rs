@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, header};
 
-use crate::door::{Code, Problem};
+use crate::door::{Arrival, Code, Problem};
 
 /// Requires that a form was sent by a page of the same origin.
 ///
@@ -20,12 +20,11 @@ pub(super) fn own_origin(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Returns true if the browser reached this host over TLS.
-pub(super) fn is_secure(headers: &HeaderMap) -> bool {
-    let is = |name: &str, word: &[u8]| {
-        headers.get(name).is_some_and(|value| value.as_bytes().starts_with(word))
-    };
-    is("origin", b"https://") || is("x-forwarded-proto", b"https")
+/// Returns true if the browser reached this host over TLS: as the host knows, or as the origin of
+/// its page says.
+pub(super) fn is_secure(arrival: &Arrival, headers: &HeaderMap) -> bool {
+    let origin = headers.get(header::ORIGIN);
+    arrival.secure || origin.is_some_and(|value| value.as_bytes().starts_with(b"https://"))
 }
 
 /// Returns a cookie of a request.

@@ -211,6 +211,15 @@ impl SignIns {
         Ok(cookie)
     }
 
+    /// Returns true if a sign-in is of the person whom a token is of, with the same role and scopes.
+    pub(super) fn is_of(&self, signed_in: &SignedIn, token: &str) -> bool {
+        let of = |token: &str| match self.engine.authenticate(token) {
+            Ok(Bearer::Caller(it)) => Some((it.subject, it.grant.role, it.grant.scopes)),
+            _ => None,
+        };
+        of(token).is_some_and(|person| of(&signed_in.token) == Some(person))
+    }
+
     fn take_code(&self, code: &str) -> Result<OneTime, Problem> {
         let hash = blake3::hash(code.as_bytes());
         let now_ms = self.clock.now_ms();

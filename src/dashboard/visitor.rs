@@ -110,7 +110,9 @@ fn theme(parts: &Parts) -> Theme {
 fn url(parts: &Parts) -> String {
     let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| parts.uri.authority().map(axum::http::uri::Authority::as_str));
-    let scheme = if super::headers::is_secure(&parts.headers) { "https" } else { "http" };
+    let arrival = parts.extensions.get().cloned().unwrap_or_default();
+    let secure = super::headers::is_secure(&arrival, &parts.headers);
+    let scheme = if secure { "https" } else { "http" };
     format!("{scheme}://{}", host.unwrap_or("localhost"))
 }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use ipnet::IpNet;
+
+use super::{people::People, tls::TlsFiles};
 use crate::clock::Clock;
 
 /// The settings of the door.
@@ -12,6 +15,14 @@ pub struct DoorConfig {
     pub hosts: Vec<String>,
     /// Origins (`https://desk.example`) whose pages may call the API, in addition to its own.
     pub origins: Vec<String>,
+    /// Addresses of proxies, whose headers about a client are believed.
+    pub proxies: Vec<IpNet>,
+    /// How proxies name people, and the roles of these.
+    pub people: Option<People>,
+    /// True if other machines may send tokens in plain text.
+    pub insecure: bool,
+    /// The certificate of the listener; without one it speaks plain HTTP.
+    pub tls: Option<TlsFiles>,
     /// The limits.
     pub limits: Limits,
     /// The clock for the rates.
@@ -23,6 +34,10 @@ impl Default for DoorConfig {
         Self {
             hosts: Vec::new(),
             origins: Vec::new(),
+            proxies: Vec::new(),
+            people: None,
+            insecure: false,
+            tls: None,
             limits: Limits::default(),
             clock: Clock::system(),
         }

@@ -16,8 +16,11 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    Code, DoorConfig, Limits, cors,
+    Code, DoorConfig, Limits,
+    arrival::{Arrival, Proxies},
+    cors,
     origin::Site,
+    people::Tokens,
     places::{Place, Places},
     problem::{self, Problem, Shape},
     rate::Rates,
@@ -42,6 +45,10 @@ pub struct Door {
     pub(crate) limits: Limits,
     /// The clock.
     pub(crate) clock: Clock,
+    /// The proxies before this server.
+    pub(super) proxies: Arc<Proxies>,
+    /// The tokens of people whom a proxy names.
+    people: Option<Tokens>,
     /// The open connections, for the metrics.
     pub(crate) connections: Arc<Gauge>,
 }
@@ -64,6 +71,8 @@ pub(crate) struct Rule {
 pub(crate) enum Who {
     /// Everybody, even when all places are taken.
     Anybody,
+    /// Everybody; the bearer of a caller who sends one must have this verb.
+    Welcome(Verb),
     /// Everybody who knows the path, also from a page without a referrer, whose forms have the origin
     /// `null`.
     Linked,
@@ -80,7 +89,7 @@ impl Who {
     pub(crate) fn verb(self) -> Option<Verb> {
         match self {
             Self::Anybody | Self::Linked | Self::AnyBearer => None,
-            Self::Caller(verb) | Self::Holder(verb) => Some(verb),
+            Self::Welcome(verb) | Self::Caller(verb) | Self::Holder(verb) => Some(verb),
         }
     }
 }
@@ -95,6 +104,8 @@ impl Door {
             places: Places::new(limits.in_flight, limits.body_bytes),
             limits,
             clock: config.clock.clone(),
+            proxies: Arc::new(Proxies::of(config)),
+            people: config.people.clone().map(|it| Tokens::new(it, config.clock.clone())),
             connections: Arc::default(),
         }
     }
@@ -140,20 +151,64 @@ impl Door {
         }
     }
 
+    /// Returns the token of the person whom a proxy names, if it names one.
+    ///
+    /// # Errors
+    /// Fails when the person has no role.
+    pub(crate) async fn person(
+        &self,
+        engine: &Engine,
+        arrival: &Arrival,
+    ) -> Result<Option<String>, Problem> {
+        match (&self.people, &arrival.person) {
+            (Some(tokens), Some(person)) => tokens.of(engine, person).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the token of the person of a foreign token, if the bearer is one of a provider.
+    async fn foreign(&self, engine: &Engine, bearer: &str) -> Result<Option<Given>, Problem> {
+        let Some(people) = &self.people else { return Ok(None) };
+        let Some(provider) = people.provider_of(bearer) else { return Ok(None) };
+        let (person, until_ms) = provider.person(bearer).await?;
+        let token = people.of(engine, &person).await?;
+        Ok(Some(Given { token, until_ms, instead: true }))
+    }
+
     /// Checks what needs no key: Host, Origin, and the presence of a bearer.
     fn screen<'a>(
         &self,
         rule: Rule,
+        arrival: &Arrival,
         uri: &Uri,
         headers: &'a HeaderMap,
-    ) -> Result<Option<&'a str>, Problem> {
-        self.site.check(uri, headers, rule.who == Who::Linked)?;
+    ) -> Result<Offer<'a>, Problem> {
+        if !arrival.local {
+            self.site.check(uri, headers, rule.who == Who::Linked)?;
+        }
+        let is_open = match rule.who {
+            Who::Anybody => true,
+            Who::Welcome(_) => !headers.contains_key(header::AUTHORIZATION),
+            Who::Linked | Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => false,
+        };
+        if arrival.exposed && !is_open {
+            let from = arrival.client.map_or_else(String::new, |it| format!(" from {it}"));
+            let detail = format!(
+                "this request came in plain text{from}, which is none of `proxies`: use https, and \
+                 replace a token that was sent like this"
+            );
+            return Err(Problem::new(Code::TlsRequired, detail));
+        }
         match rule.who {
-            Who::Anybody | Who::Linked => Ok(None),
-            Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => match key(rule, headers) {
-                Some(key) => Ok(Some(key)),
-                None => bearer(headers).map(Some),
-            },
+            Who::Anybody | Who::Linked => Ok(Offer::Nothing),
+            Who::Welcome(_) if is_open => Ok(Offer::Nothing),
+            Who::Welcome(_) | Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
+                match key(rule, headers) {
+                    Some(key) => Ok(Offer::Bearer(key)),
+                    None if arrival.person.is_some() && !has_bearer(headers) => Ok(Offer::Person),
+                    None => bearer(headers).map(Offer::Bearer),
+                }
+            }
         }
     }
 
@@ -166,7 +221,7 @@ impl Door {
         taken.map_err(too_often)?;
         match (rule.who, bearer) {
             (Who::Anybody | Who::Linked | Who::AnyBearer, _) => Ok(()),
-            (Who::Caller(verb), Bearer::Caller(caller)) => {
+            (Who::Welcome(verb) | Who::Caller(verb), Bearer::Caller(caller)) => {
                 caller.grant.check(verb, &[]).map_err(refused)
             }
             (Who::Holder(verb), Bearer::Holder(holder)) => holder.check(verb).map_err(refused),
@@ -176,7 +231,7 @@ impl Door {
                     "this bearer is of an attempt: who works on a task does not answer for people",
                 ))
             }
-            (Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
+            (Who::Welcome(verb) | Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
                 Code::ForbiddenVerb,
                 format!("{verb} takes a token for the API; this bearer is for one task"),
             )),
@@ -186,6 +241,37 @@ impl Door {
             )),
         }
     }
+}
+
+/// What a request offers to be let in.
+#[derive(Debug, PartialEq, Eq)]
+enum Offer<'a> {
+    /// Nothing, where nothing is needed.
+    Nothing,
+    /// A bearer.
+    Bearer(&'a str),
+    /// The word of a proxy.
+    Person,
+}
+
+/// The token that a request is let in with.
+struct Given {
+    /// A token of this host, or a handle.
+    token: String,
+    /// The end of what it was given for, in milliseconds.
+    until_ms: u64,
+    /// True if the request had something else: the word of a proxy, or a foreign token.
+    instead: bool,
+}
+
+/// Returns true if a request has a bearer of its own. A proxy may pass on with what a person has
+/// signed in at itself, such as `Basic`.
+fn has_bearer(headers: &HeaderMap) -> bool {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let is_bearer = |value: &HeaderValue| {
+        value.as_bytes().get(..7).is_some_and(|word| word.eq_ignore_ascii_case(b"bearer "))
+    };
+    given.any(is_bearer) || offered(headers).is_some()
 }
 
 fn too_often(seconds: u64) -> Problem {
@@ -255,11 +341,14 @@ pub(crate) async fn pass(
     let counts = engine.clone();
     let mut measured = Measured::begin(&counts.counts().http, &request);
     let origin = door.site.caller_of(uri, request.headers());
+    let client = request.extensions().get::<Arrival>().and_then(|arrival| arrival.client);
     let handled = async {
-        let (bearer, _place) = enter(&engine, &door, rule, &mut request)?;
+        let (bearer, _place) = enter(&engine, &door, rule, &mut request).await?;
         let response = next.run(request).await;
         Ok(match bearer {
-            Some(bearer) if is_of_events(&response) => while_good(engine, bearer, response),
+            Some(given) if is_of_events(&response) => {
+                while_good(engine, given, door.clock.clone(), response)
+            }
             Some(_) | None => response,
         })
     };
@@ -271,6 +360,9 @@ pub(crate) async fn pass(
         handled.as_ref().map_or_else(|problem| Some(problem.code().as_str()), problem::code_of);
     if let Some(code) = refused {
         counts.counts().http.refuse(code);
+        if let Some(client) = client {
+            tracing::debug!(target: "moonswarm::door", %client, %code, "refused a request");
+        }
     }
     let response = match (handled, rule.page) {
         (Ok(response), _) => response,
@@ -332,16 +424,37 @@ impl Drop for Measured<'_> {
 }
 
 /// Runs the checks. The place is released when the returned value is dropped.
-fn enter(
+async fn enter(
     engine: &Engine,
     door: &Door,
     rule: Rule,
     request: &mut Request,
-) -> Result<(Option<String>, Option<Arc<Place>>), Problem> {
-    let (mut given, mut place) = (None, None);
-    if let Some(text) = door.screen(rule, request.uri(), request.headers())? {
-        let bearer = engine.authenticate(text)?;
-        given = Some(text.to_owned());
+) -> Result<(Option<Given>, Option<Arc<Place>>), Problem> {
+    let mut place = None;
+    let arrival: Arrival = request.extensions().get().cloned().unwrap_or_default();
+    let given = match door.screen(rule, &arrival, request.uri(), request.headers())? {
+        Offer::Nothing => None,
+        Offer::Bearer(text) => {
+            let text = text.to_owned();
+            match door.foreign(engine, &text).await? {
+                None => Some(Given { token: text, until_ms: u64::MAX, instead: false }),
+                foreign => foreign,
+            }
+        }
+        Offer::Person => door.person(engine, &arrival).await?.map(|token| Given {
+            token,
+            until_ms: u64::MAX,
+            instead: true,
+        }),
+    };
+    if let Some(given) = &given {
+        let bearer = engine.authenticate(&given.token)?;
+        if given.instead
+            && let Ok(value) = HeaderValue::try_from(format!("Bearer {}", given.token))
+        {
+            // What a handler asks for in the name of its caller carries the same token.
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
         door.admit(rule, &bearer)?;
         let taken = door.places.take(&bearer)?;
         request.extensions_mut().insert(bearer);
@@ -359,13 +472,13 @@ fn is_of_events(response: &Response) -> bool {
 
 /// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
 /// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
-fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
+fn while_good(engine: Engine, given: Given, clock: Clock, response: Response) -> Response {
     let stream = Streaming::begin(engine);
+    let is_good =
+        move || clock.now_ms() < given.until_ms && stream.0.authenticate(&given.token).is_ok();
     response.map(|body| {
         let pieces = body.into_data_stream();
-        Body::from_stream(
-            pieces.take_while(move |_| std::future::ready(stream.0.authenticate(&bearer).is_ok())),
-        )
+        Body::from_stream(pieces.take_while(move |_| std::future::ready(is_good())))
     })
 }
 
@@ -423,7 +536,8 @@ mod tests {
     fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {
         let headers =
             headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
-        let given = door().screen(rule, &Uri::from_static("/"), &headers).map(|b| b.is_some());
+        let given = door().screen(rule, &Arrival::default(), &Uri::from_static("/"), &headers);
+        let given = given.map(|offer| offer != Offer::Nothing);
         given.map_err(|problem| problem.code().as_str())
     }
 

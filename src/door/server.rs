@@ -15,10 +15,12 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::sync::Semaphore;
 use tower::Service;
 
-use super::{Code, Door, Limits, linger::lingering, patient::Patient, problem::Problem};
+use super::{
+    Code, Door, Limits, arrival::Proxies, linger::lingering, peer::Listener, problem::Problem,
+};
 use crate::{metrics::Gauge, tasks::Tasks};
 
 /// Returns the response for a connection above the limit, which is then closed.
@@ -42,14 +44,14 @@ const TAKEN: u32 = 3;
 
 /// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,
 /// completes the requests in progress and returns.
-pub async fn serve(listener: TcpListener, behind: Router, door: &Door, tasks: &Tasks) {
-    accept(listener, behind, (&door.limits, &door.connections), tasks).await;
+pub async fn serve(listener: Listener, behind: Router, door: &Door, tasks: &Tasks) {
+    accept(listener, behind, (&door.limits, &door.connections, &door.proxies), tasks).await;
 }
 
 async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
-    (limits, connections): (&Limits, &Arc<Gauge>),
+    (limits, connections, proxies): (&Limits, &Arc<Gauge>, &Arc<Proxies>),
     tasks: &Tasks,
 ) {
     let free = Arc::new(Semaphore::new(limits.connections));
@@ -61,8 +63,8 @@ async fn accept(
             accepted = listener.accept() => accepted,
             () = tasks.stopping().cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let incoming = match accepted {
+            Ok(incoming) => incoming,
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(REST).await;
@@ -70,29 +72,34 @@ async fn accept(
             }
         };
         let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
-            // Best effort: the server does not wait for a client that it cannot serve.
-            let _ = stream.try_write(full.as_bytes());
+            incoming.turn_away(&full);
             continue;
         };
-        // Responses are small. With Nagle's algorithm they would be delayed.
-        let _ = stream.set_nodelay(true);
+        let peer = incoming.peer();
         let spoke = Arc::new(AtomicBool::new(false));
         let service = {
-            let (router, tasks, spoke) = (router.clone(), tasks.clone(), Arc::clone(&spoke));
-            service_fn(move |request: Request<Incoming>| {
+            let (router, tasks) = (router.clone(), tasks.clone());
+            let (spoke, proxies) = (Arc::clone(&spoke), Arc::clone(proxies));
+            service_fn(move |mut request: Request<Incoming>| {
                 spoke.store(true, Ordering::Relaxed);
+                proxies.note(&mut request, peer);
                 router.clone().call(lingering(request, &tasks))
             })
         };
-        let stream = Patient::new(stream, limits.send_time.saturating_mul(TAKEN));
-        let connection =
-            builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
-        let head_time = limits.head_time;
+        let opening = incoming.open(limits.send_time.saturating_mul(TAKEN));
+        let (builder, watcher) = (builder.clone(), graceful.watcher());
+        let (head_time, stopping) = (limits.head_time, tasks.stopping().clone());
         let counted = Counted::begin(connections);
         tasks.spawn(async move {
             let (_place, _counted) = (place, counted);
-            attend(connection, &spoke, head_time).await;
+            let opened = tokio::select! {
+                opened = tokio::time::timeout(head_time, opening) => opened,
+                () = stopping.cancelled() => return,
+            };
+            // A peer that does not complete its handshake has sent no request.
+            let Ok(Ok(stream)) = opened else { return };
+            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+            attend(watcher.watch(connection), &spoke, head_time).await;
         });
     }
     drop(listener);

@@ -28,6 +28,7 @@ pub(crate) mod locals;
 pub(crate) mod measure;
 pub(crate) mod orchestrate;
 pub(crate) mod parts;
+pub(crate) mod people;
 pub(crate) mod queued;
 pub(crate) mod queues;
 pub(crate) mod replay;

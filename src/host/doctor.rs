@@ -1,19 +1,24 @@
 //! The problems that could keep a host from running well: `moonswarm doctor` and `/v1/host` show
 //! them.
 
+mod network;
+
 use std::{
     collections::BTreeMap,
     fs,
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use futures::future::{BoxFuture, join_all};
 
+pub use self::network::network;
 use super::HostConfig;
 pub use crate::engine::{DoctorLine as Line, DoctorVerdict};
 use crate::{
     clock::Clock,
+    door::DoorConfig,
     engine::{ConfigItem, HostFacts, Retention},
     environment::{self, Environments},
     operator::{Declared, TaskWebhook},
@@ -22,6 +27,8 @@ use crate::{
 /// Facts about a host.
 pub(super) struct Facts {
     data: PathBuf,
+    listen: SocketAddr,
+    door: DoorConfig,
     shown: Vec<ConfigItem>,
     retention: Retention,
     operators: Declared,
@@ -36,6 +43,8 @@ impl Facts {
     pub(super) fn of(config: &HostConfig) -> Self {
         Self {
             data: config.data.clone(),
+            listen: config.listen,
+            door: config.door.clone(),
             shown: config.shown.clone(),
             retention: config.retention,
             operators: config.operators.clone(),
@@ -62,6 +71,7 @@ impl HostFacts for Facts {
             let mut lines = vec![directory(data)];
             lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
             lines.extend([disk(data), retention(data, self.retention)]);
+            lines.extend(network(self.listen, &self.door, clock));
             lines.extend(operators(&self.operators).await);
             lines.extend(webhooks(&self.webhooks).await);
             lines.extend(enforces(data, environments, clock));

@@ -32,6 +32,31 @@ struct RetiredKeys {
     handles: Vec<(String, u64)>,
 }
 
+/// The content of `server.json`, by which commands find the host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Server {
+    url: String,
+    pid: u32,
+    version: String,
+    incarnation: String,
+    /// The SHA-256 of its certificate, if it speaks TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) certificate: Option<String>,
+}
+
+impl Server {
+    /// Returns the entry of this process.
+    pub(super) fn new(url: &str, incarnation: u64, certificate: Option<String>) -> Self {
+        Self {
+            url: url.to_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: incarnation.to_string(),
+            certificate,
+        }
+    }
+}
+
 /// The files of one data directory.
 #[derive(Clone)]
 pub(super) struct DataFiles {
@@ -121,23 +146,13 @@ impl DataFiles {
     }
 
     /// Publishes the address of the host.
-    pub(super) fn put_server(&self, url: &str, incarnation: u64) -> Result<(), HostError> {
-        let server = serde_json::json!({
-            "url": url,
-            "pid": std::process::id(),
-            "version": env!("CARGO_PKG_VERSION"),
-            "incarnation": incarnation.to_string(),
-        });
-        self.write_secret(&self.dir.join("server.json"), server.to_string().as_bytes())
+    pub(super) fn put_server(&self, server: &Server) -> Result<(), HostError> {
+        let server = serde_json::to_vec(server).expect("plain data");
+        self.write_secret(&self.dir.join("server.json"), &server)
     }
 
     /// Removes the address of the host, unless another host has replaced it.
     pub(super) fn remove_server(&self, url: &str) {
-        #[derive(serde::Deserialize)]
-        struct Server {
-            url: String,
-            pid: u32,
-        }
         let path = self.dir.join("server.json");
         let said = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let is_ours = |it: &Server| it.url == url && it.pid == std::process::id();

@@ -45,6 +45,7 @@ codes! {
     TokenRevoked = "token_revoked", 401, "Token revoked";
     HostNotAllowed = "host_not_allowed", 403, "Host name not allowed";
     OriginNotAllowed = "origin_not_allowed", 403, "Origin not allowed";
+    TlsRequired = "tls_required", 403, "TLS required";
     FormRefused = "form_refused", 403, "Form of another sign-in";
     ForbiddenVerb = "forbidden_verb", 403, "Not permitted by the token";
     ForbiddenScope = "forbidden_scope", 403, "Outside the scope of the token";

@@ -1,17 +1,21 @@
-//! Ed25519 for the token library: the only algorithm for tokens of this host.
+//! The cryptography of the token library: Ed25519, the only algorithm for tokens of this host, and
+//! the verification of tokens that another issuer signed with RSA or an elliptic curve.
 //!
 //! Uses `ring`, which TLS already brings. A second cryptography library would only slow down a
 //! clean build.
 
 use jsonwebtoken::{
-    Algorithm, AlgorithmFamily, DecodingKey,
+    Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind,
     crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils},
     errors::{Error, ErrorKind, Result},
     jwk::{EllipticCurve, ThumbprintHash},
 };
 use ring::{
     digest,
-    signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey},
+    signature::{
+        self as methods, ED25519, Ed25519KeyPair, KeyPair, RsaParameters, RsaPublicKeyComponents,
+        UnparsedPublicKey, VerificationAlgorithm,
+    },
 };
 use signature::{Error as Unsigned, Signer, Verifier};
 
@@ -23,8 +27,12 @@ pub(super) fn install() {
             Ok(Box::new(Pair(pair(key.as_bytes())?)))
         },
         verifier_factory: |algorithm, key| {
-            check(algorithm, key.family())?;
-            Ok(Box::new(Public(key.clone())))
+            if *algorithm == Algorithm::EdDSA {
+                check(algorithm, key.family())?;
+                return Ok(Box::new(Public(key.clone())));
+            }
+            let method = Method::of(*algorithm, key.family()).ok_or_else(unsupported)?;
+            Ok(Box::new(Foreign { algorithm: *algorithm, method, key: key.clone() }))
         },
         key_utils: KeyUtils {
             ed_pub_components_from_private_key: |der, curve| match curve {
@@ -93,5 +101,68 @@ impl Verifier<Vec<u8>> for Public {
 impl JwtVerifier for Public {
     fn algorithm(&self) -> Algorithm {
         Algorithm::EdDSA
+    }
+}
+
+/// The way in which a foreign signature is verified.
+enum Method {
+    Rsa(&'static RsaParameters),
+    Curve(&'static dyn VerificationAlgorithm),
+}
+
+impl Method {
+    /// Returns it for an algorithm, if the key is of its family. A shared secret is no public key.
+    fn of(algorithm: Algorithm, family: AlgorithmFamily) -> Option<Self> {
+        Some(match (algorithm, family) {
+            (Algorithm::RS256, AlgorithmFamily::Rsa) => {
+                Self::Rsa(&methods::RSA_PKCS1_2048_8192_SHA256)
+            }
+            (Algorithm::RS384, AlgorithmFamily::Rsa) => {
+                Self::Rsa(&methods::RSA_PKCS1_2048_8192_SHA384)
+            }
+            (Algorithm::RS512, AlgorithmFamily::Rsa) => {
+                Self::Rsa(&methods::RSA_PKCS1_2048_8192_SHA512)
+            }
+            (Algorithm::PS256, AlgorithmFamily::Rsa) => {
+                Self::Rsa(&methods::RSA_PSS_2048_8192_SHA256)
+            }
+            (Algorithm::ES256, AlgorithmFamily::Ec) => {
+                Self::Curve(&methods::ECDSA_P256_SHA256_FIXED)
+            }
+            (Algorithm::ES384, AlgorithmFamily::Ec) => {
+                Self::Curve(&methods::ECDSA_P384_SHA384_FIXED)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// A public key of another issuer.
+struct Foreign {
+    algorithm: Algorithm,
+    method: Method,
+    key: DecodingKey,
+}
+
+impl Verifier<Vec<u8>> for Foreign {
+    fn verify(&self, message: &[u8], signed: &Vec<u8>) -> std::result::Result<(), Unsigned> {
+        let verified = match (&self.method, self.key.kind()) {
+            (Method::Rsa(method), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                // Some issuers write a number with zeros before it.
+                let zeros = n.iter().take_while(|byte| **byte == 0).count();
+                RsaPublicKeyComponents { n: &n[zeros..], e: &e[..] }.verify(method, message, signed)
+            }
+            (Method::Curve(method), DecodingKeyKind::SecretOrDer(point)) => {
+                UnparsedPublicKey::new(*method, point).verify(message, signed)
+            }
+            _ => return Err(Unsigned::new()),
+        };
+        verified.map_err(|_| Unsigned::new())
+    }
+}
+
+impl JwtVerifier for Foreign {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 }

@@ -21,6 +21,7 @@ mod held;
 mod import;
 mod links;
 mod memory;
+mod network;
 mod quotas;
 mod readers;
 mod recovery;

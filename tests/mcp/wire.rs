@@ -44,6 +44,11 @@ async fn every_revision_is_spoken_and_a_message_needs_no_session() {
         let said = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         assert_eq!(send(post(&daemon, &daemon.token, &said)).await.0, 202);
     }
+    let log = daemon.log();
+    assert!(
+        !log.contains("serve_inner") && !log.contains("peer_info"),
+        "one message, no line: {log}"
+    );
     let token = operator(&daemon).await;
     for version in [ProtocolVersion::V_2025_06_18, ProtocolVersion::LATEST] {
         let lifecycle = ClientLifecycleMode::Auto {

@@ -46,6 +46,8 @@ pub struct SignInCode {
     pub code: String,
     /// The host name for a link to a loopback address.
     pub host: String,
+    /// The address of the daemon for others, if it speaks TLS: one that its certificate has.
+    pub url: Option<String>,
     /// RFC 3339, UTC.
     pub expires_at: String,
 }

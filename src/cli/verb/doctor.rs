@@ -22,8 +22,8 @@ use crate::{
     },
     config::Config,
     host::doctor::{
-        DoctorVerdict, Line, directory, disk, enforces, operators, retention, secret, secrets,
-        watched,
+        DoctorVerdict, Line, directory, disk, enforces, network, operators, retention, secret,
+        secrets, watched,
     },
 };
 
@@ -55,6 +55,7 @@ impl Doctor {
         lines.push(daemon(cx).await);
         lines.push(disk(data));
         lines.push(retention(data, cx.config.retention));
+        lines.extend(network(cx.config.listen, &cx.config.door(), &cx.clock));
         lines.extend(operators(&cx.config.operators).await);
         lines.extend(enforces(data, &cx.config.environments, &cx.clock));
         lines.extend(secrets(data, &cx.config.environments, &cx.clock).await);
@@ -97,7 +98,7 @@ fn shown(line: &Line, width: usize) -> String {
 /// The way to an owner that answers.
 async fn answering(owner: &Owner, data: &Path) -> Option<Client> {
     let token = fs::read_to_string(data.join("admin.token")).unwrap_or_default();
-    let client = Client::new(&owner.url, token.trim()).ok()?;
+    let client = owner.client(token.trim()).ok()?;
     client.ready(Duration::from_secs(2)).await.ok()?;
     Some(client)
 }
@@ -121,7 +122,7 @@ async fn daemon(cx: &Context) -> Line {
     if named.is_none() && !data.is_dir() {
         return Line::new(DoctorVerdict::Ok, WHAT, "none; commands run without one");
     }
-    let target = Target { server: named, token: cx.target.token.clone() };
+    let target = Target { server: named, ..cx.target.clone() };
     match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {
         Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}"))
             .next("is another process using it? is it of a newer version?"),

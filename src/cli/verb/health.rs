@@ -6,7 +6,12 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{client::Client, connect::Owner, context::Context, exit::Exit};
+use crate::cli::{
+    client::{Client, Way},
+    connect::Owner,
+    context::Context,
+    exit::Exit,
+};
 
 /// Ask the daemon whether it answers; needs no token, and starts none
 #[derive(Debug, Args)]
@@ -22,10 +27,16 @@ impl Health {
     /// # Errors
     /// Nobody answers.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        let owner = || Owner::read(&cx.config.data).map(|owner| owner.url);
-        let url = cx.target.server.clone().or_else(owner);
-        let url = url.unwrap_or_else(|| format!("http://{}", cx.config.listen));
-        Client::new(&url, "")?.healthy(self.within).await?;
+        let client = match (&cx.target.server, Owner::read(&cx.config.data)) {
+            (Some(server), _) => {
+                let way = Way { ca: cx.target.ca.clone(), ..Way::default() };
+                Client::by(&way, server, "")?
+            }
+            (None, Some(owner)) => owner.client("")?,
+            (None, None) => Client::new(&format!("http://{}", cx.config.listen), "")?,
+        };
+        client.healthy(self.within).await?;
+        let url = client.url();
         match cx.terminal.json {
             true => cx.terminal.print_json(&json!({ "status": "ok", "url": url }))?,
             false => cx.terminal.print(&format!("ok: {url}"))?,

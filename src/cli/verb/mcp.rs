@@ -25,7 +25,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         files,
-        mcp_clients::{Entry, McpClient, Reach, TOKEN_FILE},
+        mcp_clients::{CA, Entry, McpClient, Reach, TOKEN_FILE},
     },
     mcp::{self, Broken, Pieces, Reply, Request, Transport},
 };
@@ -214,7 +214,12 @@ fn entry(cx: &Context, token: &Path) -> Result<Entry> {
         }
     };
     let token = (TOKEN_FILE, token.display().to_string());
-    Ok(Entry { command: program.display().to_string(), env: vec![at, token] })
+    let mut env = vec![at, token];
+    if let Some(ca) = cx.target.ca.as_deref().filter(|_| cx.target.server.is_some()) {
+        let ca = std::path::absolute(ca).context("find the file of certificates")?;
+        env.push((CA, ca.display().to_string()));
+    }
+    Ok(Entry { command: program.display().to_string(), env })
 }
 
 /// The file of the token of a client of this host, in the directory of the user.

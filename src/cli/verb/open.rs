@@ -85,7 +85,12 @@ struct Link {
 
 async fn link(at: &Connection, role: Role) -> Result<Link> {
     let made = at.client.sign_in_code(role.as_str()).await?;
-    let base = on_this_machine(at.client.url(), at.client.is_local().then_some(&made.host));
+    let base = match (at.client.is_local(), made.url) {
+        // A browser checks the name of the certificate.
+        (true, Some(url)) => url,
+        (true, None) => on_this_machine(at.client.url(), Some(&made.host)),
+        (false, _) => at.client.url().to_owned(),
+    };
     let url = format!("{base}/ui/login#code={}", made.code);
     Ok(Link { url, expires_at: made.expires_at })
 }

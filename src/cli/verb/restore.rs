@@ -70,6 +70,8 @@ fn refused(error: HostError) -> anyhow::Error {
         HostError::Store(_)
         | HostError::Engine(_)
         | HostError::File { .. }
+        | HostError::Tls(_)
+        | HostError::Exposed { .. }
         | HostError::Listen { .. } => Stop::new(Exit::Failed, message).into(),
     }
 }

@@ -20,6 +20,7 @@ use crate::{
         service::ServiceManager,
     },
     config::LogFormat,
+    door::TlsFiles,
     host::{Host, HostConfig, blueprints_in},
     store::Migrated,
 };
@@ -30,6 +31,15 @@ pub struct Serve {
     /// Address to listen on [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", env = "MOONSWARM_LISTEN")]
     pub listen: Option<SocketAddr>,
+    /// Certificate (PEM, with its chain) to serve https with
+    #[arg(long, value_name = "FILE", env = "MOONSWARM_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", env = "MOONSWARM_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Let other machines send tokens in plain text, without TLS and without a proxy
+    #[arg(long, env = "MOONSWARM_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
+    pub insecure: bool,
     /// Directory of blueprints to watch [default: the current one, if it has any]
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
@@ -51,6 +61,12 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// The certificate that the flags name.
+    pub fn tls(&self) -> Option<TlsFiles> {
+        let (cert, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(TlsFiles { cert, key })
+    }
+
     /// Does it, until it is told to stop.
     ///
     /// # Errors
@@ -77,10 +93,8 @@ impl Serve {
                 ..crate::store::Options::default()
             },
             door: crate::door::DoorConfig {
-                hosts: cx.config.hosts.clone(),
-                origins: cx.config.origins.clone(),
                 limits: crate::door::Limits::for_connections(connections),
-                ..crate::door::DoorConfig::default()
+                ..cx.config.door()
             },
             safe_mode: cx.config.safe_mode,
             memory: cx.config.memory,

@@ -3,12 +3,15 @@ use std::net::SocketAddr;
 use axum::routing::{get, post};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::Notify,
 };
 
 use super::*;
-use crate::tasks::Spawned;
+use crate::{
+    door::{Tls, TlsFiles},
+    tasks::Spawned,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -19,12 +22,18 @@ struct Served {
 }
 
 async fn served(router: Router, limits: Limits) -> Served {
+    served_by(router, limits, None).await
+}
+
+async fn served_by(router: Router, limits: Limits, tls: Option<Arc<Tls>>) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let of_loop = tasks.clone();
-    let loop_ended = tasks
-        .spawn(async move { accept(listener, router, (&limits, &Arc::default()), &of_loop).await });
+    let loop_ended = tasks.spawn(async move {
+        let shared = (&limits, &Arc::default(), &Arc::default());
+        accept(Listener::new(listener, tls), router, shared, &of_loop).await;
+    });
     Served { at, tasks, loop_ended }
 }
 
@@ -134,4 +143,35 @@ async fn http2_is_spoken_with_whoever_speaks_it() {
     let answer = client.get(format!("http://{}/", served.at)).send().await.unwrap();
     assert_eq!(answer.version(), reqwest::Version::HTTP_2);
     assert_eq!(answer.text().await.unwrap(), "hello");
+}
+
+/// Serves with the certificate of the tests.
+async fn served_with_tls(limits: Limits) -> Served {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/tls");
+    let files = TlsFiles { cert: dir.join("first.pem"), key: dir.join("first.key") };
+    let (tls, _) = Tls::open(files, crate::clock::Clock::system()).unwrap();
+    served_by(hello(), limits, Some(Arc::new(tls))).await
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_come_to_its_end_closes_the_connection() {
+    let served = served_with_tls(short()).await;
+    // Nothing, the beginning of a record, and a whole record with the beginning of a handshake.
+    for bytes in [&b""[..], b"\x16\x03\x01\x02", b"\x16\x03\x01\x00\x04\x01\x00\x01\x00"] {
+        let text = std::str::from_utf8(bytes).unwrap();
+        assert!(!closed_after(served.at, text).await.contains("HTTP"), "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn handshakes_take_places_and_give_them_back() {
+    let served = served_with_tls(Limits { connections: 1, ..short() }).await;
+    let mut first = TcpStream::connect(served.at).await.unwrap();
+    first.write_all(b"\x16").await.unwrap();
+    let refused = closed_after(served.at, "").await;
+    assert_eq!(refused, "", "a refusal would be no TLS");
+    let plain = async {
+        while !closed_after(served.at, "GET / HTTP/1.1\r\n\r\n").await.contains("speaks TLS") {}
+    };
+    tokio::time::timeout(LONG, plain).await.expect("the place becomes free");
 }

@@ -473,9 +473,7 @@ fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, Engin
         let own = &jti[..SHORT_JTI];
         return Ok(format!("{}/{}{UNNAMED}{own}", caller.subject, mint.role));
     };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
-    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
-    if !fits || name.parse::<Role>().is_ok() || RESERVED.contains(&name.as_str()) {
+    if !is_persons_name(name) {
         return Err(EngineError::BadRequest(format!(
             "mint a token: a name has 1 to {LONGEST_NAME} letters, digits or any of `._-@+`, and is \
              no role's"
@@ -485,6 +483,13 @@ fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, Engin
         true => Ok(name.clone()),
         false => Ok(format!("{}/{name}", caller.subject)),
     }
+}
+
+/// Returns true if a token may have this name: it is a person's, and no word of the host.
+pub(super) fn is_persons_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
+    fits && name.parse::<Role>().is_err() && !RESERVED.contains(&name)
 }
 
 pub(crate) fn mint_claims(

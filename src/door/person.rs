@@ -1,0 +1,18 @@
+//! A person whom somebody else has identified.
+
+use std::fmt;
+
+/// A person whom a proxy or a provider has identified.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Person {
+    /// The name.
+    pub name: String,
+    /// The groups.
+    pub groups: Vec<String>,
+}
+
+impl fmt::Debug for Person {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Person({})", self.name)
+    }
+}

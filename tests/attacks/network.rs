@@ -1,0 +1,224 @@
+//! Attacks from the network: words of proxies from those who are none, plain text, other users.
+
+use std::{io::Read as _, io::Write as _, net::IpAddr, os::unix::fs::PermissionsExt as _};
+
+use moonswarm::environment::http_client;
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+
+use crate::support::{Daemon, PATIENCE, Shell, refusal, repository, send, skip};
+
+/// The address of the one proxy; this machine has others of its own.
+const PROXY: [u8; 4] = [127, 0, 0, 2];
+
+/// A daemon that believes a proxy, which names people.
+fn daemon(shell: &Shell) -> Daemon {
+    let config = shell.write(
+        "daemon.toml",
+        "proxies = [\"127.0.0.2\"]\nhosts = [\"swarm.example\"]\n\
+         [people]\nheader = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
+         [[people.roles]]\nname = \"ada\"\nrole = \"admin\"\n\
+         [[people.roles]]\ngroup = \"readers\"\nrole = \"observer\"\n\
+         [[people.roles]]\nname = \"bob\"\nrole = \"approver\"\nscopes = [\"blueprint:review\"]\n",
+    );
+    Daemon::start_with(&shell.path("data"), &["--config".as_ref(), config.as_os_str()])
+}
+
+/// A client at the address of the proxy.
+fn client() -> reqwest::Client {
+    http_client().no_proxy().local_address(IpAddr::from(PROXY)).build().unwrap()
+}
+
+/// A request from an address of this machine.
+fn from(daemon: &Daemon, address: [u8; 4], path: &str) -> RequestBuilder {
+    let client = http_client().no_proxy().local_address(IpAddr::from(address)).build().unwrap();
+    client.request(Method::GET, format!("{}{path}", daemon.url))
+}
+
+#[tokio::test]
+async fn the_words_of_a_proxy_count_from_a_proxy_only() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    let named =
+        |address, name: &str| from(&daemon, address, "/v1/whoami").header("remote-user", name);
+    let (status, who) = send(named(PROXY, "ada")).await;
+    assert_eq!((status, &who["subject"], &who["role"]), (200, &json!("ada"), &json!("admin")));
+    for outside in [[127, 0, 0, 1], [127, 0, 0, 3]] {
+        let spoofed = named(outside, "ada")
+            .header("x-forwarded-for", "127.0.0.2")
+            .header("forwarded", "for=127.0.0.2");
+        assert_eq!(refusal(spoofed).await, (401, "unauthenticated".to_owned()));
+        let host = from(&daemon, outside, "/healthz").header("host", "evil.example");
+        let host = host.header("x-forwarded-host", "swarm.example");
+        assert_eq!(refusal(host).await, (403, "host_not_allowed".to_owned()));
+    }
+    let host = from(&daemon, PROXY, "/healthz").header("host", "inner.example");
+    assert_eq!(send(host.header("x-forwarded-host", "swarm.example")).await.0, 200);
+    let evil = from(&daemon, PROXY, "/healthz").header("x-forwarded-host", "evil.example");
+    assert_eq!(refusal(evil).await, (403, "host_not_allowed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_person_has_the_role_and_scopes_of_its_row_and_no_other_name() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    let ask = |path: &str, headers: &[(&str, &str)]| {
+        let request = from(&daemon, PROXY, path);
+        headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+    };
+    let unknown = ask("/v1/whoami", &[("remote-user", "eve")]);
+    assert_eq!(refusal(unknown).await, (403, "forbidden".to_owned()));
+    let eve = [("remote-user", "eve"), ("remote-groups", "x,readers")];
+    let (_, who) = send(ask("/v1/whoami", &eve)).await;
+    assert_eq!((&who["subject"], &who["role"]), (&json!("eve"), &json!("observer")));
+    assert_eq!(refusal(ask("/v1/audit?limit=0", &eve)).await.0, 403, "an observer sees no audit");
+    let (_, who) = send(ask("/v1/whoami", &[("remote-user", "bob")])).await;
+    assert_eq!(who["scopes"], json!(["blueprint:review"]), "{who}");
+    // Two names are none, and a name of the host is nobody's.
+    let twice = ask("/v1/whoami", &[("remote-user", "ada"), ("remote-user", "bob")]);
+    assert_eq!(refusal(twice).await, (401, "unauthenticated".to_owned()));
+    for name in ["admin", "host", "engine", "ada/x", "a b", &"a".repeat(65)] {
+        let headers = [("remote-user", name), ("remote-groups", "readers")];
+        let (status, code) = refusal(ask("/v1/whoami", &headers)).await;
+        assert_eq!((status, &*code), (400, "bad_request"), "{name}");
+    }
+    // A page of another site, in a browser that the proxy knows.
+    let foreign = ask("/v1/whoami", &[("remote-user", "ada"), ("origin", "https://evil.example")]);
+    assert_eq!(refusal(foreign).await, (403, "origin_not_allowed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    let page = async |name: &str, cookie: &str| {
+        let page = from(&daemon, PROXY, "/ui/tokens").header("remote-user", name);
+        let page = page.header("remote-groups", "readers").header("cookie", cookie);
+        let answer = page.send().await.unwrap();
+        let cookie = answer.headers().get("set-cookie").map(|it| it.to_str().unwrap().to_owned());
+        (answer.text().await.unwrap(), cookie)
+    };
+    let (_, cookie) = page("ada", "").await;
+    let cookie = cookie.unwrap();
+    let cookie = cookie.split(';').next().unwrap();
+    assert_eq!(page("ada", cookie).await.1, None, "the sign-in goes on");
+    let (text, other) = page("eve", cookie).await;
+    assert!(other.is_some() && text.contains("eve"), "{text}");
+    // A picture of another site makes no sign-in.
+    let picture = from(&daemon, PROXY, "/ui").header("remote-user", "ada");
+    let picture = picture.header("sec-fetch-mode", "no-cors").send().await.unwrap();
+    assert!(!picture.headers().contains_key("set-cookie"));
+    assert_eq!(picture.status(), 200, "it is sent to the login");
+    assert!(picture.url().path().starts_with("/ui/login"), "{}", picture.url());
+    // Nor does a form of another site, or one without the token of a sign-in.
+    let form = |origin: String| {
+        let form = client().post(format!("{}/ui/theme", daemon.url)).header("remote-user", "ada");
+        form.header("origin", origin).header("content-type", "application/x-www-form-urlencoded")
+    };
+    let evil = form("https://evil.example".to_owned()).body("theme=dark").send().await.unwrap();
+    assert_eq!(evil.status(), 403);
+    let own = form(daemon.url.clone()).body("theme=dark").send().await.unwrap();
+    assert!(own.url().path().starts_with("/ui/login"), "{}", own.url());
+}
+
+#[tokio::test]
+async fn nobody_listens_to_other_machines_in_plain_text_by_mistake() {
+    let shell = Shell::new();
+    let serve = |more: &[&str]| {
+        let words = ["serve", "--data", "data", "--listen", "0.0.0.0:0", "--json"];
+        shell.command(&[&words[..], more].concat())
+    };
+    let refused = crate::support::Done::from(serve(&[]).output().unwrap()).exits(2);
+    assert!(refused.stderr.contains("set `tls = { cert, key }`"), "{refused:?}");
+    assert!(!shell.path("data").exists(), "nothing was begun");
+    let config = shell.write("moonswarm.toml", "proxies = [\"198.51.100.0/24\"]\n");
+    let data = shell.path("data");
+    let wild = ["--listen", "0.0.0.0:0"];
+    let [listen, at] = wild.map(std::ffi::OsStr::new);
+    let daemon = Daemon::start_with(&data, &[listen, at, "--config".as_ref(), config.as_os_str()]);
+    let port = daemon.url.rsplit(':').next().unwrap();
+    // Another address of this machine stands for another machine.
+    let Some(own) = own_address() else {
+        skip("plain text from another machine", "this one has no address but the loopback ones");
+        return;
+    };
+    let client = http_client().no_proxy().build().unwrap();
+    let ask = |path: &str| {
+        let request = client.get(format!("http://{own}:{port}{path}"));
+        request.header("host", format!("127.0.0.1:{port}"))
+    };
+    assert_eq!(send(ask("/healthz")).await.0, 200);
+    assert_eq!(send(ask("/readyz")).await, (200, json!({ "status": "ready" })));
+    let told = refusal(ask("/v1/whoami").bearer_auth(&daemon.token)).await;
+    assert_eq!(told, (403, "tls_required".to_owned()));
+    let told = refusal(ask("/readyz").bearer_auth(&daemon.token)).await;
+    assert_eq!(told, (403, "tls_required".to_owned()));
+}
+
+/// An address of this machine that is none of the loopback ones.
+fn own_address() -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Sends nothing: it only asks for the route.
+    socket.connect("192.0.2.1:9").ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_loopback() && !own.is_unspecified()).then_some(own)
+}
+
+#[tokio::test]
+async fn plain_text_and_half_handshakes_on_a_port_with_tls_get_nothing() {
+    let shell = Shell::new();
+    let file = |name: &str| repository("tests/support/tls").join(name);
+    let (cert, key) = (file("first.pem"), file("first.key"));
+    let flags = ["--tls-cert".as_ref(), cert.as_os_str(), "--tls-key".as_ref(), key.as_os_str()];
+    let daemon = Daemon::start_with(&shell.path("data"), &flags);
+    let at = daemon.url.strip_prefix("https://").unwrap();
+    let send = |bytes: &[u8]| {
+        let mut stream = std::net::TcpStream::connect(at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut back = Vec::new();
+        // A reset is an end as well.
+        let _ = stream.read_to_end(&mut back);
+        String::from_utf8_lossy(&back).into_owned()
+    };
+    let plain = format!(
+        "GET /v1/whoami HTTP/1.1\r\nhost: {at}\r\nauthorization: Bearer {}\r\n\r\n",
+        daemon.token
+    );
+    let told = send(plain.as_bytes());
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("speaks TLS"), "{told}");
+    // The daemon closes these: they would wait for ever otherwise.
+    for half in [&b"\x16"[..], b"\x16\x03\x01\x02\x00\x01"] {
+        assert!(!send(half).contains("HTTP"));
+    }
+    shell.run(&["ps", "--data", "data"]).ok();
+}
+
+#[tokio::test]
+async fn another_user_gets_nothing_from_the_socket_of_the_data_directory() {
+    let shell = Shell::new();
+    if !rustix::process::geteuid().is_root() {
+        skip("a socket and another user", "only root can be one");
+        return;
+    }
+    let daemon = Daemon::start(&shell.path("data"));
+    let socket = shell.path("data/moonswarm.sock");
+    // Even if everybody could open it, the kernel says who does.
+    for dir in [shell.path(""), shell.path("data")] {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let as_nobody = || {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "curl", "-s"]);
+        command.arg("--unix-socket").arg(&socket).arg("http://localhost/healthz").output()
+    };
+    let (Ok(done), true) = (as_nobody(), std::path::Path::new("/usr/bin/curl").exists()) else {
+        skip("a socket and another user", "setpriv or curl is not here");
+        return;
+    };
+    assert_eq!(done.status.code(), Some(7), "it cannot connect: {done:?}");
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let done = as_nobody().unwrap();
+    assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
+    assert!(daemon.log().contains("another user connected"), "{}", daemon.log());
+}

@@ -1,0 +1,281 @@
+//! The daemon behind the proxies of `deploy/`: nginx, Caddy and HAProxy, with their own programs.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use futures::{SinkExt as _, StreamExt as _};
+use moonswarm::environment::http_client;
+use reqwest::{Certificate, Client};
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
+
+use crate::support::{DEMO, Daemon, Shell, eventually, repository, send, skip};
+
+/// The name in the files of `deploy/`, and the one in the certificate of the tests.
+const NAMES: (&str, &str) = ("swarm.example.com", "swarm.example");
+
+/// A proxy that runs beside the test; dropped, it is killed.
+struct Proxy {
+    child: Child,
+    at: SocketAddr,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn file(name: &str) -> PathBuf {
+    repository("tests/support/tls").join(name)
+}
+
+fn is_here(program: &str) -> bool {
+    let found =
+        Command::new(program).arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        skip("a proxy in front of the daemon", &format!("{program} is not here"));
+    }
+    found.is_ok()
+}
+
+/// A port that was free a moment ago: these programs cannot say which one the system gave them.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A daemon that believes proxies on this machine, and knows people.
+fn behind(shell: &Shell) -> Daemon {
+    let config = shell.write(
+        "daemon.toml",
+        "hosts = [\"swarm.example\"]\nproxies = [\"127.0.0.1\"]\n\
+         [people]\nheader = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
+         [[people.roles]]\nname = \"ada\"\nrole = \"operator\"\n",
+    );
+    Daemon::start_with(&shell.path("data"), &["--config".as_ref(), config.as_os_str()])
+}
+
+fn read(path: &str, daemon: &Daemon, at: SocketAddr) -> String {
+    let text = std::fs::read_to_string(repository(path)).unwrap();
+    let upstream = daemon.url.strip_prefix("http://").unwrap();
+    let text = text.replace("127.0.0.1:7700", upstream).replace(NAMES.0, NAMES.1);
+    text.replace("listen 443 ssl", &format!("listen {at} ssl"))
+        .replace("bind :443", &format!("bind {at}"))
+}
+
+fn nginx(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
+    let at = free();
+    let (cert, key) = (file("first.pem"), file("first.key"));
+    let site = read("deploy/nginx/moonswarm.conf", daemon, at)
+        .replace("/etc/ssl/swarm.example.pem", &cert.display().to_string())
+        .replace("/etc/ssl/swarm.example.key", &key.display().to_string())
+        .replace("Remote-User \"\"", &format!("Remote-User \"{person}\""));
+    shell.write("site.conf", site);
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temp: String = temp.iter().map(|it| format!("{it}_temp_path temp_{it};")).collect();
+    let whole = format!(
+        "{user} daemon off; master_process off; pid nginx.pid; error_log stderr warn; events {{}}\n\
+         http {{ access_log off; {temp} include site.conf; }}"
+    );
+    let config = shell.write("nginx.conf", whole);
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(shell.path("")).arg("-c").arg(config);
+    start(command, at)
+}
+
+fn caddy(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
+    let at = free();
+    let tls = format!("\ttls {} {}", file("first.pem").display(), file("first.key").display());
+    let named = match person {
+        "" => "header_up -Remote-User".to_owned(),
+        person => format!("header_up Remote-User {person}"),
+    };
+    let site = read("deploy/caddy/Caddyfile", daemon, at)
+        .replace("\nswarm.example {", &format!("\nswarm.example:{} {{\n{tls}", at.port()))
+        .replace("header_up -Remote-User", &named);
+    let options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
+    let config = shell.write("Caddyfile", format!("{options}{site}"));
+    let mut command = Command::new("caddy");
+    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config);
+    command.env("XDG_DATA_HOME", shell.path("caddy")).env("XDG_CONFIG_HOME", shell.path("caddy"));
+    start(command, at)
+}
+
+fn haproxy(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
+    let at = free();
+    let pem = [file("first.pem"), file("first.key")].map(|it| std::fs::read_to_string(it).unwrap());
+    let pem = shell.write("swarm.pem", pem.concat());
+    let mut site = read("deploy/haproxy/haproxy.cfg", daemon, at)
+        .replace("/etc/haproxy/swarm.example.pem", &pem.display().to_string());
+    if !person.is_empty() {
+        let named = format!("set-header Remote-User {person}");
+        site = site.replace("del-header Remote-User", &named);
+    }
+    let config = shell.write("haproxy.cfg", site);
+    let mut command = Command::new("haproxy");
+    command.arg("-db").arg("-f").arg(config);
+    start(command, at)
+}
+
+fn start(mut command: Command, at: SocketAddr) -> Proxy {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    Proxy { child: child.unwrap(), at }
+}
+
+/// A client that reaches the proxy under its name.
+fn client(proxy: &Proxy) -> Client {
+    let ca = Certificate::from_pem(&std::fs::read(file("ca.pem")).unwrap()).unwrap();
+    let builder = http_client().no_proxy().tls_certs_only([ca]).resolve(NAMES.1, proxy.at);
+    builder.build().unwrap()
+}
+
+fn url(proxy: &Proxy, path: &str) -> String {
+    format!("https://{}:{}{path}", NAMES.1, proxy.at.port())
+}
+
+/// Waits until the proxy passes requests on. A balancer has no token.
+async fn until_ready(client: &Client, proxy: &Proxy) {
+    eventually("the proxy to pass requests on", async || {
+        match client.get(url(proxy, "/readyz")).send().await {
+            Ok(answer) if answer.status() == 200 => {
+                let body: Value = answer.json().await.unwrap();
+                assert_eq!(body, json!({ "status": "ready" }));
+                Ok(())
+            }
+            Ok(answer) => Err(answer.status().to_string()),
+            Err(error) => Err(format!("{error:?}")),
+        }
+    })
+    .await;
+}
+
+/// Everything that a client does through a proxy.
+async fn passes(daemon: &Daemon, proxy: &Proxy) {
+    let client = client(proxy);
+    until_ready(&client, proxy).await;
+    let get = |path: &str| client.get(url(proxy, path)).bearer_auth(&daemon.token);
+
+    let claimed = client.get(url(proxy, "/v1/whoami")).header("remote-user", "ada");
+    assert_eq!(send(claimed).await.0, 401, "a client does not name itself");
+
+    // Events come as they happen.
+    let run = daemon.run_source(DEMO, json!({})).await;
+    let mut events = get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
+    assert_eq!(events.status(), 200);
+    let first = events.chunk().await.unwrap().unwrap();
+    assert!(!first.is_empty());
+    let signal = url(proxy, &format!("/v1/runs/{run}/signals/go"));
+    let (status, said) = send(client.post(signal).bearer_auth(&daemon.token).json(&json!(7))).await;
+    assert!(status < 300, "{said}");
+    let mut seen = String::new();
+    while !seen.contains("task") {
+        seen.push_str(&String::from_utf8_lossy(&events.chunk().await.unwrap().unwrap()));
+    }
+
+    // A link is good where its receiver is.
+    daemon.waits(&run, "task").await;
+    let (_, tasks) = send(get("/v1/tasks")).await;
+    let task = tasks["items"][0]["id"].as_str().unwrap();
+    let asked = client.post(url(proxy, &format!("/v1/tasks/{task}/links")));
+    let (status, link) =
+        send(asked.bearer_auth(&daemon.token).json(&json!({ "for": "bob" }))).await;
+    assert_eq!(status, 201, "{link}");
+    let link = link["url"].as_str().unwrap();
+    assert!(link.starts_with(&url(proxy, "/ui/answer/")), "{link}");
+    let page = client.get(link).send().await.unwrap();
+    assert_eq!(page.status(), 200);
+
+    // A form of a page, and its cookie.
+    let form = client.post(url(proxy, "/ui/login")).header("origin", url(proxy, ""));
+    let body = format!("token={}&next=%2Fui", daemon.token);
+    let form = form.header("content-type", "application/x-www-form-urlencoded").body(body);
+    let answer = form.send().await.unwrap();
+    assert_ne!(answer.status(), 403, "{}", answer.text().await.unwrap());
+
+    // A socket.
+    let mut request =
+        url(proxy, "/v1/responses").replace("https", "wss").into_client_request().unwrap();
+    let bearer = format!("Bearer {}", daemon.token).parse().unwrap();
+    request.headers_mut().insert("authorization", bearer);
+    let (mut socket, answer) =
+        tokio_tungstenite::client_async(request, tls(proxy).await).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    socket.send(Message::text("{}")).await.unwrap();
+    let message = socket.next().await.unwrap().unwrap();
+    assert!(message.to_text().unwrap().contains("error"), "{message:?}");
+}
+
+async fn tls(proxy: &Proxy) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = std::fs::read(file("ca.pem")).unwrap();
+    roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = tokio::net::TcpStream::connect(proxy.at).await.unwrap();
+    let name = ServerName::try_from(NAMES.1).unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+}
+
+/// The person whom a proxy names is the subject, also on the pages.
+async fn names(daemon: &Daemon, proxy: &Proxy) {
+    let client = client(proxy);
+    until_ready(&client, proxy).await;
+    let (status, who) =
+        send(client.get(url(proxy, "/v1/whoami")).header("remote-user", "bob")).await;
+    assert_eq!((status, &who["subject"], &who["role"]), (200, &json!("ada"), &json!("operator")));
+    let (_, again) = send(client.get(url(proxy, "/v1/whoami"))).await;
+    assert_eq!(who["jti"], again["jti"], "one token a person");
+    let own = client.get(url(proxy, "/v1/whoami")).bearer_auth(&daemon.token);
+    assert_eq!(send(own).await.1["subject"], "admin", "a token of one's own goes first");
+    let page = client.get(url(proxy, "/ui")).send().await.unwrap();
+    let cookie = page.headers()["set-cookie"].to_str().unwrap().to_owned();
+    assert!(cookie.ends_with("; Secure"), "{cookie}");
+    assert_eq!(page.status(), 200);
+    let page = page.text().await.unwrap();
+    assert!(page.contains("ada"), "{page}");
+}
+
+#[tokio::test]
+async fn nginx_passes_requests_streams_and_sockets() {
+    if !is_here("nginx") {
+        return;
+    }
+    let shell = Shell::new();
+    let daemon = behind(&shell);
+    passes(&daemon, &nginx(&shell, &daemon, "")).await;
+    names(&daemon, &nginx(&shell, &daemon, "ada")).await;
+}
+
+#[tokio::test]
+async fn caddy_passes_requests_streams_and_sockets() {
+    if !is_here("caddy") {
+        return;
+    }
+    let shell = Shell::new();
+    let daemon = behind(&shell);
+    passes(&daemon, &caddy(&shell, &daemon, "")).await;
+    names(&daemon, &caddy(&shell, &daemon, "ada")).await;
+}
+
+#[tokio::test]
+async fn haproxy_passes_requests_streams_and_sockets() {
+    if !is_here("haproxy") {
+        return;
+    }
+    let shell = Shell::new();
+    let daemon = behind(&shell);
+    passes(&daemon, &haproxy(&shell, &daemon, "")).await;
+    names(&daemon, &haproxy(&shell, &daemon, "ada")).await;
+}
