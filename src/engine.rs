@@ -54,6 +54,7 @@ pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};
 pub use verbs::host::{ChainView, DiskView, HostView, RetentionView};
 pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
 pub use verbs::inbox::AnsweredView;
+pub use verbs::journal_feed::{AgentFacts, JournalFeed, OperatorFacts, VersionFacts};
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};

@@ -41,6 +41,7 @@ use crate::{
     spawner::Spawners,
     store::{self, Migrated, Opened, Options, Store, Upkeep},
     tasks::Tasks,
+    telemetry::otlp,
 };
 
 /// The maximum number of runs of an earlier process that an embedded host lists.
@@ -99,6 +100,8 @@ pub struct HostConfig {
     pub shown: Vec<ConfigItem>,
     /// The address on which the metrics are served without a token, if they are.
     pub metrics: Option<SocketAddr>,
+    /// The export of traces and metrics over OTLP, if there is one.
+    pub export: Option<otlp::Settings>,
     /// The programs that start workers, by the name or kind of an operator, if these are others
     /// than
     /// the operators themselves.
@@ -133,6 +136,7 @@ impl HostConfig {
             environments: environment::Config::default(),
             shown: Vec::new(),
             metrics: None,
+            export: None,
         }
     }
 }
@@ -263,6 +267,9 @@ impl Host {
         let left_open =
             if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
         boot::keep_clock_offset(&engine, &tasks);
+        if let Some(export) = config.export.clone() {
+            otlp::start(&engine, &tasks, export);
+        }
         engine.safe_mode().set_taking_up(config.recover && careful);
 
         let admin = match files.admin_token()?.filter(|token| engine.tokens().is_lasting(token)) {

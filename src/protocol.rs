@@ -32,6 +32,7 @@ pub mod test_utils;
 #[cfg(feature = "host")]
 pub(crate) mod text;
 mod ticket;
+mod trace;
 
 pub use code::Code;
 pub use content::{Content, ContentBlock, ImageSource};
@@ -72,3 +73,4 @@ pub use state::{
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
 pub use tags::{TagError, TagIs, Tags};
 pub use ticket::Ticket;
+pub use trace::{Sampling, TraceParent};

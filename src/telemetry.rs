@@ -2,6 +2,8 @@
 //!
 //! Called once by `cli`, before anything else runs.
 
+pub mod otlp;
+
 use std::io::{self, IsTerminal, Write};
 
 use tracing::{Event, Level, Subscriber};

@@ -15,7 +15,7 @@ use crate::{
     blueprint::parse_duration,
     door::{Code, Problem},
     engine::{Bearer, Caller, Holder, IdempotencyKey},
-    protocol::IdError,
+    protocol::{IdError, TraceParent},
 };
 
 /// The default number of items of a page.
@@ -27,7 +27,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The maximum length of an idempotency key.
 const MOST_KEY_CHARS: usize = 255;
 
-/// The caller, which the door has authenticated.
+/// The caller, which the door has authenticated, with the span that the request is a part of.
 pub(super) struct Asker(pub Caller);
 
 /// The holder of an attempt's handle, which the door has authenticated.
@@ -38,7 +38,11 @@ impl FromRequestParts<Api> for Asker {
 
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
         match parts.extensions.remove::<Bearer>() {
-            Some(Bearer::Caller(caller)) => Ok(Self(caller)),
+            Some(Bearer::Caller(caller)) => {
+                let header = parts.headers.get("traceparent");
+                let trace = header.and_then(|it| TraceParent::parse(it.to_str().ok()?));
+                Ok(Self(Caller { trace, ..caller }))
+            }
             Some(Bearer::Holder(_)) | None => Err(not_let_in()),
         }
     }

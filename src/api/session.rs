@@ -93,6 +93,8 @@ pub(super) async fn connect(
         Problem::new(Code::UpgradeRequired, format!("connect as a WebSocket: {rejection}"))
     })?;
     let token = door::bearer(&headers)?.to_owned();
+    // The connection outlives the request: what is started over it is not a part of that trace.
+    let caller = Caller { trace: None, ..caller };
     let session = SessionId::from(session);
     let link = api.engine.sessions().connect(&caller, &session, params.resume).await?;
     let upgrade = upgrade

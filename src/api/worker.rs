@@ -103,6 +103,7 @@ pub(super) async fn lease(
             task: leased.task,
             handle: leased.handle,
             deadline: rfc3339(leased.lease_ms),
+            traceparent: leased.trace.map(|trace| trace.to_string()),
             prompt: leased.prompt,
         })
         .collect();

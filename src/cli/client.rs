@@ -516,7 +516,7 @@ impl Client {
 
     async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T> {
         let mut request = self.request(Method::POST, path, &[])?.timeout(ANSWER);
-        request = request.header("idempotency-key", fresh_key());
+        request = super::values::traced(request.header("idempotency-key", fresh_key()));
         if !body.is_null() {
             request = request.json(body);
         }

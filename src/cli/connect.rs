@@ -23,6 +23,7 @@ use crate::{
     host::{Host, HostConfig, HostError, Socket},
     protocol::RunId,
     store::{Migrated, StoreError},
+    telemetry::otlp,
 };
 
 /// The time limit for a live owner to respond and become ready.
@@ -135,7 +136,7 @@ impl Connection {
                 .next("start one with `moonswarm serve`")
                 .into());
         }
-        let opened = Host::open(embedded(config)).await;
+        let opened = Host::open(embedded(config)?).await;
         match opened {
             Ok(host) => {
                 if let Some(migrated) = host.migrated() {
@@ -293,9 +294,15 @@ pub fn disk_failed(error: &StoreError) -> Stop {
     Stop::new(Exit::Unavailable, format!("failed to {error}")).next(next)
 }
 
+/// Returns the export of traces and metrics that the variables of OpenTelemetry ask for.
+pub fn exported() -> Result<Option<otlp::Settings>> {
+    otlp::Settings::read(|name| std::env::var(name).ok())
+        .map_err(|error| Stop::new(Exit::Usage, format!("failed to {error}")).into())
+}
+
 /// A host for as long as one verb takes.
-fn embedded(config: &Config) -> HostConfig {
-    HostConfig {
+fn embedded(config: &Config) -> Result<HostConfig> {
+    Ok(HostConfig {
         retention: config.retention,
         effects: config.effects,
         store: crate::store::Options::default(),
@@ -310,6 +317,7 @@ fn embedded(config: &Config) -> HostConfig {
         run_memory: config.run_memory,
         lease: config.lease,
         metrics: None,
+        export: exported()?,
         shards: config.shards,
         operators: config.operators.clone(),
         webhooks: config.webhooks.clone(),
@@ -319,7 +327,7 @@ fn embedded(config: &Config) -> HostConfig {
         spawners: Default::default(),
         fallback: config.fallback.clone(),
         middleware: crate::engine::Middleware::of(config.middleware.clone()),
-    }
+    })
 }
 
 /// Returns the owner of the data directory, if it has this address.

@@ -149,6 +149,15 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size: expected `2GiB` or `512MiB`"))
 }
 
+/// Adds the span that this process works in to a request, if its environment names one.
+pub fn traced(request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+    let trace = std::env::var("TRACEPARENT").ok();
+    match trace.and_then(|trace| crate::protocol::TraceParent::parse(&trace)) {
+        Some(trace) => request.header("traceparent", trace.to_string()),
+        None => request,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

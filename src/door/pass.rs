@@ -548,6 +548,7 @@ mod tests {
             jti: role.to_string(),
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         })
     }
 

@@ -190,6 +190,7 @@ mod tests {
             jti: jti.to_owned(),
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         })
     }
 

@@ -183,6 +183,7 @@ impl Bench {
             jti: "test".into(),
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         }
     }
 

@@ -21,6 +21,7 @@ pub(crate) mod fork;
 pub(crate) mod host;
 pub(crate) mod host_events;
 pub(crate) mod inbox;
+pub(crate) mod journal_feed;
 pub(crate) mod keys;
 pub(crate) mod last_step;
 pub(crate) mod listing;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Json, Tags};
+use crate::protocol::{Json, Tags, TraceParent};
 
 /// The name of the source line that scheduled a step: a text `file:line`.
 pub(crate) const LINE: &str = "line";
@@ -67,7 +67,8 @@ impl StepFiles {
 ///
 /// A release keeps the names that it does not know and ignores them, so new metadata needs no new
 /// stored form. Reserved names: `allowed` (the operators and tools that the layers
-/// left to a model), `artifacts` (the published files of a step), `line` and `branch` (the source line of the flow's request, and the branch that
+/// left to a model), `artifacts` (the published files of a step), `copied` (in the first entry of a copy: the
+/// number of entries that describe its original), `line` and `branch` (the source line of the flow's request, and the branch that
 /// made it, in words), `queued_ms` and
 /// `ran_ms` (when the work was queued and when it ran), `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed
 /// trace), `output` (the operator's full output) and `traceback`.
@@ -108,6 +109,32 @@ impl Additions {
             additions.put("tags", Json::encode(tags).expect("tags are plain data"));
         }
         additions
+    }
+
+    /// Returns the span of a distributed trace that the start of a run is a part of.
+    pub fn trace(&self) -> Option<TraceParent> {
+        TraceParent::parse(&self.text("trace")?)
+    }
+
+    /// Stores the span of a distributed trace that the start of a run is a part of.
+    pub fn put_trace(&mut self, trace: TraceParent) {
+        self.put("trace", Json::encode(&trace.to_string()).expect("a text is plain data"));
+    }
+
+    /// Removes the span of a distributed trace.
+    pub(crate) fn remove_trace(&mut self) {
+        self.0.remove("trace");
+    }
+
+    /// Returns the number of the last entry that was copied from another run, in the first entry of
+    /// a copy.
+    pub fn copied_upto(&self) -> Option<u32> {
+        self.get("copied")?.as_str().parse().ok()
+    }
+
+    /// Stores the number of the last entry that was copied from another run.
+    pub(crate) fn put_copied_upto(&mut self, seq: u32) {
+        self.put("copied", Json::from_trusted(seq.to_string()));
     }
 
     /// Returns how long a step waited in all, and how long the work of its last attempt took, in

@@ -29,7 +29,7 @@ use super::{
     Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Tally,
     Usage,
 };
-use crate::protocol::{Failure, Json, StepKind, StepState, Tags};
+use crate::protocol::{Failure, Json, StepKind, StepState, Tags, TraceParent};
 
 /// The prefix of a session's id.
 const SESSION: &str = "ses_";
@@ -63,6 +63,7 @@ pub struct Chain {
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
     tags: Tags,
+    trace: Option<TraceParent>,
     /// The tags of called runs, by the open step that calls.
     called_with: BTreeMap<u32, Tags>,
     agents: BTreeSet<String>,
@@ -191,6 +192,7 @@ impl Chain {
             Fact::RunStarted(started) => {
                 self.start(started, at);
                 self.tags = entry.additions.tags();
+                self.trace = entry.additions.trace();
             }
             Fact::StepScheduled(scheduled) => {
                 self.schedule(entry, scheduled)?;

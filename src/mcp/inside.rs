@@ -7,7 +7,7 @@ use axum::{
     Router,
     body::{Body, Bytes, to_bytes},
     extract::Request as HttpRequest,
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 use futures::StreamExt as _;
@@ -35,7 +35,8 @@ impl Inside {
         // What has changed before this request is known to it.
         moves.mark_unchanged();
         let mut headers = HeaderMap::new();
-        for name in [header::AUTHORIZATION, header::HOST] {
+        let trace = HeaderName::from_static("traceparent");
+        for name in [header::AUTHORIZATION, header::HOST, trace] {
             if let Some(value) = of.get(&name) {
                 headers.insert(name, value.clone());
             }

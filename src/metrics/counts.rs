@@ -47,6 +47,12 @@ pub struct Counts {
     pub triggered: Series<2, Counter>,
     /// The schedules of all blueprints.
     pub schedules: Gauge,
+    /// The spans and the readings of the metrics for a collector, by signal and outcome.
+    pub exports: Series<2, Counter>,
+    /// The requests to a collector that failed and are repeated, by signal.
+    pub export_failures: Series<1, Counter>,
+    /// The entries of the journal whose spans are not exported.
+    pub export_left_out: Counter,
     /// The requests at the door.
     pub http: HttpCounts,
     /// Readers of a run's events that fell behind.
@@ -184,6 +190,9 @@ impl Default for Counts {
             quarantined: Counter::default(),
             triggered: Series::new(20),
             schedules: Gauge::default(),
+            exports: Series::new(20),
+            export_failures: Series::new(20),
+            export_left_out: Counter::default(),
             http: HttpCounts::default(),
             watchers_dropped: Counter::default(),
         }
@@ -256,6 +265,14 @@ impl Counts {
         }
         scrape.count("moonswarm_schedules", &[], self.schedules.whole());
         scrape.count("moonswarm_watchers_dropped_total", &[], self.watchers_dropped.get());
+        for ([signal, outcome], count) in self.exports.all() {
+            scrape.count("moonswarm_otlp_items_total", &[&signal, &outcome], count.get());
+        }
+        for ([signal], count) in self.export_failures.all() {
+            scrape.count("moonswarm_otlp_failures_total", &[&signal], count.get());
+        }
+        let left_out = self.export_left_out.get();
+        scrape.count("moonswarm_otlp_left_out_entries_total", &[], left_out);
         self.http.collect(scrape);
         for (family, is_full) in [
             ("blueprint", self.runs.is_full() || self.started.is_full()),

@@ -34,6 +34,17 @@ pub enum Reply {
     Parked,
 }
 
+/// The provider of a model, in the words of the conventions of OpenTelemetry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSource {
+    /// The provider's name: `openai`, `anthropic`.
+    pub provider: &'static str,
+    /// The model of agents that name none.
+    pub model: Option<String>,
+    /// The host and port of its server, if it has one.
+    pub server: Option<(String, u16)>,
+}
+
 /// A configured backend that executes tasks.
 #[async_trait]
 pub trait Backend: Send + Sync {
@@ -73,6 +84,11 @@ pub trait Backend: Send + Sync {
     /// Returns true if its workers are programs outside the host, which may fall silent.
     fn is_leased(&self) -> bool {
         self.residence() == Residence::Elsewhere && !self.asks_people()
+    }
+
+    /// Returns the provider that it asks, if it is a model.
+    fn model_source(&self) -> Option<ModelSource> {
+        None
     }
 
     /// Returns whether its tasks go to sessions: operators that connect and receive frames.

@@ -68,6 +68,7 @@ impl Attempt {
             attempt: 1,
             epoch: 1,
             nonce: 9,
+            trace: None,
             agent_name: "worker".into(),
             agent: Arc::new(self.agent),
             operator: "process".into(),

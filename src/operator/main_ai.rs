@@ -84,6 +84,9 @@ impl Backend for MainAi {
             "idempotency_key": prompt.idempotency_key,
             "conversation": task.opts.session_of(),
         });
+        if let Some(trace) = task.trace {
+            params["traceparent"] = trace.to_string().into();
+        }
         let thin = params.to_string().into();
         let system = task.system();
         let size = prompt.prompt.len() + system.as_ref().map_or(0, String::len);

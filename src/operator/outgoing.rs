@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::declared::HeaderNameText;
+use super::{Task, declared::HeaderNameText};
 use crate::{
     environment::{EgressError, Secret, Text},
     protocol::{Failure, failure::kind},
@@ -32,6 +32,14 @@ pub(super) fn headers(
         headers.insert(name, value);
     }
     Ok(headers)
+}
+
+/// Adds the span that an attempt is a part of.
+pub(super) fn trace(headers: &mut HeaderMap, task: &Task) {
+    let value = task.trace.and_then(|trace| HeaderValue::from_str(&trace.to_string()).ok());
+    if let Some(value) = value {
+        headers.insert("traceparent", value);
+    }
 }
 
 /// Returns the failure of a request that must not be sent, or cannot be sent yet.

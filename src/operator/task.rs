@@ -16,7 +16,7 @@ use crate::{
     middleware::Stacks,
     protocol::{
         Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, StateReader, TaskId, Ticket,
-        TriggerType, WorkerId,
+        TraceParent, TriggerType, WorkerId,
     },
     session::Seat,
 };
@@ -36,6 +36,8 @@ pub struct Task {
     pub epoch: u32,
     /// The run's nonce.
     pub nonce: u64,
+    /// The span of a distributed trace that the attempt is a part of.
+    pub trace: Option<TraceParent>,
     /// The agent's name.
     pub agent_name: Arc<str>,
     /// The agent.

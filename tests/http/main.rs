@@ -16,6 +16,7 @@ mod locals;
 mod metrics;
 mod middleware;
 mod models;
+mod otlp;
 mod people;
 mod proxies;
 mod refusals;

@@ -146,7 +146,8 @@ pub fn program() -> Command {
 
 fn as_program(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("MOONSWARM_") {
+        let name_of = name.to_string_lossy();
+        if name_of.starts_with("MOONSWARM_") || name_of.starts_with("OTEL_") {
             command.env_remove(name);
         }
     }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
-        connect::{disk_failed, explain, told_of},
+        connect::{disk_failed, explain, exported, told_of},
         context::Context,
         descriptors,
         exit::{Exit, Stop},
@@ -23,6 +23,7 @@ use crate::{
     door::TlsFiles,
     host::{Host, HostConfig, blueprints_in},
     store::Migrated,
+    telemetry::otlp,
 };
 
 /// Run the daemon
@@ -79,6 +80,9 @@ impl Serve {
             say(cx, &note);
         }
         let served = served(cx.config.blueprints.as_deref())?;
+        let export = exported()?;
+        let mut shown = cx.beside.shown(&cx.config);
+        shown.extend(otlp::Settings::shown(export.as_ref()));
         let config = HostConfig {
             data: cx.config.data.clone(),
             listen: cx.config.listen,
@@ -101,11 +105,12 @@ impl Serve {
             run_memory: cx.config.run_memory,
             lease: cx.config.lease,
             metrics: cx.config.metrics,
+            export,
             fallback: cx.config.fallback.clone(),
             operators: cx.config.operators.clone(),
             webhooks: cx.config.webhooks.clone(),
             environments: cx.config.environments.clone(),
-            shown: cx.beside.shown(&cx.config),
+            shown,
             code: crate::operator::Coded::default(),
             spawners: Default::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),

@@ -181,12 +181,16 @@ impl Worker {
             Some(prompt) => prompt.clone(),
             None => Box::new(patiently(cx, "the prompt", async || client.prompt().await).await?),
         };
-        let env = [
+        let trace = lease.traceparent.clone().map(|trace| ("TRACEPARENT", trace));
+        let env: Vec<_> = [
             ("MOONSWARM_URL", client.url().to_owned()),
             ("MOONSWARM_HANDLE", lease.handle.clone()),
             ("MOONSWARM_TASK", lease.task.to_string()),
             ("MOONSWARM_ATTEMPT", prompt.attempt.to_string()),
-        ];
+        ]
+        .into_iter()
+        .chain(trace)
+        .collect();
         let body =
             match command::run(environments, &self.command, &env, prompt.input.as_str()).await {
                 Ok(finished) => report(&finished),

@@ -4,9 +4,11 @@
 //! The lines are made of the facts of a batch, and written once the batch is durable. Their target is
 //! `moonswarm::runs`, so that a filter can leave them out.
 
+use data_encoding::HEXLOWER;
+
 use crate::{
     journal::{Entry, Fact, Outcome},
-    protocol::{Failure, RunId, failure::kind},
+    protocol::{Failure, RunId, TraceParent, failure::kind},
     store::Header,
 };
 
@@ -15,6 +17,8 @@ use crate::{
 pub(crate) struct LogLine {
     run: RunId,
     blueprint: String,
+    /// The ids of the trace and the span, in hex.
+    trace: Option<(String, String)>,
     says: Says,
 }
 
@@ -28,12 +32,13 @@ enum Says {
 }
 
 /// The lines of what a batch stores; `is_taken` says whether a step is done by a
-/// person or a worker outside of the host.
+/// person or a worker outside of the host, and `span` names the span of a step.
 pub(crate) fn lines(
     run: RunId,
     header: &Header,
     entries: &[Entry],
     is_taken: impl Fn(u32) -> bool,
+    span: impl Fn(u32) -> Option<TraceParent>,
 ) -> Vec<LogLine> {
     let mut all: Vec<Says> = Vec::new();
     let mut attempts = 0;
@@ -66,43 +71,59 @@ pub(crate) fn lines(
     if attempts > 0 {
         all.push(Says::Interrupted { attempts });
     }
-    let line = |says| LogLine { run, blueprint: header.blueprint.clone(), says };
+    let line = |says: Says| {
+        let hex = |it: TraceParent| (HEXLOWER.encode(&it.trace), HEXLOWER.encode(&it.span));
+        let trace = span(says.step()).map(hex);
+        LogLine { run, blueprint: header.blueprint.clone(), trace, says }
+    };
     all.into_iter().map(line).collect()
+}
+
+impl Says {
+    /// Returns the step that it is about; 0 for the run.
+    fn step(&self) -> u32 {
+        match self {
+            Self::AttemptFailed { step, .. } | Self::Taken { step, .. } => *step,
+            Self::Started { .. } | Self::Ended { .. } | Self::Interrupted { .. } => 0,
+        }
+    }
 }
 
 impl LogLine {
     /// Writes it.
     pub(crate) fn write(&self) {
-        let Self { run, blueprint, says } = self;
+        let Self { run, blueprint, trace, says } = self;
+        let (trace_id, span_id) =
+            trace.as_ref().map(|(trace, span)| (trace.as_str(), span.as_str())).unzip();
         match says {
             Says::Started { by } => {
-                tracing::info!(target: "moonswarm::runs", %run, blueprint, by, "run started");
+                tracing::info!(target: "moonswarm::runs", %run, trace_id, span_id, blueprint, by, "run started");
             }
             Says::Ended { status, error: None, steps, ms } => {
-                tracing::info!(target: "moonswarm::runs", %run, blueprint, status, steps, ms, "run ended");
+                tracing::info!(target: "moonswarm::runs", %run, trace_id, span_id, blueprint, status, steps, ms, "run ended");
             }
             Says::Ended { status, error: Some(Failure { kind, message, .. }), steps, ms } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
-                    %run, blueprint, status, kind, error = message, steps, ms, "run ended"
+                    %run, trace_id, span_id, blueprint, status, kind, error = message, steps, ms, "run ended"
                 );
             }
             Says::AttemptFailed { step, attempt, error: Failure { kind, message, .. } } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
-                    %run, blueprint, step, attempt, kind, error = message, "attempt failed"
+                    %run, trace_id, span_id, blueprint, step, attempt, kind, error = message, "attempt failed"
                 );
             }
             Says::Interrupted { attempts } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
-                    %run, blueprint, attempts, "attempts interrupted by a stop of the host; each is tried again"
+                    %run, trace_id, span_id, blueprint, attempts, "attempts interrupted by a stop of the host; each is tried again"
                 );
             }
             Says::Taken { step, attempt, worker } => {
                 tracing::info!(
                     target: "moonswarm::runs",
-                    %run, blueprint, step, attempt, worker, "task taken"
+                    %run, trace_id, span_id, blueprint, step, attempt, worker, "task taken"
                 );
             }
         }
@@ -138,7 +159,7 @@ mod tests {
             closed(3, "process"),
             entry(Fact::RunEnded(Outcome::Failed(Failure::new("red", "no")))),
         ];
-        let lines = lines(RunId::new(1, 1_000), &header, &entries, |_| false);
+        let lines = lines(RunId::new(1, 1_000), &header, &entries, |_| false, |_| None);
         let says: Vec<_> = lines.into_iter().map(|line| line.says).collect();
         let error = Failure::new("process", "why");
         assert_eq!(
@@ -164,7 +185,7 @@ mod tests {
         };
         let header = Header::fresh(1, 0);
         let entries = [taken(1), taken(2)];
-        let lines = lines(RunId::new(1, 0), &header, &entries, |step| step == 2);
+        let lines = lines(RunId::new(1, 0), &header, &entries, |step| step == 2, |_| None);
         let worker = "w".to_owned();
         assert_eq!(lines[0].says, Says::Taken { step: 2, attempt: 1, worker });
         assert_eq!(lines.len(), 1);

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use crate::{
     blueprint::ContextNames,
     engine::{EngineError, PromptView, RunView},
-    protocol::{ArtifactId, Json},
+    protocol::{ArtifactId, Json, TraceParent},
     store::Changed,
 };
 
@@ -134,6 +134,7 @@ pub(crate) struct Lease {
     pub(crate) handle: String,
     pub(crate) scheduled_ms: u64,
     pub(crate) lease_ms: u64,
+    pub(crate) trace: Option<TraceParent>,
 }
 
 /// The condition to wait for.

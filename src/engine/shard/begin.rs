@@ -43,8 +43,11 @@ impl Shard {
         self.count_in(run.num);
         let turn = &mut self.on(&mut run);
         let (by, delegate) = (started.principal.clone(), started.delegate.clone());
-        let tags = Additions::of_tags(&new.tags);
-        facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
+        let mut additions = Additions::of_tags(&new.tags);
+        if let Some(trace) = new.trace {
+            additions.put_trace(trace);
+        }
+        facts::append_with(turn, Fact::RunStarted(Box::new(started)), additions);
         for (session, party) in new.joined {
             lineage::join(turn, session, party);
         }

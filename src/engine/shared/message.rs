@@ -22,7 +22,9 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId, Tags},
+    protocol::{
+        Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId, Tags, TraceParent,
+    },
     store::{IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
@@ -121,6 +123,8 @@ pub(crate) struct NewRun {
     pub(crate) joined: Vec<(String, String)>,
     /// Its tags.
     pub(crate) tags: Tags,
+    /// The span of a distributed trace that its start is a part of.
+    pub(crate) trace: Option<TraceParent>,
     /// The publisher of the program.
     pub(crate) publisher: Publisher,
     /// Until it is stored, nobody deletes its blueprint; none if its starter holds that.

@@ -6,7 +6,7 @@ use crate::{
     blueprint::Bundle,
     environment::Scrubber,
     journal::Usage,
-    protocol::{Json, RunId, SessionId, Tags, TaskId},
+    protocol::{Json, RunId, SessionId, Tags, TaskId, TraceParent},
     store::{Check, IdempotencyRow, Write},
     token::{Grant, Quotas, Refusal, Role, Verb, permits},
 };
@@ -24,6 +24,9 @@ pub struct Caller {
     pub expires_ms: u64,
     /// The session of the token.
     pub session: Option<SessionId>,
+    /// The span of a distributed trace that the request is a part of. A run that it starts belongs to
+    /// that trace.
+    pub trace: Option<TraceParent>,
 }
 
 /// The holder of an attempt: the bearer of its handle or of a token for it.
@@ -320,6 +323,8 @@ pub struct Leased {
     pub handle: String,
     /// The end of the lease without a heartbeat, in Unix milliseconds.
     pub lease_ms: u64,
+    /// The span of a distributed trace that the attempt is a part of.
+    pub trace: Option<TraceParent>,
     /// The prompt, if it was asked for.
     pub prompt: Option<Box<crate::engine::PromptView>>,
 }

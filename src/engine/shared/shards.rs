@@ -1,6 +1,6 @@
 //! The data that the shards of one engine share.
 
-use crate::protocol::Code;
+use crate::protocol::{Code, Sampling, TraceParent};
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     engine::{
         EngineError,
-        run::{conversations::Conversations, readers::Readers},
+        run::{conversations::Conversations, readers::Readers, resident::Run},
         settings::Settings,
         shared::{
             accounts::Accounts,
@@ -82,10 +82,21 @@ pub(crate) struct Shared {
     pub(crate) accounts: Accounts,
     /// The counters of the host, and the gauges of each shard.
     pub(crate) counts: Counts,
+    /// The traces that are exported; empty if none are.
+    pub(crate) traced: OnceLock<Sampling>,
     pub(crate) gauges: Vec<ShardGauges>,
 }
 
 impl Shared {
+    /// Returns the span that is passed on to the worker of a step; step 0 is the run. It is the step's
+    /// own span if traces are exported, else the one that the run was started in, if there is one.
+    pub(crate) fn span_of(&self, run: &Run, step: u32) -> Option<TraceParent> {
+        let within = run.chain.trace();
+        let Some(sampling) = self.traced.get() else { return within };
+        let span = TraceParent::of_step(run.num, run.header.nonce, within, step);
+        Some(sampling.of(span, within))
+    }
+
     /// Returns the shard that a run belongs to: the owner of its partition.
     pub(crate) fn shard_of(&self, run: u64) -> u64 {
         self.owner_of(Partition::of(run))

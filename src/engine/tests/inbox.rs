@@ -89,6 +89,7 @@ fn who(subject: &str, role: Role) -> Caller {
         jti: subject.into(),
         expires_ms: u64::MAX,
         session: None,
+        trace: None,
     }
 }
 

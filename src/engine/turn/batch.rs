@@ -45,7 +45,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
     }
     let bytes = pending.bytes();
     let is_taken = |step| turn.run.task(step).is_some_and(OpenTask::is_taken);
-    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_taken);
+    let span = |step| turn.shared.span_of(turn.run, step);
+    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_taken, span);
     pending.after.lines = lines;
     if !turn.run.subscribers.is_empty() {
         pending.after.events.extend(

@@ -197,6 +197,7 @@ fn begin_child(turn: &mut Turn<'_>, number: u32, stored: Option<Stored>) {
     };
     let seated = turn.run.chain.seats().iter().filter(|(operator, _)| *operator != EVERY);
     let new = NewRun {
+        trace: None,
         id: child,
         program,
         started,

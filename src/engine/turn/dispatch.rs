@@ -230,6 +230,7 @@ fn task_of(
         attempt: task.attempt,
         epoch: turn.run.header.epoch,
         nonce: turn.run.header.nonce,
+        trace: turn.shared.span_of(turn.run, number),
         agent_name: Arc::clone(task.agent.name()),
         agent: Arc::clone(task.agent.agent()),
         operator: Arc::clone(&task.operator),

@@ -149,8 +149,11 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
     turn.run.timers.keep(Due::Wall);
     // In the commit that begins the fresh history, so that none is counted twice.
     let tally = turn.run.chain.tally().clone();
-    let tags = Additions::of_tags(turn.run.chain.tags());
-    facts::append_with(turn, Fact::RunStarted(Box::new(started)), tags);
+    let mut additions = Additions::of_tags(turn.run.chain.tags());
+    if let Some(trace) = turn.run.chain.trace() {
+        additions.put_trace(trace);
+    }
+    facts::append_with(turn, Fact::RunStarted(Box::new(started)), additions);
     if !tally.is_empty() {
         count(turn, Ending::Open, tally);
     }

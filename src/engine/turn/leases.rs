@@ -68,8 +68,9 @@ pub(crate) fn lease(
     delivered(turn, step, attempt, Delivery { worker });
     let handle = Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose();
     let lease_ms = turn.shared.clock.wall_of(lease_ms);
+    let trace = turn.shared.span_of(turn.run, step);
     turn.run.pending.after.replies.push(Box::new(move |result| {
-        let lease = Lease { handle, scheduled_ms, lease_ms };
+        let lease = Lease { handle, scheduled_ms, lease_ms, trace };
         drop(reply.send(result.map(|_| Answer::Lease(lease))));
     }));
 }

@@ -109,6 +109,7 @@ impl Engine {
                     grant,
                     jti: claims.jti,
                     expires_ms: claims.exp.saturating_mul(1_000),
+                    trace: None,
                 }
             }),
         })

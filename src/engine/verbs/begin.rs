@@ -280,6 +280,7 @@ impl Engine {
                 .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
             tags: start.tags,
+            trace: caller.trace,
             publisher,
             stored: None,
         };

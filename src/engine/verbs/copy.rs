@@ -9,7 +9,7 @@ use crate::{
         Caller, EngineError, IdempotencyKey, run::values::child_id, shared::message::ControlAsk,
         turn::waiting, verbs::engine::HistoryVerbs,
     },
-    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
+    journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
@@ -56,6 +56,7 @@ impl HistoryVerbs<'_> {
         let now_ms = shared.clock.now_ms();
         self.call_anew(&mut entries, &chain, now_ms);
         let mut header = header_of(id, &chain);
+        mark(&mut entries, header.status.is_ended());
         let mut before = None;
         for entry in &mut entries {
             if let Fact::RunStarted(started) = &mut entry.fact {
@@ -182,6 +183,25 @@ pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
 }
 
 /// Returns the header of a run that is not in memory.
+/// Marks the entries that happened in another run. A copy is not a part of the trace in which its
+/// original was started.
+fn mark(entries: &mut [Entry], is_ended: bool) {
+    let is_note = |it: &Entry| matches!(it.fact, Fact::Decided(Decision::Copied { .. }));
+    let note = entries.iter().rev().find(|it| is_note(it)).map_or(0, |it| it.seq);
+    let upto = match entries.last() {
+        Some(last) if is_ended => last.seq,
+        _ => note,
+    };
+    for entry in &mut *entries {
+        if matches!(entry.fact, Fact::RunStarted(_)) {
+            entry.additions.remove_trace();
+        }
+    }
+    if let Some(first) = entries.first_mut() {
+        first.additions.put_copied_upto(upto);
+    }
+}
+
 fn header_of(id: RunId, chain: &Chain) -> Header {
     let (started, _) = chain.started().expect("it was folded from its beginning");
     let (status, error) = match (chain.state(), chain.paused()) {

@@ -45,7 +45,7 @@ use crate::{
     metrics::{Counts, ShardGauges},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
-    protocol::RunId,
+    protocol::{RunId, Sampling},
     session::{self, FrameWriter},
     spawner::Spawners,
     store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
@@ -223,6 +223,7 @@ impl Engine {
             audit,
             accounts,
             counts: Counts::default(),
+            traced: OnceLock::new(),
             gauges,
         });
         let watchdog = Watchdog::start()
@@ -344,6 +345,12 @@ impl Engine {
     /// Returns the number of runs of this process that have not ended.
     pub fn open_runs(&self) -> u64 {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
+    }
+
+    /// Declares which traces are exported: from now on workers get the spans of their steps. Later
+    /// calls are ignored.
+    pub fn set_traced(&self, sampling: Sampling) {
+        let _ = self.inner.shared.traced.set(sampling);
     }
 
     /// Returns the counters of the host.

@@ -230,6 +230,7 @@ impl DispatchVerbs<'_> {
             jti: String::new(),
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         }
     }
 }

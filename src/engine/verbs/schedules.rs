@@ -294,6 +294,7 @@ impl TriggerVerbs<'_> {
             subject,
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         };
         // The working directory is the host's own: the one that is watched.
         Ok(self.engine.begin(&caller, start, Some(key), None, Permit::Given).await?.0)

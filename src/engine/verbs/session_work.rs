@@ -165,7 +165,7 @@ impl SessionVerbs<'_> {
         }
         let grant = claims.grant();
         let session = Some(session.clone());
-        Ok(Caller { subject: claims.sub, grant, jti: claims.jti, expires_ms, session })
+        Ok(Caller { subject: claims.sub, grant, jti: claims.jti, expires_ms, session, trace: None })
     }
 
     /// Acknowledges every frame up to a number: the tasks in them are delivered.

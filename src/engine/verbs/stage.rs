@@ -502,6 +502,7 @@ fn owner() -> Caller {
         jti: "test".into(),
         expires_ms: u64::MAX,
         session: None,
+        trace: None,
     }
 }
 

@@ -285,6 +285,7 @@ impl TaskVerbs<'_> {
             task: TaskId::new(ticket.run, step, lease.scheduled_ms),
             handle: lease.handle,
             lease_ms: lease.lease_ms,
+            trace: lease.trace,
             prompt: None,
         })
     }

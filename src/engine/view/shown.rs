@@ -218,6 +218,10 @@ pub struct LeaseView {
     pub handle: String,
     /// RFC 3339, UTC: when the lease ends without a heartbeat.
     pub deadline: String,
+    /// The span that the attempt is a part of, as W3C Trace Context writes it; spans of the worker are
+    /// its children.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// The prompt, if the lease asked for prompts; those that would make the answer larger than 8 MiB
     /// are absent, and are fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Chain, SeatHolder, Spent};
-use crate::protocol::{Json, Tags};
+use crate::protocol::{Json, Tags, TraceParent};
 
 impl Chain {
     /// Returns the seat holders by operator.
@@ -34,6 +34,11 @@ impl Chain {
     /// Returns the tags of the run.
     pub fn tags(&self) -> &Tags {
         &self.tags
+    }
+
+    /// Returns the span of a distributed trace that the start of the run is a part of.
+    pub fn trace(&self) -> Option<TraceParent> {
+        self.trace
     }
 
     /// Returns the tags of the run that an open step calls.

@@ -137,6 +137,7 @@ impl Webhook {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let key = HeaderValue::from_str(key).expect("ids are plain ASCII");
         headers.insert("idempotency-key", key);
+        outgoing::trace(&mut headers, task);
         Ok(headers)
     }
 

@@ -24,7 +24,7 @@ use crate::{
     flow::response::message_item,
     middleware::{Short, TaskDone, value_of},
     operator::{
-        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task, joined,
+        Backend, Builtin, Delivery, LuaCall, ModelSource, Reply, Residence, Task, joined,
         llm::asker::{Asker, Hears},
         outgoing::{self, refused},
         plain::asked,
@@ -349,6 +349,9 @@ impl Llm {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let accept = HeaderValue::from_static("text/event-stream, application/json");
         headers.insert(ACCEPT, accept);
+        if let Some(task) = asker.task {
+            outgoing::trace(&mut headers, task);
+        }
         Ok(headers)
     }
 }
@@ -415,6 +418,22 @@ impl Backend for Llm {
 
     fn is_model(&self) -> bool {
         true
+    }
+
+    fn model_source(&self) -> Option<ModelSource> {
+        let model = self.settings.model.clone();
+        Some(match &self.settings.provider {
+            Provider::Server(server) => {
+                let host = server.base.host_str().unwrap_or_default();
+                let port = server.base.port_or_known_default().unwrap_or(443);
+                let provider = server.wire.provider(host);
+                ModelSource { provider, model, server: Some((host.to_owned(), port)) }
+            }
+            Provider::Script(_) => {
+                let model = model.or_else(|| Some("script".to_owned()));
+                ModelSource { provider: "script", model, server: None }
+            }
+        })
     }
 
     fn timeout(&self) -> Option<Duration> {

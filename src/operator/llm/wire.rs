@@ -36,6 +36,32 @@ impl Wire {
         }
     }
 
+    /// Returns the name of the provider at a host, as the conventions of OpenTelemetry name it. A
+    /// server that is not known is named after the API that it offers.
+    pub(super) fn provider(self, host: &str) -> &'static str {
+        const KNOWN: [(&str, &str); 9] = [
+            ("openai.azure.com", "azure.ai.openai"),
+            ("generativelanguage.googleapis.com", "gcp.gemini"),
+            ("aiplatform.googleapis.com", "gcp.vertex_ai"),
+            ("amazonaws.com", "aws.bedrock"),
+            ("mistral.ai", "mistral_ai"),
+            ("groq.com", "groq"),
+            ("deepseek.com", "deepseek"),
+            ("x.ai", "x_ai"),
+            ("perplexity.ai", "perplexity"),
+        ];
+        let is_below = |domain: &str| {
+            host.strip_suffix(domain)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '-']))
+        };
+        let known = KNOWN.iter().find(|(domain, _)| is_below(domain));
+        match (known, self) {
+            (Some((_, name)), _) => name,
+            (None, Self::Chat | Self::Responses) => "openai",
+            (None, Self::Anthropic) => "anthropic",
+        }
+    }
+
     /// Returns the path below the base URL.
     pub(super) fn path(self) -> &'static str {
         match self {
@@ -84,6 +110,26 @@ impl Wire {
             Self::Chat => Box::new(ChatAnswer::default()),
             Self::Responses => Box::new(ResponsesAnswer::default()),
             Self::Anthropic => Box::new(AnthropicAnswer::default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_named_by_its_host_or_else_by_its_api() {
+        for (wire, host, expected) in [
+            (Wire::Chat, "api.openai.com", "openai"),
+            (Wire::Chat, "127.0.0.1", "openai"),
+            (Wire::Chat, "api.groq.com", "groq"),
+            (Wire::Chat, "mine.openai.azure.com", "azure.ai.openai"),
+            (Wire::Chat, "notx.ai", "openai"),
+            (Wire::Anthropic, "api.anthropic.com", "anthropic"),
+            (Wire::Anthropic, "europe-west1-aiplatform.googleapis.com", "gcp.vertex_ai"),
+        ] {
+            assert_eq!(wire.provider(host), expected, "{host}");
         }
     }
 }

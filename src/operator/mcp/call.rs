@@ -69,7 +69,7 @@ impl Mcp {
         })?;
         let Value::Object(arguments) = arguments else { unreachable!("it was made an object") };
         task.reporter.delivered(Delivery { worker: format!("{} {tool}", self.server.name()) });
-        let result = self.server.call(tool, arguments).await?;
+        let result = self.server.call(tool, arguments, task.trace).await?;
         output(tool, result).map(|output| Reply::Done(TaskDone::new(output)))
     }
 }

@@ -15,7 +15,7 @@ use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
         CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
-        JsonObject, PaginatedRequestParams, ProtocolVersion, Tool,
+        JsonObject, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext,
@@ -38,7 +38,7 @@ use crate::{
         outgoing::{self, refused},
         process::Running,
     },
-    protocol::{Failure, FunctionTool, failure::kind, plain},
+    protocol::{Failure, FunctionTool, TraceParent, failure::kind, plain},
 };
 
 /// The maximum number of tools of one server.
@@ -145,9 +145,15 @@ impl Server {
         &self,
         tool: &str,
         arguments: JsonObject,
+        trace: Option<TraceParent>,
     ) -> Result<CallToolResult, Failure> {
         let connection = self.connect().await?;
-        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        params.meta = trace.map(|trace| {
+            let mut meta = RequestMetaObject::default();
+            meta.set_traceparent(trace.to_string());
+            meta
+        });
         match connection.service.call_tool(params).await {
             Ok(result) => Ok(result),
             Err(error) => Err(self.broken(&connection, &error).await),

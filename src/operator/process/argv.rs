@@ -151,6 +151,9 @@ impl Templates {
         }
         variables.push(("MOONSWARM_HANDLE".to_owned(), (&task.handle).into()));
         variables.push(("MOONSWARM_BUNDLE".to_owned(), bundle.into()));
+        if let Some(trace) = task.trace {
+            variables.push(("TRACEPARENT".to_owned(), trace.to_string().into()));
+        }
         Ok(variables)
     }
 }

@@ -232,6 +232,7 @@ impl World {
             jti: "owner".into(),
             expires_ms: u64::MAX,
             session: None,
+            trace: None,
         };
         let main = self.flow.source();
         let calls = main.contains("ctx:call").then(|| ("child", blueprint::CHILD.to_owned()));

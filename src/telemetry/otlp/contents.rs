@@ -1,0 +1,105 @@
+//! Inputs and outputs as attributes: only by opt-in, without what the layers redact, and bounded.
+
+use serde_json::{Value, json};
+
+use super::message::{self, KeyValue};
+use crate::{
+    engine::VersionFacts,
+    protocol::{Json, ModelReply, ModelStop, text::floor_char_boundary},
+};
+
+/// The maximum length of a text, in bytes; what is longer is cut off.
+const TEXT: usize = 8 << 10;
+/// The maximum number of parts of a message.
+const PARTS: usize = 32;
+/// The largest value that is redacted and exported, in bytes.
+const VALUE: usize = 1 << 20;
+
+/// Returns a value without what the layers redact, as text: a string as it is, anything else as JSON.
+/// `None` if the layers are not known.
+pub(super) fn text_of(version: &VersionFacts, name: &str, value: &Json) -> Option<String> {
+    if value.len() > VALUE {
+        return Some(format!("[{} bytes]", value.len()));
+    }
+    Some(match version.redacted(name, value.to_value())? {
+        Value::String(text) => cut(text),
+        other => cut(other.to_string()),
+    })
+}
+
+/// Returns the attribute of a text that came in.
+pub(super) fn input(text: &str) -> KeyValue {
+    let messages = json!([{ "role": "user", "parts": [part(text)] }]);
+    message::text("gen_ai.input.messages", messages.to_string())
+}
+
+/// Returns the attribute of a text that came out.
+pub(super) fn output(text: &str) -> KeyValue {
+    let parts = [part(text)];
+    let messages = json!([{ "role": "assistant", "parts": parts, "finish_reason": "stop" }]);
+    message::text("gen_ai.output.messages", messages.to_string())
+}
+
+/// Returns the attribute of a model's reply; `None` if the layers are not known.
+pub(super) fn reply(version: &VersionFacts, reply: &ModelReply) -> Option<KeyValue> {
+    let mut parts = Vec::new();
+    for item in reply.items.iter().take(PARTS) {
+        let text = |key: &str| item[key].as_str().unwrap_or_default();
+        match item["type"].as_str() {
+            Some("message") => {
+                let contents = item["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+                for content in contents.iter().take(PARTS) {
+                    let Some(text) = content["text"].as_str() else { continue };
+                    let clean = version.redacted("text", Value::String(text.to_owned()))?;
+                    parts.push(part(&cut(clean.as_str().unwrap_or_default().to_owned())));
+                }
+            }
+            Some("function_call") => {
+                let arguments = text("arguments");
+                let parsed = serde_json::from_str(arguments);
+                let arguments = parsed.unwrap_or_else(|_| Value::String(arguments.to_owned()));
+                let clean = version.redacted("arguments", arguments)?;
+                let arguments = match clean.to_string() {
+                    long if long.len() > TEXT => Value::String(cut(long)),
+                    _ => clean,
+                };
+                parts.push(json!({
+                    "type": "tool_call", "id": text("call_id"), "name": text("name"),
+                    "arguments": arguments,
+                }));
+            }
+            // The thoughts of a model are not a part of its answer.
+            _ => {}
+        }
+    }
+    parts.truncate(PARTS);
+    let finish = match reply.stop {
+        ModelStop::ToolCalls => "tool_call",
+        other => finish_reason(other),
+    };
+    let messages = json!([{ "role": "assistant", "parts": parts, "finish_reason": finish }]);
+    Some(message::text("gen_ai.output.messages", messages.to_string()))
+}
+
+/// Returns the reason why a model stopped, as most providers name it.
+pub(super) fn finish_reason(stop: ModelStop) -> &'static str {
+    match stop {
+        ModelStop::End => "stop",
+        ModelStop::ToolCalls => "tool_calls",
+        ModelStop::Length => "length",
+        ModelStop::ContentFilter | ModelStop::Refusal => "content_filter",
+    }
+}
+
+fn part(text: &str) -> Value {
+    json!({ "type": "text", "content": text })
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > TEXT {
+        let length = text.len();
+        text.truncate(floor_char_boundary(&text, TEXT));
+        text.push_str(&format!("… [{length} bytes]"));
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! Sends messages to a collector.
+
+use std::time::Duration;
+
+use prost::Message as _;
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    redirect,
+};
+
+use super::{message::Answer, settings::Endpoint};
+use crate::environment::http_client;
+
+/// The longest pause that a collector may ask for.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The maximum size of an answer that is read, in bytes.
+const ANSWER: usize = 64 << 10;
+
+/// The reason why a message was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// It may be taken later.
+    #[error("export to the collector: {reason}; the request is repeated until it succeeds")]
+    Later {
+        /// The reason.
+        reason: String,
+        /// The pause that the collector asks for.
+        after: Option<Duration>,
+    },
+    /// It is never taken.
+    #[error("export to the collector: {reason}; the items of this request are lost")]
+    Never {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// The items of a message that the collector refused although it took the message.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// Their number.
+    pub(super) items: u64,
+    /// The reason, as the collector words it.
+    pub(super) reason: String,
+}
+
+/// A client of a collector, for one signal.
+pub(super) struct Sender {
+    client: Client,
+    url: String,
+    headers: HeaderMap,
+}
+
+impl Sender {
+    /// Creates a client; a header that cannot be sent is logged and left out.
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, reqwest::Error> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &endpoint.headers {
+            match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                (Ok(name), Ok(mut value)) => {
+                    value.set_sensitive(true);
+                    headers.insert(name, value);
+                }
+                _ => {
+                    tracing::warn!(name, "a header for the collector is not valid; it is not sent");
+                }
+            }
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        let mut client = http_client().timeout(endpoint.timeout).redirect(redirect::Policy::none());
+        if endpoint.url.starts_with("http:") {
+            // The machine's certificates are of no use then, and take time to read.
+            client = client.tls_certs_only([]);
+        }
+        Ok(Self { client: client.build()?, url: endpoint.url.clone(), headers })
+    }
+
+    /// Sends a message; returns what the collector refused of it.
+    ///
+    /// # Errors
+    /// Fails when the collector cannot be reached, or does not take the message.
+    pub(super) async fn send(&self, body: Vec<u8>) -> Result<Refused, Trouble> {
+        let request = self.client.post(&self.url).headers(self.headers.clone()).body(body);
+        let answer = request.send().await.map_err(|error| Trouble::Later {
+            // The URL may contain a key.
+            reason: reason(error.without_url()),
+            after: None,
+        })?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(refused(answer).await);
+        }
+        let reason = format!("it answered {status}");
+        let after = answer.headers().get(RETRY_AFTER).and_then(|it| it.to_str().ok()?.parse().ok());
+        let after = after.map(|seconds| Duration::from_secs(seconds).min(LONGEST));
+        Err(match status {
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+            // Nothing is lost while a key or a path is corrected.
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::NOT_FOUND => Trouble::Later { reason, after },
+            _ if status.is_redirection() => Trouble::Later { reason, after },
+            _ => Trouble::Never { reason },
+        })
+    }
+}
+
+/// Returns an error with its causes.
+fn reason(error: reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// Reads what a collector refused of a message that it took. An answer that cannot be read refuses
+/// nothing.
+async fn refused(mut answer: Response) -> Refused {
+    let mut body = Vec::new();
+    while let Ok(Some(part)) = answer.chunk().await {
+        if body.len() + part.len() > ANSWER {
+            return Refused::default();
+        }
+        body.extend_from_slice(&part);
+    }
+    let partial = Answer::decode(&*body).ok().and_then(|it| it.partial_success).unwrap_or_default();
+    let items = u64::try_from(partial.rejected).unwrap_or(0);
+    Refused { items, reason: partial.error_message }
+}

@@ -1,0 +1,352 @@
+//! The spans of a run, made from its entries.
+//!
+//! | what | span | kind |
+//! |---|---|---|
+//! | a run | `invoke_workflow BLUEPRINT` | internal |
+//! | a task | `invoke_agent AGENT` | internal in the host, else client |
+//! | a question to a model | `chat MODEL` | client |
+//! | a tool of a model | `execute_tool NAME` | internal; client if an MCP server executes it |
+//! | a task of an MCP server | `tools/call TOOL` | client |
+//! | a called run, a wait, a timer | `call NAME`, `wait NAME`, `sleep` | internal |
+//! | the trigger of a run that was started by itself | `schedule BLUEPRINT`, … | producer |
+//!
+//! State and other work within the host has no span. `step` has the attributes of the spans.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    contents,
+    message::{self, KeyValue, Link, Span, SpanKind, Status, StatusCode},
+    open_step::{OpenStep, Style, nanos},
+    step::{self, Step},
+};
+use crate::{
+    engine::VersionFacts,
+    journal::{Decision, Entry, Fact, Outcome, RunStarted, Scheduled, Usage},
+    protocol::{Failure, Json, RunId, StepKind, TraceParent},
+    store::Header,
+};
+
+/// The maximum number of links of a run.
+const LINKS: usize = 32;
+/// The maximum number of signals whose senders are remembered.
+const SIGNALS: usize = 256;
+/// The maximum number of bytes of open steps for which contents are remembered.
+const CONTENTS: usize = 16 << 20;
+/// The approximate size of a run without its steps, in bytes.
+const RUN: usize = 512;
+
+/// Returns the span of a step of another run.
+pub(super) type Others<'a> = &'a dyn Fn(u64, u32) -> Option<TraceParent>;
+
+/// A run, as far as its entries were read.
+pub(super) struct RunTrace {
+    num: u64,
+    nonce: u64,
+    id: RunId,
+    blueprint: String,
+    hash: String,
+    created_ms: u64,
+    started_in: Option<TraceParent>,
+    /// The kind of the trigger.
+    trigger: String,
+    /// The number of the last entry that happened in another run.
+    copied_upto: u32,
+    input: Option<String>,
+    steps: HashMap<u32, OpenStep>,
+    links: Vec<Link>,
+    /// The run that it is a fork of.
+    origin: Option<TraceParent>,
+    /// The step that sent the last signal of each name.
+    senders: HashMap<String, TraceParent>,
+    /// The approximate size in bytes.
+    size: usize,
+    version: Arc<VersionFacts>,
+    style: Arc<Style>,
+}
+
+/// Returns the run that an entry refers to.
+pub(super) fn refers_to(entry: &Entry) -> Option<u64> {
+    match &entry.fact {
+        Fact::RunStarted(started) => match started.parent {
+            Some((run, _)) => Some(run),
+            None => again(started),
+        },
+        Fact::SignalReceived(signal) => signal.sender.map(|(run, _)| run),
+        Fact::Decided(Decision::Copied { from, .. }) => number(from),
+        _ => None,
+    }
+}
+
+/// Returns the run that a start repeats.
+fn again(started: &RunStarted) -> Option<u64> {
+    let trigger = started.trigger.to_value();
+    (trigger["kind"] == "rerun").then(|| number(trigger["run"].as_str()?)).flatten()
+}
+
+fn number(run: &str) -> Option<u64> {
+    run.parse().ok().map(|run: RunId| run.num())
+}
+
+impl RunTrace {
+    /// Returns a run before its first entry.
+    pub(super) fn new(header: &Header, version: Arc<VersionFacts>, style: Arc<Style>) -> Self {
+        Self {
+            num: header.num,
+            nonce: header.nonce,
+            id: header.id(),
+            blueprint: header.blueprint.clone(),
+            hash: header.hash.clone(),
+            created_ms: header.created_ms,
+            started_in: None,
+            trigger: String::new(),
+            copied_upto: 0,
+            input: None,
+            steps: HashMap::new(),
+            links: Vec::new(),
+            origin: None,
+            senders: HashMap::new(),
+            size: RUN,
+            version,
+            style,
+        }
+    }
+
+    /// Returns the span of the run.
+    pub(super) fn own(&self) -> TraceParent {
+        self.span_of(0)
+    }
+
+    /// Returns the span that the run was started in.
+    pub(super) fn started_in(&self) -> Option<TraceParent> {
+        self.started_in
+    }
+
+    /// Returns the approximate size in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    fn span_of(&self, step: u32) -> TraceParent {
+        TraceParent::of_step(self.num, self.nonce, self.started_in, step)
+    }
+
+    /// Takes the next entry; adds the spans that end with it.
+    pub(super) fn take(&mut self, entry: &Entry, others: Others<'_>, ended: &mut Vec<Span>) {
+        let at_ms = entry.at_ms;
+        let is_copied = entry.seq <= self.copied_upto;
+        match &entry.fact {
+            Fact::RunStarted(started) => self.start(entry, started, others, ended),
+            Fact::Decided(Decision::Copied { from, .. }) => {
+                // The last copy counts, if the original is a copy itself.
+                self.origin = number(from).and_then(|run| others(run, 0));
+            }
+            Fact::StepScheduled(step) => {
+                let open = self.open(step, at_ms);
+                self.size += open.size();
+                if let Some(before) = self.steps.insert(step.step, open) {
+                    self.size -= before.size();
+                }
+            }
+            Fact::StepRecorded(step, outcome) if !is_copied => {
+                let open = self.open(step, at_ms);
+                ended.extend(self.step(&open, (step.step, at_ms), outcome, None));
+            }
+            Fact::AttemptDelivered { step, worker, .. } => {
+                if let Some(open) = self.steps.get_mut(step) {
+                    open.worker = Some(worker.clone());
+                }
+            }
+            Fact::AttemptClosed(closed) => {
+                if let Some(open) = self.steps.get_mut(&closed.step) {
+                    let before = open.size();
+                    open.close(closed, at_ms);
+                    self.size += open.size() - before;
+                }
+            }
+            Fact::StepEnded { step, attempt, outcome, usage, .. } => {
+                let Some(mut open) = self.steps.remove(step) else { return };
+                self.size -= open.size();
+                open.attempts = *attempt;
+                if !is_copied {
+                    ended.extend(self.step(&open, (*step, at_ms), outcome, usage.as_ref()));
+                }
+            }
+            Fact::SignalReceived(signal) => {
+                let sender = signal.sender.and_then(|(run, step)| others(run, step));
+                match sender {
+                    Some(sender) if self.senders.len() < SIGNALS => {
+                        self.senders.insert(signal.name.clone(), sender);
+                    }
+                    _ => drop(self.senders.remove(&signal.name)),
+                }
+            }
+            Fact::RunEnded(outcome) if !is_copied => ended.push(self.root(at_ms, outcome)),
+            Fact::StepRecorded(..)
+            | Fact::RunEnded(_)
+            | Fact::AttemptOpened(_)
+            | Fact::Noted { .. }
+            | Fact::Decided(_)
+            | Fact::SecretAccessed { .. } => {}
+        }
+    }
+
+    fn start(
+        &mut self,
+        entry: &Entry,
+        started: &RunStarted,
+        others: Others<'_>,
+        ended: &mut Vec<Span>,
+    ) {
+        if entry.seq == 1 {
+            self.copied_upto = entry.additions.copied_upto().unwrap_or(0);
+        }
+        self.started_in = entry.additions.trace();
+        let trigger = started.trigger.to_value();
+        trigger["kind"].as_str().unwrap_or_default().clone_into(&mut self.trigger);
+        self.input = self.content("input", &started.input);
+        if started.generation > 0 || entry.seq <= self.copied_upto {
+            return;
+        }
+        if let Some((run, step)) = started.parent {
+            self.link(others(run, step), "call");
+        } else if let Some(run) = again(started) {
+            self.link(others(run, 0), "rerun");
+        } else if matches!(self.trigger.as_str(), "schedule" | "watch" | "signal") {
+            let own = TraceParent::of_trigger(self.num, self.nonce);
+            let attributes = step::of_trigger(&trigger);
+            let due = trigger["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
+            let due_ms = due.and_then(|at| u64::try_from(at.as_millisecond()).ok());
+            let start_ms = due_ms.unwrap_or(entry.at_ms).min(entry.at_ms);
+            ended.push(Span {
+                name: format!("{} {}", self.trigger, self.blueprint),
+                kind: SpanKind::Producer.into(),
+                attributes,
+                ..span(own, (start_ms, entry.at_ms))
+            });
+            let why = self.trigger.clone();
+            self.link(Some(own), &why);
+        }
+    }
+
+    fn link(&mut self, to: Option<TraceParent>, why: &str) {
+        if let Some(to) = to.filter(|_| self.links.len() < LINKS) {
+            self.links.push(link(to, why));
+        }
+    }
+
+    /// Returns a value that is exported, if values are.
+    fn content(&self, name: &str, value: &Json) -> Option<String> {
+        let exports = self.style.contents && self.size < CONTENTS;
+        exports.then(|| contents::text_of(&self.version, name, value)).flatten()
+    }
+
+    fn open(&self, step: &Scheduled, at_ms: u64) -> OpenStep {
+        let has_input = matches!(step.kind, StepKind::Task | StepKind::ToolCall | StepKind::Child);
+        let input = if has_input { self.content("input", &step.request) } else { None };
+        // A step that a copy has still to do begins with the copy.
+        OpenStep::new(step, at_ms.max(self.created_ms), input)
+    }
+
+    fn root(&mut self, at_ms: u64, outcome: &Outcome) -> Span {
+        let own = self.own();
+        let mut attributes = vec![
+            message::text("gen_ai.operation.name", "invoke_workflow"),
+            message::text("gen_ai.agent.name", &self.blueprint),
+            message::text("moonswarm.run.id", self.id.to_string()),
+            message::text("moonswarm.blueprint.hash", &self.hash),
+        ];
+        if !self.style.latest_only {
+            attributes.push(message::text("gen_ai.workflow.name", &self.blueprint));
+        }
+        if !self.trigger.is_empty() {
+            attributes.push(message::text("moonswarm.trigger.kind", &self.trigger));
+        }
+        attributes.extend(self.input.take().map(|text| contents::input(&text)));
+        let output = outcome.output().and_then(|output| self.content("output", output));
+        attributes.extend(output.map(|text| contents::output(&text)));
+        let status = self.ended(outcome, &mut attributes);
+        let mut links = std::mem::take(&mut self.links);
+        links.extend(self.origin.map(|origin| link(origin, "fork")));
+        Span {
+            parent_span_id: self.started_in.map_or_else(Vec::new, |it| it.span.to_vec()),
+            name: format!("invoke_workflow {}", self.blueprint),
+            kind: SpanKind::Internal.into(),
+            attributes,
+            links,
+            status,
+            ..span(own, (self.created_ms, at_ms))
+        }
+    }
+
+    fn step(
+        &self,
+        open: &OpenStep,
+        (number, at_ms): (u32, u64),
+        outcome: &Outcome,
+        usage: Option<&Usage>,
+    ) -> Option<Span> {
+        let asking = open.parent.and_then(|parent| self.steps.get(&parent));
+        let Step { name, kind, mut attributes } = step::described(
+            open,
+            outcome,
+            asking.map(|asking| asking.name.as_str()),
+            (&self.version, &self.style),
+        )?;
+        attributes.push(message::text("moonswarm.run.id", self.id.to_string()));
+        attributes.push(message::whole("moonswarm.step", number.into()));
+        attributes.push(message::whole("moonswarm.attempts", open.attempts.into()));
+        attributes.extend(open.worker.as_ref().map(|it| message::text("moonswarm.worker", it)));
+        step::spent(usage, &mut attributes);
+        if self.style.contents {
+            let output = outcome.output();
+            step::contents(open, output, &self.version, &mut attributes);
+        }
+        let status = self.ended(outcome, &mut attributes);
+        let sender = self.senders.get(&open.name).filter(|_| open.kind == StepKind::Signal);
+        // A step within another without a span of its own is a part of the run.
+        let parent = self.span_of(open.parent.unwrap_or(0));
+        Some(Span {
+            parent_span_id: parent.span.to_vec(),
+            name,
+            kind: kind.into(),
+            attributes,
+            events: open.events.clone(),
+            dropped_events_count: open.dropped,
+            links: sender.map(|sender| link(*sender, "signal")).into_iter().collect(),
+            status,
+            ..span(self.span_of(number), (open.started_ms, at_ms))
+        })
+    }
+
+    /// Adds how something ended; returns the status of its span. The message of a failure may contain
+    /// words of a worker or of a model: it is exported only where contents are.
+    fn ended(&self, outcome: &Outcome, attributes: &mut Vec<KeyValue>) -> Option<Status> {
+        let (kind, said) = match outcome {
+            Outcome::Completed(_) => return None,
+            Outcome::Failed(Failure { kind, message, .. }) => (kind.as_str(), message.as_str()),
+            Outcome::Canceled(reason) => ("canceled", reason.as_str()),
+        };
+        attributes.push(message::text("error.type", kind));
+        let said = self.content("message", &Json::from(&serde_json::Value::from(said)));
+        let message = said.unwrap_or_else(|| kind.to_owned());
+        Some(Status { message, code: StatusCode::Error.into() })
+    }
+}
+
+/// Returns a span with its ids and times alone.
+fn span(own: TraceParent, (start_ms, end_ms): (u64, u64)) -> Span {
+    Span {
+        trace_id: own.trace.to_vec(),
+        span_id: own.span.to_vec(),
+        start_time_unix_nano: nanos(start_ms),
+        end_time_unix_nano: nanos(end_ms.max(start_ms)),
+        flags: 1,
+        ..Span::default()
+    }
+}
+
+fn link(to: TraceParent, why: &str) -> Link {
+    let attributes = vec![message::text("moonswarm.link", why)];
+    Link { trace_id: to.trace.to_vec(), span_id: to.span.to_vec(), attributes }
+}
