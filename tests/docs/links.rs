@@ -1,4 +1,4 @@
-//! Every link within the documents leads somewhere.
+//! The documents as texts: every link within them leads somewhere, and their lines are short.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,6 +16,25 @@ fn documents(dir: &Path, into: &mut HashMap<PathBuf, String>) {
             into.insert(path.clone(), fs::read_to_string(&path).unwrap());
         }
     }
+}
+
+/// All documents of the repository, with their texts.
+fn all_documents() -> HashMap<PathBuf, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = HashMap::new();
+    documents(&root.join("docs"), &mut all);
+    let around = [
+        "README.md",
+        "examples/README.md",
+        "CHANGELOG.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ];
+    for name in around {
+        all.insert(root.join(name), fs::read_to_string(root.join(name)).unwrap());
+    }
+    all
 }
 
 /// The lines that are no code, each with its number and without its pieces of code.
@@ -54,14 +73,7 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_link_between_documents_leads_to_a_file_and_a_heading() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut all = HashMap::new();
-    documents(&root.join("docs"), &mut all);
-    let around =
-        ["README.md", "examples/README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
-    for name in around {
-        all.insert(root.join(name), fs::read_to_string(root.join(name)).unwrap());
-    }
+    let all = all_documents();
     let (mut broken, mut links) = (Vec::new(), 0);
     for (path, text) in &all {
         for (number, line) in prose(text) {
@@ -90,4 +102,21 @@ fn every_link_between_documents_leads_to_a_file_and_a_heading() {
     broken.sort();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     assert!(links > 150, "only {links} links were seen");
+}
+
+#[test]
+fn a_line_of_prose_has_fewer_than_120_characters() {
+    let mut long = Vec::new();
+    for (path, text) in all_documents() {
+        let mut code = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            code ^= line.trim_start().starts_with("```");
+            // The rows of a table cannot be broken.
+            if !code && !line.starts_with('|') && line.chars().count() >= 120 {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    long.sort();
+    assert!(long.is_empty(), "{}", long.join("\n"));
 }
