@@ -185,8 +185,8 @@ async fn a_run_is_a_tree_of_spans_within_the_trace_of_its_start() {
     let (status, run) = send(start).await;
     assert_eq!(status, 201, "{run}");
     let root = collector.span("invoke_workflow work").await;
-    assert_eq!(root.trace_id, data_encoding::HEXLOWER.decode(parent[3..35].as_bytes()).unwrap());
-    let caller = data_encoding::HEXLOWER.decode(parent[36..52].as_bytes()).unwrap();
+    assert_eq!(root.trace_id, data_encoding::HEXLOWER.decode(&parent.as_bytes()[3..35]).unwrap());
+    let caller = data_encoding::HEXLOWER.decode(&parent.as_bytes()[36..52]).unwrap();
     assert_eq!(root.parent_span_id, caller);
     assert_eq!(attribute(&root, "gen_ai.operation.name"), "invoke_workflow");
     assert_eq!(attribute(&root, "gen_ai.agent.name"), "work");

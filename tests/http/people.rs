@@ -16,11 +16,14 @@ use serde_json::{Value, json};
 
 use crate::support::{DEMO, Daemon, Shell, refusal, send};
 
+/// The keys of a provider, with their ids.
+type Keys = Arc<Mutex<Vec<(String, Arc<EcdsaKeyPair>)>>>;
+
 /// A provider: its address, its keys by their ids, and how often they were read.
 #[derive(Clone)]
 struct Provider {
     url: String,
-    keys: Arc<Mutex<Vec<(String, Arc<EcdsaKeyPair>)>>>,
+    keys: Keys,
     reads: Arc<AtomicUsize>,
 }
 

@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn shown(view: &GraphView, query: &str) -> String {
-        let part = Part::of(view, &Fields::of_text(query)).ok().expect("a part");
+        let part = Part::of(view, &Fields::of_text(query)).expect("a part");
         let url = |node, skip| part_url("/x", node, skip);
         part.html(&url, &|_| Look::default()).into_string()
     }
