@@ -36,7 +36,7 @@ fn files_with(dir: &Path, text: &str) -> Vec<String> {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(files_with(&path, text));
-        } else {
+        } else if path.is_file() {
             let bytes = fs::read(&path).unwrap();
             if memchr::memmem::find(&bytes, text.as_bytes()).is_some() {
                 found.push(path.file_name().unwrap().to_string_lossy().into_owned());
