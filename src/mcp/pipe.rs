@@ -2,10 +2,13 @@
 
 use std::{
     borrow::Cow,
+    convert::Infallible,
+    future::pending,
     io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::http::HeaderMap;
@@ -15,13 +18,21 @@ use rmcp::{
     service::{NotificationContext, RequestContext},
     transport::async_rw::AsyncRwTransport,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::timeout,
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
 
 use super::{desk::Desk, notices::connection, transport::Transport};
 
 /// The maximum size of a message, in bytes.
 const LONGEST: usize = 8 << 20;
+/// The time that subscriptions have to end at a stop.
+const LAST_NOTICES: Duration = Duration::from_secs(1);
 
 /// Serves one client over a pair of pipes, until it closes them or `stop` is canceled. Calls in
 /// progress then get their answers, if they take no longer than 2 s, and subscriptions end with
@@ -40,21 +51,41 @@ pub async fn serve_stdio(
     let pipes = AsyncRwTransport::new(input, output).with_max_line_length(LONGEST);
     let (subscribed, watcher) = connection::channel();
     let desk = Desk::fixed(Arc::clone(&transport), subscribed, over);
-    let served = Piped(desk).serve_with_ct(pipes, stop.child_token());
-    let running = match served.await {
-        Ok(running) => running,
-        Err(_) if stop.is_cancelled() => return Ok(()),
-        Err(error) => return Err(error.to_string()),
+    let (listening, cut) = (TaskTracker::new(), CancellationToken::new());
+    let piped = Piped { desk, listening: listening.clone() };
+    let serving = async {
+        let running = match piped.serve_with_ct(pipes, cut.clone()).await {
+            Ok(running) => running,
+            Err(_) if stop.is_cancelled() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let peer = running.peer().clone();
+        tokio::select! {
+            ended = running.waiting() => ended.map(drop).map_err(|error| error.to_string()),
+            never = watcher.run(transport, peer) => match never {},
+        }
     };
-    let peer = running.peer().clone();
+    // A server that is cut off confirms no notice any more, and a subscription that waits for that
+    // would never end. So the subscriptions end first.
+    let stopping = async {
+        stop.cancelled().await;
+        listening.close();
+        drop(timeout(LAST_NOTICES, listening.wait()).await);
+        cut.cancel();
+        pending::<Infallible>().await
+    };
     tokio::select! {
-        ended = running.waiting() => ended.map(drop).map_err(|error| error.to_string()),
-        never = watcher.run(transport, peer) => match never {},
+        served = serving => served,
+        never = stopping => match never {},
     }
 }
 
 /// The server, which begins a subscription before it is confirmed.
-struct Piped(Desk);
+struct Piped {
+    desk: Desk,
+    /// The subscriptions that are served.
+    listening: TaskTracker,
+}
 
 impl Service<RoleServer> for Piped {
     async fn handle_request(
@@ -63,11 +94,13 @@ impl Service<RoleServer> for Piped {
         mut context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
         if let ClientRequest::SubscriptionsListenRequest(listen) = &mut request {
-            let begun = self.0.begin(&HeaderMap::new(), &listen.params.notifications).await?;
+            let begun = self.desk.begin(&HeaderMap::new(), &listen.params.notifications).await?;
             listen.params.notifications = begun.accepted.clone();
             context.extensions.insert(begun);
+            let listened = self.desk.handle_request(request, context);
+            return self.listening.track_future(listened).await;
         }
-        self.0.handle_request(request, context).await
+        self.desk.handle_request(request, context).await
     }
 
     async fn handle_notification(
@@ -75,15 +108,15 @@ impl Service<RoleServer> for Piped {
         notification: ClientNotification,
         context: NotificationContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.0.handle_notification(notification, context).await
+        self.desk.handle_notification(notification, context).await
     }
 
     fn get_info(&self) -> ServerConfig {
-        Service::get_info(&self.0)
+        Service::get_info(&self.desk)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        Service::supported_protocol_versions(&self.0)
+        Service::supported_protocol_versions(&self.desk)
     }
 }
 
