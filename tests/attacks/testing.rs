@@ -150,15 +150,19 @@ async fn what_a_test_prints_and_names_is_cut() {
         let size = answer.to_string().len();
         assert!(size < 64 << 10, "{test}: {size} bytes");
     }
-    let many = "local t = require(\"swarm.test\")\nfor i = 1, 5000 do\n\
+    // So few that a debug build on a busy machine reads the file within half of a test's time: a file
+    // that takes longer is broken, and none of its tests runs.
+    let many = "local t = require(\"swarm.test\")\nfor i = 1, 600 do\n\
                 t.test((\"é\"):rep(200) .. i, function() error((\"y\"):rep(1e5)) end)\nend";
     let mut body = body("return 1", "");
+    body["timeout"] = json!("10s");
     body["tests"] = json!({ "a_test.lua": many });
     let answer = play(&daemon, &body).await;
+    assert_eq!(answer["files"][0]["broken"], Value::Null, "{answer}");
     // At most 200 are run; on a slow machine their time ends before.
     let count = |key: &str| answer[key].as_u64().unwrap();
     assert!((1..=200).contains(&count("failed")), "{}", count("failed"));
-    assert_eq!(count("failed") + count("skipped"), 5_000);
+    assert_eq!(count("failed") + count("skipped"), 600);
     let size = answer.to_string().len();
     assert!(size < 512 << 10, "{size} bytes");
     assert_eq!(daemon.stop(), Some(0));
