@@ -10,10 +10,14 @@ use reqwest::{Client, Url};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
 
-use super::{Code, person::Person, problem::Problem};
+use super::{
+    Code,
+    person::Person,
+    problem::Problem,
+};
 use crate::{
     clock::Clock,
-    environment::Egress,
+    environment::{BodyError, BodyLimit, Egress, read_body, with_causes},
     token::{Expected, ForeignError, ForeignKeys, claimed_issuer},
 };
 
@@ -209,28 +213,18 @@ impl Provider {
 async fn fetch(client: &Client, egress: &Egress, url: &str) -> Result<Vec<u8>, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?} is no address: {error}"))?;
     egress.check(&url).map_err(|error| format!("failed to {error}"))?;
-    let failed = |error: reqwest::Error| {
-        let mut text = error.to_string();
-        let mut next = std::error::Error::source(&error);
-        while let Some(error) = next {
-            text = format!("{text}: {error}");
-            next = error.source();
-        }
-        text
-    };
     let asked = async {
-        let mut answer = client.get(url).send().await.map_err(failed)?;
+        let answer = client.get(url).send().await.map_err(|error| with_causes(&error))?;
         if !answer.status().is_success() {
             return Err(format!("it answered {}", answer.status()));
         }
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > ANSWER {
-                return Err(format!("its answer is larger than {} KiB", ANSWER >> 10));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+        let limit = BodyLimit { bytes: ANSWER, silence: None };
+        let read = read_body(answer, limit, &mut body).await;
+        read.map(|()| body).map_err(|error| match error {
+            BodyError::TooLarge => format!("its answer is larger than {} KiB", ANSWER >> 10),
+            other => with_causes(&other),
+        })
     };
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(answer) => answer,

@@ -10,7 +10,7 @@ use reqwest::{
 };
 
 use super::{message::Answer, settings::Endpoint};
-use crate::environment::http_client;
+use crate::environment::{BodyLimit, http_client, read_body, with_causes};
 
 /// The longest pause that a collector may ask for.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ impl Sender {
         let request = self.client.post(&self.url).headers(self.headers.clone()).body(body);
         let answer = request.send().await.map_err(|error| Trouble::Later {
             // The URL may contain a key.
-            reason: reason(error.without_url()),
+            reason: with_causes(&error.without_url()),
             after: None,
         })?;
         let status = answer.status();
@@ -109,26 +109,13 @@ impl Sender {
     }
 }
 
-/// Returns an error with its causes.
-fn reason(error: reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 /// Reads what a collector refused of a message that it took. An answer that cannot be read refuses
 /// nothing.
-async fn refused(mut answer: Response) -> Refused {
+async fn refused(answer: Response) -> Refused {
     let mut body = Vec::new();
-    while let Ok(Some(part)) = answer.chunk().await {
-        if body.len() + part.len() > ANSWER {
-            return Refused::default();
-        }
-        body.extend_from_slice(&part);
+    let limit = BodyLimit { bytes: ANSWER, silence: None };
+    if read_body(answer, limit, &mut body).await.is_err() {
+        return Refused::default();
     }
     let partial = Answer::decode(&*body).ok().and_then(|it| it.partial_success).unwrap_or_default();
     let items = u64::try_from(partial.rejected).unwrap_or(0);
