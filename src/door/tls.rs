@@ -125,13 +125,17 @@ impl Certificate {
         self.validity
     }
 
-    /// Returns the SHA-256 of the certificate in lower-case hexadecimal, by which the commands of
-    /// the data directory know it.
+    /// Returns its [`fingerprint`], by which the commands of the data directory know it.
     pub fn fingerprint(&self) -> String {
         let first = self.served.cert.first().expect("a chain that was read is not empty");
-        let hash = ::ring::digest::digest(&::ring::digest::SHA256, first);
-        data_encoding::HEXLOWER.encode(hash.as_ref())
+        fingerprint(first)
     }
+}
+
+/// Returns the SHA-256 of a certificate in DER, in lower-case hexadecimal.
+pub fn fingerprint(certificate: &[u8]) -> String {
+    let hash = ::ring::digest::digest(&::ring::digest::SHA256, certificate);
+    data_encoding::HEXLOWER.encode(hash.as_ref())
 }
 
 /// What a look at the files found.
