@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Code,
-    person::Person,
+    person::{MOST_GROUPS, Person},
     problem::Problem,
 };
 use crate::{
@@ -31,8 +31,6 @@ const PAUSE_MS: u64 = 30_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum size of an answer of the provider, in bytes.
 const ANSWER: usize = 256 << 10;
-/// The maximum number of groups that are read of a token.
-const MOST_GROUPS: usize = 256;
 
 /// A provider whose tokens name people.
 #[derive(Debug, Clone, Deserialize)]
