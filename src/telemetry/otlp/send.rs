@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prost::Message as _;
+use prost::{Message as _, bytes::Bytes};
 use reqwest::{
     Client, Response, StatusCode,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
@@ -80,7 +80,7 @@ impl Sender {
     ///
     /// # Errors
     /// Fails when the collector cannot be reached, or does not take the message.
-    pub(super) async fn send(&self, body: Vec<u8>) -> Result<Refused, Trouble> {
+    pub(super) async fn send(&self, body: Bytes) -> Result<Refused, Trouble> {
         let request = self.client.post(&self.url).headers(self.headers.clone()).body(body);
         let answer = request.send().await.map_err(|error| Trouble::Later {
             // The URL may contain a key.
