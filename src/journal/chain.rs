@@ -18,6 +18,7 @@
 mod counted;
 mod ending;
 mod step;
+mod totals;
 
 #[cfg(feature = "host")]
 pub(crate) use counted::model_of;
@@ -46,6 +47,8 @@ pub struct Chain {
     last_ms: u64,
     entries: u32,
     first_step: u32,
+    /// The number of steps of this history before `first_step` that were dropped.
+    dropped: u32,
     steps: Vec<Step>,
     index: HashMap<StepKey, u32>,
     tails: HashMap<ScopePath, u32>,
@@ -484,7 +487,7 @@ impl Chain {
 
     /// Returns how many steps this history has, and how many of them have ended.
     pub fn counts(&self) -> (u32, u32) {
-        (self.next_step() - self.first_step, self.done)
+        (self.next_step() - self.first_step + self.dropped, self.done)
     }
 
     /// Returns the steps, ordered by number.

@@ -6,19 +6,18 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
-        SeatView, StepView, WaitFor,
+        Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StepView,
+        WaitFor,
         run::reply::Waiter,
         settings::ROOM_MS,
         shared::message::{ControlAsk, Internal, Msg},
-        verbs::step_page::chain_of_page,
+        verbs::{run_read::with_history, step_page::chain_of_page},
         view,
     },
-    journal::{Chain, Decision, Fact, Outcome},
+    journal::Chain,
     lua,
     memory::Level,
     protocol::{Code, Json, RunId},
-    session::EVERY,
     store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
     token::Verb,
 };
@@ -97,41 +96,13 @@ impl Engine {
     /// Returns the view of a run, and the number of steps of its current history.
     pub(crate) async fn read_run(&self, run: RunId) -> Result<(RunView, u32), EngineError> {
         let header = self.header(run).await?;
-        let mut view = self.show(&header).await?;
-        let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
+        let view = self.show(&header).await?;
+        let (bare, is_paused) = (view.clone(), header.status == RunStatus::Paused);
+        match self.read(move |store| with_history(store, &header, view)).await {
             // The header is shown, and its error says why the rest cannot be.
-            Err(EngineError::Store(StoreError::Damaged { .. }))
-                if header.status == RunStatus::Paused =>
-            {
-                return Ok((view, 0));
-            }
-            entries => entries?,
-        };
-        let mut chain = Chain::lean();
-        if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
-            view.usage = crate::engine::view::spent::view(chain.spent());
+            Err(EngineError::Store(StoreError::Damaged { .. })) if is_paused => Ok((bare, 0)),
+            read => read,
         }
-        for entry in entries {
-            match entry.fact {
-                Fact::RunStarted(started) => {
-                    view.input = Some(started.input);
-                    view.trigger = Some(started.trigger).filter(|trigger| !trigger.is_null());
-                    view.delegate = started.delegate;
-                }
-                Fact::Decided(Decision::Seat { operator, session, .. }) if operator == EVERY => {
-                    view.delegate = Some(session);
-                }
-                Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
-                    view.seats.insert(operator, SeatView { session, epoch });
-                }
-                Fact::RunEnded(Outcome::Completed(output)) => view.output = Some(output),
-                Fact::Decided(Decision::Copied { from, step, .. }) => {
-                    view.copied_from = Some(CopiedView { run: from, step });
-                }
-                _ => {}
-            }
-        }
-        Ok((view, chain.counts().0))
     }
 
     pub(crate) async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
@@ -168,7 +139,7 @@ impl Engine {
         wait: Duration,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.wait_for(run, until, wait).await?;
+        self.awaited(run, until, wait).await?;
         self.detailed(caller, run).await
     }
 
@@ -178,17 +149,31 @@ impl Engine {
         until: WaitFor,
         wait: Duration,
     ) -> Result<RunView, EngineError> {
+        match self.awaited(run, until, wait).await? {
+            Some(view) => Ok(view),
+            None => self.run_view(run).await,
+        }
+    }
+
+    /// Waits as [`Engine::wait`] does; returns the view if the run's shard has sent it, and `None`
+    /// if it is to be read.
+    async fn awaited(
+        &self,
+        run: RunId,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<Option<RunView>, EngineError> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             if self.header(run).await?.status.is_ended() {
-                return self.run_view(run).await;
+                return Ok(None);
             }
             let (reply, answer) = oneshot::channel();
             let wait = Internal::Wait(Waiter { until, reply });
             self.shared().offer(run.num(), Msg::Run(run.num(), wait.into()))?;
             match tokio::time::timeout_at(deadline, answer).await {
-                Ok(Ok(view)) => return Ok(view),
-                Err(_) => return self.run_view(run).await,
+                Ok(Ok(view)) => return Ok(Some(view)),
+                Err(_) => return Ok(None),
                 // The run was reloaded, has ended in the meantime, or cannot be loaded at the
                 // moment.
                 Ok(Err(_)) => {

@@ -95,7 +95,7 @@ fn is_enough(chain: &Chain, after: u32, limit: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         journal::{Outcome, RunStarted, Scheduled, ScopePath, StepKey},
@@ -103,7 +103,7 @@ mod tests {
         store::{Batch, Header, JournalRow, Memory, Reader as _, RunStatus, RunWrite, Writer as _},
     };
 
-    fn start(first_step: u32) -> Fact {
+    pub(in crate::engine::verbs) fn start(first_step: u32) -> Fact {
         Fact::RunStarted(Box::new(RunStarted {
             blueprint: "b".into(),
             hash: "00".into(),
@@ -123,7 +123,7 @@ mod tests {
         }))
     }
 
-    fn step(number: u32) -> Box<Scheduled> {
+    pub(in crate::engine::verbs) fn step(number: u32) -> Box<Scheduled> {
         Box::new(Scheduled {
             step: number,
             key: StepKey::new(ScopePath::main(), number),
@@ -142,12 +142,12 @@ mod tests {
         })
     }
 
-    fn done() -> Outcome {
+    pub(in crate::engine::verbs) fn done() -> Outcome {
         Outcome::Completed(Json::from_trusted("1"))
     }
 
     /// Returns a run with these facts.
-    fn store(facts: Vec<Fact>) -> (Memory, RunId) {
+    pub(in crate::engine::verbs) fn store(facts: Vec<Fact>) -> (Memory, RunId) {
         let store = Memory::new();
         let id = RunId::new(1, 5);
         let mut header =
