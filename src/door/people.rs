@@ -28,7 +28,7 @@ const MOST_KNOWN: usize = 4_096;
 /// The maximum number of rows of roles.
 const MOST_ROLES: usize = 1_024;
 
-/// How people are known, and what they may do.
+/// The ways in which people are identified, and their roles.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct People {

@@ -138,7 +138,7 @@ pub fn fingerprint(certificate: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(hash.as_ref())
 }
 
-/// What a look at the files found.
+/// The result of looking at the files again.
 #[derive(Debug)]
 pub enum Looked {
     /// Nothing new.
@@ -164,7 +164,7 @@ pub struct Tls {
     seen: Mutex<Option<[Mark; 2]>>,
 }
 
-/// What shows that a file was replaced: its device and inode, size, and times.
+/// The device, inode, size and times of a file, which change when it is replaced.
 type Mark = (u64, u64, u64, i64, i64);
 
 /// The certificate that is served now.

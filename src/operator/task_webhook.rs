@@ -61,11 +61,11 @@ pub struct TaskWebhook {
 /// The outcome of a request to a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Posted {
-    /// It has it.
+    /// The receiver took the task.
     Taken,
-    /// It wants no more of it (410).
+    /// The receiver wants no more posts of this task (410).
     Unwanted,
-    /// It does not have it for now, with the pause that it asked for.
+    /// The receiver did not take the task yet, and may have asked for a pause.
     NotYet {
         /// The reason.
         reason: String,

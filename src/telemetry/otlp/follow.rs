@@ -94,7 +94,7 @@ struct Follower {
 /// The fate of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It was taken, or refused for good.
+    /// The collector took the message, or refused it for good.
     Done,
     /// The collector is away, and repeating makes no sense any more.
     GivenUp,

@@ -20,7 +20,7 @@ const ANSWER: usize = 64 << 10;
 /// The reason why a message was not taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// It may be taken later.
+    /// The collector may take the message later.
     #[error("export to the collector: {reason}; the request is repeated until it succeeds")]
     Later {
         /// The reason.
@@ -28,7 +28,7 @@ pub(super) enum Trouble {
         /// The pause that the collector asks for.
         after: Option<Duration>,
     },
-    /// It is never taken.
+    /// The collector never takes the message.
     #[error("export to the collector: {reason}; the items of this request are lost")]
     Never {
         /// The reason.
