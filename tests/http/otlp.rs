@@ -525,7 +525,9 @@ async fn contents_are_exported_by_opt_in_without_what_the_layers_redact() {
         (&second[2]["role"], &answer["type"]),
         (&json!("tool"), &json!("tool_call_response"))
     );
-    assert_eq!((&answer["id"], &answer["response"]), (&call["id"], &json!(r#"{"at":"moon"}"#)));
+    assert_eq!(answer["id"], call["id"]);
+    let refusal = answer["response"].as_str().unwrap();
+    assert!(refusal.starts_with("invalid_input: the arguments of look"), "{refusal}");
     let system = text(asked[1], "gen_ai.system_instructions");
     assert_eq!(system, r#"[{"type":"text","content":"Guard the [redacted]."}]"#);
     let chats = asked.iter();
