@@ -105,8 +105,6 @@ pub(super) async fn step(
     let said = Arc::new(Mutex::new(Said::new(seq)));
     let gathered = Arc::clone(&said);
     let wake = move |desk: Desk, visitor: Visitor| async move {
-        let parts = desk.engine.parts(&visitor.caller, run, seq).await?;
-        gathered.lock().know(parts.into_iter().map(|part| (part, true)));
         let events = desk.engine.events(&visitor.caller, run, last).await?;
         Ok(Wake::Events(Box::new(events), Some(gathered)))
     };

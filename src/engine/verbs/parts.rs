@@ -9,7 +9,7 @@ use std::{
 use crate::{
     engine::{
         AttemptsView, Caller, Engine, EngineError, EventView, StepView, rfc3339,
-        shared::places::{PlaceBook, Places, about, entries_at},
+        shared::places::{PlaceBook, about, entries_at},
         verbs::{attempts::AttemptRows, runs::one_step},
         view,
     },
@@ -97,23 +97,6 @@ impl Engine {
             earlier,
         })
     }
-
-    /// Returns the numbers of the parts of a step.
-    ///
-    /// # Errors
-    /// Fails when the caller lacks permission, or there is no such run.
-    pub async fn parts(
-        &self,
-        caller: &Caller,
-        run: RunId,
-        seq: u32,
-    ) -> Result<Vec<u32>, EngineError> {
-        caller.may(Verb::RunRead, run)?;
-        self.header(run).await?;
-        let book = Arc::clone(&self.inner.places);
-        let parts = move |places: &Places| places.parts_of(seq).collect();
-        self.read(move |store| book.look(store, run.num(), parts)).await
-    }
 }
 
 /// The entries about a step and its last parts.
@@ -191,6 +174,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        engine::shared::places::Places,
         engine::verbs::{
             runs::RunRows,
             step_page::tests::{append, done, start, step, store},
