@@ -212,7 +212,7 @@ where
     if let Some(board) = board {
         let tasks = desk.tasks.clone();
         // It ends with its last viewer, and when the host stops.
-        let _ = tasks.spawn(rendered(desk, visitor, board, wake, render));
+        drop(tasks.spawn(rendered(desk, visitor, board, wake, render)));
     }
     let batches = futures::stream::unfold(Some(viewer), |viewer| async {
         let (batch, viewer) = next(viewer?).await?;
