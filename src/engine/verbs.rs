@@ -39,7 +39,6 @@ pub(crate) mod retention;
 pub(crate) mod run_details;
 pub(crate) mod run_diff;
 pub(crate) mod run_list;
-pub(crate) mod run_read;
 pub(crate) mod runs;
 pub(crate) mod safe_mode;
 pub(crate) mod schedules;

@@ -18,11 +18,10 @@
 mod counted;
 mod ending;
 mod step;
-mod totals;
 
 #[cfg(feature = "host")]
 pub(crate) use counted::model_of;
-pub use step::Step;
+pub use step::{EarlierAttempt, Step};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -47,8 +46,6 @@ pub struct Chain {
     last_ms: u64,
     entries: u32,
     first_step: u32,
-    /// The number of steps of this history before `first_step` that were dropped.
-    dropped: u32,
     steps: Vec<Step>,
     index: HashMap<StepKey, u32>,
     tails: HashMap<ScopePath, u32>,
@@ -225,7 +222,11 @@ impl Chain {
                 }
             }
             Fact::AttemptClosed(closed) => {
+                let keep = self.keep_payloads;
                 let step = self.open_step(seq, closed.step)?;
+                if keep {
+                    step.end_attempt(at, true);
+                }
                 step.state = StepState::Pending;
                 step.attempt_open = false;
                 step.counted += u32::from(closed.counts);
@@ -284,7 +285,11 @@ impl Chain {
                     self.seats.insert(operator.clone(), held);
                 }
                 Decision::Follow(followed) => {
+                    let keep = self.keep_payloads;
                     let step = self.open_step(seq, followed.step)?;
+                    if keep {
+                        step.end_attempt(at, false);
+                    }
                     step.state = StepState::Pending;
                     step.attempt_open = false;
                     step.retry_at_ms = Some(at);
@@ -487,7 +492,7 @@ impl Chain {
 
     /// Returns how many steps this history has, and how many of them have ended.
     pub fn counts(&self) -> (u32, u32) {
-        (self.next_step() - self.first_step + self.dropped, self.done)
+        (self.next_step() - self.first_step, self.done)
     }
 
     /// Returns the steps, ordered by number.
