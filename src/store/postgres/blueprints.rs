@@ -53,7 +53,7 @@ pub fn list(
     rows.iter().map(read).collect()
 }
 
-const LIST: &str = "
+pub(super) const LIST: &str = "
     SELECT hash, created_ms, publisher IS NOT NULL FROM blueprints
     WHERE name = $1 AND (created_ms, hash) < ($2, $3)
     ORDER BY created_ms DESC, hash DESC LIMIT $4";

@@ -1,5 +1,5 @@
-//! The check of all content: everything is read once, one run or one portion of rows at a time, beside
-//! the writer.
+//! The check of all content: everything is read once, one run or one portion of rows at a time, in one
+//! snapshot beside the writer.
 //!
 //! The pages of the database are its own matter: a cluster with data checksums compares each page that
 //! is read here.
@@ -10,10 +10,9 @@ use super::{
     blueprints, cursor,
     failed::Failed,
     header, journal,
-    pool::Pool,
     session::Session,
     state,
-    value::{bytes, damaged, in_row, int, json_or_null, limit, text, text_or_null, uint},
+    value::{bytes, damaged, in_row, json_or_null, limit, text, text_or_null, uint},
 };
 use crate::{
     journal::{Chain, RunState},
@@ -46,13 +45,13 @@ const TABLES: [(&str, &str, [&str; 2], &[&str]); 11] = [
     ("what is kept by layer", "kept", ["layer", "key"], &["value"]),
 ];
 
-/// Checks everything.
+/// Checks everything. Call it within a snapshot.
 ///
 /// # Errors
 /// Fails when the database cannot be read. Damage is not an error but a finding.
-pub fn everything(pool: &Pool, tell: Tell<'_>) -> Result<(), StoreError> {
+pub fn everything(db: &Session, tell: Tell<'_>) -> Result<(), Failed> {
     let mut check =
-        Check { pool, tell, runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0, gone: false };
+        Check { db, tell, runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0, gone: false };
     check.all_runs()?;
     check.values()?;
     check.files()?;
@@ -65,7 +64,7 @@ pub fn everything(pool: &Pool, tell: Tell<'_>) -> Result<(), StoreError> {
 }
 
 struct Check<'a> {
-    pool: &'a Pool,
+    db: &'a Session,
     tell: Tell<'a>,
     runs: u64,
     entries: u64,
@@ -103,93 +102,71 @@ impl Check<'_> {
         }
     }
 
-    /// Visits the rows of a statement within one snapshot.
+    fn count(&self, table: &str) -> Result<u64, Failed> {
+        let row = self.db.one(&format!("SELECT count(*) FROM {table}"), &[])?;
+        row.map_or(Ok(0), |row| uint(&row, 0))
+    }
+
+    /// Visits the rows of a statement.
     fn each(
         &mut self,
         (part, table): (&str, &str),
         sql: &str,
         portion: usize,
-        mut one: impl FnMut(&mut Self, &Session, &Row) -> Result<(), Failed>,
-    ) -> Result<(), StoreError> {
-        let (pool, mut done) = (self.pool, 0);
-        pool.snapshot("check the database", |db| {
-            let count = db.one(&format!("SELECT count(*) FROM {table}"), &[])?;
-            let of = count.map_or(Ok(0), |row| uint(&row, 0))?;
-            self.progress(part, 0, of);
-            cursor::each(db, sql, portion, |row| {
-                if self.gone {
-                    return Ok(false);
-                }
-                one(self, db, row)?;
-                done += 1;
-                if done % PORTION as u64 == 0 {
-                    self.progress(part, done, of);
-                }
-                Ok(true)
-            })?;
-            self.progress(part, done, of);
+        mut one: impl FnMut(&mut Self, &Row) -> Result<(), Failed>,
+    ) -> Result<(), Failed> {
+        let (db, of, mut done) = (self.db, self.count(table)?, 0);
+        self.progress(part, 0, of);
+        cursor::each(db, sql, portion, |row| {
+            if self.gone {
+                return Ok(false);
+            }
+            one(self, row)?;
+            done += 1;
+            if done % PORTION as u64 == 0 {
+                self.progress(part, done, of);
+            }
+            Ok(true)
+        })?;
+        self.progress(part, done, of);
+        Ok(())
+    }
+
+    fn all_runs(&mut self) -> Result<(), Failed> {
+        let sql = "SELECT num FROM runs ORDER BY num";
+        self.each(("runs", "runs"), sql, PORTION, |check, row| {
+            let num = uint(row, 0)?;
+            let read = header::one(check.db, num);
+            let Some(Some(header)) = check.take(read)? else { return Ok(()) };
+            let id = RunId::new(num, header.created_ms);
+            check.runs += 1;
+            let read = check.history(&header);
+            check.take(read)?;
+            if !header.status.is_ended() && blueprints::one(check.db, &header.hash)?.is_none() {
+                check.damaged(
+                    format!("run {id}"),
+                    format!("its blueprint {} is not stored", header.blueprint),
+                    "publish the blueprint again, then `moonswarm resume`",
+                );
+            }
             Ok(())
         })
     }
 
-    /// Visits the runs by their numbers, each in a snapshot of its own.
-    fn all_runs(&mut self) -> Result<(), StoreError> {
-        let pool = self.pool;
-        let of = pool.read("count runs", |db| {
-            db.one("SELECT count(*) FROM runs", &[])?.map_or(Ok(0), |row| uint(&row, 0))
-        })?;
-        self.progress("runs", 0, of);
-        let (mut after, mut done) = (-1, 0);
-        while !self.gone {
-            let sql = "SELECT num FROM runs WHERE num > $1 ORDER BY num LIMIT $2";
-            let runs: Vec<u64> = pool.read("list runs", |db| {
-                let rows = db.query(sql, &[&after, &limit(PORTION)])?;
-                rows.iter().map(|row| uint(row, 0)).collect()
-            })?;
-            let Some(last) = runs.last() else { break };
-            after = int(*last);
-            for num in runs {
-                if self.gone {
-                    return Ok(());
-                }
-                pool.snapshot("read a run", |db| self.run(db, num))?;
-                done += 1;
-            }
-            self.progress("runs", done, of);
-        }
-        Ok(())
-    }
-
-    fn run(&mut self, db: &Session, num: u64) -> Result<(), Failed> {
-        let Some(Some(header)) = self.take(header::one(db, num))? else { return Ok(()) };
-        let id = RunId::new(num, header.created_ms);
-        self.runs += 1;
-        let read = self.history(db, &header);
-        self.take(read)?;
-        if !header.status.is_ended() && blueprints::one(db, &header.hash)?.is_none() {
-            self.damaged(
-                format!("run {id}"),
-                format!("its blueprint {} is not stored", header.blueprint),
-                "publish the blueprint again, then `moonswarm resume`",
-            );
-        }
-        Ok(())
-    }
-
     /// Reads and folds all histories of a run, and compares the last one with the header.
-    fn history(&mut self, db: &Session, header: &Header) -> Result<(), Failed> {
+    fn history(&mut self, header: &Header) -> Result<(), Failed> {
         let broken = |reason: String| {
             let run = RunId::new(header.num, header.created_ms);
             damaged(format!("the history of run {run}"), reason)
         };
         let mut first = 1;
-        let mut starts = journal::starts(db, header.num)?;
+        let mut starts = journal::starts(self.db, header.num)?;
         if starts.first() != Some(&1) {
             starts.insert(0, 1);
         }
         starts.push(header.seq.saturating_add(1));
         for next in starts.into_iter().skip(1) {
-            let entries = journal::window(db, header.num, first - 1, next.saturating_sub(1))?;
+            let entries = journal::window(self.db, header.num, first - 1, next.saturating_sub(1))?;
             let mut chain = Chain::lean();
             for entry in &entries {
                 chain.apply(entry).map_err(|error| broken(error.to_string()))?;
@@ -207,42 +184,42 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn values(&mut self) -> Result<(), StoreError> {
+    fn values(&mut self) -> Result<(), Failed> {
         let sql = concat!("SELECT ", state::columns!(), " FROM state");
-        self.each(("state", "state"), sql, PORTION, |check, _, row| {
+        self.each(("state", "state"), sql, PORTION, |check, row| {
             check.take(state::read(row))?;
             check.state += 1;
             Ok(())
         })
     }
 
-    fn files(&mut self) -> Result<(), StoreError> {
+    fn files(&mut self) -> Result<(), Failed> {
         let sql = "SELECT hash, data FROM blobs";
-        self.each(("blobs", "blobs"), sql, FILES, |check, _, row| {
+        self.each(("blobs", "blobs"), sql, FILES, |check, row| {
             check.blobs += 1;
             let read = text(row, 0).and_then(|hash| Ok(is_blob(&hash, bytes(row, 1)?)?));
             check.take(read.map_err(in_row(|| "a blob".to_owned()))).map(drop)
         })
     }
 
-    fn blueprints(&mut self) -> Result<(), StoreError> {
+    fn blueprints(&mut self) -> Result<(), Failed> {
         let sql = "SELECT hash FROM blueprints";
-        self.each(("blueprints", "blueprints"), sql, PORTION, |check, db, row| {
-            let read = text(row, 0).and_then(|hash| blueprints::one(db, &hash));
+        self.each(("blueprints", "blueprints"), sql, PORTION, |check, row| {
+            let read = text(row, 0).and_then(|hash| blueprints::one(check.db, &hash));
             let Some(Some(version)) = check.take(read)? else { return Ok(()) };
             check.take(version.open()).map(drop)
         })
     }
 
     /// Reads all other tables: texts must be UTF-8, and documents JSON.
-    fn rows(&mut self) -> Result<(), StoreError> {
+    fn rows(&mut self) -> Result<(), Failed> {
         for (what, table, keys, documents) in TABLES {
             if self.gone {
                 break;
             }
             // The columns that identify a row come first.
             let sql = format!("SELECT {}, {}, t.* FROM {table} t", keys[0], keys[1]);
-            self.each(("rows", table), &sql, PORTION, |check, _, row| {
+            self.each(("rows", table), &sql, PORTION, |check, row| {
                 let name = || format!("{what} {}/{}", shown(row, 0), shown(row, 1));
                 for (n, column) in row.columns().iter().enumerate().skip(2) {
                     // A place is a hash.
@@ -261,7 +238,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn orphans(&mut self) -> Result<(), StoreError> {
+    fn orphans(&mut self) -> Result<(), Failed> {
         let missing = [
             (
                 "SELECT convert_to(a.run || '/' || a.n || ' ', 'UTF8') || a.name FROM artifacts a
@@ -302,14 +279,12 @@ impl Check<'_> {
     }
 
     /// Returns the names that a statement yields.
-    fn named(&mut self, sql: &str) -> Result<Vec<String>, StoreError> {
+    fn named(&mut self, sql: &str) -> Result<Vec<String>, Failed> {
         if self.gone {
             return Ok(Vec::new());
         }
-        self.pool.read("compare rows", |db| {
-            let rows = db.query(sql, &[&limit(FAULTS)])?;
-            Ok(rows.iter().map(|row| shown(row, 0)).collect())
-        })
+        let rows = self.db.query(sql, &[&limit(FAULTS)])?;
+        Ok(rows.iter().map(|row| shown(row, 0)).collect())
     }
 }
 

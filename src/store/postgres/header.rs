@@ -41,32 +41,31 @@ pub fn due(
     at_most: usize,
 ) -> Result<Vec<(u64, u64)>, Failed> {
     let parts: Vec<i64> = parts.iter().map(|part| part.number().into()).collect();
-    let rows = db.query(
-            "SELECT num, wake_at_ms FROM runs
-             WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= $1 AND (num & 255) = ANY ($2)
-             ORDER BY wake_at_ms, num LIMIT $3",
-            &[&int(until_ms), &parts, &limit(at_most)],
-        )
-        ?;
+    let rows = db.query(DUE, &[&int(until_ms), &parts, &limit(at_most)])?;
     rows.iter().map(|row| Ok((uint(row, 0)?, uint(row, 1)?))).collect()
 }
+
+pub(super) const DUE: &str = "
+    SELECT num, wake_at_ms FROM runs
+    WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= $1 AND (num & 255) = ANY ($2)
+    ORDER BY wake_at_ms, num LIMIT $3";
 
 /// Returns the open runs that `run` called, oldest first.
 pub fn children(db: &Session, run: u64) -> Result<Vec<Header>, Failed> {
-    let sql = concat!(
-        "SELECT ",
-        columns!(),
-        " FROM runs WHERE parent_run = $1 AND status < 5 ORDER BY num"
-    );
-    db.query(sql, &[&int(run)])?.iter().map(read).collect()
+    db.query(CHILDREN, &[&int(run)])?.iter().map(read).collect()
 }
+
+pub(super) const CHILDREN: &str =
+    concat!("SELECT ", columns!(), " FROM runs WHERE parent_run = $1 AND status < 5 ORDER BY num");
 
 /// Returns the open runs that were created before nonces existed: (run, epoch).
 pub fn without_nonce(db: &Session) -> Result<Vec<(u64, u32)>, Failed> {
-    let sql = "SELECT num, epoch FROM runs WHERE nonce = 0 AND status < 5 ORDER BY num";
-    let rows = db.query(sql, &[])?;
+    let rows = db.query(WITHOUT_NONCE, &[])?;
     rows.iter().map(|row| Ok((uint(row, 0)?, uint(row, 1)?))).collect()
 }
+
+pub(super) const WITHOUT_NONCE: &str =
+    "SELECT num, epoch FROM runs WHERE nonce = 0 AND status < 5 ORDER BY num";
 
 /// Returns the number of ended runs.
 pub fn ended(db: &Session) -> Result<u64, Failed> {
@@ -83,7 +82,7 @@ pub fn retired(db: &Session, after: u64, at_most: usize) -> Result<Vec<Retired>,
     rows.iter().map(read).collect()
 }
 
-const RETIRED: &str = "
+pub(super) const RETIRED: &str = "
     SELECT r.num, r.created_ms, coalesce(r.ended_ms, r.updated_ms) FROM runs r
     WHERE r.num > $1 AND r.status >= 5
       AND NOT EXISTS (SELECT 1 FROM runs p WHERE p.num = r.parent_run AND p.status < 5)

@@ -34,7 +34,7 @@ pub fn start(db: &Session, run: u64) -> Result<u32, Failed> {
     db.one(START, &[&int(run)])?.map_or(Ok(1), |row| uint(&row, 0))
 }
 
-const START: &str = "
+pub(super) const START: &str = "
     SELECT seq FROM journal WHERE run = $1 AND begins
       AND EXISTS (SELECT 1 FROM runs WHERE num = $1)
     ORDER BY seq DESC LIMIT 1";
@@ -89,9 +89,9 @@ macro_rules! range {
     };
 }
 
-const ALL: &str = range!("$2::bigint + 1");
+pub(super) const ALL: &str = range!("$2::bigint + 1");
 
-const CURRENT: &str = range!(
+pub(super) const CURRENT: &str = range!(
     "greatest($2::bigint + 1, coalesce((
          SELECT b.seq FROM journal b WHERE b.run = $1 AND b.begins ORDER BY b.seq DESC LIMIT 1
      ), 1))"
@@ -146,7 +146,7 @@ pub fn feed(
 }
 
 /// Entries after the first are left out when those before them have enough bytes.
-const FEED: &str = "
+pub(super) const FEED: &str = "
     SELECT lsn, run, seq, entry
     FROM (
         SELECT lsn, run, seq, entry,
@@ -210,7 +210,7 @@ pub fn pages(db: &Session, run: u64, after_seq: u32) -> Result<Vec<PageMark>, Fa
 }
 
 /// The sizes of the rows of a run up to a number, the newest first.
-const SIZES_OF: &str = "
+pub(super) const SIZES_OF: &str = "
     SELECT seq, lsn, octet_length(entry) FROM journal
     WHERE run = $1 AND seq > $2 AND seq <= $3 ORDER BY seq DESC LIMIT $4";
 

@@ -38,7 +38,7 @@ pub fn of(
     rows.iter().map(|row| read(row).map_err(in_row(what))).collect()
 }
 
-const OF_LAYER: &str = "
+pub(super) const OF_LAYER: &str = "
     SELECT key, value, expires_ms FROM kept
     WHERE substring(layer from 1 for 1024) = substring($1::bytea from 1 for 1024)
       AND (octet_length($1) < 1024 OR layer = $1) AND key > $2

@@ -24,7 +24,7 @@ pub fn from(
     rows.iter().map(|row| read(row).map_err(in_row(what))).collect()
 }
 
-const FROM: &str = concat!(
+pub(super) const FROM: &str = concat!(
     "SELECT from_key, to_key, relation, metadata FROM state_links WHERE ",
     of_scope!(),
     " AND substring(from_key from 1 for 1024) = substring($2::bytea from 1 for 1024)

@@ -43,19 +43,17 @@ pub(super) fn page(db: &Session, filter: &RunFilter) -> Result<RunPage, Failed> 
     // One row more than is looked at shows that there are more.
     let mut left = filter.look.map_or(usize::MAX, |look| look.saturating_add(1));
     let mut portion = filter.limit.saturating_add(1).min(PORTION);
-    let mut before = filter.before.map_or((i64::MAX, i64::MAX), |it| {
-        (int(it.created_ms()), int(it.num()))
-    });
+    let mut before = filter.before.map_or((i64::MAX, i64::MAX), place);
     while left > 0 {
         portion = portion.min(left);
         let rows = query.rows(db, before, portion)?;
         for row in &rows {
-            let place = (number(row, CREATED)?, number(row, NUM)?);
+            let at = (number(row, CREATED)?, number(row, NUM)?);
             // A run that has words of an earlier end and is open again is found twice.
-            if place == before {
+            if at == before {
                 continue;
             }
-            before = place;
+            before = at;
             match header::read(row) {
                 Ok(header) if !pick.take(&header) => return Ok(pick.done()),
                 Ok(_) => left -= 1,
@@ -71,6 +69,11 @@ pub(super) fn page(db: &Session, filter: &RunFilter) -> Result<RunPage, Failed> 
         portion = portion.saturating_mul(4).min(PORTION);
     }
     Ok(pick.done())
+}
+
+/// Returns the place of a run in a list.
+fn place(run: RunId) -> (i64, i64) {
+    (int(run.created_ms()), int(run.num()))
 }
 
 /// The place of the run's number among the columns of a header.
@@ -219,4 +222,15 @@ fn with_words() -> String {
 fn qualified() -> String {
     let columns = header::columns!().split(", ").map(|column| format!("r.{column}"));
     columns.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the plan of the first portion of a list.
+#[cfg(test)]
+pub(super) fn plan(db: &Session, filter: &RunFilter) -> Result<String, Failed> {
+    let mut query = Query::of(filter).expect("something can be found");
+    query.sql.insert_str(0, "EXPLAIN (COSTS OFF) ");
+    let before = filter.before.map_or((i64::MAX, i64::MAX), place);
+    let lines = query.rows(db, before, filter.limit)?;
+    let lines: Vec<String> = lines.iter().map(|line| line.get(0)).collect();
+    Ok(lines.join("\n"))
 }

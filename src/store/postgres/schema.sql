@@ -8,7 +8,6 @@ CREATE TABLE cluster (
     one         boolean PRIMARY KEY DEFAULT true CHECK (one),
     format      integer NOT NULL,
     oldest      integer NOT NULL,
-    incarnation bigint NOT NULL,
     -- The numbers that deleted rows had, so that they are never given again.
     high_run    bigint NOT NULL DEFAULT 0,
     high_lsn    bigint NOT NULL DEFAULT 0
@@ -89,8 +88,8 @@ CREATE INDEX runs_wake ON runs (wake_at_ms, num) WHERE wake_at_ms IS NOT NULL;
 CREATE INDEX runs_status ON runs (status, created_ms, num) WHERE status <> 5;
 CREATE INDEX runs_open ON runs (num) WHERE status < 5;
 CREATE INDEX runs_created ON runs (created_ms, num);
-CREATE INDEX runs_blueprint ON runs (blueprint, created_ms, num);
-CREATE INDEX runs_principal ON runs (principal, created_ms, num);
+CREATE INDEX runs_blueprint ON runs (substring(blueprint from 1 for 512), created_ms, num);
+CREATE INDEX runs_principal ON runs (substring(principal from 1 for 512), created_ms, num);
 CREATE INDEX runs_parent ON runs (parent_run, created_ms, num) WHERE parent_run IS NOT NULL;
 CREATE INDEX runs_open_children ON runs (parent_run, num) WHERE parent_run IS NOT NULL AND status < 5;
 CREATE INDEX runs_without_nonce ON runs (num) WHERE nonce = 0 AND status < 5;
@@ -134,7 +133,10 @@ CREATE TABLE tasks (
     PRIMARY KEY (run, step)
 ) WITH (fillfactor = 70);
 
+-- Keys may be longer than an index row, so rows are found by a hash of scope and key, and listed by the
+-- beginnings of both.
 CREATE TABLE state (
+    place         bytea PRIMARY KEY,
     scope         bytea NOT NULL,
     key           bytea NOT NULL,
     revision      bigint NOT NULL,
@@ -144,21 +146,24 @@ CREATE TABLE state (
     session_bound boolean NOT NULL,
     hints         bytea,
     value         bytea NOT NULL,
-    words         tsvector,
-    PRIMARY KEY (scope, key)
+    words         tsvector
 );
+CREATE INDEX state_list ON state (substring(scope from 1 for 1024), substring(key from 1 for 1024));
 CREATE INDEX state_expires ON state (expires_ms) WHERE expires_ms IS NOT NULL;
-CREATE INDEX state_words ON state USING gin (words);
+CREATE INDEX state_words ON state USING gin (words) WHERE words IS NOT NULL;
 
 CREATE TABLE state_links (
+    place    bytea PRIMARY KEY,
     scope    bytea NOT NULL,
     from_key bytea NOT NULL,
     relation bytea NOT NULL,
     to_key   bytea NOT NULL,
-    metadata bytea,
-    PRIMARY KEY (scope, from_key, relation, to_key)
+    metadata bytea
 );
-CREATE INDEX state_links_to ON state_links (scope, to_key);
+CREATE INDEX state_links_from
+    ON state_links (substring(scope from 1 for 1024), substring(from_key from 1 for 1024));
+CREATE INDEX state_links_to
+    ON state_links (substring(scope from 1 for 1024), substring(to_key from 1 for 1024));
 
 -- What was answered to a step that changed state, so that it is done once.
 CREATE TABLE state_receipts (
@@ -260,13 +265,13 @@ CREATE TABLE revocations (
 );
 
 CREATE TABLE idempotency (
+    place      bytea PRIMARY KEY,
     principal  bytea NOT NULL,
     route      bytea NOT NULL,
     key        bytea NOT NULL,
     created_ms bigint NOT NULL,
     body       bytea NOT NULL,
-    answer     bytea NOT NULL,
-    PRIMARY KEY (principal, route, key)
+    answer     bytea NOT NULL
 );
 CREATE INDEX idempotency_created ON idempotency (created_ms);
 
@@ -328,12 +333,13 @@ CREATE INDEX frames_run ON frames (run);
 
 -- What layers of middleware keep beyond the life of a host.
 CREATE TABLE kept (
+    place      bytea PRIMARY KEY,
     layer      bytea NOT NULL,
     key        bytea NOT NULL,
     expires_ms bigint,
-    value      bytea NOT NULL,
-    PRIMARY KEY (layer, key)
+    value      bytea NOT NULL
 );
+CREATE INDEX kept_list ON kept (substring(layer from 1 for 1024), substring(key from 1 for 1024));
 CREATE INDEX kept_expires ON kept (expires_ms) WHERE expires_ms IS NOT NULL;
 
 -- What passed the boundaries, each line tied by its hash to all before. Lines are only added.

@@ -61,11 +61,11 @@ fn one(db: &Session, sql: &str, scope: &str) -> Result<Option<String>, Failed> {
     db.one(sql, &[&scope.as_bytes()])?.map(|row| text(&row, 0)).transpose()
 }
 
-const FROM: &str = "
+pub(super) const FROM: &str = "
     SELECT scope FROM state
     WHERE substring(scope from 1 for 1024) >= substring($1::bytea from 1 for 1024)
     ORDER BY substring(scope from 1 for 1024) LIMIT 1";
-const AFTER: &str = "
+pub(super) const AFTER: &str = "
     SELECT scope FROM state
     WHERE substring(scope from 1 for 1024) > substring($1::bytea from 1 for 1024)
     ORDER BY substring(scope from 1 for 1024) LIMIT 1";

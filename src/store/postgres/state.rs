@@ -62,7 +62,7 @@ pub fn list(db: &Session, scope: &str) -> Result<Vec<StateRow>, Failed> {
     db.query(LIST, &[&scope.as_bytes()])?.iter().map(read).collect()
 }
 
-const LIST: &str =
+pub(super) const LIST: &str =
     concat!("SELECT ", columns!(), " FROM state WHERE ", of_scope!(), " ORDER BY ", by_key!());
 
 /// Returns a page of a scope, sorted by key.
@@ -78,7 +78,7 @@ pub fn page(db: &Session, filter: &StateFilter) -> Result<Vec<StateRow>, Failed>
     rows.iter().map(read).collect()
 }
 
-const PAGE: &str = concat!(
+pub(super) const PAGE: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM state WHERE ",

@@ -59,7 +59,7 @@ pub fn search(db: &Session, search: &StateSearch) -> Result<Vec<StateHit>, Faile
 const AT_ONCE: usize = 64;
 
 /// The places of all values with the words, the best first. Values are read only as needed.
-const FOUND: &str = "
+pub(super) const FOUND: &str = "
     SELECT place, ts_rank('{0.25, 0, 0, 1}', words, $1::text::tsquery, 1) AS score, hints
     FROM state
     WHERE words @@ $1::text::tsquery AND scope = $2 AND key >= $3 AND key < $4
@@ -67,7 +67,7 @@ const FOUND: &str = "
     ORDER BY score DESC, key";
 
 /// Values, in the order of their places.
-const VALUES: &str = "
+pub(super) const VALUES: &str = "
     SELECT s.key, s.value FROM unnest($1::bytea[]) WITH ORDINALITY AS w (place, n)
     JOIN state s ON s.place = w.place ORDER BY w.n";
 

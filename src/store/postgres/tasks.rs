@@ -63,7 +63,7 @@ pub fn open(db: &Session, most: usize) -> Result<Vec<OpenTasksRow>, Failed> {
 
 /// Returns open tasks, oldest first.
 pub fn list(db: &Session, filter: &TaskFilter) -> Result<Vec<TaskRow>, Failed> {
-    let (run, step) = filter.after.map_or((-1, 0), |(run, step)| (int(run), step.into()));
+    let (run, step) = filter.after.map_or((-1, 0_i64), |(run, step)| (int(run), step.into()));
     let (first, last) = filter.run.map_or((0, i64::MAX), |run| (int(run), int(run)));
     let operator = filter.operator.as_deref().map(str::as_bytes);
     let kind = filter.kind.as_deref().map(str::as_bytes);
@@ -73,7 +73,7 @@ pub fn list(db: &Session, filter: &TaskFilter) -> Result<Vec<TaskRow>, Failed> {
 }
 
 /// Runs are a range, so that the tasks of one run and those of all are found by one statement.
-const LIST: &str = concat!(
+pub(super) const LIST: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM tasks

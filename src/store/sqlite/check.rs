@@ -12,14 +12,13 @@ use super::{
     connection::{DATABASE, reader},
     error::{database, in_row},
     format, header, journal,
-    lock::Lock,
     state,
     value::{int, json_or_null, uint},
 };
 use crate::{
     journal::{Chain, RunState},
     protocol::RunId,
-    store::{Checked, Header, StoreError, Tell, rows::is_blob},
+    store::{lock::Lock, Checked, Header, StoreError, Tell, rows::is_blob},
 };
 
 /// The maximum number of page faults reported.

@@ -21,17 +21,18 @@ use super::{
     erase,
     error::{database, file},
     format,
-    lock::{self, Lock},
     mark::{Mark, MarkFile},
     place::StorePath,
     pool::Pool,
     restore, retention, upgrade,
-    writer::Queue,
+    writer,
 };
 use crate::{
     fault,
     metrics::Commits,
     store::{
+        lock::{self, Lock},
+        queue::Queue,
         Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
         TracesInCopy, Upkeep, Writer,
     },
@@ -75,23 +76,6 @@ pub struct Sqlite {
     owner_died: bool,
     migrated: Option<Migrated>,
     commits: Arc<Commits>,
-}
-
-/// An open data directory, as seen from outside this room.
-pub struct Opened {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// Its maintenance interface.
-    pub upkeep: Arc<dyn Upkeep>,
-}
-
-/// Takes ownership of the data directory `dir` and opens its store. See [`Sqlite::open`].
-///
-/// # Errors
-/// Fails like [`Sqlite::open`].
-pub fn open(dir: &Path, options: &Options) -> Result<Opened, StoreError> {
-    let store = Sqlite::open(dir, options)?;
-    Ok(Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store })
 }
 
 impl Sqlite {
@@ -155,7 +139,7 @@ impl Sqlite {
         let commits = committer.commits();
         Ok(Arc::new(Self {
             health,
-            queue: Queue::start(committer, lock.opened())?,
+            queue: writer::start(committer, lock.opened())?,
             pool: Pool::new(readers),
             path,
             lsn: AtomicU64::new(found.lsn),
