@@ -58,7 +58,7 @@ const IMPURE: &[&str] =
 
 /// Libraries, and the rooms that alone know them.
 const ONLY: &[(&str, &[&str])] =
-    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api", "mcp", "dashboard"])];
+    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("tokio_postgres", &["store"]), ("axum", &["door", "api", "mcp", "dashboard"])];
 
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;

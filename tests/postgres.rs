@@ -66,6 +66,9 @@ async fn the_main_job_is_done_and_its_report_is_kept_over_a_restart_of_the_daemo
     assert!(!data.join("moonswarm.db").exists(), "the runs are not in the data directory");
     assert_eq!(daemon.stop(), Some(0));
     assert_eq!(database.sql("SELECT state FROM moonswarm.nodes").trim(), "gone");
+    let alone = program().args(["ps", "--data"]).arg(&data).output().unwrap();
+    let told = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(!alone.status.success() && told.contains("PostgreSQL database"), "{told}");
 
     let daemon = start(&data, &database.url());
     let (_, runs) = send(daemon.get("/v1/runs")).await;

@@ -23,6 +23,12 @@ pub fn open(
     postgres: Option<&PostgresOptions>,
 ) -> Result<Opened, StoreError> {
     match postgres {
+        None if Postgres::has(dir) && !Sqlite::is_in(dir) => Err(StoreError::Unfit {
+            database: dir.display().to_string(),
+            reason: "its runs are in a PostgreSQL database, which only a daemon has: start \
+                     `moonswarm serve` with its --store, or name another directory with --data"
+                .to_owned(),
+        }),
         None => {
             let store = Sqlite::open(dir, sqlite)?;
             Ok(Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store })

@@ -28,6 +28,8 @@ pub struct Server {
     dir: PathBuf,
     binaries: PathBuf,
     port: u16,
+    /// The options of the server beside its place.
+    options: &'static str,
     /// Locked as long as the server is needed.
     _use: File,
 }
@@ -77,7 +79,10 @@ impl Server {
         in_use.lock_shared().unwrap();
         let port_file = dir.join("port");
         let known = fs::read_to_string(&port_file).ok().and_then(|text| text.parse().ok());
-        let mut server = Self { dir, binaries, port: known.unwrap_or_default(), _use: in_use };
+        let port = known.unwrap_or_default();
+        // Nobody takes the power from the shared one; each commit of each test waits for syncs otherwise.
+        let options = if is_own { "-c fsync=on" } else { "-c fsync=off" };
+        let mut server = Self { dir, binaries, port, options, _use: in_use };
         if known.is_none() || !server.is_running() {
             server.port = free_port();
             server.create()?;
@@ -131,12 +136,22 @@ impl Server {
     pub fn start(&self) {
         let options = format!(
             "-c listen_addresses=127.0.0.1 -c port={} -c unix_socket_directories={} \
-             -c max_connections=200 -c shared_buffers=32MB",
+             -c max_connections=200 -c shared_buffers=32MB {}",
             self.port,
-            self.dir.display()
+            self.dir.display(),
+            self.options
         );
         let log = self.dir.join("data/log");
-        let started = self.control(&["-w", "-t", "120", "-l", log.to_str().unwrap(), "-o", &options, "start"]);
+        let started = self.control(&[
+            "-w",
+            "-t",
+            "120",
+            "-l",
+            log.to_str().unwrap(),
+            "-o",
+            &options,
+            "start",
+        ]);
         let log = || fs::read_to_string(&log).unwrap_or_default();
         assert!(started, "the server in {} does not start: {}", self.dir.display(), log());
     }

@@ -18,8 +18,7 @@ pub fn one(db: &Session, hash: &str) -> Result<Option<BlueprintRow>, Failed> {
 
 /// Returns the hash that a name refers to.
 pub fn named(db: &Session, name: &str) -> Result<Option<String>, Failed> {
-    let row =
-        db.one("SELECT hash FROM blueprint_names WHERE name = $1", &[&name.as_bytes()])?;
+    let row = db.one("SELECT hash FROM blueprint_names WHERE name = $1", &[&name.as_bytes()])?;
     row.map(|row| text(&row, 0)).transpose()
 }
 
@@ -44,11 +43,7 @@ pub fn list(
     let params = (name.as_bytes(), hash.as_bytes(), limit(at_most));
     let rows = db.query(LIST, &[&params.0, &at, &params.1, &params.2])?;
     let read = |row: &Row| {
-        Ok(VersionRow {
-            hash: text(row, 0)?,
-            created_ms: uint(row, 1)?,
-            published: get(row, 2)?,
-        })
+        Ok(VersionRow { hash: text(row, 0)?, created_ms: uint(row, 1)?, published: get(row, 2)? })
     };
     rows.iter().map(read).collect()
 }

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use super::{
     checks::{self, Known},
     failed::{Failed, Meaning},
-    group::{BatchResult, Group},
+    group::{BatchResult, Decided, Group},
     owner::{self, lane_name},
     session::{Call, Session},
     value::{get, uint},
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The maximum of such a pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The number of calls of a database that is away, after the store began to close.
-const LAST_CALLS: u32 = 20;
+const LAST_CALLS: u32 = 5;
 
 /// The writing end of the database.
 pub struct Committer {
@@ -65,7 +65,7 @@ enum Attempt {
     /// It was rolled back.
     Rolled(Failed),
     /// Nobody knows. The results are those that the batches have if it was committed.
-    Unknown(Failed, Option<Vec<BatchResult>>),
+    Unknown(Failed, Option<Decided>),
 }
 
 impl Committer {
@@ -132,7 +132,7 @@ impl Committer {
         let mut tries = 0;
         let mut pauses = 0;
         // What the batches are told if the group turns out to be committed.
-        let mut unknown: Option<Option<Vec<BatchResult>>> = None;
+        let mut unknown: Option<Option<Decided>> = None;
         loop {
             if let Health::Lost(error) = &*self.health.borrow() {
                 return Err(error.clone());
@@ -141,19 +141,19 @@ impl Committer {
                 match self.reconnect(unknown.is_some()) {
                     Ok(was_committed) => {
                         let pending = unknown.take().flatten();
-                        if was_committed && let Some(verdicts) = pending {
+                        if was_committed && let Some(decided) = pending {
                             self.seq += 1;
                             // A commit whose answer was lost may be undone by a failover, until a later
                             // one was answered.
                             match self.confirm() {
                                 Ok(()) => {
                                     self.well();
-                                    return Ok(verdicts);
+                                    return Ok(decided.told());
                                 }
                                 Err(error) => {
                                     self.seq -= 1;
                                     self.session = None;
-                                    unknown = Some(Some(verdicts));
+                                    unknown = Some(Some(decided));
                                     self.wait_for(error, &mut pauses)?;
                                 }
                             }
@@ -176,9 +176,9 @@ impl Committer {
                     self.well();
                     return Ok(verdicts);
                 }
-                Attempt::Unknown(error, verdicts) => {
+                Attempt::Unknown(error, decided) => {
                     self.session = None;
-                    unknown = Some(verdicts);
+                    unknown = Some(decided);
                     self.wait_for(error, &mut pauses)?;
                 }
                 Attempt::Rolled(error) => match error.meaning() {
@@ -212,10 +212,10 @@ impl Committer {
             Ok(planned) => planned,
             Err(error) => return rolled(session, error),
         };
-        let (verdicts, calls) = planned;
+        let (decided, calls) = planned;
         let Some(mut calls) = calls else {
             return match session.batch("ROLLBACK") {
-                Ok(()) => Attempt::Done(verdicts),
+                Ok(()) => Attempt::Done(decided.told()),
                 Err(error) => Attempt::Unknown(error, None),
             };
         };
@@ -230,11 +230,10 @@ impl Committer {
             Ok(()) => {
                 self.commits.sync.add(watch.micros());
                 self.seq += 1;
-                Attempt::Done(verdicts)
+                Attempt::Done(decided.told())
             }
-            Err(error) if error.ends_connection() => Attempt::Unknown(error, Some(verdicts)),
-            // The COMMIT that followed has rolled it back.
-            Err(error) => Attempt::Rolled(error),
+            Err(error) if error.ends_connection() => Attempt::Unknown(error, Some(decided)),
+            Err(error) => rolled(session, error),
         }
     }
 
@@ -245,7 +244,7 @@ impl Committer {
         let session = self.wire.writer(&name)?;
         session.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-             WHERE datname = current_database() AND application_name = $1
+             WHERE datname = current_database() AND usename = current_user AND application_name = $1
                AND pid <> pg_backend_pid()",
             &[&name],
         )?;
@@ -288,6 +287,8 @@ impl Committer {
         *pauses += 1;
         let error = error.into_error("write to the database");
         if self.closing.load(Ordering::Acquire) && *pauses > LAST_CALLS {
+            // What is still queued would wait as long.
+            owner::lose(&self.health, error.clone());
             return Err(error);
         }
         self.health.send_if_modified(|health| match health {
@@ -385,7 +386,7 @@ fn lock(node: i64) -> Call {
 }
 
 /// The results of a group's batches, and the statements of those that are not refused.
-type Planned = (Vec<BatchResult>, Option<Vec<Call>>);
+type Planned = (Decided, Option<Vec<Call>>);
 
 /// Begins the transaction of a group and plans it.
 fn plan(
@@ -407,7 +408,7 @@ fn plan(
     for batch in group {
         verdicts.push(planned.add(batch)?);
     }
-    Ok((verdicts, planned.finish()))
+    Ok(planned.finish(verdicts))
 }
 
 fn rolled(session: &Session, error: Failed) -> Attempt {

@@ -1,6 +1,6 @@
 //! The reason why a call of the database failed, and its meaning.
 
-use std::error::Error as _;
+use std::{error::Error as _, io};
 
 use tokio_postgres::error::SqlState;
 
@@ -42,6 +42,20 @@ pub enum Meaning {
     Unknown,
 }
 
+/// Returns true for a failure of the connection, and not of a value that could not be converted.
+fn is_of_connection(error: &tokio_postgres::Error) -> bool {
+    let is_io = error.source().is_some_and(|source| source.is::<io::Error>());
+    // The library has no other way to tell its errors apart.
+    let told = error.to_string();
+    error.is_closed()
+        || is_io
+        || told.starts_with("error communicating")
+        || told.starts_with("error connecting")
+        || told.starts_with("unexpected message")
+        || told.starts_with("error performing TLS")
+        || told.starts_with("timeout")
+}
+
 impl Failed {
     /// Returns the meaning for a transaction.
     pub fn meaning(&self) -> Meaning {
@@ -50,7 +64,9 @@ impl Failed {
             Self::Silent => return Meaning::Unknown,
             Self::Database(error) => error,
         };
-        let Some(code) = error.code() else { return Meaning::Unknown };
+        let Some(code) = error.code() else {
+            return if is_of_connection(error) { Meaning::Unknown } else { Meaning::Refused };
+        };
         match code.code() {
             "40001" | "40P01" | "55P03" | "57014" => Meaning::Again,
             "53100" | "53200" | "53300" => Meaning::Waiting,
@@ -65,9 +81,7 @@ impl Failed {
         match self {
             Self::Store(_) => false,
             Self::Silent => true,
-            Self::Database(error) => {
-                error.is_closed() || self.meaning() == Meaning::Unknown || error.code().is_none()
-            }
+            Self::Database(_) => self.meaning() == Meaning::Unknown,
         }
     }
 
@@ -94,6 +108,9 @@ impl Failed {
             }
             Self::Database(ref error) if error.code().is_some_and(|it| it.code() == "53100") => {
                 StoreError::Full
+            }
+            Self::Database(ref error) if error.code().is_some_and(|it| it.code() == "53300") => {
+                StoreError::Busy
             }
             Self::Database(_) => {
                 StoreError::Database { context: context.to_owned(), reason: self.reason() }

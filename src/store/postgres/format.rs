@@ -47,14 +47,14 @@ pub fn prepare(session: &Session, address: &DatabaseAddress) -> Result<(), Faile
 
 fn check_server(session: &Session, address: &DatabaseAddress) -> Result<(), Failed> {
     let row = session.one(
-        "SELECT current_setting('server_version_num')::int, version()::text::bytea,
+        "SELECT current_setting('server_version_num')::int, version(),
                 pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on',
                 current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off'",
         &[],
     )?;
     let Some(row) = row else { return Err(unfit(address, "it does not answer".to_owned())) };
     let version: i32 = get(&row, 0)?;
-    let name = String::from_utf8_lossy(get::<&[u8]>(&row, 1)?).into_owned();
+    let name: &str = get(&row, 1)?;
     if name.contains("Cockroach") || name.contains("-YB-") {
         let reason = "it is not PostgreSQL itself; its locks are not those that this needs";
         return Err(unfit(address, reason.to_owned()));

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     protocol::RunId,
     store::{
-        Batch, StateBatch, StateRow, StoreError, Trace, UNSTORED, Write,
+        Answers, Batch, StateBatch, StateRow, StoreError, Trace, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -33,13 +33,32 @@ pub struct Group<'a> {
     /// The number of ended runs that are not folded into the sums.
     unfolded: &'a mut u64,
     wrote: bool,
+    answers: Vec<(Answers, Vec<Changed>)>,
+}
+
+/// The results of a group's batches, if it is committed.
+pub struct Decided {
+    /// By batch.
+    pub verdicts: Vec<BatchResult>,
+    answers: Vec<(Answers, Vec<Changed>)>,
+}
+
+impl Decided {
+    /// Returns the results, now that the group is durable, and gives the answers to changes of state:
+    /// not before, because a group that is made again may have others.
+    pub fn told(self) -> Vec<BatchResult> {
+        for (to, answers) in self.answers {
+            to.give(answers);
+        }
+        self.verdicts
+    }
 }
 
 impl<'a> Group<'a> {
     /// Begins to plan.
     pub fn new(session: &'a Session, known: Known, unfolded: &'a mut u64) -> Self {
         let (rows, calls) = (Rows::default(), Vec::new());
-        Self { session, known, rows, calls, unfolded, wrote: false }
+        Self { session, known, rows, calls, unfolded, wrote: false, answers: Vec::new() }
     }
 
     /// Adds a batch, or refuses it. A refused batch has written nothing.
@@ -108,12 +127,14 @@ impl<'a> Group<'a> {
         Ok(Ok(()))
     }
 
-    /// Returns the statements that are left, or `None` if nothing is to be written.
-    pub fn finish(mut self) -> Option<Vec<Call>> {
+    /// Returns the results of the batches, and the statements that are left, or `None` if nothing is to be
+    /// written.
+    pub fn finish(mut self, verdicts: Vec<BatchResult>) -> (Decided, Option<Vec<Call>>) {
         let mut calls = Vec::new();
         self.rows.take(&mut calls);
         calls.append(&mut self.calls);
-        self.wrote.then_some(calls)
+        let answers = std::mem::take(&mut self.answers);
+        (Decided { verdicts, answers }, self.wrote.then_some(calls))
     }
 
     /// Sends what was planned so far, so that reads see it.
@@ -145,7 +166,7 @@ impl<'a> Group<'a> {
             // Without the receipt, the step would be applied a second time.
             let answers: Vec<Changed> = serde_json::from_str(&text(receipt, 0)?)
                 .map_err(|error| damaged(format!("the answer to step {step} of run {run}"), error))?;
-            batch.answers.give(answers);
+            self.answers.push((batch.answers.clone(), answers));
             return Ok(None);
         }
         let mut known: HashMap<(String, String), Result<StateRow, Failed>> = HashMap::new();
@@ -184,7 +205,7 @@ impl<'a> Group<'a> {
                     .text(&answer),
             );
         }
-        batch.answers.give(plan.answers);
+        self.answers.push((batch.answers.clone(), plan.answers));
     }
 
     fn delete_run(&mut self, run: u64) -> Result<(), Failed> {

@@ -28,8 +28,7 @@ pub(super) use columns;
 
 /// Returns a run's header.
 pub fn one(db: &Session, run: u64) -> Result<Option<Header>, Failed> {
-    let row = db.one(concat!("SELECT ", columns!(), " FROM runs WHERE num = $1"), &[&int(run)])
-        ?;
+    let row = db.one(concat!("SELECT ", columns!(), " FROM runs WHERE num = $1"), &[&int(run)])?;
     row.as_ref().map(read).transpose()
 }
 

@@ -46,12 +46,7 @@ pub fn starts(db: &Session, run: u64) -> Result<Vec<u32>, Failed> {
 }
 
 /// Returns the entries of a run with numbers over `after_seq`, oldest first.
-pub fn entries(
-    db: &Session,
-    run: u64,
-    after_seq: u32,
-    reach: Reach,
-) -> Result<Vec<Entry>, Failed> {
+pub fn entries(db: &Session, run: u64, after_seq: u32, reach: Reach) -> Result<Vec<Entry>, Failed> {
     let sql = match reach {
         Reach::Current => CURRENT,
         Reach::All => ALL,
@@ -69,9 +64,9 @@ pub fn window(db: &Session, run: u64, after: u32, upto: u32) -> Result<Vec<Entry
     range(run, db.query(ALL, &[&params[0], &params[1], &params[2]])?)
 }
 
-/// The entries of a run within two numbers, and before them a row with the numbers that the first and
-/// the last one must have: one statement, and so one snapshot, shows whether all are there. The entries
-/// come in the order of the index, without being sorted.
+/// The entries of a run within two numbers, and a row with the numbers that the first and the last one
+/// must have: one statement, and so one snapshot, shows whether all are there. They are put in order
+/// here, where they are moved by their addresses, and not by the server, which would copy them.
 macro_rules! range {
     ($first:literal) => {
         concat!(
@@ -82,9 +77,8 @@ macro_rules! range {
              )
              SELECT 0::bigint, NULL::bytea, first, last FROM h
              UNION ALL
-             (SELECT seq, entry, NULL, NULL FROM journal
-              WHERE run = $1 AND seq >= (SELECT first FROM h) AND seq <= (SELECT last FROM h)
-              ORDER BY seq)"
+             SELECT seq, entry, NULL, NULL FROM journal
+             WHERE run = $1 AND seq >= (SELECT first FROM h) AND seq <= (SELECT last FROM h)"
         )
     };
 }
@@ -99,7 +93,7 @@ pub(super) const CURRENT: &str = range!(
 
 /// Decodes a range of entries, and checks that none is missing.
 fn range(run: u64, mut rows: Vec<Row>) -> Result<Vec<Entry>, Failed> {
-    // No order is promised for the parts of a union.
+    // The row with the numbers is number 0.
     rows.sort_by_key(|row| row.try_get::<_, i64>(0).unwrap_or_default());
     let mut rows = rows.into_iter();
     let Some(bounds) = rows.next() else { return Ok(Vec::new()) };

@@ -28,11 +28,7 @@ pub fn of(
 ) -> Result<Vec<KeptRow>, Failed> {
     let rows = db.query(OF_LAYER, &[&layer.as_bytes(), &after.as_bytes(), &limit(at_most)])?;
     let read = |row: &Row| {
-        Ok(KeptRow {
-            key: text(row, 0)?,
-            value: json(row, 1)?,
-            expires_ms: uint_or_null(row, 2)?,
-        })
+        Ok(KeptRow { key: text(row, 0)?, value: json(row, 1)?, expires_ms: uint_or_null(row, 2)? })
     };
     let what = || format!("a value that layer {layer} keeps");
     rows.iter().map(|row| read(row).map_err(in_row(what))).collect()

@@ -40,10 +40,7 @@ pub fn of_scope(db: &Session, scope: &str) -> Result<Vec<MemoryLink>, Failed> {
         " ORDER BY from_key, to_key, relation"
     );
     let what = || format!("a link of {scope}");
-    db.query(sql, &[&scope.as_bytes()])?
-        .iter()
-        .map(|row| read(row).map_err(in_row(what)))
-        .collect()
+    db.query(sql, &[&scope.as_bytes()])?.iter().map(|row| read(row).map_err(in_row(what))).collect()
 }
 
 fn read(row: &Row) -> Result<MemoryLink, Failed> {

@@ -136,6 +136,11 @@ impl Postgres {
         }))
     }
 
+    /// Returns true if a data directory belongs to a host whose runs are in a PostgreSQL database.
+    pub fn has(dir: &Path) -> bool {
+        dir.join(HOME).exists()
+    }
+
     /// Commits the queued batches, gives the database up and releases the data directory. Later calls
     /// fail with [`StoreError::Closed`]. Closing again has no effect.
     ///
@@ -143,8 +148,8 @@ impl Postgres {
     /// Fails when the database cannot be reached. What was acknowledged is there.
     pub fn close(&self) -> Result<(), StoreError> {
         self.closing.store(true, Ordering::Release);
-        let result = self.queue.close();
         self.lease.stop();
+        let result = self.queue.close();
         self.pool.close();
         result
     }

@@ -31,6 +31,8 @@ const RENEWAL: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(250);
 /// The number of looks after which a host whose lease neither ends nor is renewed counts as alive.
 const LOOKS: u32 = 60;
+/// The renewal in messages.
+const RENEW: &str = "renew the lease of the database";
 /// The number of rows of ended hosts that are kept, for people.
 const ENDED: i64 = 100;
 
@@ -124,8 +126,8 @@ fn take(session: &Session, home: &str, name: &str, dead: &[Other]) -> Result<Cla
         // Spares the wait for what they left open.
         session.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-             WHERE datname = current_database() AND pid <> pg_backend_pid()
-               AND application_name = ANY($1)",
+             WHERE datname = current_database() AND usename = current_user
+               AND pid <> pg_backend_pid() AND application_name = ANY($1)",
             &[&names],
         )?;
         session.execute("DELETE FROM lanes WHERE node = ANY($1)", &[&nodes])?;
@@ -171,17 +173,15 @@ impl Lease {
                 let mut session = None;
                 while !stopped.load(Ordering::Acquire) {
                     match renew(&wire, &mut session, node) {
-                        Ok(true) => {}
+                        Ok(true) => well(&health),
                         Ok(false) => {
                             lose(&health, StoreError::Fenced);
                             break;
                         }
                         Err(error) => {
                             session = None;
-                            tracing::warn!(
-                                reason = error.reason(),
-                                "could not renew the lease of the database"
-                            );
+                            tracing::warn!(reason = error.reason(), "failed to {RENEW}");
+                            away(&health, error);
                         }
                     }
                     thread::park_timeout(RENEWAL);
@@ -215,6 +215,32 @@ pub fn lose(health: &watch::Sender<Health>, error: StoreError) {
         tracing::error!(%error, "nothing is written until a restart");
         *health = Health::Lost(error);
         true
+    });
+}
+
+/// Sets the health to waiting, if it was well.
+fn away(health: &watch::Sender<Health>, error: Failed) {
+    health.send_if_modified(|health| {
+        let is_news = matches!(health, Health::Well);
+        if is_news {
+            let (context, reason) = (RENEW.to_owned(), error.reason());
+            *health = Health::Waiting(StoreError::Away { context, reason });
+        }
+        is_news
+    });
+}
+
+/// Sets the health to well, if only a renewal had failed.
+fn well(health: &watch::Sender<Health>) {
+    health.send_if_modified(|health| {
+        let waits = matches!(
+            health,
+            Health::Waiting(StoreError::Away { context, .. }) if context == RENEW
+        );
+        if waits {
+            *health = Health::Well;
+        }
+        waits
     });
 }
 

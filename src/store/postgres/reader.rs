@@ -46,7 +46,9 @@ impl Reader for Postgres {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.pool.read("read the journal of a run", |db| journal::entries(db, run, after_seq, Reach::Current))
+        self.pool.read("read the journal of a run", |db| {
+            journal::entries(db, run, after_seq, Reach::Current)
+        })
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -74,7 +76,8 @@ impl Reader for Postgres {
         rows: usize,
         bytes: usize,
     ) -> Result<Vec<FeedRow>, StoreError> {
-        self.pool.read("read the events of all runs", |db| journal::feed(db, (after, upto), rows, bytes))
+        self.pool
+            .read("read the events of all runs", |db| journal::feed(db, (after, upto), rows, bytes))
     }
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
@@ -86,7 +89,9 @@ impl Reader for Postgres {
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.pool.read("read the journal of a run", |db| journal::entries(db, run, after_seq, Reach::All))
+        self.pool.read("read the journal of a run", |db| {
+            journal::entries(db, run, after_seq, Reach::All)
+        })
     }
 
     fn history_start(&self, run: u64) -> Result<u32, StoreError> {

@@ -85,14 +85,14 @@ const LATER_WITHIN: &str = "
 fn measured(db: &Session, scope: &str, now_ms: u64) -> Result<ScopeRow, Failed> {
     // One key more than is counted shows that there are more.
     let sql = concat!(
-        "SELECT count(*), count(*) FILTER (WHERE n <= $3), \
-                coalesce(sum(bytes) FILTER (WHERE n <= $3), 0)::bigint FROM (
+        "SELECT count(*), count(*) FILTER (WHERE n <= $3::bigint), \
+                coalesce(sum(bytes) FILTER (WHERE n <= $3::bigint), 0)::bigint FROM (
              SELECT row_number() OVER (ORDER BY substring(key from 1 for 1024), key) AS n,
                     octet_length(key)::bigint + octet_length(value) AS bytes
              FROM state WHERE ",
         of_scope!(),
         " AND (expires_ms IS NULL OR expires_ms > $2)
-             ORDER BY substring(key from 1 for 1024), key LIMIT $3 + 1
+             ORDER BY substring(key from 1 for 1024), key LIMIT $3::bigint + 1
          ) counted"
     );
     let row = db.one(sql, &[&scope.as_bytes(), &int(now_ms), &int(MOST_COUNTED)])?;

@@ -4,7 +4,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
@@ -176,7 +176,12 @@ impl Session {
             // A statement is sent when its future is first polled: in order, each once.
             let mut done: Vec<Option<Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
             for future in &mut sent {
-                done.push(std::future::poll_fn(|context| Poll::Ready(first(future, context))).await);
+                let begun = poll_fn(|context| Poll::Ready(first(future, context))).await;
+                // One that could not be sent: what follows, and above all a COMMIT, must not be either.
+                if let Some(Err(error)) = begun {
+                    return Err(error);
+                }
+                done.push(begun);
             }
             let mut rows = Vec::with_capacity(sent.len());
             let mut failure = None;
@@ -257,9 +262,9 @@ pub fn wait<F: Future>(
             self.0.unpark();
         }
     }
-    let entered = runtime.enter();
+    // Sockets and timers belong to it.
+    let _entered = runtime.enter();
     let mut late = pin!(tokio::time::sleep(patience));
-    drop(entered);
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

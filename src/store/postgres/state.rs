@@ -9,9 +9,7 @@ use super::{
     failed::Failed,
     place,
     session::Session,
-    value::{
-        after_prefix, in_row, int, json, limit, text, text_or_null, uint, uint_or_null,
-    },
+    value::{after_prefix, in_row, int, json, limit, text, text_or_null, uint, uint_or_null},
 };
 use crate::store::{StateFilter, StateRow};
 
@@ -73,8 +71,7 @@ pub fn page(db: &Session, filter: &StateFilter) -> Result<Vec<StateRow>, Failed>
     let to = after_prefix(&filter.prefix);
     let (scope, from, now_ms) = (filter.scope.as_bytes(), from.as_bytes(), int(filter.now_ms));
     let with_from = after.is_none();
-    let rows =
-        db.query(PAGE, &[&scope, &from, &to, &with_from, &now_ms, &limit(filter.limit)])?;
+    let rows = db.query(PAGE, &[&scope, &from, &to, &with_from, &now_ms, &limit(filter.limit)])?;
     rows.iter().map(read).collect()
 }
 

@@ -72,12 +72,7 @@ pub(super) const VALUES: &str = "
     JOIN state s ON s.place = w.place ORDER BY w.n";
 
 /// Returns a value as it is shown, if it has the words in full length.
-fn hit(
-    row: &Row,
-    score: f64,
-    sought: &[Word],
-    are_cut: bool,
-) -> Result<Option<StateHit>, Failed> {
+fn hit(row: &Row, score: f64, sought: &[Word], are_cut: bool) -> Result<Option<StateHit>, Failed> {
     let key = text(row, 0)?;
     let text = find::text_of(&text(row, 1)?);
     let has_all = || {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::{NoTls, config::SslMode};
 
 use super::{
     address::DatabaseAddress,
@@ -35,7 +35,8 @@ pub struct Wire(Arc<Inner>);
 
 struct Inner {
     address: DatabaseAddress,
-    tls: Tls,
+    /// Absent if the address is spoken to in plain text.
+    tls: Option<Tls>,
     /// Dropped in the background: the last owner may be on a thread of a runtime.
     runtime: Option<Runtime>,
     tasks: Tasks,
@@ -56,7 +57,10 @@ impl Wire {
     /// Fails when the system cannot create threads, or certificates cannot be read.
     pub fn new(address: DatabaseAddress) -> Result<Self, StoreError> {
         let unfit = |reason| StoreError::Unfit { database: address.to_string(), reason };
-        let tls = Tls::new(address.roots.as_deref()).map_err(unfit)?;
+        let tls = match address.config.get_ssl_mode() {
+            SslMode::Disable => None,
+            _ => Some(Tls::new(address.roots.as_deref()).map_err(unfit)?),
+        };
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("store-postgres")
@@ -120,26 +124,17 @@ impl Wire {
         let mut config = self.0.address.config.clone();
         config.application_name(name);
         let handle = self.handle();
-        let tls = self.0.tls.clone();
-        let client = match config.get_ssl_mode() {
-            SslMode::Disable => {
-                let connecting = config.connect(tokio_postgres::NoTls);
-                let (client, connection) =
-                    wait(&handle, CONNECT.min(patience.max(RENEW)), connecting)??;
-                self.0.tasks.spawn(async move {
-                    // Its end is noticed by the client.
-                    let _ended = connection.await;
-                });
+        let in_time = CONNECT.min(patience);
+        // The end of a connection is noticed by its client.
+        let client = match self.0.tls.clone() {
+            None => {
+                let (client, connection) = wait(&handle, in_time, config.connect(NoTls))??;
+                self.0.tasks.spawn(async move { drop(connection.await) });
                 client
             }
-            _ => {
-                let connecting = config.connect(tls);
-                let (client, connection) =
-                    wait(&handle, CONNECT.min(patience.max(RENEW)), connecting)??;
-                self.0.tasks.spawn(async move {
-                    // Its end is noticed by the client.
-                    let _ended = connection.await;
-                });
+            Some(tls) => {
+                let (client, connection) = wait(&handle, in_time, config.connect(tls))??;
+                self.0.tasks.spawn(async move { drop(connection.await) });
                 client
             }
         };

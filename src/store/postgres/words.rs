@@ -98,10 +98,7 @@ mod tests {
     fn words_are_quoted_marked_and_placed() {
         let mark = mark("global");
         let vector = of_value("global", "a/b", r#""B 'c'""#).unwrap();
-        assert_eq!(
-            vector,
-            format!("'{mark}a':1A '{mark}b':2A '{mark}b':3 '{mark}c':4 ")
-        );
+        assert_eq!(vector, format!("'{mark}a':1A '{mark}b':2A '{mark}b':3 '{mark}c':4 "));
         let query = query_of_values("global", &find::words("b C*"));
         assert_eq!(query, format!("'{mark}b' & '{mark}c':*"));
         assert_eq!(of_value("run:run_1", "a", "1"), None);

@@ -153,15 +153,15 @@ const EXPIRE_STATE: &str = "
             SELECT place FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= $1
             ORDER BY expires_ms LIMIT $2)
         RETURNING scope, key),
-    of AS (SELECT scope, key, substring(scope from 1 for 1024) AS s, substring(key from 1 for 1024) AS k
+    ended AS (SELECT scope, key, substring(scope from 1 for 1024) AS s, substring(key from 1 for 1024) AS k
            FROM gone),
     froms AS (
-        DELETE FROM state_links l USING of
-        WHERE substring(l.scope from 1 for 1024) = of.s AND substring(l.from_key from 1 for 1024) = of.k
-          AND l.scope = of.scope AND l.from_key = of.key)
-    DELETE FROM state_links l USING of
-    WHERE substring(l.scope from 1 for 1024) = of.s AND substring(l.to_key from 1 for 1024) = of.k
-      AND l.scope = of.scope AND l.to_key = of.key";
+        DELETE FROM state_links l USING ended e
+        WHERE substring(l.scope from 1 for 1024) = e.s AND substring(l.from_key from 1 for 1024) = e.k
+          AND l.scope = e.scope AND l.from_key = e.key)
+    DELETE FROM state_links l USING ended e
+    WHERE substring(l.scope from 1 for 1024) = e.s AND substring(l.to_key from 1 for 1024) = e.k
+      AND l.scope = e.scope AND l.to_key = e.key";
 
 /// Returns the statement that writes a value.
 pub fn put_state(

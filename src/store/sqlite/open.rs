@@ -91,6 +91,11 @@ impl Sqlite {
         Self::take(dir, options).map_err(check::advised)
     }
 
+    /// Returns true if a directory has a database.
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(DATABASE).exists()
+    }
+
     fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;

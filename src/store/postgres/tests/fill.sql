@@ -9,9 +9,12 @@ SELECT n, n * 3, n, 100, 3, 1, 1, 1, n, n,
 FROM generate_series(1, 20000) n;
 INSERT INTO journal (run, seq, lsn, begins, entry)
 SELECT n, s, n * 3 + s, s = 1, 'x' FROM generate_series(1, 5000) n, generate_series(1, 3) s;
+INSERT INTO journal (run, seq, lsn, begins, entry)
+SELECT 7, s, 1000000 + s, s % 1000 = 0, 'x' FROM generate_series(4, 3000) s;
+UPDATE runs SET seq = 3000 WHERE num = 7;
 INSERT INTO run_tags SELECT 'a', 'b', n, n FROM generate_series(1, 20000, 3) n;
 INSERT INTO run_words
-SELECT n, CASE WHEN n % 1000 = 7 THEN '''rare''' ELSE '''failed''' END::tsvector
+SELECT n, (CASE WHEN n = 10007 THEN '''rare''' ELSE '''failed'' ''w' || n % 3000 || '''' END)::tsvector
 FROM generate_series(7, 20000) n;
 INSERT INTO state (place, scope, key, revision, updated_ms, session_bound, value, words)
 SELECT sha256(convert_to(n::text, 'UTF8')), convert_to('custom:' || n % 10, 'UTF8'),
