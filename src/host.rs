@@ -208,7 +208,8 @@ impl Host {
             Certificate::read(files, Clock::system().now_ms())?;
         }
         listen::check_exposure(config.listen, &config.door)?;
-        let Opened { store, upkeep } = store::open(&config.data, &config.store, config.postgres.as_ref())?;
+        let Opened { store, upkeep } =
+            store::open(&config.data, &config.store, config.postgres.as_ref())?;
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
         if opened.is_err() {

@@ -65,8 +65,8 @@ pub use rows::{
 
 pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
-    Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of,
-    known_format, restore, survey,
+    Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of, known_format,
+    restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::MovingRuns;

@@ -4,6 +4,7 @@
 //! A server runs as an unprivileged user below the directory for temporary files. A shell beside it
 //! waits until no process has a lock on its directory any more, and then stops it: also when the
 //! tests are killed.
+#![allow(dead_code, reason = "every test program uses its own part of it")]
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -236,6 +237,11 @@ impl Database {
     /// Returns its address over TCP, with the password.
     pub fn tcp_url(&self) -> String {
         self.server.tcp_url(&self.name)
+    }
+
+    /// Returns the port of its server on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.server.port
     }
 
     /// Returns the output of SQL, with a line a row.

@@ -15,8 +15,7 @@ use crate::{
     cli::{
         connect::{disk_failed, explain, exported, told_of},
         context::Context,
-        database,
-        descriptors,
+        database, descriptors,
         exit::{Exit, Stop},
         service::ServiceManager,
     },

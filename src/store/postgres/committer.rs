@@ -253,7 +253,8 @@ impl Committer {
         if found.first().is_none_or(Vec::is_empty) {
             return Err(Failed::Store(StoreError::Fenced));
         }
-        let row = session.one("SELECT seq FROM marks WHERE node = $1 AND lane = 0", &[&self.node])?;
+        let row =
+            session.one("SELECT seq FROM marks WHERE node = $1 AND lane = 0", &[&self.node])?;
         session.batch("COMMIT")?;
         let seq: i64 = row.map_or(Ok(-1), |row| get(&row, 0))?;
         self.unfolded = waiting(&session)?;

@@ -95,7 +95,8 @@ fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<i32>, Fa
             Ok(Some(if oldest <= FORMAT { FORMAT.min(format).max(oldest) } else { format }))
         }
         (true, false) => {
-            let reason = "its schema \"moonswarm\" belongs to something else; name another database";
+            let reason =
+                "its schema \"moonswarm\" belongs to something else; name another database";
             Err(unfit(address, reason.to_owned()))
         }
         (false, false) => Ok(None),
@@ -105,7 +106,8 @@ fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<i32>, Fa
 fn create(session: &Session) -> Result<(), Failed> {
     session.batch("BEGIN; CREATE SCHEMA moonswarm; SET LOCAL search_path = moonswarm;")?;
     session.batch(SCHEMA)?;
-    let insert = format!("INSERT INTO cluster (format, oldest) VALUES ({FORMAT}, {FORMAT}); COMMIT");
+    let insert =
+        format!("INSERT INTO cluster (format, oldest) VALUES ({FORMAT}, {FORMAT}); COMMIT");
     session.batch(&insert)
 }
 

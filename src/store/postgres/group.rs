@@ -164,8 +164,10 @@ impl<'a> Group<'a> {
         let [receipts, values] = &found[..] else { return Err(Failed::Silent) };
         if let Some(receipt) = receipts.first() {
             // Without the receipt, the step would be applied a second time.
-            let answers: Vec<Changed> = serde_json::from_str(&text(receipt, 0)?)
-                .map_err(|error| damaged(format!("the answer to step {step} of run {run}"), error))?;
+            let answers: Vec<Changed> =
+                serde_json::from_str(&text(receipt, 0)?).map_err(|error| {
+                    damaged(format!("the answer to step {step} of run {run}"), error)
+                })?;
             self.answers.push((batch.answers.clone(), answers));
             return Ok(None);
         }
@@ -188,9 +190,8 @@ impl<'a> Group<'a> {
                     write::put_state((&scope, &key), &value, &hints, (expires_ms, batch.at_ms)),
                 ),
                 Planned::Delete { scope, key } => write::delete_state(&scope, &key, calls),
-                Planned::Link { scope, from, to, relation, metadata } => calls.push(
-                    write::put_link(&scope, (&from, &relation, &to), metadata.as_deref()),
-                ),
+                Planned::Link { scope, from, to, relation, metadata } => calls
+                    .push(write::put_link(&scope, (&from, &relation, &to), metadata.as_deref())),
                 Planned::Unlink { scope, from, to, relation } => {
                     calls.push(write::delete_link(&scope, (&from, &relation, &to)));
                 }

@@ -280,9 +280,10 @@ impl Upkeep for Postgres {
     fn backup(&self, _to: &Path) -> Result<u64, StoreError> {
         Err(StoreError::Unfit {
             database: self.wire.address().to_string(),
-            reason: "a copy of it is made with PostgreSQL's own tools, like pg_basebackup or pg_dump; \
+            reason:
+                "a copy of it is made with PostgreSQL's own tools, like pg_basebackup or pg_dump; \
                      keep the data directory's keys with it"
-                .to_owned(),
+                    .to_owned(),
         })
     }
 

@@ -76,9 +76,8 @@ pub fn claim(session: &Session, wire: &Wire, home: &str, name: &str) -> Result<C
             return Ok(claim);
         };
         session.batch("ROLLBACK")?;
-        let renewed = seen.as_ref().is_some_and(|(node, lease)| {
-            *node == alive.node && *lease != alive.lease
-        });
+        let renewed =
+            seen.as_ref().is_some_and(|(node, lease)| *node == alive.node && *lease != alive.lease);
         if renewed || look >= LOOKS {
             let database = wire.address().to_string();
             return Err(Failed::Store(StoreError::Taken { database, node: alive.name.clone() }));
@@ -160,11 +159,7 @@ impl Lease {
     ///
     /// # Errors
     /// Fails when the system cannot create a thread.
-    pub fn start(
-        wire: Wire,
-        node: i64,
-        health: watch::Sender<Health>,
-    ) -> Result<Self, StoreError> {
+    pub fn start(wire: Wire, node: i64, health: watch::Sender<Health>) -> Result<Self, StoreError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()

@@ -187,8 +187,8 @@ fn counters(sql: &'static str, headers: &[&Header]) -> Call {
 }
 
 fn insert(last: &Header, header: &Header) -> Call {
-    let tags = (!header.tags.is_empty())
-        .then(|| serde_json::to_string(&header.tags).expect("plain data"));
+    let tags =
+        (!header.tags.is_empty()).then(|| serde_json::to_string(&header.tags).expect("plain data"));
     let call = Call::new(
         "INSERT INTO runs (num, cursor, seq, steps, steps_done, updated_ms, bytes, status, wake_at_ms,
              epoch, ended_ms, progress, hash, status_text, error, waiting_on, used, created_ms, nonce,

@@ -25,7 +25,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 const RENEW: Duration = Duration::from_secs(2);
 
 /// What every session begins with.
-const SETTINGS: &str = "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
+const SETTINGS: &str =
+    "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
     SET client_encoding = 'UTF8'; SET lock_timeout = '3s'; SET client_min_messages = 'warning';
     SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';";
 

@@ -2,8 +2,8 @@
 
 use rusqlite::{Error, ErrorCode, ffi};
 
-pub use crate::store::lock::file;
 use crate::store::StoreError;
+pub use crate::store::lock::file;
 
 /// Converts the error of a statement. `context` describes the operation.
 pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError {

@@ -24,17 +24,16 @@ use super::{
     mark::{Mark, MarkFile},
     place::StorePath,
     pool::Pool,
-    restore, retention, upgrade,
-    writer,
+    restore, retention, upgrade, writer,
 };
 use crate::{
     fault,
     metrics::Commits,
     store::{
-        lock::{self, Lock},
-        queue::Queue,
         Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
         TracesInCopy, Upkeep, Writer,
+        lock::{self, Lock},
+        queue::Queue,
     },
 };
 
