@@ -43,7 +43,7 @@ async fn answer(daemon: &Daemon, run: &str) {
     assert_eq!(status, 200, "{tasks}");
     let task = tasks["items"][0]["id"].as_str().unwrap();
     let path = format!("/v1/tasks/{task}/answer");
-    let (status, told) = send(daemon.post(&path, &json!({ "answer": "yes" }))).await;
+    let (status, told) = send(daemon.post(&path, &json!({ "output": "yes" }))).await;
     assert!(status < 300, "{told}");
 }
 
