@@ -19,6 +19,7 @@ mod layout;
 mod live;
 mod mount;
 mod page;
+mod provider;
 mod said;
 mod sign_in;
 mod site;

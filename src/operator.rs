@@ -31,7 +31,7 @@ mod usage;
 mod worker_book;
 
 pub use assemble::rehearsed;
-pub use backend::{Backend, ModelSource, Reply, Residence};
+pub use backend::{Backend, ModelSource, Reply, Residence, ToolServer};
 pub use builtin::{Builtin, LuaCall};
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};

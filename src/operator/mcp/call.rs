@@ -15,7 +15,7 @@ use crate::{
     clock::Clock,
     environment::{Config, Environments},
     middleware::TaskDone,
-    operator::{Backend, Builtin, Delivery, Reply, Residence, Settings, Task},
+    operator::{Backend, Builtin, Delivery, Reply, Residence, Settings, Task, ToolServer},
     protocol::{Failure, FunctionTool, Json, failure::kind},
 };
 
@@ -86,6 +86,10 @@ impl Backend for Mcp {
 
     fn requires_tool(&self) -> bool {
         self.tool.is_none()
+    }
+
+    fn tool_server(&self) -> Option<ToolServer> {
+        Some(self.server.place())
     }
 
     fn timeout(&self) -> Option<Duration> {
