@@ -1,8 +1,6 @@
 //! Finds the rows of a target of erasure: looks at every row of every table, in one snapshot. What is
 //! found is removed by the writer.
 
-use std::collections::BTreeMap;
-
 use tokio_postgres::{Row, types::Type};
 
 use super::{
@@ -30,13 +28,19 @@ pub fn traces(db: &Session, target: &ErasureTarget) -> Result<Traces, Failed> {
             Ok(())
         })?;
     }
-    if !target.runs.is_empty() {
-        let mut parents = BTreeMap::new();
+    if sought.follows() {
         each(db, "SELECT num, parent_run FROM runs WHERE parent_run IS NOT NULL", |row| {
-            parents.insert(uint(row, 0)?, uint(row, 1)?);
+            sought.called(uint(row, 0)?, uint(row, 1)?);
             Ok(())
         })?;
-        while sought.called(&parents) {}
+        each(db, "SELECT run, entry FROM journal", |row| {
+            sought.entry(uint(row, 0)?, bytes(row, 1));
+            Ok(())
+        })?;
+        sought.follow(|run| {
+            let row = db.one("SELECT created_ms FROM runs WHERE num = $1", &[&int(run)])?;
+            row.map(|row| uint(&row, 0)).transpose()
+        })?;
     }
     if sought.reads_contents() {
         parts(db, &mut sought)?;
