@@ -20,6 +20,7 @@ mod live;
 mod mount;
 mod page;
 mod provider;
+mod rooms;
 mod said;
 mod sign_in;
 mod site;

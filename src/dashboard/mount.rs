@@ -13,7 +13,8 @@ use super::{
     acts, assets,
     desk::Desk,
     gate, live, page, provider,
-    sign_in::{CODES, SignIns},
+    rooms::{FRESH, Rooms},
+    sign_in::{CODES, SignIns, random},
     site::Site,
 };
 use crate::{
@@ -138,6 +139,8 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks, site: Site) -> Rou
     let desk = Desk {
         sign_ins: Arc::new(SignIns::new(engine.clone(), door.clock.clone())),
         stopping: tasks.stopping().clone(),
+        rooms: Arc::new(Rooms::new(random(), FRESH)),
+        tasks: tasks.clone(),
         site: Arc::new(site),
         engine,
         door,
