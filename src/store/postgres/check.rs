@@ -290,9 +290,9 @@ impl Check<'_> {
 
 /// Formats a value that identifies a row.
 fn shown(row: &Row, column: usize) -> String {
-    match row.columns()[column].type_() {
-        &Type::INT8 => uint::<i64>(row, column).map_or("?".to_owned(), |it| it.to_string()),
-        &Type::BYTEA => {
+    match *row.columns()[column].type_() {
+        Type::INT8 => uint::<i64>(row, column).map_or("?".to_owned(), |it| it.to_string()),
+        Type::BYTEA => {
             bytes(row, column).map_or("?".to_owned(), |it| String::from_utf8_lossy(it).into())
         }
         _ => "?".to_owned(),

@@ -10,7 +10,6 @@ use crate::store::conformance::conformance;
 mod faults;
 mod plans;
 #[path = "../../../tests/support/postgres.rs"]
-#[expect(dead_code, reason = "the tests of the daemon use the rest")]
 mod server;
 
 use server::Database;
