@@ -18,6 +18,7 @@ compile_error!(
      Without the feature `host`, the protocol and the response loop need no particular system."
 );
 
+mod births;
 mod bubblewrap;
 mod cgroup;
 mod config;
@@ -31,9 +32,11 @@ mod gate;
 mod helper;
 mod judge;
 mod launch;
+mod launcher;
 mod local;
 mod machine;
 mod needs;
+mod order;
 mod paths;
 mod place;
 mod plan;
