@@ -19,6 +19,8 @@ mod layout;
 mod live;
 mod mount;
 mod page;
+mod provider;
+mod rooms;
 mod said;
 mod sign_in;
 mod site;

@@ -26,6 +26,7 @@ mod tls;
 
 pub(crate) use arrival::Arrival;
 pub use config::{DoorConfig, Limits};
+pub(crate) use oidc::{ATTEMPT_MS, Attempt, CALLBACK};
 pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
 pub use peer::Listener;

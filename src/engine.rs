@@ -58,7 +58,7 @@ pub use verbs::journal_feed::{AgentFacts, JournalFeed, OperatorFacts, VersionFac
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
-pub use verbs::parts::{StepPart, StepParts};
+pub use verbs::parts::{StepBounds, StepPart, StepParts, WholeStep};
 pub use verbs::queues::{LineView, QueueView, WorkerView};
 pub use verbs::replay::ReplayView;
 pub use verbs::rerun::RerunVersion;
@@ -90,7 +90,7 @@ pub use view::shown::{
     PromptView, QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
-pub use view::steps::StepView;
+pub use view::steps::{AttemptSpan, StepView};
 pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 pub(crate) use additions::{BRANCH, LINE};
 #[cfg(feature = "host")]
 pub(crate) use chain::model_of;
-pub use chain::{Chain, ChainError, RunState, SeatHolder, Step};
+pub use chain::{Chain, ChainError, EarlierAttempt, RunState, SeatHolder, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
     Scheduled, SignalReceived,

@@ -31,10 +31,10 @@ mod usage;
 mod worker_book;
 
 pub use assemble::rehearsed;
-pub use backend::{Backend, ModelSource, Reply, Residence};
+pub use backend::{Backend, ModelSource, Reply, Residence, ToolServer};
 pub use builtin::{Builtin, LuaCall};
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
-pub use declared::{Declared, Mistake, Settings};
+pub use declared::{Declared, Mistake, Settings, ShownSettings};
 pub use echo::Echo;
 pub use human::{HUMAN, Human, inquiry_of, says_no};
 pub use inquiry::{Given, Inquiry};

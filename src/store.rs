@@ -38,7 +38,8 @@ pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use erase::{
-    ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces, TracesInCopy,
+    Descent, ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces,
+    TracesInCopy,
 };
 pub use errand::Errand;
 pub use find::{

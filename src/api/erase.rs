@@ -15,9 +15,10 @@ use crate::{
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EraseBody {
-    /// Everything of this subject: its runs, tokens, sessions, answers, and state of its name.
+    /// Everything of this subject: its runs, with those that they called, their forks and reruns; its
+    /// tokens, sessions, answers, and state of its name.
     subject: Option<String>,
-    /// These runs and those that they called, at most 2,000.
+    /// These runs, those that they called, their forks and reruns, at most 2,000.
     runs: Option<Vec<String>>,
     /// Everything that contains this text of 4 to 1,024 bytes: whole runs, and rows outside of runs.
     #[serde(rename = "match")]

@@ -89,6 +89,7 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         request: None,
         response: None,
         effects: Vec::new(),
+        spans: Vec::new(),
     }
 }
 

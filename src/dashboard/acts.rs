@@ -51,7 +51,7 @@ pub(super) async fn login(State(desk): State<Desk>, request: Request) -> Result<
         }
         Err(problem) if problem.status().is_client_error() => {
             let wrong = problem.body().detail().to_owned();
-            Ok(login::form(theme, next, Some(&wrong), problem.status()))
+            Ok(login::form(&desk, theme, next, Some(&wrong), problem.status()))
         }
         Err(problem) => Err(problem),
     }
@@ -84,7 +84,7 @@ pub(super) fn cookie_of(name: &str, value: &str, seconds: u64, secure: bool) -> 
     format!("{name}={value}; Path={PATH}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-fn set(cookie: String) -> [(header::HeaderName, HeaderValue); 1] {
+pub(super) fn set(cookie: String) -> [(header::HeaderName, HeaderValue); 1] {
     [(header::SET_COOKIE, HeaderValue::try_from(cookie).expect("a cookie is ASCII"))]
 }
 

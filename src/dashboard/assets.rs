@@ -21,13 +21,15 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 11] = [
+/// An asset stands after those that it imports.
+const ASSETS: [Asset; 12] = [
     Asset { name: "tokens.css", kind: CSS, text: include_str!("assets/tokens.css") },
     Asset { name: "base.css", kind: CSS, text: include_str!("assets/base.css") },
     Asset { name: "components.css", kind: CSS, text: include_str!("assets/components.css") },
     Asset { name: "live.js", kind: JS, text: include_str!("assets/live.js") },
     Asset { name: "keys.js", kind: JS, text: include_str!("assets/keys.js") },
     Asset { name: "tree.js", kind: JS, text: include_str!("assets/tree.js") },
+    Asset { name: "zoom.js", kind: JS, text: include_str!("assets/zoom.js") },
     Asset { name: "timeline.js", kind: JS, text: include_str!("assets/timeline.js") },
     Asset { name: "graph.js", kind: JS, text: include_str!("assets/graph.js") },
     Asset { name: "away.js", kind: JS, text: include_str!("assets/away.js") },
@@ -35,34 +37,46 @@ const ASSETS: [Asset; 11] = [
     Asset { name: "moon.svg", kind: SVG, text: include_str!("assets/moon.svg") },
 ];
 
-/// The names with the hash of their content: `base-1f2e3d4c.css`.
-static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let name = |asset: &Asset| {
-        let hash = blake3::hash(asset.text.as_bytes()).to_hex();
+/// An asset as it is served.
+struct Served {
+    /// Its name with the hash of its text: `base-1f2e3d4c.css`.
+    name: String,
+    /// Its text; what it imports has the name that it is served under.
+    text: String,
+}
+
+static SERVED: LazyLock<Vec<Served>> = LazyLock::new(|| {
+    let mut served: Vec<Served> = Vec::with_capacity(ASSETS.len());
+    for asset in &ASSETS {
+        let mut text = asset.text.to_owned();
+        for (earlier, it) in ASSETS.iter().zip(&served) {
+            text = text.replace(&format!("\"./{}\"", earlier.name), &format!("\"./{}\"", it.name));
+        }
+        let hash = blake3::hash(text.as_bytes()).to_hex();
         let (stem, extension) = asset.name.split_once('.').expect("an asset has an extension");
-        format!("{stem}-{}.{extension}", &hash[..12])
-    };
-    ASSETS.iter().map(name).collect()
+        served.push(Served { name: format!("{stem}-{}.{extension}", &hash[..12]), text });
+    }
+    served
 });
 
 /// Returns the path of an asset.
 pub(super) fn path(name: &str) -> String {
     let at = ASSETS.iter().position(|asset| asset.name == name);
     let at = at.expect("pages name assets that exist");
-    format!("/ui/assets/{}", NAMES[at])
+    format!("/ui/assets/{}", SERVED[at].name)
 }
 
 /// Serves an asset. Its content never changes, since its name is its content.
 pub(super) async fn get(Path(file): Path<String>) -> Result<Response, Problem> {
-    let found = NAMES.iter().zip(&ASSETS).find(|(name, _)| **name == file);
-    let Some((_, asset)) = found else {
+    let found = SERVED.iter().zip(&ASSETS).find(|(served, _)| served.name == file);
+    let Some((served, asset)) = found else {
         return Err(Problem::new(Code::NotFound, "there is no such asset; reload the page"));
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(asset.kind)),
         (header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable")),
     ];
-    Ok((headers, asset.text).into_response())
+    Ok((headers, served.text.as_str()).into_response())
 }
 
 #[cfg(test)]
@@ -85,6 +99,23 @@ mod tests {
             let names = asset.text.matches("http://www.w3.org/2000/svg").count();
             assert_eq!(links, names, "{}", asset.name);
             assert!(asset.text.lines().count() <= 400, "{}", asset.name);
+        }
+    }
+
+    #[test]
+    fn a_script_imports_another_by_the_name_under_which_it_is_served() {
+        let zoom = path("zoom.js").replace("/ui/assets/", "./");
+        for name in ["timeline.js", "graph.js"] {
+            let at = ASSETS.iter().position(|asset| asset.name == name).unwrap();
+            let text = &SERVED[at].text;
+            assert!(text.contains(&format!("from \"{zoom}\"")), "{name}: {text}");
+        }
+        for served in SERVED.iter() {
+            assert!(
+                !served.text.contains(".js\";") || served.text.contains(&zoom),
+                "{}",
+                served.name
+            );
         }
     }
 

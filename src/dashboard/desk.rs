@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{sign_in::SignIns, site::Site};
-use crate::{door::Door, engine::Engine};
+use super::{rooms::Rooms, sign_in::SignIns, site::Site};
+use crate::{door::Door, engine::Engine, tasks::Tasks};
 
 /// The dependencies of every handler.
 #[derive(Clone)]
@@ -18,6 +18,10 @@ pub(super) struct Desk {
     pub stopping: CancellationToken,
     /// The sign-ins, and the codes for new ones.
     pub sign_ins: Arc<SignIns>,
+    /// The live pages that are open.
+    pub rooms: Arc<Rooms>,
+    /// Renders live pages.
+    pub tasks: Tasks,
     /// The names of this host.
     pub site: Arc<Site>,
 }

@@ -1,10 +1,11 @@
 //! Live fragments: what changed on a page, rendered by the function that rendered the page.
 //!
 //! A stream begins with every fragment as it is now, so a page that was away misses nothing. The page
-//! of a run is rendered again after each of its events; lists are looked at every two seconds. A
-//! fragment that is as it was is not sent.
+//! of a run is rendered again after each of its events; lists are looked at every two seconds. A page
+//! is rendered once for all who have it open with the same rights. A fragment that is as it was is not
+//! sent.
 
-use std::{collections::HashMap, convert::Infallible, future::Future, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Path, State},
@@ -12,7 +13,6 @@ use axum::{
 };
 use futures::{StreamExt as _, stream::BoxStream};
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
@@ -20,6 +20,7 @@ use super::{
     fields::Fields,
     fragment::Fragment,
     page,
+    rooms::{Board, Key, Viewer},
     said::Said,
     visitor::{Visitor, id},
 };
@@ -35,8 +36,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const TOGETHER: Duration = Duration::from_millis(40);
 /// Events that follow the first one after a rest within this time are shown with it.
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// A page is rendered for at most this part of the time: a run with a long history costs more.
-const PART: u32 = 8;
+/// A page costs at most this part of the time: a run with a long history costs more, and so do many
+/// viewers.
+const PART: u32 = 20;
+/// The bytes that are sent to viewers in a microsecond, about.
+const SENT_IN_A_US: usize = 500;
 /// The longest pause between two renderings of a run that moves.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
@@ -48,7 +52,7 @@ pub(super) async fn overview(State(desk): State<Desk>, visitor: Visitor) -> Sent
     let render = move |desk: Desk, visitor: Visitor| async move {
         Ok((Vec::from(page::overview::fragments(&desk, &visitor).await?), false))
     };
-    streamed(desk, visitor, Wake::Look, render)
+    streamed(desk, visitor, Reader::Person, look, render)
 }
 
 /// Streams the first page of a list of runs.
@@ -57,7 +61,7 @@ pub(super) async fn runs(State(desk): State<Desk>, visitor: Visitor, fields: Fie
         let fields = fields.clone();
         async move { Ok((Vec::from(page::runs::fragments(&desk, &visitor, &fields).await?), false)) }
     };
-    streamed(desk, visitor, Wake::Look, render)
+    streamed(desk, visitor, Reader::Rights, look, render)
 }
 
 /// Streams the inbox.
@@ -66,7 +70,7 @@ pub(super) async fn inbox(State(desk): State<Desk>, visitor: Visitor, fields: Fi
         let fields = fields.clone();
         async move { Ok((Vec::from(page::inbox::fragments(&desk, &visitor, &fields).await?), false)) }
     };
-    streamed(desk, visitor, Wake::Look, render)
+    streamed(desk, visitor, Reader::Person, look, render)
 }
 
 /// Streams the page of a run.
@@ -78,12 +82,15 @@ pub(super) async fn run(
 ) -> Result<Sent, Problem> {
     let run: RunId = id(&run)?;
     let last = desk.engine.run(&visitor.caller, run).await?.last_event;
-    let events = desk.engine.events(&visitor.caller, run, last).await?;
     let render = move |desk: Desk, visitor: Visitor| {
         let fields = fields.clone();
         async move { Ok((page::run::fragments(&desk, &visitor, run, &fields).await?, false)) }
     };
-    Ok(streamed(desk, visitor, Wake::Events(Box::new(events), None), render))
+    let wake = move |desk: Desk, visitor: Visitor| async move {
+        let events = desk.engine.events(&visitor.caller, run, last).await?;
+        Ok(Wake::Events(Box::new(events), None))
+    };
+    Ok(streamed(desk, visitor, Reader::Rights, wake, render))
 }
 
 /// Streams the page of a step, with what models say at the moment.
@@ -95,17 +102,22 @@ pub(super) async fn step(
 ) -> Result<Sent, Problem> {
     let (run, seq) = page::step::place(&run, &seq)?;
     let last = desk.engine.run(&visitor.caller, run).await?.last_event;
-    let parts = desk.engine.parts(&visitor.caller, run, seq, usize::MAX).await?;
-    let events = desk.engine.events(&visitor.caller, run, last).await?;
-    let mut said = Said::new(seq);
-    said.know(parts.items.iter().map(|it| (it.step.seq, it.step.ended_at.is_none())));
-    let said = Arc::new(Mutex::new(said));
-    let wake = Wake::Events(Box::new(events), Some(Arc::clone(&said)));
+    let said = Arc::new(Mutex::new(Said::new(seq)));
+    let gathered = Arc::clone(&said);
+    let wake = move |desk: Desk, visitor: Visitor| async move {
+        let events = desk.engine.events(&visitor.caller, run, last).await?;
+        Ok(Wake::Events(Box::new(events), Some(gathered)))
+    };
     let render = move |desk: Desk, visitor: Visitor| {
         let (fields, said) = (fields.clone(), Arc::clone(&said));
         async move { page::step::fragments(&desk, &visitor, (run, seq), &fields, &said).await }
     };
-    Ok(streamed(desk, visitor, wake, render))
+    Ok(streamed(desk, visitor, Reader::Rights, wake, render))
+}
+
+/// Waits for nothing but the time.
+async fn look(_: Desk, _: Visitor) -> Result<Wake, Problem> {
+    Ok(Wake::Look)
 }
 
 /// The event for which a page waits before it is rendered again.
@@ -118,6 +130,13 @@ enum Wake {
 }
 
 impl Wake {
+    /// Lets the next rendering have every fragment.
+    fn begin_anew(&self) {
+        if let Self::Events(_, Some(said)) = self {
+            said.lock().moved = true;
+        }
+    }
+
     /// Waits for a change; `cost` is the time that the last rendering took. The first change after a rest
     /// is shown at once, those that follow it together after a pause.
     async fn next(&mut self, cost: Duration) {
@@ -158,64 +177,92 @@ impl Wake {
     }
 }
 
-/// Returns a stream of the fragments that changed; `render` says as well whether more may follow.
-fn streamed<R, F>(desk: Desk, visitor: Visitor, wake: Wake, render: R) -> Sent
+/// Those who see the same page.
+enum Reader {
+    /// All who have the same rights.
+    Rights,
+    /// All sign-ins of one person with the same rights.
+    Person,
+}
+
+impl Reader {
+    fn key(&self, visitor: &Visitor) -> Key {
+        let grant = serde_json::to_string(&visitor.caller.grant).expect("a grant is plain data");
+        let rights = match self {
+            Self::Rights => grant,
+            Self::Person => format!("{grant} {}", visitor.caller.subject),
+        };
+        Key { page: visitor.at.clone(), url: visitor.url.clone(), rights }
+    }
+}
+
+/// Returns a stream of the fragments that changed. `wake` says what to wait for, and `render` also
+/// whether more may follow; they are called for the first viewer of the page.
+fn streamed<W, V, R, F>(desk: Desk, visitor: Visitor, reader: Reader, wake: W, render: R) -> Sent
 where
-    R: Fn(Desk, Visitor) -> F + Send + 'static,
-    F: Future<Output = Result<(Vec<Fragment>, bool), Problem>> + Send,
+    W: FnOnce(Desk, Visitor) -> V + Send + 'static,
+    V: Future<Output = Result<Wake, Problem>> + Send + 'static,
+    R: Fn(Desk, Visitor) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<(Vec<Fragment>, bool), Problem>> + Send + 'static,
 {
     let keep_alive = KeepAlive::new().interval(desk.door.limits.keep_alive);
     let stopping = desk.stopping.clone().cancelled_owned();
-    let state = Some(Streaming { desk, visitor, wake, render, seen: HashMap::new(), cost: None });
-    let batches = futures::stream::unfold(state, |state| async {
-        let mut state = state?;
-        let (batch, more) = state.step().await;
-        Some((futures::stream::iter(batch.into_iter().map(Ok)), more.then_some(state)))
+    let form = visitor.signed_in.form.clone();
+    let (viewer, board) = desk.rooms.enter(reader.key(&visitor), form);
+    if let Some(board) = board {
+        let tasks = desk.tasks.clone();
+        // It ends with its last viewer, and when the host stops.
+        drop(tasks.spawn(rendered(desk, visitor, board, wake, render)));
+    }
+    let batches = futures::stream::unfold(Some(viewer), |viewer| async {
+        let (batch, viewer) = next(viewer?).await?;
+        Some((futures::stream::iter(batch.into_iter().map(Ok)), viewer))
     });
     Sse::new(batches.flatten().take_until(stopping).boxed()).keep_alive(keep_alive)
 }
 
-struct Streaming<R> {
-    desk: Desk,
-    visitor: Visitor,
-    wake: Wake,
-    render: R,
-    seen: HashMap<&'static str, blake3::Hash>,
-    /// The time that the last rendering took; `None` before the first.
-    cost: Option<Duration>,
+/// Returns what changed for a viewer, and the viewer if more may follow.
+async fn next(mut viewer: Viewer) -> Option<(Vec<Event>, Option<Viewer>)> {
+    let changes = viewer.next().await?;
+    let event = |data: String| Event::default().event("fragment").data(data);
+    let mut batch: Vec<_> = changes.fragments.into_iter().map(event).collect();
+    if changes.over {
+        batch.push(Event::default().event("end").data("{}"));
+    }
+    Some((batch, (!changes.over).then_some(viewer)))
 }
 
-impl<R, F> Streaming<R>
+/// Renders a page for its viewers, until the last one has left or nothing will change any more.
+async fn rendered<W, V, R, F>(desk: Desk, mut visitor: Visitor, board: Board, wake: W, render: R)
 where
+    W: FnOnce(Desk, Visitor) -> V,
+    V: Future<Output = Result<Wake, Problem>>,
     R: Fn(Desk, Visitor) -> F,
     F: Future<Output = Result<(Vec<Fragment>, bool), Problem>>,
 {
-    /// Waits for a change, and returns what it changed, and whether more may follow.
-    async fn step(&mut self) -> (Vec<Event>, bool) {
-        if let Some(cost) = self.cost {
-            self.wake.next(cost).await;
-        }
+    // If it fails, the pages ask again, and the answer says why.
+    let Ok(mut wake) = wake(desk.clone(), visitor.clone()).await else { return };
+    desk.rooms.mark().clone_into(&mut visitor.signed_in.form);
+    loop {
         let began = Instant::now();
-        self.visitor.now_ms = self.desk.door.clock.now_ms();
-        let rendered = (self.render)(self.desk.clone(), self.visitor.clone()).await;
-        let Ok((fragments, last)) = rendered else {
-            // The page asks again, and its answer says why.
-            return (Vec::new(), false);
-        };
-        self.cost = Some(began.elapsed());
-        let mut batch = Vec::new();
-        for Fragment { id, html } in fragments {
-            let html = html.into_string();
-            let hash = blake3::hash(html.as_bytes());
-            if self.seen.insert(id, hash) != Some(hash) {
-                let data = json!({ "id": id, "html": html }).to_string();
-                batch.push(Event::default().event("fragment").data(data));
-            }
-        }
-        let over = last || matches!(self.wake, Wake::Over);
+        visitor.now_ms = desk.door.clock.now_ms();
+        let Ok((fragments, last)) = render(desk.clone(), visitor.clone()).await else { return };
+        let over = last || matches!(wake, Wake::Over);
+        let sent = board.show(fragments, over);
         if over {
-            batch.push(Event::default().event("end").data("{}"));
+            return;
         }
-        (batch, !over)
+        let cost = began.elapsed() + Duration::from_micros((sent / SENT_IN_A_US) as u64);
+        tokio::select! {
+            () = wake.next(cost) => {}
+            () = board.asked() => wake.begin_anew(),
+            () = board.left() => {
+                if board.close() {
+                    return;
+                }
+                wake.begin_anew();
+            }
+            () = desk.stopping.cancelled() => return,
+        }
     }
 }

@@ -12,12 +12,13 @@ use axum::{
 use super::{
     acts, assets,
     desk::Desk,
-    gate, live, page,
-    sign_in::{CODES, SignIns},
+    gate, live, page, provider,
+    rooms::{FRESH, Rooms},
+    sign_in::{CODES, SignIns, random},
     site::Site,
 };
 use crate::{
-    door::{self, Code, Door, Problem, Rule, Shape, Who},
+    door::{self, CALLBACK, Code, Door, Problem, Rule, Shape, Who},
     engine::Engine,
     tasks::Tasks,
     token::Verb,
@@ -69,6 +70,8 @@ fn table() -> Vec<Row> {
     vec![
         anybody("/ui/assets/{file}", get(assets::get)),
         anybody("/ui/login", get(page::login::show).post(acts::login)),
+        anybody(provider::BEGIN, get(provider::begin)),
+        anybody(CALLBACK, get(provider::finish)),
         Row {
             path: "/ui/answer/{link}",
             who: Who::Linked,
@@ -136,6 +139,8 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks, site: Site) -> Rou
     let desk = Desk {
         sign_ins: Arc::new(SignIns::new(engine.clone(), door.clock.clone())),
         stopping: tasks.stopping().clone(),
+        rooms: Arc::new(Rooms::new(random(), FRESH)),
+        tasks: tasks.clone(),
         site: Arc::new(site),
         engine,
         door,
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn every_form_but_the_login_needs_the_token_of_its_sign_in() {
         for row in table() {
-            let own_token = ["/ui/login", CODES, "/ui/answer/{link}"];
+            let own_token = ["/ui/login", provider::BEGIN, CALLBACK, CODES, "/ui/answer/{link}"];
             let open = ["/ui/assets/{file}", "/ui/{*rest}"].contains(&row.path)
                 || own_token.contains(&row.path);
             assert_eq!(row.form || row.body == 0, !open, "{}", row.path);
@@ -176,6 +181,8 @@ mod tests {
     fn only_the_login_and_the_assets_are_open() {
         let open = table().into_iter().filter(|row| row.who == Who::Anybody);
         let open: Vec<_> = open.map(|row| row.path).collect();
-        assert_eq!(open, ["/ui/assets/{file}", "/ui/login", "/ui/{*rest}"]);
+        let login = ["/ui/login", provider::BEGIN, CALLBACK];
+        let expected = [&["/ui/assets/{file}"][..], &login, &["/ui/{*rest}"]].concat();
+        assert_eq!(open, expected);
     }
 }

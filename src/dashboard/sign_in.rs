@@ -311,7 +311,7 @@ impl Entry {
 }
 
 /// Returns 64 hexadecimal characters that nobody can guess.
-fn random() -> String {
+pub(super) fn random() -> String {
     let half = || uuid::Uuid::new_v4().simple().to_string();
     half() + &half()
 }

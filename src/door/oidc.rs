@@ -1,19 +1,25 @@
 //! People whom an OpenID Connect provider has identified: its tokens, its keys.
 //!
+//! A token comes as the bearer of a request, or a browser brings a code, which is exchanged for one.
 //! The keys are read from the provider, kept, and read again when they are old or a token names one
 //! that is not known. Only the configured provider is asked, under the rules for outgoing requests.
 
+mod login;
+
 use std::{sync::Arc, time::Duration};
 
+use hashlink::LruCache;
 use parking_lot::Mutex;
-use reqwest::{Client, Url};
+use reqwest::{Client, RequestBuilder, Url};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
 
+use self::login::Login;
+pub(crate) use self::login::{ATTEMPT_MS, Attempt, CALLBACK};
 use super::{Code, person::Person, problem::Problem};
 use crate::{
     clock::Clock,
-    environment::Egress,
+    environment::{Egress, Text},
     token::{Expected, ForeignError, ForeignKeys, claimed_issuer},
 };
 
@@ -27,6 +33,12 @@ const PAUSE_MS: u64 = 30_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum size of an answer of the provider, in bytes.
 const ANSWER: usize = 256 << 10;
+/// The maximum number of codes that are exchanged at the same time.
+const EXCHANGES: usize = 8;
+/// The maximum number of attempts that are remembered as used.
+const USED: usize = 4_096;
+/// The maximum length of a code, in bytes.
+const MOST_CODE: usize = 4 << 10;
 /// The maximum number of groups that are read of a token.
 const MOST_GROUPS: usize = 256;
 
@@ -47,6 +59,8 @@ pub(super) struct Oidc {
     /// Hosts that may be asked although their address is not public, or they speak plain HTTP.
     #[serde(default)]
     allow_hosts: Vec<String>,
+    /// The client with which browsers sign in.
+    login: Option<Login>,
 }
 
 fn subject() -> String {
@@ -97,17 +111,37 @@ pub(super) struct Provider {
     held: Mutex<Held>,
     /// Held while the keys are read: one reader, and the others wait for it.
     reading: tokio::sync::Mutex<()>,
+    /// The attempts to sign in that were used.
+    used: Mutex<LruCache<[u8; 32], ()>>,
+    exchanges: tokio::sync::Semaphore,
+}
+
+/// What a provider has published.
+#[derive(Debug)]
+struct Published {
+    keys: ForeignKeys,
+    authorization: Option<Url>,
+    token: Option<Url>,
+    /// True if the secret of a client is sent in the body, and not as `Basic` credentials.
+    secret_in_body: bool,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    keys: Option<(Arc<ForeignKeys>, u64)>,
+    keys: Option<(Arc<Published>, u64)>,
     tried_ms: Option<u64>,
 }
 
 impl Provider {
     pub(super) fn new(oidc: Oidc, clock: Clock) -> Self {
-        Self { oidc, clock, held: Mutex::default(), reading: tokio::sync::Mutex::default() }
+        Self {
+            oidc,
+            clock,
+            held: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+            used: Mutex::new(LruCache::new(USED)),
+            exchanges: tokio::sync::Semaphore::new(EXCHANGES),
+        }
     }
 
     /// Returns true if a bearer says that it is of this provider.
@@ -120,38 +154,185 @@ impl Provider {
     /// # Errors
     /// Fails when the token is not good, and when the provider's keys cannot be read.
     pub(super) async fn person(&self, token: &str) -> Result<(Person, u64), Problem> {
-        let now_ms = self.clock.now_ms();
-        let keys = self.keys(now_ms, FRESH_MS).await?;
-        let mut verified = self.verify(token, &keys);
-        if verified == Err(ForeignError::UnknownKey) {
-            // The provider may have begun to sign with another key.
-            let keys = self.keys(now_ms, PAUSE_MS).await?;
-            verified = self.verify(token, &keys);
-        }
-        let refused = |why: String| {
-            let detail = format!("this token of {} is refused: {why}", self.oidc.issuer);
-            Problem::unauthenticated(Code::Unauthenticated, detail)
-        };
-        let claims = verified.map_err(|error| refused(error.to_string()))?;
+        let claims = self.claims(token, &self.oidc.audience).await?;
         let until_s = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() as u64;
-        let person = self.oidc.person(&claims).map_err(refused)?;
+        let person = self.oidc.person(&claims).map_err(|why| self.refused(&why))?;
         Ok((person, until_s.saturating_mul(1_000)))
     }
 
-    fn verify(&self, token: &str, keys: &ForeignKeys) -> Result<Map<String, Value>, ForeignError> {
-        let Oidc { issuer, audience, .. } = &self.oidc;
-        let now_s = self.clock.now_ms() / 1_000;
-        keys.verify(token, Expected { issuer, audience, now_s })
+    /// Returns the claims of a token for an audience.
+    async fn claims(&self, token: &str, audience: &str) -> Result<Map<String, Value>, Problem> {
+        let now_ms = self.clock.now_ms();
+        let expected = Expected { issuer: &self.oidc.issuer, audience, now_s: now_ms / 1_000 };
+        let published = self.keys(now_ms, FRESH_MS).await?;
+        let mut verified = published.keys.verify(token, expected);
+        if verified == Err(ForeignError::UnknownKey) {
+            // The provider may have begun to sign with another key.
+            let published = self.keys(now_ms, PAUSE_MS).await?;
+            verified = published.keys.verify(token, expected);
+        }
+        verified.map_err(|error| self.refused(&error.to_string()))
     }
 
-    fn known(&self, now_ms: u64, age_ms: u64) -> Option<Arc<ForeignKeys>> {
+    fn refused(&self, why: &str) -> Problem {
+        let detail = format!("this token of {} is refused: {why}", self.oidc.issuer);
+        Problem::unauthenticated(Code::Unauthenticated, detail)
+    }
+
+    /// Returns the origin of the dashboard, if browsers sign in with this provider.
+    pub(super) fn login_at(&self) -> Option<&str> {
+        self.oidc.login.as_ref().map(Login::origin)
+    }
+
+    fn login(&self) -> Result<&Login, Problem> {
+        let none = || Problem::new(Code::NoRoute, "browsers do not sign in with a provider here");
+        self.oidc.login.as_ref().ok_or_else(none)
+    }
+
+    fn unable(&self, why: &str) -> Problem {
+        tracing::warn!(issuer = self.oidc.issuer, why, "a browser cannot sign in");
+        let detail = "the provider cannot sign anybody in; the log of the daemon says why";
+        Problem::new(Code::NotReady, detail)
+    }
+
+    /// Returns the address at which the provider asks a person to sign in.
+    ///
+    /// # Errors
+    /// Fails when browsers do not sign in with it, or its configuration cannot be read.
+    pub(super) async fn begin(&self, attempt: &Attempt) -> Result<String, Problem> {
+        let login = self.login()?;
+        let published = self.keys(self.clock.now_ms(), FRESH_MS).await?;
+        let url = published.authorization.clone();
+        let mut url = url.ok_or_else(|| self.unable("it has no `authorization_endpoint`"))?;
+        let is_trusted = url.scheme() == "https" || {
+            let host = url.host_str().unwrap_or_default();
+            url.scheme() == "http" && self.oidc.allow_hosts.iter().any(|it| it == host)
+        };
+        if !is_trusted {
+            return Err(self.unable("its `authorization_endpoint` is plain HTTP"));
+        }
+        let mut scopes = login.scopes.clone();
+        if !scopes.iter().any(|scope| scope == "openid") {
+            scopes.insert(0, "openid".to_owned());
+        }
+        url.query_pairs_mut().extend_pairs([
+            ("response_type", "code"),
+            ("client_id", &login.client_id),
+            ("redirect_uri", &login.redirect_uri()),
+            ("scope", &scopes.join(" ")),
+            ("state", &attempt.state()),
+            ("nonce", &attempt.nonce()),
+            ("code_challenge", &attempt.challenge()),
+            ("code_challenge_method", "S256"),
+        ]);
+        Ok(url.into())
+    }
+
+    /// Returns the person of a code that came back to the browser of an attempt. An attempt is good
+    /// for one code. `issuer` is the issuer that the answer names, if it names one.
+    ///
+    /// # Errors
+    /// Fails when the attempt was used, the provider does not take the code, or its token is not one
+    /// for this client and this attempt.
+    pub(super) async fn finish(
+        &self,
+        attempt: &Attempt,
+        code: &str,
+        issuer: Option<&str>,
+    ) -> Result<Person, Problem> {
+        let login = self.login()?;
+        let wrong =
+            |why: &str| Problem::new(Code::Unauthenticated, format!("{why}; sign in again"));
+        if issuer.is_some_and(|issuer| issuer != self.oidc.issuer) {
+            return Err(wrong("the answer is of another provider"));
+        }
+        if self.used.lock().insert(attempt.key(), ()).is_some() {
+            return Err(wrong("this answer of the provider was used"));
+        }
+        if code.is_empty() || code.len() > MOST_CODE {
+            return Err(wrong("the provider sent no code"));
+        }
+        let Ok(_place) = self.exchanges.try_acquire() else {
+            let detail = "too many people sign in at this moment";
+            return Err(Problem::new(Code::Busy, detail).retry_after(5));
+        };
+        let token = self.exchange(login, attempt, code).await.map_err(|why| {
+            tracing::warn!(issuer = self.oidc.issuer, why, "a code of the provider is not taken");
+            wrong("the provider did not confirm the sign-in")
+        })?;
+        let claims = self.claims(&token, &login.client_id).await?;
+        let text = |name: &str| claims.get(name).and_then(Value::as_str);
+        if !text("nonce").is_some_and(|nonce| attempt.has_nonce(nonce)) {
+            return Err(self.refused("it was not made for this sign-in"));
+        }
+        let several = claims.get("aud").and_then(Value::as_array).is_some_and(|it| it.len() > 1);
+        let party = text("azp");
+        if party.is_some_and(|it| it != login.client_id) || (several && party.is_none()) {
+            return Err(self.refused("it was made for another client"));
+        }
+        self.oidc.person(&claims).map_err(|why| self.refused(&why))
+    }
+
+    /// Exchanges a code for the token that names the person.
+    async fn exchange(
+        &self,
+        login: &Login,
+        attempt: &Attempt,
+        code: &str,
+    ) -> Result<String, String> {
+        #[derive(Deserialize)]
+        struct Given {
+            id_token: String,
+        }
+        let published = self.keys(self.clock.now_ms(), FRESH_MS).await;
+        let published = published.map_err(|problem| problem.body().detail().to_owned())?;
+        let url = published.token.clone().ok_or("it has no `token_endpoint`")?;
+        let egress = self.egress();
+        egress.check(&url).map_err(|error| format!("failed to {error}"))?;
+        let client = egress.client().map_err(|error| error.to_string())?;
+        let mut form = vec![
+            ("grant_type", "authorization_code".to_owned()),
+            ("code", code.to_owned()),
+            ("redirect_uri", login.redirect_uri()),
+            ("code_verifier", attempt.verifier()),
+        ];
+        let mut request = client.post(url);
+        let secret = login.client_secret.as_ref().map(Text::resolve).transpose();
+        match secret.map_err(|error| format!("failed to {error}"))? {
+            Some(secret) if !published.secret_in_body => {
+                // RFC 6749, 2.3.1: both are encoded as in a form.
+                let (id, secret) = (encoded(&login.client_id), encoded(secret.expose()));
+                request = request.basic_auth(id, Some(secret));
+            }
+            secret => {
+                form.push(("client_id", login.client_id.clone()));
+                form.extend(secret.map(|it| ("client_secret", it.expose().to_owned())));
+            }
+        }
+        let form: Vec<String> =
+            form.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let request = request
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("accept", "application/json")
+            .body(form.join("&"));
+        let answer = answer(request).await?;
+        let given: Given = serde_json::from_slice(&answer)
+            .map_err(|_| "its answer has no `id_token`".to_owned())?;
+        Ok(given.id_token)
+    }
+
+    fn egress(&self) -> Egress {
+        Egress { allow_private: false, allow_hosts: self.oidc.allow_hosts.clone() }
+    }
+
+    fn known(&self, now_ms: u64, age_ms: u64) -> Option<Arc<Published>> {
         let held = self.held.lock();
         let known = held.keys.as_ref().filter(|(_, at_ms)| now_ms < at_ms + age_ms);
         known.map(|(keys, _)| Arc::clone(keys))
     }
 
     /// Returns the keys, read again if they are older than `age_ms`.
-    async fn keys(&self, now_ms: u64, age_ms: u64) -> Result<Arc<ForeignKeys>, Problem> {
+    async fn keys(&self, now_ms: u64, age_ms: u64) -> Result<Arc<Published>, Problem> {
         if let Some(known) = self.known(now_ms, age_ms) {
             return Ok(known);
         }
@@ -185,13 +366,17 @@ impl Provider {
         }
     }
 
-    async fn read(&self) -> Result<ForeignKeys, String> {
+    async fn read(&self) -> Result<Published, String> {
         #[derive(Deserialize)]
         struct Discovered {
             issuer: String,
             jwks_uri: String,
+            authorization_endpoint: Option<String>,
+            token_endpoint: Option<String>,
+            #[serde(default)]
+            token_endpoint_auth_methods_supported: Vec<String>,
         }
-        let egress = Egress { allow_private: false, allow_hosts: self.oidc.allow_hosts.clone() };
+        let egress = self.egress();
         let client = egress.client().map_err(|error| error.to_string())?;
         let base = self.oidc.issuer.trim_end_matches('/');
         let found = format!("{base}/.well-known/openid-configuration");
@@ -202,13 +387,41 @@ impl Provider {
             return Err(format!("its configuration is of the issuer {:?}", found.issuer));
         }
         let keys = fetch(&client, &egress, &found.jwks_uri).await?;
-        ForeignKeys::parse(&keys).map_err(|error| error.to_string())
+        let methods = found.token_endpoint_auth_methods_supported;
+        let url = |text: String| Url::parse(&text).ok();
+        let offers = |name: &str| methods.iter().any(|method| method == name);
+        Ok(Published {
+            keys: ForeignKeys::parse(&keys).map_err(|error| error.to_string())?,
+            authorization: found.authorization_endpoint.and_then(url),
+            token: found.token_endpoint.and_then(url),
+            // `Basic` is what a provider offers that says nothing.
+            secret_in_body: offers("client_secret_post") && !offers("client_secret_basic"),
+        })
     }
+}
+
+/// Returns a text as it stands in a form.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 async fn fetch(client: &Client, egress: &Egress, url: &str) -> Result<Vec<u8>, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?} is no address: {error}"))?;
     egress.check(&url).map_err(|error| format!("failed to {error}"))?;
+    answer(client.get(url)).await
+}
+
+/// Sends a request to the provider, and reads its answer.
+async fn answer(request: RequestBuilder) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| {
         let mut text = error.to_string();
         let mut next = std::error::Error::source(&error);
@@ -219,7 +432,7 @@ async fn fetch(client: &Client, egress: &Egress, url: &str) -> Result<Vec<u8>, S
         text
     };
     let asked = async {
-        let mut answer = client.get(url).send().await.map_err(failed)?;
+        let mut answer = request.send().await.map_err(failed)?;
         if !answer.status().is_success() {
             return Err(format!("it answered {}", answer.status()));
         }

@@ -151,6 +151,11 @@ impl Door {
         }
     }
 
+    /// Returns the tokens of people whom others identify.
+    pub(crate) fn people(&self) -> Option<&Tokens> {
+        self.people.as_ref()
+    }
+
     /// Returns the token of the person whom a proxy names, if it names one.
     ///
     /// # Errors

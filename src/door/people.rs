@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
     Code,
-    oidc::{Oidc, Provider},
+    oidc::{Attempt, Oidc, Provider},
     person::Person,
     problem::Problem,
 };
@@ -138,7 +138,7 @@ impl People {
 
 /// The tokens of people.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     people: People,
     provider: Option<Provider>,
     clock: Clock,
@@ -160,6 +160,39 @@ impl Tokens {
     /// Returns the provider of a bearer, if it is a foreign token.
     pub(super) fn provider_of(&self, bearer: &str) -> Option<&Provider> {
         self.provider.as_ref().filter(|provider| provider.is_of(bearer))
+    }
+
+    /// Returns the provider with which browsers sign in, and the origin of the dashboard.
+    pub(crate) fn login(&self) -> Option<(&str, &str)> {
+        let origin = self.provider.as_ref()?.login_at()?;
+        Some((self.people.oidc.as_ref()?.issuer(), origin))
+    }
+
+    /// Returns the address at which a browser signs in.
+    ///
+    /// # Errors
+    /// Fails when browsers do not sign in here, or the provider cannot be asked.
+    pub(crate) async fn begin(&self, attempt: &Attempt) -> Result<String, Problem> {
+        self.asked()?.begin(attempt).await
+    }
+
+    /// Returns a token of the person who signed in, for the code that came back.
+    ///
+    /// # Errors
+    /// Fails when the code or the token of the provider is not good, or no role fits.
+    pub(crate) async fn finish(
+        &self,
+        engine: &Engine,
+        attempt: &Attempt,
+        (code, issuer): (&str, Option<&str>),
+    ) -> Result<String, Problem> {
+        let person = self.asked()?.finish(attempt, code, issuer).await?;
+        self.of(engine, &person).await
+    }
+
+    fn asked(&self) -> Result<&Provider, Problem> {
+        let none = || Problem::new(Code::NoRoute, "browsers do not sign in with a provider here");
+        self.provider.as_ref().ok_or_else(none)
     }
 
     /// Returns a token of a person.

@@ -15,6 +15,7 @@ pub(crate) mod ledger;
 pub(crate) mod looks;
 pub(crate) mod mailbox;
 pub(crate) mod message;
+pub(crate) mod places;
 pub(crate) mod presence;
 pub(crate) mod programs;
 pub(crate) mod request;

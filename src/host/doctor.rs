@@ -21,7 +21,7 @@ use crate::{
     door::DoorConfig,
     engine::{ConfigItem, HostFacts, Retention},
     environment::{self, Environments},
-    operator::{Declared, TaskWebhook},
+    operator::{Declared, ShownSettings, TaskWebhook},
 };
 
 /// Facts about a host.
@@ -63,6 +63,10 @@ impl HostFacts for Facts {
 
     fn config(&self) -> Vec<ConfigItem> {
         self.shown.clone()
+    }
+
+    fn operators(&self) -> BTreeMap<String, ShownSettings> {
+        self.operators.iter().map(|(name, it)| (name.to_owned(), it.shown())).collect()
     }
 
     fn examine(&self) -> BoxFuture<'_, Vec<Line>> {

@@ -21,7 +21,7 @@ mod step;
 
 #[cfg(feature = "host")]
 pub(crate) use counted::model_of;
-pub use step::Step;
+pub use step::{EarlierAttempt, Step};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -222,7 +222,11 @@ impl Chain {
                 }
             }
             Fact::AttemptClosed(closed) => {
+                let keep = self.keep_payloads;
                 let step = self.open_step(seq, closed.step)?;
+                if keep {
+                    step.end_attempt(at, true);
+                }
                 step.state = StepState::Pending;
                 step.attempt_open = false;
                 step.counted += u32::from(closed.counts);
@@ -281,7 +285,11 @@ impl Chain {
                     self.seats.insert(operator.clone(), held);
                 }
                 Decision::Follow(followed) => {
+                    let keep = self.keep_payloads;
                     let step = self.open_step(seq, followed.step)?;
+                    if keep {
+                        step.end_attempt(at, false);
+                    }
                     step.state = StepState::Pending;
                     step.attempt_open = false;
                     step.retry_at_ms = Some(at);

@@ -38,7 +38,7 @@ use super::{
     prompts, published,
     questions::Able,
     resources, tools,
-    transport::Transport,
+    transport::{Traced, Transport},
 };
 use crate::{blueprint::ClientAbility, tasks::Tasks};
 
@@ -135,11 +135,12 @@ impl Desk {
         &self,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<dyn Transport>, ErrorData> {
-        match (&self.way, context.extensions.get::<Parts>()) {
-            (Way::Fixed(transport, _), _) => Ok(Arc::clone(transport)),
-            (Way::Inside(..), Some(parts)) => Ok(self.transport_for(&parts.headers)),
-            (Way::Inside(..), None) => Err(headless()),
-        }
+        let way = match (&self.way, context.extensions.get::<Parts>()) {
+            (Way::Fixed(transport, _), _) => Arc::clone(transport),
+            (Way::Inside(..), Some(parts)) => self.transport_for(&parts.headers),
+            (Way::Inside(..), None) => return Err(headless()),
+        };
+        Ok(Traced::of(way, context.meta.get_traceparent()))
     }
 
     /// Returns what the client of a request can do. A client over HTTP is asked during a call only in

@@ -22,6 +22,9 @@ use super::{
 /// The maximum size of an answer of the API to a tool.
 const ANSWER: usize = 32 << 20;
 
+/// The header of the span in which a request is sent.
+const TRACE: HeaderName = HeaderName::from_static("traceparent");
+
 /// The API of this process, with the credential of one request.
 pub(super) struct Inside {
     api: Router,
@@ -35,8 +38,7 @@ impl Inside {
         // What has changed before this request is known to it.
         moves.mark_unchanged();
         let mut headers = HeaderMap::new();
-        let trace = HeaderName::from_static("traceparent");
-        for name in [header::AUTHORIZATION, header::HOST, trace] {
+        for name in [header::AUTHORIZATION, header::HOST, TRACE] {
             if let Some(value) = of.get(&name) {
                 headers.insert(name, value.clone());
             }
@@ -53,11 +55,17 @@ impl Inside {
 #[async_trait]
 impl Transport for Inside {
     async fn send(&self, request: Request) -> Result<Reply, Broken> {
-        let Request { method, path, body, key } = request;
+        let Request { method, path, body, key, trace } = request;
         let mut asked = HttpRequest::builder().method(method).uri(path);
         if let Some(headers) = asked.headers_mut() {
             headers.extend(self.headers.clone());
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            // The span of the message is nearer to its cause than that of the request around it.
+            if let Some(trace) = trace
+                && let Ok(trace) = HeaderValue::try_from(trace.to_string())
+            {
+                headers.insert(TRACE, trace);
+            }
             if let Some(key) = key {
                 let key = HeaderValue::try_from(key).map_err(|_| {
                     Broken("an idempotency key has visible ASCII characters only".to_owned())

@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use super::{
     answer::{Done, Trouble},
-    schema::Document,
     transport::Transport,
 };
 use crate::token::Verb;
@@ -34,7 +33,8 @@ pub(super) enum Nature {
     Ends,
 }
 
-/// The structured result.
+/// The structured result, of which its schema is derived.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Output {
     /// The answer of an operation of the API.
@@ -60,7 +60,8 @@ pub(super) struct Tool {
     pub(super) nature: Nature,
     /// The schema of its arguments.
     pub(super) input: fn() -> Arc<JsonObject>,
-    /// The schema of its result.
+    /// Its result.
+    #[cfg(test)]
     pub(super) output: Output,
     /// Its description.
     pub(super) call: Call,
@@ -91,12 +92,8 @@ pub(super) fn wait(seconds: Option<u32>) -> Option<String> {
 }
 
 impl Tool {
-    /// Returns the tool as the protocol shows it.
-    pub(super) fn shown(&self, document: &Document) -> rmcp::model::Tool {
-        let output = match self.output {
-            Output::Of(operation) => document.output_of(operation),
-            Output::Parts(parts) => document.composed_of(parts),
-        };
+    /// Returns the tool as the protocol shows it, with the schema of its result.
+    pub(super) fn shown(&self, output: Option<Arc<JsonObject>>) -> rmcp::model::Tool {
         let annotations = ToolAnnotations::from_raw(
             Some(self.title.to_owned()),
             Some(self.nature == Nature::Reads),
@@ -106,7 +103,7 @@ impl Tool {
         );
         let mut tool = rmcp::model::Tool::new(self.name, self.text, (self.input)());
         tool.title = Some(self.title.to_owned());
-        tool.output_schema = Some(Arc::new(output));
+        tool.output_schema = output;
         tool.annotations = Some(annotations);
         tool
     }

@@ -2,9 +2,11 @@
 
 use std::sync::OnceLock;
 
+#[cfg(test)]
+use super::tool::Output;
 use super::{
-    schema::Document,
-    tool::{Nature, Output, Tool, input, read},
+    schema,
+    tool::{Nature, Tool, input, read},
 };
 use crate::token::Verb;
 
@@ -26,6 +28,7 @@ macro_rules! tool {
             verbs: &[$(Verb::$verb),*],
             nature: Nature::$nature,
             input: input::<$args>,
+            #[cfg(test)]
             output: $output,
             call: |transport, arguments| {
                 Box::pin(async move { $function(transport, read::<$args>(arguments)?).await })
@@ -43,8 +46,8 @@ pub(super) fn is_own(name: &str) -> bool {
 pub(super) fn all() -> &'static [(&'static Tool, rmcp::model::Tool)] {
     static ALL: OnceLock<Vec<(&'static Tool, rmcp::model::Tool)>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let document = Document::new();
-        TOOLS.iter().map(|tool| (tool, tool.shown(&document))).collect()
+        let mut outputs = schema::outputs();
+        TOOLS.iter().map(|tool| (tool, tool.shown(outputs.remove(tool.name)))).collect()
     })
 }
 
@@ -177,7 +180,7 @@ mod tests {
                 assert!(described, "{}: {name} has no description", tool.name);
             }
             assert!(jsonschema::validator_for(&input).is_ok(), "{}", tool.name);
-            let output = Value::Object((**shown.output_schema.as_ref().unwrap()).clone());
+            let output = Value::Object((**shown.output_schema.as_ref().expect(tool.name)).clone());
             assert!(jsonschema::validator_for(&output).is_ok(), "{}", tool.name);
             assert_eq!(shown.title.as_deref(), Some(tool.title), "{}", tool.name);
             assert_eq!(shown.description.as_deref(), Some(tool.text), "{}", tool.name);

@@ -1,5 +1,7 @@
 //! The way from a tool to the HTTP API.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use axum::body::Bytes;
 use futures::stream::BoxStream;
@@ -7,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Broken, Trouble};
+use crate::protocol::TraceParent;
 
 /// A request of a tool.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub struct Request {
     pub body: Option<Vec<u8>>,
     /// The idempotency key.
     pub key: Option<String>,
+    /// The span in which the client sends it.
+    pub trace: Option<TraceParent>,
 }
 
 /// The answer of the API.
@@ -49,6 +54,37 @@ pub trait Transport: Send + Sync {
 
     /// Returns the count of changes of blueprints, if it can be followed without asking for it.
     fn moves(&self) -> Option<watch::Receiver<u64>>;
+}
+
+/// A way to the API whose requests belong to a span of the client.
+pub(super) struct Traced {
+    way: Arc<dyn Transport>,
+    trace: TraceParent,
+}
+
+impl Traced {
+    /// Returns the way with the span that the client named; as it is, if it named none.
+    pub(super) fn of(way: Arc<dyn Transport>, named: Option<&str>) -> Arc<dyn Transport> {
+        match named.and_then(TraceParent::parse) {
+            Some(trace) => Arc::new(Self { way, trace }),
+            None => way,
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for Traced {
+    async fn send(&self, request: Request) -> Result<Reply, Broken> {
+        self.way.send(Request { trace: Some(self.trace), ..request }).await
+    }
+
+    async fn stream(&self, path: &str) -> Result<Pieces, Broken> {
+        self.way.stream(path).await
+    }
+
+    fn moves(&self) -> Option<watch::Receiver<u64>> {
+        self.way.moves()
+    }
 }
 
 /// A path with a query, percent-encoded.
@@ -113,7 +149,7 @@ impl dyn Transport + '_ {
         key: Option<String>,
     ) -> Result<Value, Trouble> {
         let body = Some(body.to_string().into_bytes());
-        let request = Request { method: "POST", path: path.0, body, key };
+        let request = Request { method: "POST", path: path.0, body, key, trace: None };
         json(success(self.send(request).await?)?)
     }
 
@@ -130,7 +166,7 @@ impl dyn Transport + '_ {
         body: Option<&Value>,
     ) -> Result<Reply, Trouble> {
         let body = body.map(|body| body.to_string().into_bytes());
-        success(self.send(Request { method, path: path.0, body, key: None }).await?)
+        success(self.send(Request { method, path: path.0, body, key: None, trace: None }).await?)
     }
 }
 

@@ -45,6 +45,17 @@ pub struct ModelSource {
     pub server: Option<(String, u16)>,
 }
 
+/// The connection to a server of tools, in the words of the conventions of OpenTelemetry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolServer {
+    /// The name by which deliveries name it: its program or its host.
+    pub name: String,
+    /// The transport: `pipe`, `tcp`.
+    pub transport: &'static str,
+    /// The host and port of the server, if it has one.
+    pub server: Option<(String, u16)>,
+}
+
 /// A configured backend that executes tasks.
 #[async_trait]
 pub trait Backend: Send + Sync {
@@ -88,6 +99,11 @@ pub trait Backend: Send + Sync {
 
     /// Returns the provider that it asks, if it is a model.
     fn model_source(&self) -> Option<ModelSource> {
+        None
+    }
+
+    /// Returns the server of tools that it calls, if it calls one.
+    fn tool_server(&self) -> Option<ToolServer> {
         None
     }
 

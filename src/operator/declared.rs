@@ -9,9 +9,11 @@
 mod kinds;
 mod read;
 mod settings;
+mod shown;
 mod value;
 
 pub(super) use kinds::lines_of;
 pub use read::{Declared, Mistake};
 pub use settings::Settings;
+pub use shown::ShownSettings;
 pub(super) use value::{HeaderNameText, duration, maybe_url, url, variables};

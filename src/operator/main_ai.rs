@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use serde::Deserialize;
 
-use super::{Backend, Builtin, Reply, Residence, Settings, Task, Ticket};
+use super::{Backend, Builtin, Reply, Residence, Settings, ShownSettings, Task, Ticket};
 use crate::{
     protocol::{Failure, Json, failure::kind},
     session::{Hub, Spawn},
@@ -141,6 +141,12 @@ impl Settings for MainAiSettings {
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         let road = if self.direct { PromptTransport::Direct } else { PromptTransport::Thin };
         Arc::new(MainAi::new(Arc::clone(&builtin.sessions), road, self.require_binding))
+    }
+
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default()
+            .with("direct", self.direct)
+            .with("require_binding", self.require_binding)
     }
 
     async fn inspect(&self) -> Result<String, String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::{Backend, Builtin, QueueHub, Reply, Residence, Settings, Task, Ticket};
+use super::{Backend, Builtin, QueueHub, Reply, Residence, Settings, ShownSettings, Task, Ticket};
 use crate::{
     blueprint::Agent,
     protocol::{Failure, Json},
@@ -66,6 +66,10 @@ impl Settings for QueueSettings {
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         let queue = Queue::new(Arc::clone(&builtin.queues));
         Arc::new(Queue { queue: self.queue.clone(), ..queue })
+    }
+
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default().maybe("queue", self.queue.as_ref())
     }
 
     async fn inspect(&self) -> Result<String, String> {

@@ -25,6 +25,7 @@ impl Hub {
         session: &SessionId,
         seen: Option<u64>,
     ) -> Result<Arc<Link>, SessionError> {
+        let now_ms = self.clock.steady_ms();
         let mut inner = self.inner.lock();
         let mailbox = inner.mailbox(session)?;
         let last = mailbox.row.last_seq;
@@ -33,6 +34,7 @@ impl Hub {
         }
         mailbox.links += 1;
         mailbox.polled_until_ms = 0;
+        mailbox.seen_ms = Some(now_ms);
         let sent = seen.unwrap_or(0).max(mailbox.row.acked_seq);
         let link = Arc::new(Link::new(session.clone(), mailbox.links, sent));
         link.wake();
@@ -53,22 +55,25 @@ impl Hub {
     }
 
     fn detach(&self, link: &Link, until_ms: u64) {
+        let now_ms = self.clock.steady_ms();
         let mut inner = self.inner.lock();
         if let Ok(mailbox) = inner.mailbox(link.session())
             && mailbox.link.as_ref().is_some_and(|own| own.number() == link.number())
         {
             mailbox.link = None;
             mailbox.polled_until_ms = until_ms;
+            mailbox.seen_ms = Some(now_ms);
         }
     }
 
     /// Records a call of a client that has no socket: the session counts as connected for a while.
     pub fn touch(&self, session: &SessionId) {
-        let until_ms = self.clock.steady_ms() + POLL_GRACE_MS;
-        if let Ok(mailbox) = self.inner.lock().mailbox(session)
-            && mailbox.link.is_none()
-        {
-            mailbox.polled_until_ms = until_ms;
+        let now_ms = self.clock.steady_ms();
+        let mut inner = self.inner.lock();
+        let Ok(mailbox) = inner.mailbox(session) else { return };
+        mailbox.seen_ms = Some(now_ms);
+        if mailbox.link.is_none() {
+            mailbox.polled_until_ms = now_ms + POLL_GRACE_MS;
         }
     }
 

@@ -65,6 +65,8 @@ pub struct Looks {
     pub open_tasks: usize,
     /// The number of frames that are not acknowledged.
     pub unacknowledged: usize,
+    /// The steady time at which a client was last there; `None` if none was since the start.
+    pub seen_ms: Option<u64>,
 }
 
 /// The mailboxes of all open sessions.
@@ -542,6 +544,8 @@ fn looks(mailbox: &Mailbox, now_ms: u64) -> Looks {
         connected: mailbox.connected(now_ms),
         open_tasks: mailbox.held.len(),
         unacknowledged: mailbox.unacked.len() + mailbox.outbox.len(),
+        // A client with a connection is there now.
+        seen_ms: mailbox.link.as_ref().map(|_| now_ms).or(mailbox.seen_ms),
     }
 }
 

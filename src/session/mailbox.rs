@@ -50,6 +50,8 @@ pub(super) struct Mailbox {
     pub(super) links: u64,
     /// The steady time until which the client of the last poll counts as connected.
     pub(super) polled_until_ms: u64,
+    /// The steady time at which a client was last there; `None` if none was since the start.
+    pub(super) seen_ms: Option<u64>,
 }
 
 impl Mailbox {
@@ -66,6 +68,7 @@ impl Mailbox {
             link: None,
             links: 0,
             polled_until_ms: 0,
+            seen_ms: None,
         }
     }
 

@@ -70,6 +70,7 @@ macro_rules! conformance {
             a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss
             a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
             a_run_is_erased_with_those_that_it_called_and_what_names_them
+            the_forks_and_repetitions_of_an_erased_run_are_erased_with_it
             ; shared
             two_writers_of_a_value_of_the_host_lose_nothing
             what_is_missing_is_nothing_and_deleting_it_does_nothing

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memchr::memmem::Finder;
 
-use crate::protocol::{ArtifactId, RunId, Scope, TaskId, WorkerId};
+use crate::{
+    journal::{Decision, Entry, Fact},
+    protocol::{ArtifactId, RunId, Scope, TaskId, WorkerId},
+};
 
 /// The maximum number of runs that are found at a time.
 pub const MOST_ERASED_RUNS: usize = 2_000;
@@ -22,9 +25,9 @@ const LETTERS: usize = 26;
 /// What is to be erased; the parts add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErasureTarget {
-    /// These runs and those that they called, by number.
+    /// These runs, by number, with those that they called, their forks and their repetitions.
     pub runs: BTreeSet<u64>,
-    /// Everything of this subject.
+    /// Everything of this subject, with the descendants of its runs.
     pub subject: Option<String>,
     /// Everything that contains this text.
     pub text: Option<String>,
@@ -110,11 +113,35 @@ pub struct TracedRun {
     pub files: u64,
 }
 
+/// The way in which a run got the data of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Descent {
+    /// The other one called it.
+    Called,
+    /// It is a copy of the other one's history, up to some step.
+    Forked,
+    /// It has the input of the other one.
+    Repeated,
+}
+
+impl Descent {
+    /// Returns the word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Called => "called",
+            Self::Forked => "fork",
+            Self::Repeated => "rerun",
+        }
+    }
+}
+
 /// What was found of a target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traces {
     /// The runs, by number.
     pub runs: Vec<TracedRun>,
+    /// The runs that were found because of another one of them, by number.
+    pub descents: BTreeMap<u64, (Descent, u64)>,
     /// The rows outside of these runs.
     pub rows: BTreeSet<Trace>,
     /// Other runs whose history names the subject, by number; the first hundred.
@@ -140,6 +167,13 @@ pub struct TracesInCopy {
     pub problem: Option<String>,
 }
 
+/// A run that another one descends from.
+struct Ancestor {
+    run: u64,
+    /// When it was created, where its whole id is known.
+    created_ms: Option<u64>,
+}
+
 /// A target in the form in which rows are compared with it.
 pub(super) struct Sought {
     runs: BTreeSet<u64>,
@@ -150,6 +184,10 @@ pub(super) struct Sought {
     texts: Vec<Finder<'static>>,
     /// The subject within JSON, and as a string of a journal.
     names: Vec<Finder<'static>>,
+    /// True if the descendants of the runs are found too.
+    follows: bool,
+    /// The runs that descend from others.
+    lineage: Vec<(u64, Descent, Ancestor)>,
     found: Traces,
 }
 
@@ -180,8 +218,16 @@ impl Sought {
             scopes,
             texts: forms.iter().map(|form| own(form.as_bytes())).collect(),
             names,
+            // What has a text is found by the text.
+            follows: target.text.is_none(),
+            lineage: Vec::new(),
             found: Traces::default(),
         }
+    }
+
+    /// Returns true if the descendants of the runs are found too.
+    pub(super) fn follows(&self) -> bool {
+        self.follows
     }
 
     /// Returns true if rows are compared with a text or a subject, and not only with runs.
@@ -223,19 +269,61 @@ impl Sought {
         }
     }
 
-    /// Adds runs that were called by runs of the target. Returns true if there were any, which may
-    /// have called others.
-    pub(super) fn called(&mut self, parents: &BTreeMap<u64, u64>) -> bool {
-        let known = self.runs.len();
-        let called = parents.iter().filter(|(_, parent)| self.runs.contains(parent));
-        let called: Vec<u64> = called.map(|(run, _)| *run).collect();
-        self.runs.extend(called);
-        self.runs.len() > known
+    /// Takes note of a run and of the one that called it.
+    pub(super) fn called(&mut self, run: u64, parent: u64) {
+        self.lineage.push((run, Descent::Called, Ancestor { run: parent, created_ms: None }));
     }
 
-    /// Returns the runs that were found so far.
+    /// Looks at an entry of a run for the run that it was copied from, or that it repeats.
+    pub(super) fn entry(&mut self, run: u64, bytes: &[u8]) {
+        // A cheap look before an expensive one: the other run stands there by its id.
+        if memchr::memmem::find(bytes, b"run_").is_none() {
+            return;
+        }
+        let Ok(entry) = Entry::decode(run, bytes) else { return };
+        let (descent, of) = match &entry.fact {
+            Fact::Decided(Decision::Copied { from, .. }) => (Descent::Forked, from.parse().ok()),
+            Fact::RunStarted(started) => {
+                let trigger = started.trigger.to_value();
+                let of = trigger["run"].as_str().filter(|_| trigger["kind"] == "rerun");
+                (Descent::Repeated, of.and_then(|of| of.parse().ok()))
+            }
+            _ => return,
+        };
+        let of = of.map(|of: RunId| Ancestor { run: of.num(), created_ms: Some(of.created_ms()) });
+        self.lineage.extend(of.map(|of| (run, descent, of)));
+    }
+
+    /// Adds the runs that descend from runs of the target, in any number of generations. `created`
+    /// returns when a stored run was created.
+    pub(super) fn follow<E>(
+        &mut self,
+        mut created: impl FnMut(u64) -> Result<Option<u64>, E>,
+    ) -> Result<(), E> {
+        let mut children: BTreeMap<u64, Vec<(u64, Descent)>> = BTreeMap::new();
+        for (run, descent, of) in std::mem::take(&mut self.lineage) {
+            // A run that came from another host names a run of that host, whose number another run
+            // may have here.
+            if of.created_ms.is_none() || of.created_ms == created(of.run)? {
+                children.entry(of.run).or_default().push((run, descent));
+            }
+        }
+        let mut open: Vec<u64> = self.runs.iter().copied().collect();
+        while let Some(of) = open.pop() {
+            for (run, descent) in children.remove(&of).unwrap_or_default() {
+                if self.runs.insert(run) {
+                    self.found.descents.insert(run, (descent, of));
+                    open.push(run);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the runs that were found so far, the newest first: if there are too many, those that
+    /// others descend from are found again by the next look.
     pub(super) fn runs(&self) -> impl Iterator<Item = u64> + '_ {
-        self.runs.iter().copied()
+        self.runs.iter().rev().copied()
     }
 
     /// Adds a run of the target that is stored.
@@ -348,6 +436,7 @@ impl Sought {
 
     /// Returns what was found.
     pub(super) fn into_traces(mut self) -> Traces {
+        self.found.runs.sort_unstable();
         self.found.named_in.retain(|run| !self.runs.contains(run));
         while self.found.named_in.len() > NAMED {
             self.found.named_in.pop_last();

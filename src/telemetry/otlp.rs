@@ -16,6 +16,7 @@ mod send;
 mod settings;
 mod spans;
 mod step;
+mod talk;
 
 pub use follow::start;
 pub use settings::{BadSetting, Endpoint, Settings};

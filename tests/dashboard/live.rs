@@ -87,6 +87,39 @@ async fn a_run_is_followed_to_its_end() {
 }
 
 #[tokio::test]
+async fn viewers_of_one_page_have_the_tokens_of_their_own_forms_and_see_what_they_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let run = desk.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let path = format!("/ui/live/runs/{run}?tab=steps");
+    let other = Person::of_role(&daemon, "operator").await;
+    let observer = Person::of_role(&daemon, "observer").await;
+    let mut streams = Vec::new();
+    for person in [&desk, &other] {
+        let own = person.get("/ui").await.hidden("form");
+        let mut live = Live::of(&daemon, person, &path).await;
+        let acts = live.shows("run-acts", "Cancel").await;
+        assert!(acts.contains(&format!("name=\"form\" value=\"{own}\"")), "{acts}");
+        streams.push(live);
+    }
+    let mut live = Live::of(&daemon, &observer, &path).await;
+    let acts = live.shows("run-acts", "").await;
+    assert!(!acts.contains("name=\"form\""), "{acts}");
+    streams.push(live);
+    // The first viewer leaves, and the others still see what changes.
+    drop(streams.remove(0));
+    let (status, view) =
+        send(daemon.post(&format!("/v1/runs/{run}/cancel"), &serde_json::json!({}))).await;
+    assert_eq!(status, 200, "{view}");
+    for mut live in streams {
+        live.shows("run-head", "canceled").await;
+        live.ends().await;
+    }
+}
+
+#[tokio::test]
 async fn lists_send_what_changed() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path()).await;

@@ -210,7 +210,8 @@ async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() 
 
     let desk = Person::of_role(&daemon, "operator").await;
     let page = desk.get("/ui/operators").await.page();
-    for part in [first.as_str(), "jobs", "Take over a seat", "No worker was seen"] {
+    let parts = [first.as_str(), "jobs", "Take over a seat", "No worker was seen", "Last seen"];
+    for part in parts.into_iter().chain(["not since the start"]) {
         assert!(page.contains(part), "{part}: {page}");
     }
     let fields = [("run", run), ("session", second.as_str())];
@@ -223,6 +224,27 @@ async fn operators_are_shown_with_queues_and_workers_and_a_seat_is_taken_over() 
     let observer = Person::of_role(&daemon, "observer").await;
     assert!(!observer.get("/ui/operators").await.page().contains("Take over a seat"));
     assert_eq!(observer.post("/ui/operators/seat", &fields).await.status, 403);
+}
+
+#[tokio::test]
+async fn an_admin_sees_the_settings_of_operators_and_no_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[operators.hook]\nkind = \"http\"\nurl = \"https://a.example/x?key=hush\"\n\
+        headers = { Authorization = { env = \"HOOK_KEY\", prefix = \"Bearer \" }, X-Plain = \"hush\" }\n";
+    let toml = dir.path().join("moonswarm.toml");
+    std::fs::write(&toml, config).unwrap();
+    let flags = ["--config".as_ref(), toml.as_os_str()];
+    let daemon = Daemon::start_with(&dir.path().join("data"), &flags);
+    let admin = Person::with(&daemon, &daemon.token).await;
+    let page = admin.get("/ui/operators").await.page();
+    let parts = ["from the variable HOOK_KEY", "a.example/x?…", "answer_within", "60s"];
+    for part in parts {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("hush"), "{page}");
+    let desk = Person::of_role(&daemon, "operator").await;
+    let page = desk.get("/ui/operators").await.page();
+    assert!(page.contains("hook") && !page.contains("Settings"), "{page}");
 }
 
 #[tokio::test]

@@ -156,7 +156,7 @@ return swarm.blueprint {
   name = "work",
   agents = {
     look = { operator = "echo", description = "Looks." },
-    think = { operator = "model", tools = { "look" }, fn = function(request)
+    think = { operator = "model", tools = { "look" }, system = "Guard the secret.", fn = function(request)
       for _, item in ipairs(request.items) do
         if item.type == "function_call_output" then
           return { text = "seen", usage = { input = 7, output = 2 } }
@@ -224,7 +224,7 @@ async fn a_run_is_a_tree_of_spans_within_the_trace_of_its_start() {
         assert!(within, "{}", span.name);
     }
     assert!(!format!("{all:?}").contains("secret question"), "contents are not exported");
-    let known = documented(&["gen_ai.", "moonswarm.", "server.", "mcp.", "error."]);
+    let known = documented(&["gen_ai.", "moonswarm.", "server.", "mcp.", "network.", "error."]);
     for attribute in all.iter().flat_map(|it| &it.attributes) {
         assert!(known.contains(&attribute.key), "docs/telemetry.md lacks {}", attribute.key);
     }
@@ -430,6 +430,62 @@ return swarm.blueprint { name = "outward",
 }
 
 #[tokio::test]
+async fn a_trace_goes_through_an_mcp_server_and_into_the_run_that_its_tool_starts() {
+    let (shell, collector) = (Shell::new(), Collector::default());
+    let url = collector.start().await;
+    let other = Daemon::start(&shell.path("other"));
+    let more = format!(
+        "[operators.far]\nkind = \"mcp\"\nurl = \"{}/mcp\"\nallow_hosts = [\"127.0.0.1\"]\n\
+         headers = {{ authorization = \"Bearer {}\" }}\n",
+        other.url, other.token
+    );
+    let daemon = launch_with(&shell, &url, &more, &[]);
+    let started = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "started",
+  agents = { child = { operator = "process", command = { "sh", "-c", "echo $TRACEPARENT" } } },
+  flow = function(ctx) return ctx:run("child", 1) end }"#;
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "starts",
+  agents = {
+    task = { operator = "far", tool = "start_run" },
+    think = { operator = "model", tools = { { mcp = "far", allow = { "list_runs" } } }, fn = function(request)
+      for _, item in ipairs(request.items) do
+        if item.type == "function_call_output" then return { text = "seen" } end
+      end
+      return { calls = { { name = "far__list_runs", arguments = {} } } }
+    end },
+  },
+  flow = function(ctx, input)
+    ctx:run("think", "look")
+    return ctx:run("task", { source = input, wait_seconds = 45 })
+  end }"#;
+    let run = daemon.run_source(source, json!(started)).await;
+    let ended = daemon.ended(&run).await;
+    let call = collector.span("tools/call start_run").await;
+    let port: i64 = other.url.rsplit(':').next().unwrap().parse().unwrap();
+    for span in [&call, &collector.span("execute_tool far__list_runs").await] {
+        assert_eq!(span.kind, 3, "a client");
+        assert_eq!(attribute(span, "mcp.method.name"), "tools/call");
+        assert_eq!(attribute(span, "gen_ai.operation.name"), "execute_tool");
+        assert_eq!(attribute(span, "network.transport"), "tcp");
+        assert_eq!(attribute(span, "network.protocol.name"), "http");
+        assert_eq!(attribute(span, "server.address"), "127.0.0.1");
+        assert_eq!(attribute(span, "server.port"), port);
+        for attribute in &span.attributes {
+            assert!(
+                documented(&["gen_ai.", "moonswarm.", "server.", "mcp.", "network."])
+                    .contains(&attribute.key),
+                "docs/telemetry.md lacks {}",
+                attribute.key
+            );
+        }
+    }
+    // The other daemon exports nothing, so its run passes on the span that it was started in.
+    let seen = ended["output"].to_string();
+    assert!(seen.contains(&traceparent(&call)), "{seen}");
+}
+
+#[tokio::test]
 async fn contents_are_exported_by_opt_in_without_what_the_layers_redact() {
     let (shell, collector) = (Shell::new(), Collector::default());
     let url = collector.start().await;
@@ -453,7 +509,28 @@ async fn contents_are_exported_by_opt_in_without_what_the_layers_redact() {
     let tool = collector.span("execute_tool look").await;
     assert_eq!(text(&tool, "gen_ai.tool.call.arguments"), r#"{"at":"moon"}"#);
     let all: Vec<Span> = collector.spans.lock().values().cloned().collect();
-    let chats = all.iter().filter(|it| it.name == "chat script");
+    let mut asked: Vec<&Span> = all.iter().filter(|it| it.name == "chat script").collect();
+    asked.sort_by_key(|chat| attribute(chat, "moonswarm.step").as_i64());
+    let said = |chat: &Span| serde_json::from_str(&text(chat, "gen_ai.input.messages")).unwrap();
+    let question =
+        json!({"role": "user", "parts": [{"type": "text", "content": "[redacted] question"}]});
+    assert_eq!(said(asked[0]), json!([question]));
+    let second: Value = said(asked[1]);
+    assert_eq!(second[0], question);
+    assert_eq!(second[1]["role"], "assistant");
+    let call = &second[1]["parts"][0];
+    assert_eq!((&call["type"], &call["arguments"]), (&json!("tool_call"), &json!({"at": "moon"})));
+    let answer = &second[2]["parts"][0];
+    assert_eq!(
+        (&second[2]["role"], &answer["type"]),
+        (&json!("tool"), &json!("tool_call_response"))
+    );
+    assert_eq!(answer["id"], call["id"]);
+    let refusal = answer["response"].as_str().unwrap();
+    assert!(refusal.starts_with("invalid_input: the arguments of look"), "{refusal}");
+    let system = text(asked[1], "gen_ai.system_instructions");
+    assert_eq!(system, r#"[{"type":"text","content":"Guard the [redacted]."}]"#);
+    let chats = asked.iter();
     let chats: Vec<_> = chats.map(|it| text(it, "gen_ai.output.messages")).collect();
     assert!(chats.iter().any(|it| it.contains(r#""type":"tool_call""#)), "{chats:?}");
     assert!(!format!("{all:?}").contains("secret"), "{all:#?}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, Response};
 
 use super::{ANSWER, Client};
+use crate::mcp;
 
 impl Client {
     /// Returns true if somebody answers at all within a time.
@@ -17,18 +18,16 @@ impl Client {
     }
 
     /// Sends a request to a path with its query, and returns the answer, whatever it is.
-    pub async fn raw(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<Vec<u8>>,
-        key: Option<String>,
-    ) -> reqwest::Result<Response> {
+    pub async fn raw(&self, request: mcp::Request) -> reqwest::Result<Response> {
+        let mcp::Request { method, path, body, key, trace } = request;
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
         let mut request =
-            self.http.request(method, self.wire(path)).bearer_auth(&self.token).timeout(ANSWER);
+            self.http.request(method, self.wire(&path)).bearer_auth(&self.token).timeout(ANSWER);
         if let Some(key) = key {
             request = request.header("idempotency-key", key);
+        }
+        if let Some(trace) = trace {
+            request = request.header("traceparent", trace.to_string());
         }
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body);

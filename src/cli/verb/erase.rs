@@ -15,7 +15,7 @@ use crate::{
         resolve,
         terminal::Questions,
     },
-    engine::{CopyView, EraseView},
+    engine::{CopyView, EraseView, ErasedRun},
     store::{self, ErasureTarget, TracedRun},
 };
 
@@ -30,7 +30,7 @@ pub struct Erase {
     /// Everything of this subject: runs it started, tokens, sessions, answers, state of its name
     #[arg(long, value_name = "NAME", group = "what")]
     subject: Option<String>,
-    /// This run and those that it called (repeatable)
+    /// This run, those that it called, its forks and reruns (repeatable)
     #[arg(long = "run", value_name = "RUN", group = "what")]
     runs: Vec<String>,
     /// Everything that contains this text; `-` reads it from stdin, so that no shell remembers it
@@ -163,8 +163,15 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
     let went = if view.dry_run { "would go" } else { "went" };
     if !view.runs.is_empty() {
         let rows = view.runs.iter().take(SHOWN);
-        let rows = rows.map(|it| vec![it.run.to_string(), it.result.clone()]).collect::<Vec<_>>();
-        cx.terminal.print(&fitted(cx.terminal.width(), &["run", "result"], rows))?;
+        let because = |it: &ErasedRun| match (&it.descent, &it.of) {
+            (Some(descent), Some(of)) if descent == "called" => format!("called by {of}"),
+            (Some(descent), Some(of)) => format!("{descent} of {of}"),
+            (Some(descent), None) => descent.clone(),
+            (None, _) => String::new(),
+        };
+        let rows = rows.map(|it| vec![it.run.to_string(), it.result.clone(), because(it)]);
+        let rows = rows.collect::<Vec<_>>();
+        cx.terminal.print(&fitted(cx.terminal.width(), &["run", "result", "because"], rows))?;
     }
     let EraseView { runs, entries, files, bytes, .. } = view;
     let is_nothing = runs.is_empty() && view.rows.is_empty();

@@ -243,8 +243,7 @@ fn left(file: &Path, why: &str) -> Stop {
 impl Transport for Client {
     async fn send(&self, request: Request) -> Result<Reply, Broken> {
         let broken = |error: reqwest::Error| Broken(error.to_string());
-        let answer = self.raw(request.method, &request.path, request.body, request.key);
-        let answer = answer.await.map_err(broken)?;
+        let answer = self.raw(request).await.map_err(broken)?;
         let kind = answer.headers().get("content-type");
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
         let status = answer.status().as_u16();

@@ -2,6 +2,8 @@
 // do the buttons and the keys + - 0 and the arrows. Its frame scrolls by itself without this.
 // @ts-check
 
+import { buttons, keys, wheel } from "./zoom.js";
+
 /** The size of the picture; `null` as long as it is the server's. @type {number | null} */
 let scale = null;
 const [LEAST, MOST] = [0.1, 4];
@@ -44,13 +46,10 @@ function fit() {
   zoom(Math.min(svg.parentElement.clientWidth / sizeOf(svg)[0], 1) / (scale ?? 1));
 }
 
-document.addEventListener("wheel", (event) => {
+wheel((target) => {
   const svg = picture();
-  if (!svg || !(event.ctrlKey || event.metaKey) || !(event.target instanceof Node) || !svg.contains(event.target)) return;
-  event.preventDefault();
-  const box = /** @type {Element} */ (svg.parentElement).getBoundingClientRect();
-  zoom(event.deltaY > 0 ? 0.8 : 1.25, event.clientX - box.left, event.clientY - box.top);
-}, { passive: false });
+  return target instanceof Node && svg?.contains(target) ? svg.parentElement : null;
+}, (smaller, x, y) => zoom(smaller ? 0.8 : 1.25, x, y));
 
 document.addEventListener("pointerdown", (event) => {
   const svg = picture();
@@ -80,39 +79,13 @@ document.addEventListener("dragstart", (event) => {
   if (event.target instanceof Element && event.target.closest("svg[data-graph]")) event.preventDefault();
 });
 
-/** @type {Record<string, () => void>} */
-const KEYS = { "+": () => zoom(1.25), "-": () => zoom(0.8), 0: fit };
+keys({ "+": () => zoom(1.25), "-": () => zoom(0.8), 0: fit }, () => picture() !== null);
 
-document.addEventListener("keydown", (event) => {
-  const target = event.target instanceof Element ? event.target : null;
-  if (event.ctrlKey || event.metaKey || event.altKey || target?.closest("input, textarea, select, dialog")) return;
-  if (!picture() || !Object.hasOwn(KEYS, event.key)) return;
-  event.preventDefault();
-  KEYS[event.key]();
-});
-
-/** The buttons stand before the frame, or before what the server renders anew. */
-function buttons() {
-  const svg = picture();
-  const part = document.querySelector("#run-tab") ?? svg?.parentElement;
-  if (!svg || !part) return;
-  const line = document.createElement("div");
-  line.className = "zoom";
-  for (const [label, words, act] of /** @type {[string, string, () => void][]} */ ([
-    ["−", "Show it smaller", () => zoom(0.8)], ["+", "Show it larger", () => zoom(1.25)], ["all", "Show all of its width", fit],
-  ])) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "small";
-    button.textContent = label;
-    button.title = words;
-    button.addEventListener("click", act);
-    line.append(button);
-  }
-  part.before(line);
-  new MutationObserver(draw).observe(part, { subtree: true, childList: true, attributes: true, attributeFilter: ["width", "height"] });
+// The buttons stand before the frame, or before what the server renders anew.
+const svg = picture();
+const part = svg && (document.querySelector("#run-tab") ?? svg.parentElement);
+if (part) {
+  buttons(part, [["−", "Show it smaller", () => zoom(0.8)], ["+", "Show it larger", () => zoom(1.25)], ["all", "Show all of its width", fit]]);
+  const seen = { subtree: true, childList: true, attributes: true, attributeFilter: ["width", "height"] };
+  new MutationObserver(draw).observe(part, seen);
 }
-
-buttons();
-
-export {};

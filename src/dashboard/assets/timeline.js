@@ -2,6 +2,8 @@
 // Ctrl zooms at the pointer, dragging moves, and so do the buttons and the keys + - 0 and the arrows.
 // @ts-check
 
+import { buttons, keys, wheel } from "./zoom.js";
+
 const WIDTH = 1000;
 /** The part that is shown, in units of the axis. */
 let [from, wide] = [0, WIDTH];
@@ -69,13 +71,7 @@ function reset() {
 /** @param {EventTarget | null} target @returns {Element | null} */
 const barOf = (target) => (target instanceof Element ? target.closest("[data-zoom] .bar svg") : null);
 
-document.addEventListener("wheel", (event) => {
-  const bar = barOf(event.target);
-  if (!bar || !(event.ctrlKey || event.metaKey)) return;
-  event.preventDefault();
-  const box = bar.getBoundingClientRect();
-  zoom(event.deltaY > 0 ? 1.25 : 0.8, (event.clientX - box.left) / box.width);
-}, { passive: false });
+wheel(barOf, (smaller, x, _, box) => zoom(smaller ? 1.25 : 0.8, x / box.width));
 
 document.addEventListener("pointerdown", (event) => {
   const bar = barOf(event.target);
@@ -91,40 +87,18 @@ document.addEventListener("pointerdown", (event) => {
   document.addEventListener("pointerup", () => document.removeEventListener("pointermove", drag), { once: true });
 });
 
-/** @type {Record<string, () => void>} */
-const KEYS = {
+keys({
   "+": () => zoom(0.5), "-": () => zoom(2), 0: reset,
   ArrowLeft: () => move(-wide / 5), ArrowRight: () => move(wide / 5),
-};
-
-document.addEventListener("keydown", (event) => {
-  const target = event.target instanceof Element ? event.target : null;
-  if (event.ctrlKey || event.metaKey || event.altKey || target?.closest("input, textarea, select, dialog")) return;
-  if (!document.querySelector("[data-zoom]") || !Object.hasOwn(KEYS, event.key)) return;
-  if (event.key.startsWith("Arrow") && (wide === WIDTH || target?.closest(".json"))) return;
-  event.preventDefault();
-  KEYS[event.key]();
+}, (key, target) => {
+  if (!document.querySelector("[data-zoom]")) return false;
+  return !key.startsWith("Arrow") || (wide < WIDTH && !target?.closest(".json"));
 });
 
-/** The buttons stand before the table, out of what the server renders anew. */
-function buttons() {
-  const part = document.querySelector("#run-tab");
-  if (!part?.querySelector("[data-zoom]")) return;
-  const line = document.createElement("div");
-  line.className = "zoom";
-  for (const [label, words, act] of /** @type {[string, string, () => void][]} */ ([
-    ["−", "Show more time", () => zoom(2)], ["+", "Show less time", () => zoom(0.5)], ["all", "Show all of the time", reset],
-  ])) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "small";
-    button.textContent = label;
-    button.title = words;
-    button.addEventListener("click", act);
-    line.append(button);
-  }
-  part.before(line);
-  new MutationObserver(() => wide < WIDTH && drawAll()).observe(part, { subtree: true, childList: true, attributes: true, attributeFilter: ["viewBox"] });
+// The buttons stand before the table, out of what the server renders anew.
+const part = document.querySelector("#run-tab");
+if (part?.querySelector("[data-zoom]")) {
+  buttons(part, [["−", "Show more time", () => zoom(2)], ["+", "Show less time", () => zoom(0.5)], ["all", "Show all of the time", reset]]);
+  const seen = { subtree: true, childList: true, attributes: true, attributeFilter: ["viewBox"] };
+  new MutationObserver(() => wide < WIDTH && drawAll()).observe(part, seen);
 }
-
-buttons();

@@ -4,13 +4,13 @@ use std::collections::{HashSet, VecDeque};
 
 use maud::{Markup, html};
 
-use super::{pager, text};
+use super::{command, pager, text};
 use crate::{
     blueprint::{
         GraphNode,
         graph::{Block, Drawn, LINE, PAD, Picture, Shape},
     },
-    dashboard::fields::Fields,
+    dashboard::{fields::Fields, headers::escaped, visitor::Visitor},
     door::{Code, Problem},
     engine::GraphView,
 };
@@ -33,6 +33,13 @@ pub(in crate::dashboard) struct Look {
     pub href: Option<String>,
     /// The words for a pointer that rests on it, and for a screen reader.
     pub title: String,
+}
+
+/// Returns the command that shows the same graph.
+pub(in crate::dashboard) fn same(visitor: &Visitor, graph: &GraphView, version: &str) -> Markup {
+    let line = format!("moonswarm graph {}", command::quoted(&graph.file));
+    let path = format!("/v1/blueprints/{}/graph", escaped(version));
+    command::same(&visitor.url, &line, &command::Request { method: "GET", path, body: None })
 }
 
 /// The part of a graph that a page shows.

@@ -6,7 +6,10 @@ use super::{
     fold::{Fold, Row},
     pager, status, text, time,
 };
-use crate::{engine::StepView, protocol::RunId};
+use crate::{
+    engine::{AttemptSpan, StepView},
+    protocol::RunId,
+};
 
 /// The width of the axis.
 const WIDTH: f64 = 1_000.0;
@@ -22,6 +25,8 @@ const SHORT_MS: u64 = 1_000;
 const MOST_MARKS: usize = 4;
 /// The number of times in the head of the axis.
 const TICKS: usize = 5;
+/// The maximum number of attempts of a step that are drawn, the last ones.
+const MOST_ATTEMPTS: usize = 24;
 /// The deepest indentation.
 const DEEPEST: usize = 4;
 
@@ -34,7 +39,12 @@ pub(in crate::dashboard) fn of(run: RunId, steps: &[StepView], now_ms: u64) -> M
 /// Returns a table of steps and folds.
 pub(in crate::dashboard) fn rows_of(run: RunId, rows: &[Row<'_>], now_ms: u64) -> Markup {
     let spans: Vec<_> = rows.iter().map(|row| span_of(row, now_ms)).collect();
-    let axis = Axis::of(spans.iter().flatten().copied());
+    let attempts = rows.iter().filter_map(|row| match row {
+        Row::Step(step) => Some(attempts_of(step)),
+        Row::Folded(_) => None,
+    });
+    let of_attempts = attempts.flatten().map(|it| Span::of_attempt(it, now_ms));
+    let axis = Axis::of(spans.iter().flatten().copied().chain(of_attempts));
     html! {
         table.steps data-zoom {
             thead { tr {
@@ -43,7 +53,7 @@ pub(in crate::dashboard) fn rows_of(run: RunId, rows: &[Row<'_>], now_ms: u64) -
             } }
             tbody { @for (row, span) in rows.iter().zip(spans) {
                 @match row {
-                    Row::Step(step) => { (step_row(run, step, span, &axis)) }
+                    Row::Step(step) => { (step_row(run, step, span, &axis, now_ms)) }
                     Row::Folded(fold) => { (fold_row(run, fold, span, &axis)) }
                 }
             } }
@@ -64,7 +74,7 @@ fn span_of(row: &Row<'_>, now_ms: u64) -> Option<Span> {
     })
 }
 
-fn step_row(run: RunId, step: &StepView, span: Option<Span>, axis: &Axis) -> Markup {
+fn step_row(run: RunId, step: &StepView, span: Option<Span>, axis: &Axis, now_ms: u64) -> Markup {
     html! {
         tr data-key=(step.seq) {
             td.seq.num { (step.seq) }
@@ -81,7 +91,10 @@ fn step_row(run: RunId, step: &StepView, span: Option<Span>, axis: &Axis) -> Mar
                 }
             }
             td.took.num { @if let Some(span) = span { (time::took(span.end - span.begin)) } }
-            td.bar { @if let Some(span) = span { (bar(&step.state, span, axis, step.attempts)) } }
+            td.bar { @if let Some(span) = span {
+                @if attempts_of(step).is_empty() { (bar(&step.state, span, axis, step.attempts)) }
+                @else { (bars(attempts_of(step), axis, now_ms)) }
+            } }
         }
     }
 }
@@ -111,31 +124,75 @@ fn depth(step: &StepView) -> usize {
 }
 
 fn bar(state: &str, span: Span, axis: &Axis, attempts: u32) -> Markup {
-    let (begin, started, end) = (axis.x(span.begin), axis.x(span.started), axis.x(span.end));
-    let work = match state {
-        "completed" => "ok",
-        "failed" => "bad",
-        "canceled" => "wait",
-        _ => "run",
-    };
     let waited = time::took(span.started - span.begin);
     let worked = time::took(span.end - span.started);
     let tried = if attempts > 1 { format!(", {attempts} attempts") } else { String::new() };
     let title = format!("waited {waited}, worked {worked}{tried}");
-    let again = if attempts > 1 { " again" } else { "" };
+    let class =
+        if attempts > 1 { format!("{} again", work(state)) } else { work(state).to_owned() };
+    picture(&title, axis, &html! { title { (title) } (part(&class, span, axis)) })
+}
+
+/// Returns a bar for each attempt of a step, and a line where none was in progress.
+fn bars(attempts: &[AttemptSpan], axis: &Axis, now_ms: u64) -> Markup {
+    let spans: Vec<_> = attempts.iter().map(|it| (it, Span::of_attempt(it, now_ms))).collect();
+    let words: Vec<_> = spans.iter().map(|(it, span)| words(it, *span)).collect();
+    let between = spans.windows(2).map(|pair| (axis.x(pair[0].1.end), axis.x(pair[1].1.begin)));
+    let inner = html! {
+        @for (from, to) in between {
+            @if to > from { line.rest x1=(place(from)) x2=(place(to)) y1="8" y2="8" {} }
+        }
+        @for ((attempt, span), words) in spans.iter().zip(&words) {
+            g { title { (words) } (part(work(attempt.state), *span, axis)) }
+        }
+    };
+    picture(&words.join("; "), axis, &inner)
+}
+
+fn words(attempt: &AttemptSpan, span: Span) -> String {
+    let AttemptSpan { attempt, worker, state, .. } = attempt;
+    let by = worker.as_deref().map(|it| format!(" by {}", text::short(it, 60))).unwrap_or_default();
+    let (waited, worked) = (span.started - span.begin, span.end - span.started);
+    let (waited, worked) = (time::took(waited), time::took(worked));
+    format!("attempt {attempt}{by}: waited {waited}, worked {worked}, {state}")
+}
+
+/// Returns the class of the bar of some work.
+fn work(state: &str) -> &'static str {
+    match state {
+        "completed" | "followed" => "ok",
+        "failed" => "bad",
+        "canceled" => "wait",
+        _ => "run",
+    }
+}
+
+/// Returns the bars of a time of waiting and a time of work.
+fn part(class: &str, span: Span, axis: &Axis) -> Markup {
+    let (begin, started, end) = (axis.x(span.begin), axis.x(span.started), axis.x(span.end));
     html! {
-        svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" aria-label=(title) {
-            title { (title) }
+        @if started > begin { rect.wait x=(begin.min(LAST)) y="5" width=(width(begin, started)) height="6" {} }
+        @if end > started || span.begin == span.end {
+            rect class=(class) x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
+        }
+    }
+}
+
+fn picture(label: &str, axis: &Axis, bars: &Markup) -> Markup {
+    html! {
+        svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" aria-label=(label) {
             @for gap in axis.gaps.iter().take(MOST_MARKS) {
                 @let x = place(gap.middle());
                 line.gap x1=(x) x2=(x) y1="0" y2="16" {}
             }
-            @if started > begin { rect.wait x=(begin.min(LAST)) y="5" width=(width(begin, started)) height="6" {} }
-            @if end > started || span.begin == span.end {
-                rect class={ (work) (again) } x=(started.min(LAST)) y="2" width=(width(started, end)) height="12" {}
-            }
+            (bars)
         }
     }
+}
+
+/// Returns the attempts of a step that are drawn: none if it had one only.
+fn attempts_of(step: &StepView) -> &[AttemptSpan] {
+    &step.spans[step.spans.len().saturating_sub(MOST_ATTEMPTS)..]
 }
 
 fn place(x: f64) -> String {
@@ -155,6 +212,14 @@ struct Span {
 }
 
 impl Span {
+    fn of_attempt(attempt: &AttemptSpan, now_ms: u64) -> Self {
+        let begin = attempt.opened_ms;
+        let end = attempt.ended_ms.unwrap_or(now_ms).max(begin);
+        // Nobody was given an attempt in progress; of one that ended nobody knows how long it waited.
+        let idle = if attempt.ended_ms.is_none() { end } else { begin };
+        Self { begin, started: attempt.started_ms.unwrap_or(idle).clamp(begin, end), end }
+    }
+
     fn of(step: &StepView, now_ms: u64) -> Option<Self> {
         let begin = time::unix_ms(&step.scheduled_at)?;
         let ms = |at: &Option<String>| at.as_deref().and_then(time::unix_ms);
@@ -320,6 +385,32 @@ mod tests {
         let shown = of(RunId::new(1, 1), &[once, twice], 200).into_string();
         assert_eq!(shown.matches("class=\"ok again\"").count(), 1, "{shown}");
         assert!(shown.contains("worked 90 ms, 2 attempts"), "{shown}");
+    }
+
+    #[test]
+    fn each_attempt_of_a_step_has_a_bar_with_its_worker() {
+        let span = |attempt, opened_ms, started_ms, ended_ms, state| AttemptSpan {
+            attempt,
+            opened_ms,
+            started_ms,
+            ended_ms,
+            worker: started_ms.map(|_| "w<1>".to_owned()),
+            state,
+        };
+        let spans = vec![
+            span(1, 0, Some(100), Some(400), "failed"),
+            span(2, 500, Some(600), None, "processing"),
+        ];
+        let step = StepView { attempts: 2, spans, ..step(1, 0, 600, 900) };
+        let shown = of(RunId::new(1, 1), &[step], 1_000).into_string();
+        let first = "<title>attempt 1 by w&lt;1&gt;: waited 100 ms, worked 300 ms, failed</title>";
+        assert!(shown.contains(first), "{shown}");
+        assert!(shown.contains("waited 100 ms, worked 400 ms, processing</title>"), "{shown}");
+        for (class, expected) in
+            [("class=\"wait\"", 2), ("class=\"bad\"", 1), ("class=\"rest\"", 1)]
+        {
+            assert_eq!(shown.matches(class).count(), expected, "{class}: {shown}");
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ use crate::{
 /// The number of names of a page.
 const LIMIT: usize = 50;
 
+/// The maximum number of sources that are compiled for a page: none is, unless the program or its
+/// operators changed.
+const COMPILED: usize = 20;
+
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
@@ -26,9 +30,9 @@ pub(in crate::dashboard) async fn show(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let archived = fields.given("archived").is_some();
-    let all = match archived {
-        true => desk.engine.blueprints().archived(&visitor.caller).await?,
-        false => desk.engine.blueprints().list(&visitor.caller).await?,
+    let (all, unread) = match archived {
+        true => (desk.engine.blueprints().archived(&visitor.caller).await?, 0),
+        false => desk.engine.blueprints().list_soon(&visitor.caller, COMPILED).await?,
     };
     let problems = desk.engine.blueprints().blueprint_problems(&visitor.caller)?;
     let query = fields.text("q").to_lowercase();
@@ -58,6 +62,9 @@ pub(in crate::dashboard) async fn show(
         }
         @for it in problems.iter().take(20) {
             div.banner.bad { strong { code { (text::short(&it.file, 120)) } } " " (text::line(&it.message, 300)) }
+        }
+        @if unread > 0 {
+            p.dim { "This release has not read " (unread) " of the sources so far, and shows only their names. A reload reads " (COMPILED) " more." }
         }
         div.card.flush {
             @if found.is_empty() {

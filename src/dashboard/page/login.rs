@@ -26,11 +26,12 @@ pub(in crate::dashboard) async fn show(
         return Ok(Redirect::to(next).into_response());
     }
     let theme = headers::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
-    Ok(form(theme, next, None, StatusCode::OK))
+    Ok(form(&desk, theme, next, None, StatusCode::OK))
 }
 
 /// Returns the page with the form, and why the last try failed.
 pub(in crate::dashboard) fn form(
+    desk: &Desk,
     theme: Theme,
     next: &str,
     wrong: Option<&str>,
@@ -41,6 +42,11 @@ pub(in crate::dashboard) fn form(
             div.card.narrow {
                 h1.line { img src=(assets::path("moon.svg")) alt="" width="28" height="28"; "moonswarm" }
                 @if let Some(wrong) = wrong { div.banner.bad role="alert" { (wrong) } }
+                @if let Some((issuer, _)) = desk.door.people().and_then(|people| people.login()) {
+                    p { a.button.main href={ "/ui/login/oidc?next=" (headers::escaped(next)) } {
+                        "Sign in with " (host_of(issuer)) } }
+                    p.dim.small { "Or with a token:" }
+                }
                 form.sign-in method="post" action="/ui/login" {
                     input type="hidden" name="next" value=(next);
                     div.field {
@@ -58,6 +64,12 @@ pub(in crate::dashboard) fn form(
         }
     };
     document("Sign in", theme, &["sign_in.js"], status, &body)
+}
+
+/// Returns the name of a provider for people: the host of its address.
+fn host_of(issuer: &str) -> &str {
+    let host = issuer.split_once("://").map_or(issuer, |(_, rest)| rest);
+    host.split('/').next().unwrap_or(host)
 }
 
 /// Returns the page to go to after the sign-in: one of this dashboard.

@@ -1,6 +1,8 @@
 //! `/ui/operators`: operators, breakers and rate limits, sessions with take-over of a seat, queues and
 //! pull workers.
 
+use std::collections::BTreeMap;
+
 use axum::{
     extract::State,
     response::{Redirect, Response},
@@ -19,6 +21,7 @@ use crate::{
     },
     door::{Code, Problem},
     engine::{LayerState, QueueView, SessionView, WorkerView},
+    operator::ShownSettings,
     protocol::{RunId, SessionId},
     token::{Need, Verb},
 };
@@ -36,11 +39,12 @@ pub(in crate::dashboard) async fn show(
     let sessions = engine.sessions().list(caller)?;
     let queues = engine.tasks().queues(caller).await?;
     let workers = engine.tasks().workers(caller).await?;
+    let settings = allowed(engine.upkeep().operator_settings(caller))?;
     let states = allowed(engine.upkeep().layer_states(caller).await)?;
     let body = html! {
         h1 { "Operators" }
         @if fields.given("done") == Some("seat") { div.banner.ok role="status" { "The session holds the seat." } }
-        (of_operators(&desk, &visitor))
+        (of_operators(&desk, &visitor, settings.as_ref()))
         @if let Some(states) = states.filter(|it| !it.is_empty()) {
             h2 { "Breakers and rate limits" }
             (of_states(&states, now_ms))
@@ -61,13 +65,17 @@ pub(in crate::dashboard) async fn show(
     Ok(Page { nav: Nav::Operators, title: "Operators", live: None, body }.shown(&visitor))
 }
 
-fn of_operators(desk: &Desk, visitor: &Visitor) -> Markup {
+fn of_operators(
+    desk: &Desk,
+    visitor: &Visitor,
+    settings: Option<&BTreeMap<String, ShownSettings>>,
+) -> Markup {
     let reaches = |name: &str| visitor.caller.grant.scopes.cover(&Need::Operator(name));
     let all = desk.engine.operators().into_iter().filter(|(name, _)| reaches(name));
     html! {
         div.card.flush {
             table.stack {
-                thead { tr { th { "Name" } th { "Kind" } th { "Stands for" } } }
+                thead { tr { th { "Name" } th { "Kind" } th { "Stands for" } @if settings.is_some() { th { "Settings" } } } }
                 tbody { @for (name, kind) in all {
                     tr {
                         td data-label="Name" { (text::line(&name, 80)) }
@@ -77,8 +85,25 @@ fn of_operators(desk: &Desk, visitor: &Visitor) -> Markup {
                                 (rule) ": " (text::line(&members.iter().filter(|it| reaches(it)).cloned().collect::<Vec<_>>().join(", "), 200))
                             }
                         }
+                        @if let Some(settings) = settings {
+                            td data-label="Settings" { (of_settings(&name, settings.get(&name))) }
+                        }
                     }
                 } }
+            }
+        }
+    }
+}
+
+/// Returns the effective settings of an operator, secrets as the places that they come from.
+fn of_settings(name: &str, settings: Option<&ShownSettings>) -> Markup {
+    let items = settings.map(ShownSettings::items).unwrap_or_default();
+    html! {
+        @if items.is_empty() { span.dim { "none" } }
+        @else {
+            details data-key={ "settings-" (name) } {
+                summary { (items.len()) @if items.len() == 1 { " setting" } @else { " settings" } }
+                dl { @for (key, value) in items { dt { code { (key) } } dd { (text::line(value, 400)) } } }
             }
         }
     }
@@ -108,7 +133,7 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
             @if sessions.is_empty() { div.empty { "No session is open." } }
             @else {
                 table.stack {
-                    thead { tr { th { "Session" } th { "Operator" } th { "Opened by" } th { "State" } th.num { "Tasks" } th.num { "Unread frames" } th { "Until" } } }
+                    thead { tr { th { "Session" } th { "Operator" } th { "Opened by" } th { "State" } th.num { "Tasks" } th.num { "Unread frames" } th { "Last seen" } th { "Until" } } }
                     tbody { @for it in sessions.iter().take(ROWS) {
                         tr {
                             td data-label="Session" { code { (text::short(&it.id, 60)) } }
@@ -117,6 +142,7 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
                             td data-label="State" { @if it.connected { "connected" } @else { "away" } }
                             td.num data-label="Tasks" { (it.open_tasks) }
                             td.num data-label="Unread frames" { (it.unacknowledged) }
+                            td data-label="Last seen" { @if let Some(at) = &it.last_seen_at { (time::of(at, now_ms)) } @else { "not since the start" } }
                             td data-label="Until" { (time::of(&it.expires_at, now_ms)) }
                         }
                     } }

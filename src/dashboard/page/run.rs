@@ -3,7 +3,7 @@
 mod acts;
 pub(in crate::dashboard) mod artifacts;
 mod children;
-pub(in crate::dashboard) mod events;
+mod events;
 mod graph;
 mod state;
 

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{run::events, source_links};
+use super::source_links;
 use crate::{
     dashboard::{
         component::{
@@ -22,13 +22,13 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{AttemptsView, EventView, RunView, StepParts, StepView},
+    engine::{EventView, RunView, StepBounds, StepView, WholeStep},
     protocol::RunId,
     token::Verb,
 };
 
-/// The maximum number of events in which the attempts of a step are searched.
-const SEARCHED: u32 = 5_000;
+/// The parts and events of a step that a page shows, the last ones.
+const MOST: StepBounds = StepBounds { parts: talk::SHOWN, events: 200 };
 
 /// Shows the page.
 pub(in crate::dashboard) async fn show(
@@ -40,7 +40,7 @@ pub(in crate::dashboard) async fn show(
     let (run, seq) = place(&run, &seq)?;
     let shown = Shown::read(&desk, &visitor, run, seq).await?;
     let whole = fields.given("whole").is_some();
-    let step = &shown.step;
+    let step = &shown.whole.step;
     let body = html! {
         p { a href={ "/ui/runs/" (run) } { "← " (text::line(&shown.view.blueprint, 60)) } }
         (shown.html(&visitor, whole))
@@ -90,8 +90,8 @@ pub(in crate::dashboard) async fn fragments(
     let moved = std::mem::take(&mut said.lock().moved);
     if moved {
         let shown = Shown::read(desk, visitor, run, seq).await?;
-        over = shown.step.ended_at.is_some();
-        let parts = &shown.parts.items;
+        over = shown.whole.step.ended_at.is_some();
+        let parts = &shown.whole.parts.items;
         said.lock().know(parts.iter().map(|it| (it.step.seq, it.step.ended_at.is_none())));
         let whole = fields.given("whole").is_some();
         all.push(Fragment { id: "step", html: shown.html(visitor, whole) });
@@ -104,30 +104,20 @@ pub(in crate::dashboard) async fn fragments(
 /// The data of the page.
 struct Shown {
     view: RunView,
-    step: StepView,
-    tried: AttemptsView,
-    parts: StepParts,
-    events: Vec<EventView>,
-    /// True if not all events were searched.
-    more: bool,
+    whole: WholeStep,
 }
 
 impl Shown {
     async fn read(desk: &Desk, visitor: &Visitor, run: RunId, seq: u32) -> Result<Self, Problem> {
         let (engine, caller) = (&desk.engine, &visitor.caller);
         let view = engine.run(caller, run).await?;
-        let step = engine.step(caller, run, seq).await?;
-        let tried = engine.attempts(caller, run, seq).await?;
-        let parts = engine.parts(caller, run, seq, talk::SHOWN).await?;
-        let searched = view.last_event.min(SEARCHED);
-        let events = events::between(desk, visitor, run, 1, searched).await?;
-        Ok(Self { more: view.last_event > searched, view, step, tried, parts, events })
+        let whole = engine.whole_step(caller, run, seq, MOST).await?;
+        Ok(Self { view, whole })
     }
 
     fn html(&self, visitor: &Visitor, whole: bool) -> Markup {
-        let Self { view, step, tried, parts, events, more } = self;
+        let Self { view, whole: WholeStep { step, attempts: tried, parts, .. } } = self;
         let (now_ms, seq, open) = (visitor.now_ms, step.seq, step.ended_at.is_none());
-        let own: Vec<_> = events.iter().filter_map(|event| of_step(event, seq)).collect();
         let is_loop = parts.items.iter().any(|it| it.step.kind == "model_call");
         html! {
             div #step {
@@ -170,7 +160,7 @@ impl Shown {
                     }
                 }
                 (attempts::of(tried, now_ms))
-                (happened(&own, now_ms, *more))
+                (happened(&self.whole, now_ms))
             }
         }
     }
@@ -205,13 +195,9 @@ fn facts(run: RunId, step: &StepView, now_ms: u64) -> Markup {
     }
 }
 
-/// Returns the data of an event, if it is about a step.
-fn of_step(event: &EventView, seq: u32) -> Option<(&EventView, Value)> {
-    let data = event.data.to_value();
-    (data.get("step").and_then(Value::as_u64) == Some(u64::from(seq))).then_some((event, data))
-}
-
-fn happened(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
+fn happened(whole: &WholeStep, now_ms: u64) -> Markup {
+    let events: Vec<(&EventView, Value)> =
+        whole.events.iter().map(|event| (event, event.data.to_value())).collect();
     let word = |data: &Value, key: &str| match &data[key] {
         Value::Null => String::new(),
         Value::String(text) => text::short(text, 120),
@@ -220,10 +206,11 @@ fn happened(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
     html! {
         @if !events.is_empty() {
             h2 { "What happened" }
+            @if whole.earlier > 0 { p.dim { (whole.earlier) " earlier events are left out; the run's events have them." } }
             div.card.flush tabindex="0" {
                 table {
                     thead { tr { th.num { "Event" } th { "What" } th { "Attempt" } th { "Details" } th { "When" } } }
-                    tbody { @for (event, data) in events.iter().take(200) {
+                    tbody { @for (event, data) in &events {
                         tr {
                             td.num { (event.seq.unwrap_or(0)) }
                             td { (text::short(&event.kind, 60)) }
@@ -243,6 +230,5 @@ fn happened(events: &[(&EventView, Value)], now_ms: u64, more: bool) -> Markup {
                 }
             }
         }
-        @if more { p.dim { "Only the first " (SEARCHED) " events of the run were searched for this step's." } }
     }
 }

@@ -1,10 +1,12 @@
 //! Facts about the host that the engine does not have. The host sets them once, for people.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::operator::ShownSettings;
 
 /// A setting of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -64,6 +66,9 @@ pub trait HostFacts: Send + Sync {
 
     /// Returns the effective configuration.
     fn config(&self) -> Vec<ConfigItem>;
+
+    /// Returns the effective settings of the operators that the configuration declares, by name.
+    fn operators(&self) -> BTreeMap<String, ShownSettings>;
 
     /// Examines the host. May take as long as its operators and secrets take to answer.
     fn examine(&self) -> BoxFuture<'_, Vec<DoctorLine>>;

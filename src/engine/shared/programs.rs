@@ -295,18 +295,37 @@ impl Programs {
         self.faces.lock().get(hash).map(Arc::clone)
     }
 
-    /// Returns what a list shows of the version that a name stands for: from memory, from the store,
-    /// or from its program.
-    pub(crate) fn face(&self, name: &str, hash: &str) -> Result<Arc<Face>, EngineError> {
+    /// Returns what a list shows of the version that a name stands for, from memory or from the store;
+    /// `None` if the source has to be compiled for that.
+    pub(crate) fn kept_face(
+        &self,
+        name: &str,
+        hash: &str,
+    ) -> Result<Option<Arc<Face>>, EngineError> {
         if let Some(face) = self.known_face(hash) {
-            return Ok(face);
+            return Ok(Some(face));
         }
         let stored = self.store.meta(&faces::key_of(name))?;
-        if let Some(face) = stored.and_then(|record| Face::read(&record, &self.mark, hash)) {
-            self.faces.lock().insert(hash.to_owned(), Arc::clone(&face));
-            return Ok(face);
+        let face = stored.and_then(|record| Face::read(&record, &self.mark, hash));
+        if let Some(face) = &face {
+            self.faces.lock().insert(hash.to_owned(), Arc::clone(face));
         }
-        Ok(Face::of(&*self.by_hash(hash)?))
+        Ok(face)
+    }
+
+    /// Returns what a list shows of the version that a name stands for. If its source was compiled for
+    /// that, also returns the write after which the next start need not.
+    pub(crate) fn face(
+        &self,
+        name: &str,
+        hash: &str,
+    ) -> Result<(Arc<Face>, Option<Write>), EngineError> {
+        if let Some(face) = self.kept_face(name, hash)? {
+            return Ok((face, None));
+        }
+        let program = self.by_hash(hash)?;
+        let write = self.face_of(&program).filter(|_| program.blueprint().name() == name);
+        Ok((Face::of(&program), write))
     }
 
     /// Returns the write of what a list shows of a program, if it is stored.

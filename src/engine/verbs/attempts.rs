@@ -1,15 +1,18 @@
 //! The attempts of a step, with the prompt that the last one got.
 
+use std::sync::Arc;
+
 use crate::{
     blueprint::Slots,
     engine::{
         AttemptsView, Caller, Engine, EngineError, rfc3339,
+        shared::places::{PlaceBook, Places, entries_at},
         view::{attempts::Attempts, shown::is_task},
     },
     journal::{Entry, Fact},
     operator::Prompt,
     protocol::{Json, RunId, StepKind, TaskId},
-    store::{Header, TaskRow},
+    store::{EvidenceRow, Header, Store, StoreError, TaskRow},
     token::{Need, Verb},
 };
 
@@ -27,22 +30,30 @@ impl Engine {
     ) -> Result<AttemptsView, EngineError> {
         caller.may(Verb::RunRead, run)?;
         let header = self.header(run).await?;
-        let num = run.num();
-        let (entries, evidence, row) = self
-            .read(move |store| {
-                Ok((store.entries(num, 0)?, store.evidence(num)?, store.task(num, seq)?))
-            })
-            .await?;
+        let book = Arc::clone(&self.inner.places);
+        let rows = self.read(move |store| AttemptRows::read(store, &book, run.num(), seq)).await?;
+        self.attempts_of(caller, &header, seq, &rows).await
+    }
+
+    /// Returns the attempts of a step from its rows.
+    pub(super) async fn attempts_of(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        seq: u32,
+        rows: &AttemptRows,
+    ) -> Result<AttemptsView, EngineError> {
+        let (run, row) = (header.id(), rows.task.as_ref());
         let missing = || EngineError::NotFound { what: "step", id: format!("{run}/{seq}") };
-        let mut found = Attempts::of(run, seq, &entries).ok_or_else(missing)?;
-        found.refused(&evidence);
-        let lease_ms = self.lease_of(&header, &found).await;
-        self.mark_heartbeat(&mut found, row.as_ref(), lease_ms);
+        let mut found = Attempts::of(run, seq, &rows.entries).ok_or_else(missing)?;
+        found.refused(&rows.evidence);
+        let lease_ms = self.lease_of(header, &found).await;
+        self.mark_heartbeat(&mut found, row, lease_ms);
         if is_task(found.step.kind) {
-            let at = entries.iter().find_map(|entry| scheduled_at(entry, seq));
-            let task = TaskId::new(num, seq, at.unwrap_or_default());
+            let at = rows.entries.iter().find_map(|entry| scheduled_at(entry, seq));
+            let task = TaskId::new(run.num(), seq, at.unwrap_or_default());
             if caller.grant.check(Verb::TaskRead, &[Need::Task(task)]).is_ok() {
-                self.prompts(&mut found, row.as_ref(), &header, &entries).await;
+                self.prompts(&mut found, row, header, rows.start).await?;
             }
         }
         Ok(found.view)
@@ -74,28 +85,35 @@ impl Engine {
         found: &mut Attempts,
         row: Option<&TaskRow>,
         header: &Header,
-        entries: &[Entry],
-    ) {
+        start: u32,
+    ) -> Result<(), EngineError> {
         let stored = row.and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok());
         if let Some(prompt) = stored.filter(|it| !it.prompt.is_empty() || it.system.is_some()) {
             found.view.system = prompt.system;
             found.view.prompt = Some(prompt.prompt);
-            return;
+            return Ok(());
         }
-        let Some(attempt) = found.view.items.last().map(|it| it.attempt) else { return };
+        let Some(attempt) = found.view.items.last().map(|it| it.attempt) else {
+            return Ok(());
+        };
         if found.step.kind != StepKind::Task {
-            return;
+            return Ok(());
         }
-        let Ok(program) = self.blueprints().program_by(header.hash.clone()).await else { return };
-        let Some(agent) = program.blueprint().agent(&found.step.name) else { return };
-        let started = entries.iter().find_map(|entry| match &entry.fact {
-            Fact::RunStarted(started) => Some(&started.input),
+        let Ok(program) = self.blueprints().program_by(header.hash.clone()).await else {
+            return Ok(());
+        };
+        let Some(agent) = program.blueprint().agent(&found.step.name) else {
+            return Ok(());
+        };
+        let num = header.num;
+        let first = self.read(move |store| entries_at(store, num, &[start])).await?;
+        let input = first.into_iter().find_map(|entry| match entry.fact {
+            Fact::RunStarted(started) => Some(started.input),
             _ => None,
         });
-        let none = Json::null();
         let slots = Slots {
             input: &found.step.request,
-            run_input: started.unwrap_or(&none),
+            run_input: &input.unwrap_or_else(Json::null),
             run_id: &RunId::new(header.num, header.created_ms).to_string(),
             attempt,
         };
@@ -104,6 +122,36 @@ impl Engine {
             found.view.system = rendered.system;
             found.view.prompt = Some(rendered.prompt);
         }
+        Ok(())
+    }
+}
+
+/// The rows that the attempts of a step are read from.
+pub(super) struct AttemptRows {
+    /// The entries about the step.
+    pub(super) entries: Vec<Entry>,
+    /// The first entry of the history.
+    start: u32,
+    evidence: Vec<EvidenceRow>,
+    task: Option<TaskRow>,
+}
+
+impl AttemptRows {
+    fn read(store: &dyn Store, book: &PlaceBook, run: u64, seq: u32) -> Result<Self, StoreError> {
+        let own = |places: &Places| (places.of_steps(&[seq].into()), places.start());
+        let (own, start) = book.look(store, run, own)?;
+        Self::of(store, run, seq, (entries_at(store, run, &own)?, start))
+    }
+
+    /// Reads the rows that are no entries.
+    pub(super) fn of(
+        store: &dyn Store,
+        run: u64,
+        seq: u32,
+        (entries, start): (Vec<Entry>, u32),
+    ) -> Result<Self, StoreError> {
+        let (evidence, task) = (store.evidence(run)?, store.task(run, seq)?);
+        Ok(Self { entries, start, evidence, task })
     }
 }
 

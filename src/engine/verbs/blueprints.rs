@@ -280,7 +280,47 @@ impl BlueprintVerbs<'_> {
         }
         let (tasks, name, hash) = (shared.tasks.clone(), name.to_owned(), hash.to_owned());
         let find = tasks.spawn_blocking(move || shared.programs.face(&name, &hash));
-        find.await.map_err(|_| EngineError::Stopping)?
+        let (face, write) = find.await.map_err(|_| EngineError::Stopping)??;
+        if let Some(write) = write {
+            // Without it the source is compiled again after the next start.
+            let _ = self.engine.write(Vec::new(), vec![write]).await;
+        }
+        Ok(face)
+    }
+
+    /// Returns the names, each with its current version, and compiles at most `most` sources for that.
+    /// The others have only their names and versions: also returns how many these are.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub async fn list_soon(
+        self,
+        caller: &Caller,
+        most: usize,
+    ) -> Result<(Vec<BlueprintView>, usize), EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        let shared = Arc::clone(&self.engine.inner.shared);
+        let tasks = shared.tasks.clone();
+        let look = tasks.spawn_blocking(move || {
+            let names = shared.store.blueprint_names()?;
+            let kept = |(name, hash, at_ms): (String, String, u64)| {
+                let is_kept = shared.programs.kept_face(&name, &hash)?.is_some();
+                Ok((name, hash, at_ms, is_kept))
+            };
+            names.into_iter().map(kept).collect::<Result<Vec<_>, EngineError>>()
+        });
+        let names = look.await.map_err(|_| EngineError::Stopping)??;
+        let (mut views, mut room, mut bares) = (Vec::with_capacity(names.len()), most, 0);
+        for (name, hash, at_ms, is_kept) in names {
+            if !is_kept && room == 0 {
+                bares += 1;
+                views.push(bare(name, hash, at_ms));
+                continue;
+            }
+            room -= usize::from(!is_kept);
+            views.push(self.view_stored(name, hash, at_ms).await);
+        }
+        Ok((views, bares))
     }
 
     /// Returns the version that `name` or `name@hash-prefix` refers to.

@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    engine::shared::{looks::Looks, shards::Shared, verified::Auth},
+    engine::shared::{looks::Looks, places::PlaceBook, shards::Shared, verified::Auth},
     lua::Watchdog,
 };
 
@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     pub(crate) heavy: Semaphore,
     /// The looks at locals.
     pub(crate) looks: Looks,
+    /// The places of entries in the histories that were looked at.
+    pub(crate) places: Arc<PlaceBook>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) threads: parking_lot::Mutex<Vec<JoinHandle<()>>>,
 }

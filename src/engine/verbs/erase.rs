@@ -40,7 +40,7 @@ const NAMED: usize = 10;
 pub enum Erased {
     /// Everything of a subject: the runs that it started, its tokens, sessions, answers.
     Subject(String),
-    /// Runs, and those that they called.
+    /// Runs, and those that they called, their forks and repetitions.
     Runs(Vec<RunId>),
     /// Everything that contains this text.
     Match(String),
@@ -94,6 +94,13 @@ pub struct ErasedRun {
     pub run: RunId,
     /// `eligible` in a dry run, `not_ended` and `in_use` for a run that prevents the act, `done`.
     pub result: String,
+    /// `called`, `fork` or `rerun` for a run that goes because it has the data of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descent: Option<String>,
+    /// That other run, if it is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub of: Option<RunId>,
 }
 
 /// A place whose rows stay.
@@ -208,6 +215,8 @@ impl Found {
             unfinished: dry_run && self.is_unfinished,
             ..EraseView::default()
         };
+        let stored: BTreeMap<u64, u64> =
+            self.traces.runs.iter().map(|run| (run.num, run.created_ms)).collect();
         for run in &self.traces.runs {
             let result = match self.blocked.get(&run.num) {
                 Some(code) => code.as_str(),
@@ -215,7 +224,10 @@ impl Found {
                 None => "done",
             };
             let id = RunId::new(run.num, run.created_ms);
-            view.runs.push(ErasedRun { run: id, result: result.to_owned() });
+            let descent = self.traces.descents.get(&run.num);
+            let of = descent.and_then(|(_, of)| Some(RunId::new(*of, *stored.get(of)?)));
+            let descent = descent.map(|(descent, _)| descent.as_str().to_owned());
+            view.runs.push(ErasedRun { run: id, result: result.to_owned(), descent, of });
             view.entries += run.entries;
             view.files += run.files;
             view.bytes += run.bytes;

@@ -259,6 +259,7 @@ impl Engine {
             booted: AtomicBool::new(true),
             heavy: Semaphore::new(1),
             looks: crate::engine::shared::looks::Looks::default(),
+            places: Arc::default(),
             watchdog,
             threads: parking_lot::Mutex::default(),
         };

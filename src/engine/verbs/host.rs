@@ -1,6 +1,7 @@
 //! The host as people see it: health, room, shards, configuration, and what `doctor` finds.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -14,7 +15,8 @@ use crate::{
         shared::{announcements::WebhookQueue, lanes::LaneView, shards::Shared},
         verbs::engine::UpkeepVerbs,
     },
-    token::Verb,
+    operator::ShownSettings,
+    token::{Need, Verb},
 };
 
 /// The time that an examination may take.
@@ -183,6 +185,23 @@ impl UpkeepVerbs<'_> {
             config: inspects.map(|facts| facts.config()),
             doctor,
         })
+    }
+
+    /// Returns the effective settings of the operators that the configuration declares, by name: those
+    /// that the caller reaches.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub fn operator_settings(
+        self,
+        caller: &Caller,
+    ) -> Result<BTreeMap<String, ShownSettings>, EngineError> {
+        caller.grant.check(Verb::OperatorRead, &[])?;
+        caller.grant.check(Verb::HostInspect, &[])?;
+        let facts = self.engine.shared().facts.get();
+        let mut all = facts.map(|facts| facts.operators()).unwrap_or_default();
+        all.retain(|name, _| caller.grant.scopes.cover(&Need::Operator(name)));
+        Ok(all)
     }
 
     /// Returns the sizes of the database and of its disk.

@@ -8,10 +8,12 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::Value;
 
 use crate::{
+    blueprint::{Rendered, Slots},
     engine::{Engine, EngineError, shared::shards::Shared},
     journal::Entry,
+    lua::Program,
     middleware::Stacks,
-    operator::{ModelSource, Residence},
+    operator::{ModelSource, Residence, ToolServer},
     store::{FeedRow, Header, Write},
 };
 
@@ -30,6 +32,7 @@ pub struct JournalFeed {
 pub struct VersionFacts {
     agents: HashMap<String, AgentFacts>,
     stacks: Option<Arc<Stacks>>,
+    program: Option<Arc<Program>>,
 }
 
 /// The facts about an agent that its journal does not have.
@@ -52,12 +55,21 @@ pub struct OperatorFacts {
     pub is_inside: bool,
     /// The provider that it asks, if it is a model.
     pub source: Option<ModelSource>,
+    /// The server whose tools it calls, if it calls one.
+    pub tool_server: Option<ToolServer>,
 }
 
 impl VersionFacts {
     /// Returns an agent.
     pub fn agent(&self, name: &str) -> Option<&AgentFacts> {
         self.agents.get(name)
+    }
+
+    /// Returns the prompts of a task of an agent; `None` if the agent does not exist, or a template
+    /// uses what is not there.
+    pub fn prompts(&self, agent: &str, slots: &Slots<'_>) -> Option<Rendered> {
+        let blueprint = self.program.as_ref()?.blueprint();
+        blueprint.agent(agent)?.render(blueprint, slots).ok()
     }
 
     /// Returns a value without what the layers redact; `None` if the layers are not known, because
@@ -84,7 +96,7 @@ impl Engine {
     /// Returns the facts about a version; none if it does not compile any more.
     pub async fn version_facts(&self, hash: &str) -> VersionFacts {
         let Ok(program) = self.blueprints().program_by(hash.to_owned()).await else {
-            return VersionFacts { agents: HashMap::new(), stacks: None };
+            return VersionFacts { agents: HashMap::new(), stacks: None, program: None };
         };
         let registry = self.registry();
         let agents = program.blueprint().definition().agents.iter().map(|(name, agent)| {
@@ -96,7 +108,8 @@ impl Engine {
             (name.clone(), facts)
         });
         let stacks = Some(self.inner.shared.stacks.of(&program));
-        VersionFacts { agents: agents.collect(), stacks }
+        let agents = agents.collect();
+        VersionFacts { agents, stacks, program: Some(program) }
     }
 
     /// Returns the facts about the operators of the host, by their names.
@@ -109,6 +122,7 @@ impl Engine {
                 kind: backend.kind(),
                 is_inside: backend.residence() == Residence::Inline || backend.is_model(),
                 source: backend.model_source(),
+                tool_server: backend.tool_server(),
             };
             Some((name.to_owned(), facts))
         });

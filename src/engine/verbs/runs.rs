@@ -10,16 +10,19 @@ use crate::{
         SeatView, StepView, WaitFor,
         run::reply::Waiter,
         settings::ROOM_MS,
-        shared::message::{ControlAsk, Internal, Msg},
+        shared::{
+            message::{ControlAsk, Internal, Msg},
+            places::{PlaceBook, Places, entries_at},
+        },
         verbs::step_page::chain_of_page,
         view,
     },
-    journal::{Chain, Decision, Fact, Outcome},
+    journal::{Chain, Decision, Entry, Fact, Outcome, Spent, Step},
     lua,
     memory::Level,
     protocol::{Code, Json, RunId},
     session::EVERY,
-    store::{Header, Health, RunFilter, RunStatus, StoreError, Write},
+    store::{Header, Health, RunFilter, RunStatus, Store, StoreError, Write},
     token::Verb,
 };
 
@@ -98,18 +101,22 @@ impl Engine {
     pub(crate) async fn read_run(&self, run: RunId) -> Result<(RunView, u32), EngineError> {
         let header = self.header(run).await?;
         let mut view = self.show(&header).await?;
-        let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
+        let book = Arc::clone(&self.inner.places);
+        let read = {
+            let header = header.clone();
+            self.read(move |store| RunRows::read(store, &book, &header)).await
+        };
+        let RunRows { entries, steps, spent } = match read {
             // The header is shown, and its error says why the rest cannot be.
             Err(EngineError::Store(StoreError::Damaged { .. }))
                 if header.status == RunStatus::Paused =>
             {
                 return Ok((view, 0));
             }
-            entries => entries?,
+            rows => rows?,
         };
-        let mut chain = Chain::lean();
-        if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
-            view.usage = crate::engine::view::spent::view(chain.spent());
+        if let Some(spent) = spent {
+            view.usage = crate::engine::view::spent::view(&spent);
         }
         for entry in entries {
             match entry.fact {
@@ -131,7 +138,7 @@ impl Engine {
                 _ => {}
             }
         }
-        Ok((view, chain.counts().0))
+        Ok((view, steps))
     }
 
     pub(crate) async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
@@ -239,9 +246,14 @@ impl Engine {
         seq: u32,
     ) -> Result<StepView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        let chain = self.chain(run).await?;
-        let step = chain.step(seq);
-        step.map(|step| view::step(run, step, true))
+        self.header(run).await?;
+        let book = Arc::clone(&self.inner.places);
+        let own = self.read(move |store| {
+            let own = book.look(store, run.num(), |places| places.of_steps(&[seq].into()))?;
+            entries_at(store, run.num(), &own)
+        });
+        let step = one_step(run, seq, &own.await?)?;
+        step.map(|step| view::step(run, &step, true))
             .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
     }
 
@@ -448,6 +460,54 @@ fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
         )));
     }
     Ok(())
+}
+
+/// A history of at most this many entries is read as a whole.
+const SHORT: u32 = 256;
+
+/// The rows that the view of a run is made of.
+pub(super) struct RunRows {
+    pub(super) entries: Vec<Entry>,
+    /// The number of steps of the current history.
+    steps: u32,
+    /// The usage, if the header of the run does not have it.
+    spent: Option<Spent>,
+}
+
+impl RunRows {
+    /// Reads the rows of a run: of a short one all, of a long one only those that are shown.
+    pub(super) fn read(
+        store: &dyn Store,
+        book: &PlaceBook,
+        header: &Header,
+    ) -> Result<Self, StoreError> {
+        let run = header.num;
+        if header.seq <= SHORT {
+            let entries = store.entries(run, 0)?;
+            let mut chain = Chain::lean();
+            let is_whole = entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok();
+            let spent = is_whole.then(|| chain.spent().clone());
+            return Ok(Self { entries, steps: chain.counts().0, spent });
+        }
+        let shown = |places: &Places| (places.of_run(), places.steps(), places.has_spent());
+        let (seqs, steps, spends) = book.look(store, run, shown)?;
+        let is_kept = header.used.is_some();
+        let spent = if spends && !is_kept { spent_in(store, run)? } else { None };
+        Ok(Self { entries: entries_at(store, run, &seqs)?, steps, spent })
+    }
+}
+
+/// Returns the usage in a history: runs that ended before headers kept it have it nowhere else.
+fn spent_in(store: &dyn Store, run: u64) -> Result<Option<Spent>, StoreError> {
+    let mut chain = Chain::lean();
+    let is_whole = store.entries(run, 0)?.iter().try_for_each(|entry| chain.apply(entry)).is_ok();
+    Ok(is_whole.then(|| chain.spent().clone()))
+}
+
+/// Folds the entries about a step; `None` without any.
+pub(super) fn one_step(run: RunId, seq: u32, own: &[Entry]) -> Result<Option<Step>, StoreError> {
+    let chain = Chain::ending(own, seq.saturating_sub(1)).map_err(|error| damaged(run, error))?;
+    Ok(chain.and_then(|chain| chain.step(seq).cloned()))
 }
 
 pub(super) fn damaged(run: RunId, error: impl std::fmt::Display) -> StoreError {

@@ -5,6 +5,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::{
+    clock::Clock,
     engine::{
         Caller, EngineError, IdempotencyKey, StartRun,
         inbox::seats::wrong_seat,
@@ -78,6 +79,9 @@ pub struct SessionView {
     pub created_at: String,
     /// RFC 3339, UTC: when it ends unless its token is renewed.
     pub expires_at: String,
+    /// RFC 3339, UTC: when a client of it was last there; null if none was since the host started.
+    #[serde(default)]
+    pub last_seen_at: Option<String>,
     /// RFC 3339, UTC: when it was closed.
     pub closed_at: Option<String>,
     /// The reason for closing it.
@@ -251,9 +255,9 @@ impl SessionVerbs<'_> {
     /// Fails when the caller lacks permission.
     pub fn list(self, caller: &Caller) -> Result<Vec<SessionView>, EngineError> {
         caller.grant.check(Verb::OperatorRead, &[])?;
-        let all = self.engine.shared().sessions.all();
+        let (all, clock) = (self.engine.shared().sessions.all(), &self.engine.shared().clock);
         let may = |row: &SessionRow| caller.grant.scopes.cover(&Need::Operator(&row.operator));
-        Ok(all.iter().filter(|looks| may(&looks.row)).map(shown).collect())
+        Ok(all.iter().filter(|looks| may(&looks.row)).map(|looks| shown(looks, clock)).collect())
     }
 
     /// Returns one session, up to a day after its end.
@@ -267,7 +271,7 @@ impl SessionVerbs<'_> {
     ) -> Result<SessionView, EngineError> {
         let looks = self.look_at(session).await?;
         caller.grant.check(Verb::SessionRead, &[Need::Operator(&looks.row.operator)])?;
-        Ok(shown(&looks))
+        Ok(shown(&looks, &self.engine.shared().clock))
     }
 
     async fn look_at(self, session: &SessionId) -> Result<Looks, EngineError> {
@@ -278,7 +282,7 @@ impl SessionVerbs<'_> {
         let row = self.engine.read(move |store| store.session(&id)).await?;
         let row =
             row.ok_or_else(|| EngineError::NotFound { what: "session", id: session.0.clone() })?;
-        Ok(Looks { row, connected: false, open_tasks: 0, unacknowledged: 0 })
+        Ok(Looks { row, connected: false, open_tasks: 0, unacknowledged: 0, seen_ms: None })
     }
 
     /// Closes a session: its tasks are placed anew, and its connection is notified.
@@ -398,8 +402,8 @@ impl SessionVerbs<'_> {
     }
 }
 
-fn shown(looks: &Looks) -> SessionView {
-    let Looks { row, connected, open_tasks, unacknowledged } = looks;
+fn shown(looks: &Looks, clock: &Clock) -> SessionView {
+    let Looks { row, connected, open_tasks, unacknowledged, seen_ms } = looks;
     SessionView {
         id: row.id.clone(),
         operator: row.operator.clone(),
@@ -411,6 +415,7 @@ fn shown(looks: &Looks) -> SessionView {
         last_seq: row.last_seq,
         created_at: rfc3339(row.created_ms),
         expires_at: rfc3339(row.expires_ms),
+        last_seen_at: seen_ms.map(|seen_ms| rfc3339(clock.wall_of(seen_ms))),
         closed_at: row.closed_ms.map(rfc3339),
         reason: row.reason.clone(),
     }

@@ -95,7 +95,7 @@ fn is_enough(chain: &Chain, after: u32, limit: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         journal::{Outcome, RunStarted, Scheduled, ScopePath, StepKey},
@@ -103,7 +103,7 @@ mod tests {
         store::{Batch, Header, JournalRow, Memory, Reader as _, RunStatus, RunWrite, Writer as _},
     };
 
-    fn start(first_step: u32) -> Fact {
+    pub(in crate::engine) fn start(first_step: u32) -> Fact {
         Fact::RunStarted(Box::new(RunStarted {
             blueprint: "b".into(),
             hash: "00".into(),
@@ -123,7 +123,7 @@ mod tests {
         }))
     }
 
-    fn step(number: u32) -> Box<Scheduled> {
+    pub(in crate::engine) fn step(number: u32) -> Box<Scheduled> {
         Box::new(Scheduled {
             step: number,
             key: StepKey::new(ScopePath::main(), number),
@@ -142,27 +142,39 @@ mod tests {
         })
     }
 
-    fn done() -> Outcome {
+    pub(in crate::engine) fn done() -> Outcome {
         Outcome::Completed(Json::from_trusted("1"))
     }
 
     /// Returns a run with these facts.
-    fn store(facts: Vec<Fact>) -> (Memory, RunId) {
+    pub(in crate::engine) fn store(facts: Vec<Fact>) -> (Memory, RunId) {
         let store = Memory::new();
         let id = RunId::new(1, 5);
         let mut header =
             Header { status: RunStatus::Running, ..Header::fresh(id.num(), id.created_ms()) };
-        let (mut rows, mut before) = (Vec::new(), None);
-        for (seq, fact) in (1..).zip(facts) {
+        header.seq = 0;
+        append(&store, &mut header, None, facts);
+        (store, id)
+    }
+
+    /// Adds these facts to a run.
+    pub(in crate::engine) fn append(
+        store: &Memory,
+        header: &mut Header,
+        mut before: Option<u64>,
+        facts: Vec<Fact>,
+    ) {
+        let expected = before;
+        let mut rows = Vec::new();
+        for (seq, fact) in (header.seq + 1..).zip(facts) {
             let lsn = store.next_lsn();
             rows.push(JournalRow::new(1, lsn, before, &Entry::new(seq, 9, fact)));
             before = Some(lsn);
             (header.cursor, header.seq) = (lsn, seq);
         }
-        let run = RunWrite { header, expected: None, entries: rows, whole: true };
+        let run = RunWrite { header: header.clone(), expected, entries: rows, whole: true };
         let told = Box::new(|result: Result<(), StoreError>| result.unwrap());
         store.submit(Batch { checks: vec![], run: Some(run), writes: vec![], ack: told });
-        (store, id)
     }
 
     /// Checks that every page has the steps of the whole history.

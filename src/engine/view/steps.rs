@@ -88,6 +88,62 @@ pub struct StepView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub effects: Vec<Json>,
+    /// The times of its attempts, if it had several; for pictures. A program asks for the attempts.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub spans: Vec<AttemptSpan>,
+}
+
+/// The times of one attempt of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptSpan {
+    /// The number, from 1.
+    pub attempt: u32,
+    /// When it was opened, in Unix milliseconds.
+    pub opened_ms: u64,
+    /// When the work began, in Unix milliseconds, if that is known.
+    pub started_ms: Option<u64>,
+    /// When it ended, in Unix milliseconds.
+    pub ended_ms: Option<u64>,
+    /// The worker that it was delivered to.
+    pub worker: Option<String>,
+    /// pending, processing, completed, failed, canceled, followed.
+    pub state: &'static str,
+}
+
+/// Returns the times of the attempts of a step that had several, the last ones.
+fn spans(step: &Step) -> Vec<AttemptSpan> {
+    let Some(last) = step.earlier.last() else { return Vec::new() };
+    let earlier = step.earlier.iter().map(|it| AttemptSpan {
+        attempt: it.attempt,
+        opened_ms: it.opened_ms,
+        started_ms: it.delivered_ms,
+        ended_ms: Some(it.ended_ms),
+        worker: it.worker.clone(),
+        state: if it.failed { "failed" } else { "followed" },
+    });
+    // Until the next attempt is opened, there is none in progress.
+    let current = (last.attempt != step.attempt).then(|| AttemptSpan {
+        attempt: step.attempt,
+        opened_ms: step.opened_ms,
+        started_ms: step.delivered_ms.or_else(|| {
+            step.ended_ms.zip(step.times).map(|(ended, (_, ran))| ended.saturating_sub(ran))
+        }),
+        ended_ms: step.ended_ms,
+        worker: step.worker.clone(),
+        state: state_word(step.state),
+    });
+    earlier.chain(current).collect()
+}
+
+fn state_word(state: StepState) -> &'static str {
+    match state {
+        StepState::Pending => "pending",
+        StepState::Processing => "processing",
+        StepState::Completed => "completed",
+        StepState::Failed => "failed",
+        StepState::Canceled => "canceled",
+    }
 }
 
 /// Returns the view of a step; with its request and result if `whole`.
@@ -105,14 +161,7 @@ pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         kind: scheduled.kind.as_str().to_owned(),
         name: scheduled.name.clone(),
         summary: scheduled.summary.clone(),
-        state: match step.state {
-            StepState::Pending => "pending",
-            StepState::Processing => "processing",
-            StepState::Completed => "completed",
-            StepState::Failed => "failed",
-            StepState::Canceled => "canceled",
-        }
-        .to_owned(),
+        state: state_word(step.state).to_owned(),
         composite: scheduled.member().map(|(composite, _)| composite),
         operator: scheduled.member().map(|(_, operator)| operator.to_owned()),
         parent: scheduled.whole(),
@@ -131,5 +180,6 @@ pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         request: whole.then(|| scheduled.request.clone()),
         response: if whole { step.output.clone() } else { None },
         effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
+        spans: spans(step),
     }
 }

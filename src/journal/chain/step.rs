@@ -8,6 +8,26 @@ use crate::{
     protocol::{Failure, Json, StepState},
 };
 
+/// The maximum number of earlier attempts that a step keeps, the last ones.
+const MOST_EARLIER: usize = 32;
+
+/// An attempt that ended without ending its step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierAttempt {
+    /// The number.
+    pub attempt: u32,
+    /// When it was opened, in Unix milliseconds.
+    pub opened_ms: u64,
+    /// When it was delivered to a worker, in Unix milliseconds.
+    pub delivered_ms: Option<u64>,
+    /// When it ended, in Unix milliseconds.
+    pub ended_ms: u64,
+    /// Its worker.
+    pub worker: Option<String>,
+    /// True if it failed. Otherwise its result left follow-up work.
+    pub failed: bool,
+}
+
 /// A step of the chain.
 #[derive(Debug, Clone)]
 pub struct Step {
@@ -45,6 +65,8 @@ pub struct Step {
     pub usage: Option<Usage>,
     /// The effects that were applied with its results, in order; kept only in a full chain.
     pub effects: Vec<Json>,
+    /// The last of the attempts before the current one; kept only in a full chain.
+    pub earlier: Vec<EarlierAttempt>,
     /// The marks of the accepted reports of its attempts.
     pub reports: Vec<(u32, ReportMark)>,
     /// The plan of its last follow-up, in the engine's form.
@@ -59,6 +81,21 @@ impl Step {
     /// Returns the mark of the accepted report of an attempt.
     pub fn report(&self, attempt: u32) -> Option<&ReportMark> {
         self.reports.iter().find(|(of, _)| *of == attempt).map(|(_, mark)| mark)
+    }
+
+    /// Keeps the times of the current attempt, which ends without ending the step.
+    pub(super) fn end_attempt(&mut self, ended_ms: u64, failed: bool) {
+        if self.earlier.len() >= MOST_EARLIER {
+            self.earlier.remove(0);
+        }
+        self.earlier.push(EarlierAttempt {
+            attempt: self.attempt,
+            opened_ms: self.opened_ms,
+            delivered_ms: self.delivered_ms,
+            ended_ms,
+            worker: self.worker.clone(),
+            failed,
+        });
     }
 
     /// Creates a step from the entry that scheduled it.
@@ -82,6 +119,7 @@ impl Step {
             error: None,
             usage: None,
             effects: Vec::new(),
+            earlier: Vec::new(),
             reports: Vec::new(),
             follows: None,
             line: word(LINE),

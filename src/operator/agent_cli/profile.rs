@@ -35,6 +35,15 @@ pub(super) enum Permissions {
 }
 
 impl Permissions {
+    /// Returns the word in a file.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::AcceptEdits => "accept_edits",
+            Self::Skip => "skip",
+        }
+    }
+
     /// Refuses a program that may do everything and has no boundary.
     pub(super) fn check(self, task: &Task) -> Result<(), Failure> {
         if self != Self::Skip || task.agent.environment.is_some() {

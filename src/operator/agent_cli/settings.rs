@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     environment::Text,
-    operator::{Backend, Builtin, Settings, declared::variables},
+    operator::{Backend, Builtin, Settings, ShownSettings, declared::variables},
 };
 
 /// The settings of an operator that runs the command line of a coding agent.
@@ -87,6 +87,17 @@ impl Settings for AgentCliSettings {
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         Arc::new(builtin.process().with_env(self.env.clone()).of_cli(self.cli()))
+    }
+
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default()
+            .with("program", self.cli().profile.program)
+            .with("args", self.args.len())
+            .maybe("model", self.model.as_ref())
+            .list("allowed_tools", &self.allowed_tools)
+            .maybe("max_turns", self.max_turns)
+            .with("permissions", self.permissions.as_str())
+            .variables("env", &self.env)
     }
 
     async fn inspect(&self) -> Result<String, String> {

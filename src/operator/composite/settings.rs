@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::Composite;
 use crate::{
     flow::{Rule, ValuePath},
-    operator::{Backend, Builtin, Settings},
+    operator::{Backend, Builtin, Settings, ShownSettings},
 };
 
 /// The settings of a composite.
@@ -70,6 +70,10 @@ impl Settings for CompositeSettings {
 
     fn composite(&self) -> Option<&Composite> {
         Some(&self.0)
+    }
+
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default().with("rule", self.0.describe())
     }
 
     async fn inspect(&self) -> Result<String, String> {

@@ -4,6 +4,7 @@ use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 
+use super::ShownSettings;
 use crate::operator::{Backend, Builtin, Composite};
 
 /// The validated settings of one kind.
@@ -23,6 +24,11 @@ pub trait Settings: fmt::Debug + Send + Sync {
     /// Returns the composite, if this is one.
     fn composite(&self) -> Option<&Composite> {
         None
+    }
+
+    /// Returns the effective settings, for people who may see the configuration.
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default()
     }
 
     /// Checks whether the operator could be used now, and describes the result.

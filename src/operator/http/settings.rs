@@ -60,6 +60,16 @@ pub(super) enum AnswerIs {
     Output,
 }
 
+impl AnswerIs {
+    /// Returns the word in a file.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Output => "output",
+        }
+    }
+}
+
 impl HttpSettings {
     pub(super) fn egress(&self) -> Egress {
         Egress { allow_private: self.allow_private, allow_hosts: self.allow_hosts.clone() }

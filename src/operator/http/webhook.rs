@@ -19,7 +19,7 @@ use crate::{
     clock::Clock,
     environment::{Egress, EgressError, Scrubber, Secret, Text},
     operator::{
-        Backend, Builtin, Delivery, Reply, Residence, Settings, Task,
+        Backend, Builtin, Delivery, Reply, Residence, Settings, ShownSettings, Task,
         outgoing::{self, refused},
     },
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
@@ -254,6 +254,24 @@ impl Settings for HttpSettings {
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         Arc::new(Webhook::new(self.clone(), builtin))
+    }
+
+    fn shown(&self) -> ShownSettings {
+        let (answer, egress) = (self.answer.as_str(), self.egress());
+        let shown = ShownSettings::default()
+            .url("url", &self.url)
+            .headers("headers", &self.headers)
+            .with("answer", answer)
+            .time("answer_within", self.answer_within)
+            .time("silence", self.silence)
+            .time("timeout", self.timeout)
+            .with("max_answer", self.max_answer())
+            .with("allow_private", egress.allow_private)
+            .list("allow_hosts", &egress.allow_hosts);
+        match &self.public_url {
+            Some(url) => shown.url("public_url", url),
+            None => shown,
+        }
     }
 
     async fn inspect(&self) -> Result<String, String> {

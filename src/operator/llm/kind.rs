@@ -8,7 +8,7 @@ use super::{
     provider::Llm,
     settings::{LlmSettings, Provider},
 };
-use crate::operator::{Backend, Builtin, Settings};
+use crate::operator::{Backend, Builtin, Settings, ShownSettings};
 
 #[async_trait]
 impl Settings for LlmSettings {
@@ -28,6 +28,31 @@ impl Settings for LlmSettings {
             }
             Provider::Server(_) => None,
         }
+    }
+
+    fn shown(&self) -> ShownSettings {
+        let shown = match &self.provider {
+            Provider::Script(_) => ShownSettings::default().with("api", "script"),
+            Provider::Server(server) => ShownSettings::default()
+                .with("api", server.wire.as_str())
+                .url("base_url", &server.base)
+                .headers("headers", &server.headers)
+                .time("connect", server.connect)
+                .time("first_byte", server.first_byte)
+                .time("between_bytes", server.between_bytes)
+                .with("max_tokens_as", &server.max_tokens_as)
+                .with("send_reasoning", server.send_reasoning)
+                .with("allow_private", server.egress.allow_private)
+                .list("allow_hosts", &server.egress.allow_hosts),
+        };
+        let priced: Vec<String> = self.prices.keys().cloned().collect();
+        let options: Vec<String> = self.options.keys().cloned().collect();
+        shown
+            .maybe("model", self.model.as_ref())
+            .list("prices", &priced)
+            .list("options", &options)
+            .time("timeout", self.timeout)
+            .with("max_answer", self.max_answer)
     }
 
     async fn inspect(&self) -> Result<String, String> {

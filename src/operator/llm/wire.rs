@@ -28,6 +28,15 @@ pub(super) enum Wire {
 }
 
 impl Wire {
+    /// Returns the word in a file.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Responses => "responses",
+            Self::Anthropic => "anthropic",
+        }
+    }
+
     /// Returns the default base URL.
     pub(super) fn base_url(self) -> &'static str {
         match self {

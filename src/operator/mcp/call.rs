@@ -8,14 +8,16 @@ use serde_json::{Value, json};
 
 use super::{
     server::{Server, Tools},
-    settings::McpSettings,
+    settings::{McpSettings, Where},
 };
 use crate::{
     blueprint::did_you_mean,
     clock::Clock,
     environment::{Config, Environments},
     middleware::TaskDone,
-    operator::{Backend, Builtin, Delivery, Reply, Residence, Settings, Task},
+    operator::{
+        Backend, Builtin, Delivery, Reply, Residence, Settings, ShownSettings, Task, ToolServer,
+    },
     protocol::{Failure, FunctionTool, Json, failure::kind},
 };
 
@@ -86,6 +88,10 @@ impl Backend for Mcp {
 
     fn requires_tool(&self) -> bool {
         self.tool.is_none()
+    }
+
+    fn tool_server(&self) -> Option<ToolServer> {
+        Some(self.server.place())
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -176,6 +182,23 @@ impl Settings for McpSettings {
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         Arc::new(Mcp::new(self.clone(), Arc::clone(&builtin.environments)))
+    }
+
+    fn shown(&self) -> ShownSettings {
+        let shown = match &self.server {
+            Where::Command { command, env } => {
+                ShownSettings::default().command("command", command).variables("env", env)
+            }
+            Where::Url { url, headers, egress } => ShownSettings::default()
+                .url("url", url)
+                .headers("headers", headers)
+                .with("allow_private", egress.allow_private)
+                .list("allow_hosts", &egress.allow_hosts),
+        };
+        shown
+            .maybe("tool", self.tool.as_ref())
+            .time("start_within", self.start_within)
+            .time("timeout", self.timeout)
     }
 
     async fn inspect(&self) -> Result<String, String> {

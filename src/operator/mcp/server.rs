@@ -35,6 +35,7 @@ use crate::{
     blueprint::Schema,
     environment::{EgressError, Environments},
     operator::{
+        ToolServer,
         outgoing::{self, refused},
         process::Running,
     },
@@ -99,6 +100,19 @@ impl Server {
         match &self.at {
             Where::Command { command, .. } => &command[0],
             Where::Url { url, .. } => url.host_str().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the way on which it is reached.
+    pub(super) fn place(&self) -> ToolServer {
+        let name = self.name().to_owned();
+        match &self.at {
+            Where::Command { .. } => ToolServer { name, transport: "pipe", server: None },
+            Where::Url { url, .. } => {
+                let port = url.port_or_known_default().unwrap_or(443);
+                let server = url.host_str().map(|host| (host.to_owned(), port));
+                ToolServer { name, transport: "tcp", server }
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     environment::Text,
-    operator::{Backend, Builtin, Settings, declared::variables},
+    operator::{Backend, Builtin, Settings, ShownSettings, declared::variables},
 };
 
 /// The settings of a process operator.
@@ -27,6 +27,10 @@ impl Settings for ProcessSettings {
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         Arc::new(builtin.process().with_env(self.env.clone()))
+    }
+
+    fn shown(&self) -> ShownSettings {
+        ShownSettings::default().variables("env", &self.env)
     }
 
     async fn inspect(&self) -> Result<String, String> {

@@ -9,10 +9,10 @@ use super::{
     tables::{frame, session, task},
 };
 use crate::{
-    journal::{Decision, Fact},
+    journal::{Decision, Fact, RunStarted},
     protocol::{RunId, StoreOptions, TaskId},
     store::{
-        Answers, ArtifactRow, AuditRow, BlueprintRow, CountedRun, ErasureTarget, Errand,
+        Answers, ArtifactRow, AuditRow, BlueprintRow, CountedRun, Descent, ErasureTarget, Errand,
         EvidenceRow, Header, IdempotencyRow, OutboxRow, StateAct, StateBatch, StateChange, Store,
         TaskRow, TokenRow, Trace, Write,
     },
@@ -255,4 +255,60 @@ pub fn a_run_is_erased_with_those_that_it_called_and_what_names_them(store: &dyn
     assert_eq!(runs(store, &target), [0_u64; 0]);
     assert_eq!(store.kept_by("host event", "", 9).unwrap().len(), 1);
     assert!(store.header(4).unwrap().is_some());
+}
+
+pub fn the_forks_and_repetitions_of_an_erased_run_are_erased_with_it(store: &dyn Store) {
+    let id = |num: u64| RunId::new(num, header(num).created_ms).to_string();
+    let begin_with = |num, principal: &str, facts: Vec<Fact>| {
+        let principal = principal.to_owned();
+        let mut header = Header { parent: None, principal, ..header(num) };
+        let run = append(store, &mut header, facts);
+        commit(store, vec![], Some(run), vec![]).unwrap();
+    };
+    let copied = |of: u64| {
+        let from = id(of);
+        Fact::Decided(Decision::Copied { by: "bob".to_owned(), from, step: Some(2) })
+    };
+    let repeats = |of: u64| match started(None) {
+        Fact::RunStarted(mut it) => {
+            it.trigger = json!({ "kind": "rerun", "run": id(of) }).into();
+            Fact::RunStarted(it)
+        }
+        other => other,
+    };
+    begin_with(1, "ann", vec![started(None)]);
+    begin_with(2, "bob", vec![started(None), copied(1)]);
+    // A fork of a fork has both marks, and a repetition of it is known by its trigger.
+    begin_with(3, "bob", vec![started(None), copied(1), copied(2)]);
+    begin_with(4, "bob", vec![repeats(3)]);
+    begin(store, Header { parent: Some((4, 1)), principal: "bob".to_owned(), ..header(5) });
+    // A run that is only named by its input descends from nothing.
+    let named = match started(None) {
+        Fact::RunStarted(it) => {
+            Fact::RunStarted(Box::new(RunStarted { input: json!({ "run": id(1) }).into(), ..*it }))
+        }
+        other => other,
+    };
+    begin_with(6, "bob", vec![named]);
+    // Of another host, where another run has the number.
+    let from = RunId::new(1, 7).to_string();
+    let imported = Decision::Copied { by: "bob".to_owned(), from, step: None };
+    begin_with(7, "bob", vec![started(None), Fact::Decided(imported)]);
+    let of_run = ErasureTarget { runs: [1].into(), ..ErasureTarget::default() };
+    let of_ann = ErasureTarget { subject: Some("ann".to_owned()), ..ErasureTarget::default() };
+    for target in [&of_run, &of_ann] {
+        let found = store.upkeep().traces(target).unwrap();
+        assert_eq!(runs(store, target), [1, 2, 3, 4, 5]);
+        let descents = found.descents.into_iter().collect::<Vec<_>>();
+        assert_eq!(descents.len(), 4, "{descents:?}");
+        assert_eq!(descents[0], (2, (Descent::Forked, 1)));
+        assert_eq!((descents[1].0, descents[1].1.0), (3, Descent::Forked));
+        assert_eq!(descents[2], (4, (Descent::Repeated, 3)));
+        assert_eq!(descents[3], (5, (Descent::Called, 4)));
+    }
+    let fork = ErasureTarget { runs: [2].into(), ..ErasureTarget::default() };
+    assert_eq!(runs(store, &fork), [2, 3, 4, 5], "the original stays");
+    erase(store, &of_run);
+    assert_eq!(runs(store, &of_run), [0_u64; 0]);
+    assert!([6, 7].iter().all(|run| store.header(*run).unwrap().is_some()));
 }

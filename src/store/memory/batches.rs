@@ -16,6 +16,9 @@ use crate::store::{
 pub struct Memory {
     pub(super) inner: Mutex<Inner>,
     held: bool,
+    /// The number of entries that were read.
+    #[cfg(test)]
+    pub(crate) entries_read: std::sync::atomic::AtomicUsize,
 }
 
 /// A batch that became durable.
@@ -134,7 +137,12 @@ impl Memory {
         let written = inner.written;
         let (last_run, last_lsn) = tables.high_water();
         let inner = Inner { tables, commits, last_lsn, last_run, written, ..Inner::default() };
-        Self { inner: Mutex::new(inner), held: self.held }
+        Self {
+            inner: Mutex::new(inner),
+            held: self.held,
+            #[cfg(test)]
+            entries_read: Default::default(),
+        }
     }
 }
 

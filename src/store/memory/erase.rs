@@ -1,6 +1,6 @@
 //! Erasing in memory.
 
-use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use super::tables::Tables;
 use crate::store::{ErasureTarget, Errand, Trace, TracedRun, Traces, erase::Sought};
@@ -16,13 +16,18 @@ impl Tables {
             texts.extend([&*header.principal, &*tags]);
             sought.header(header.num, &header.principal, &texts);
         }
-        let parents: BTreeMap<u64, u64> = if target.runs.is_empty() {
-            BTreeMap::new()
-        } else {
-            let of = |(run, header): (&u64, &crate::store::Header)| Some((*run, header.parent?.0));
-            self.headers.iter().filter_map(of).collect()
-        };
-        while sought.called(&parents) {}
+        if sought.follows() {
+            for (run, header) in &self.headers {
+                if let Some((parent, _)) = header.parent {
+                    sought.called(*run, parent);
+                }
+            }
+            for row in self.journal.values() {
+                sought.entry(row.run, &row.bytes);
+            }
+            let created = |run| Ok(self.headers.get(&run).map(|header| header.created_ms));
+            let Ok(()) = sought.follow::<Infallible>(created);
+        }
         if sought.reads_contents() {
             self.parts(&mut sought);
         }

@@ -158,7 +158,10 @@ impl Reader for Memory {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.reading().tables.entries(run, after_seq, false)
+        let entries = self.reading().tables.entries(run, after_seq, false)?;
+        #[cfg(test)]
+        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
+        Ok(entries)
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -224,6 +227,8 @@ impl Reader for Memory {
     fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError> {
         let mut entries = self.all_entries(run, after)?;
         entries.truncate(upto.saturating_sub(after) as usize);
+        #[cfg(test)]
+        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
         Ok(entries)
     }
 

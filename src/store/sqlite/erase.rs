@@ -5,13 +5,12 @@
 //! own tables, whatever their format.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, OpenFlags, Row, params, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params, types::ValueRef};
 
 use super::{
     connection::DATABASE,
@@ -49,13 +48,20 @@ pub fn traces(conn: &Connection, target: &ErasureTarget) -> rusqlite::Result<Tra
             },
         )?;
     }
-    if !target.runs.is_empty() {
-        let mut parents = BTreeMap::new();
+    if sought.follows() {
         each(&tx, "SELECT num, parent_run FROM runs WHERE parent_run IS NOT NULL", |row| {
-            parents.insert(uint(row, 0)?, uint(row, 1)?);
+            sought.called(uint(row, 0)?, uint(row, 1)?);
             Ok(())
         })?;
-        while sought.called(&parents) {}
+        each(&tx, "SELECT run, entry FROM journal", |row| {
+            sought.entry(uint(row, 0)?, bytes(row.get_ref(1)?));
+            Ok(())
+        })?;
+        sought.follow(|run| {
+            tx.prepare_cached("SELECT created_ms FROM runs WHERE num = ?1")?
+                .query_row([int(run)], |row| uint(row, 0))
+                .optional()
+        })?;
     }
     if sought.reads_contents() {
         parts(&tx, &mut sought)?;

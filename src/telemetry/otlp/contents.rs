@@ -42,18 +42,40 @@ pub(super) fn output(text: &str) -> KeyValue {
 
 /// Returns the attribute of a model's reply; `None` if the layers are not known.
 pub(super) fn reply(version: &VersionFacts, reply: &ModelReply) -> Option<KeyValue> {
+    let parts = parts_of(version, &reply.items)?;
+    let finish = match reply.stop {
+        ModelStop::ToolCalls => "tool_call",
+        other => finish_reason(other),
+    };
+    let messages = json!([{ "role": "assistant", "parts": parts, "finish_reason": finish }]);
+    Some(message::text("gen_ai.output.messages", messages.to_string()))
+}
+
+/// Returns a message of a conversation.
+pub(super) fn spoken(role: &str, parts: &[Value]) -> Value {
+    json!({ "role": role, "parts": parts })
+}
+
+/// Returns the parts of a message for items of Open Responses; `None` if the layers are not known.
+pub(super) fn parts_of(version: &VersionFacts, items: &[Value]) -> Option<Vec<Value>> {
+    let redacted = |name: &str, value: &str| {
+        let clean = version.redacted(name, Value::String(value.to_owned()))?;
+        Some(cut(clean.as_str().unwrap_or_default().to_owned()))
+    };
     let mut parts = Vec::new();
-    for item in reply.items.iter().take(PARTS) {
+    for item in items.iter().take(PARTS) {
         let text = |key: &str| item[key].as_str().unwrap_or_default();
         match item["type"].as_str() {
-            Some("message") => {
-                let contents = item["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-                for content in contents.iter().take(PARTS) {
-                    let Some(text) = content["text"].as_str() else { continue };
-                    let clean = version.redacted("text", Value::String(text.to_owned()))?;
-                    parts.push(part(&cut(clean.as_str().unwrap_or_default().to_owned())));
+            Some("message") | None => match &item["content"] {
+                Value::String(content) => parts.push(part(&redacted("text", content)?)),
+                Value::Array(contents) => {
+                    for content in contents.iter().take(PARTS) {
+                        let Some(text) = content["text"].as_str() else { continue };
+                        parts.push(part(&redacted("text", text)?));
+                    }
                 }
-            }
+                _ => {}
+            },
             Some("function_call") => {
                 let arguments = text("arguments");
                 let parsed = serde_json::from_str(arguments);
@@ -68,17 +90,16 @@ pub(super) fn reply(version: &VersionFacts, reply: &ModelReply) -> Option<KeyVal
                     "arguments": arguments,
                 }));
             }
+            Some("function_call_output") => parts.push(json!({
+                "type": "tool_call_response", "id": text("call_id"),
+                "response": redacted("output", text("output"))?,
+            })),
             // The thoughts of a model are not a part of its answer.
             _ => {}
         }
     }
     parts.truncate(PARTS);
-    let finish = match reply.stop {
-        ModelStop::ToolCalls => "tool_call",
-        other => finish_reason(other),
-    };
-    let messages = json!([{ "role": "assistant", "parts": parts, "finish_reason": finish }]);
-    Some(message::text("gen_ai.output.messages", messages.to_string()))
+    Some(parts)
 }
 
 /// Returns the reason why a model stopped, as most providers name it.
@@ -91,7 +112,8 @@ pub(super) fn finish_reason(stop: ModelStop) -> &'static str {
     }
 }
 
-fn part(text: &str) -> Value {
+/// Returns a text as a part of a message.
+pub(super) fn part(text: &str) -> Value {
     json!({ "type": "text", "content": text })
 }
 

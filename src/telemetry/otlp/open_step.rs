@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::message::{self, Event};
+use super::{
+    message::{self, Event},
+    talk::Talk,
+};
 use crate::{
     engine::OperatorFacts,
     journal::{AttemptClosed, Scheduled},
@@ -34,6 +37,10 @@ pub(super) struct OpenStep {
     pub(super) attempts: u32,
     pub(super) worker: Option<String>,
     pub(super) input: Option<String>,
+    /// The system instructions of a question to a model.
+    pub(super) system: Option<String>,
+    /// The conversation of a task with its model, if contents are exported.
+    pub(super) talk: Option<Box<Talk>>,
     pub(super) started_ms: u64,
     /// The attempts that failed.
     pub(super) events: Vec<Event>,
@@ -51,6 +58,8 @@ impl OpenStep {
             attempts: step.attempt,
             worker: None,
             input,
+            system: None,
+            talk: None,
             started_ms,
             events: Vec::new(),
             dropped: 0,
@@ -62,6 +71,8 @@ impl OpenStep {
         STEP + self.name.len()
             + self.events.len() * EVENT
             + self.input.as_ref().map_or(0, String::len)
+            + self.system.as_ref().map_or(0, String::len)
+            + self.talk.as_ref().map_or(0, |talk| talk.size())
     }
 
     /// Adds an attempt that failed.

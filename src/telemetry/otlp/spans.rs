@@ -14,13 +14,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use serde_json::Value;
+
 use super::{
     contents,
     message::{self, KeyValue, Link, Span, SpanKind, Status, StatusCode},
     open_step::{OpenStep, Style, nanos},
     step::{self, Step},
+    talk::Talk,
 };
 use crate::{
+    blueprint::Slots,
     engine::VersionFacts,
     journal::{Decision, Entry, Fact, Outcome, RunStarted, Scheduled, Usage},
     protocol::{Failure, Json, RunId, StepKind, TraceParent},
@@ -33,6 +37,10 @@ const LINKS: usize = 32;
 const SIGNALS: usize = 256;
 /// The maximum number of bytes of open steps for which contents are remembered.
 const CONTENTS: usize = 16 << 20;
+/// The name of a step that reads the conversation of a session.
+const RECALL: &str = "recall";
+/// The largest input of a run that is kept for the prompts of its tasks, in bytes.
+const GIVEN: usize = 64 << 10;
 /// The approximate size of a run without its steps, in bytes.
 const RUN: usize = 512;
 
@@ -53,6 +61,8 @@ pub(super) struct RunTrace {
     /// The number of the last entry that happened in another run.
     copied_upto: u32,
     input: Option<String>,
+    /// The input for the prompts of tasks, if contents are exported.
+    given: Option<Json>,
     steps: HashMap<u32, OpenStep>,
     links: Vec<Link>,
     /// The run that it is a fork of.
@@ -102,6 +112,7 @@ impl RunTrace {
             trigger: String::new(),
             copied_upto: 0,
             input: None,
+            given: None,
             steps: HashMap::new(),
             links: Vec::new(),
             origin: None,
@@ -142,6 +153,7 @@ impl RunTrace {
                 self.origin = number(from).and_then(|run| others(run, 0));
             }
             Fact::StepScheduled(step) => {
+                self.begin_talk(step);
                 let open = self.open(step, at_ms);
                 self.size += open.size();
                 if let Some(before) = self.steps.insert(step.step, open) {
@@ -151,6 +163,7 @@ impl RunTrace {
             Fact::StepRecorded(step, outcome) if !is_copied => {
                 let open = self.open(step, at_ms);
                 ended.extend(self.step(&open, (step.step, at_ms), outcome, None));
+                self.tell_parent(&open, outcome);
             }
             Fact::AttemptDelivered { step, worker, .. } => {
                 if let Some(open) = self.steps.get_mut(step) {
@@ -171,6 +184,7 @@ impl RunTrace {
                 if !is_copied {
                     ended.extend(self.step(&open, (*step, at_ms), outcome, usage.as_ref()));
                 }
+                self.tell_parent(&open, outcome);
             }
             Fact::SignalReceived(signal) => {
                 let sender = signal.sender.and_then(|(run, step)| others(run, step));
@@ -205,6 +219,11 @@ impl RunTrace {
         let trigger = started.trigger.to_value();
         trigger["kind"].as_str().unwrap_or_default().clone_into(&mut self.trigger);
         self.input = self.content("input", &started.input);
+        self.size -= self.given.take().map_or(0, |it| it.len());
+        if self.style.contents && started.input.len() <= GIVEN {
+            self.size += started.input.len();
+            self.given = Some(started.input.clone());
+        }
         if started.generation > 0 || entry.seq <= self.copied_upto {
             return;
         }
@@ -245,7 +264,75 @@ impl RunTrace {
         let has_input = matches!(step.kind, StepKind::Task | StepKind::ToolCall | StepKind::Child);
         let input = if has_input { self.content("input", &step.request) } else { None };
         // A step that a copy has still to do begins with the copy.
-        OpenStep::new(step, at_ms.max(self.created_ms), input)
+        let mut open = OpenStep::new(step, at_ms.max(self.created_ms), input);
+        match step.kind {
+            StepKind::Task | StepKind::ToolCall => open.talk = self.talk(step).map(Box::new),
+            StepKind::ModelCall => {
+                if let Some(parent) = step.parent.and_then(|parent| self.steps.get(&parent)) {
+                    // A member of a composite is asked what the composite is asked.
+                    let talk = parent.talk.as_ref();
+                    open.input =
+                        talk.map_or_else(|| parent.input.clone(), |it| Some(it.messages()));
+                    open.system = talk.map_or_else(|| parent.system.clone(), |it| it.system());
+                }
+            }
+            _ => {}
+        }
+        open
+    }
+
+    /// Returns the conversation of a task whose agent asks a model, before its first question.
+    fn talk(&self, step: &Scheduled) -> Option<Talk> {
+        let given = self.given.as_ref().filter(|_| self.size < CONTENTS)?;
+        let operator = self.style.operators.get(&self.version.agent(&step.name)?.operator)?;
+        operator.source.as_ref()?;
+        let slots = Slots {
+            input: &step.request,
+            run_input: given,
+            run_id: &self.id.to_string(),
+            attempt: 1,
+        };
+        let rendered = self.version.prompts(&step.name, &slots)?;
+        let text = |name: &str, text: String| {
+            contents::text_of(&self.version, name, &Json::from(&Value::from(text)))
+        };
+        let question = text("prompt", rendered.prompt)?;
+        Some(Talk::new(rendered.system.and_then(|system| text("system", system)), &question))
+    }
+
+    /// Begins the conversation of a task that asks a model although its agent names none.
+    fn begin_talk(&mut self, step: &Scheduled) {
+        if step.kind != StepKind::ModelCall || self.size >= CONTENTS {
+            return;
+        }
+        let parent = step.parent.and_then(|parent| self.steps.get_mut(&parent));
+        let Some(parent) = parent.filter(|it| it.talk.is_none() && it.kind != StepKind::ModelCall)
+        else {
+            return;
+        };
+        if let Some(input) = &parent.input {
+            let talk = Talk::new(None, input);
+            self.size += talk.size();
+            parent.talk = Some(Box::new(talk));
+        }
+    }
+
+    /// Adds what a step gave to the conversation that it belongs to.
+    fn tell_parent(&mut self, open: &OpenStep, outcome: &Outcome) {
+        let parent = open.parent.and_then(|parent| self.steps.get_mut(&parent));
+        let Some(talk) = parent.and_then(|parent| parent.talk.as_mut()) else { return };
+        let before = talk.size();
+        match (open.kind, outcome) {
+            (StepKind::ModelCall, Outcome::Completed(reply)) => talk.answered(&self.version, reply),
+            (StepKind::ToolCall, result) => {
+                talk.called(&self.version, open.call_id.as_deref(), result);
+            }
+            (StepKind::Local, Outcome::Completed(found)) if open.name == RECALL => {
+                talk.recalled(&self.version, found);
+            }
+            _ => {}
+        }
+        self.size = self.size + talk.size() - before;
     }
 
     fn root(&mut self, at_ms: u64, outcome: &Outcome) -> Span {
@@ -328,7 +415,7 @@ impl RunTrace {
             Outcome::Canceled(reason) => ("canceled", reason.as_str()),
         };
         attributes.push(message::text("error.type", kind));
-        let said = self.content("message", &Json::from(&serde_json::Value::from(said)));
+        let said = self.content("message", &Json::from(&Value::from(said)));
         let message = said.unwrap_or_else(|| kind.to_owned());
         Some(Status { message, code: StatusCode::Error.into() })
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     engine::VersionFacts,
     journal::{Outcome, Usage},
+    operator::ToolServer,
     protocol::{Json, ModelReply, StepKind},
 };
 
@@ -33,7 +34,7 @@ pub(super) fn described(
     let internal = |name: String| Step { name, kind: SpanKind::Internal, attributes: Vec::new() };
     Some(match open.kind {
         StepKind::Task => match mcp_tool(open, version, style) {
-            Some(tool) => mcp_call(tool),
+            Some(called) => mcp_call(&called),
             None => agent(open, version, style),
         },
         StepKind::ModelCall => chat(open, outcome, asking, (version, style)),
@@ -113,34 +114,68 @@ fn tool(open: &OpenStep, version: &VersionFacts, style: &Style) -> Step {
     ];
     attributes.extend(open.call_id.as_ref().map(|it| message::text("gen_ai.tool.call.id", it)));
     let mut kind = SpanKind::Internal;
-    if mcp_tool(open, version, style).is_some() {
-        attributes.push(message::text("mcp.method.name", "tools/call"));
+    if let Some(called) = mcp_tool(open, version, style) {
+        called.describe(&mut attributes);
         kind = SpanKind::Client;
     }
     Step { name: format!("execute_tool {}", open.name), kind, attributes }
 }
 
-fn mcp_call(tool: &str) -> Step {
-    let attributes = vec![
-        message::text("mcp.method.name", "tools/call"),
+/// A tool of an MCP server, and the server.
+struct McpTool<'a> {
+    tool: &'a str,
+    server: Option<&'a ToolServer>,
+}
+
+impl McpTool<'_> {
+    /// Adds the attributes that the conventions have for a call of an MCP server.
+    fn describe(&self, attributes: &mut Vec<KeyValue>) {
+        attributes.push(message::text("mcp.method.name", "tools/call"));
+        let Some(ToolServer { transport, server, .. }) = self.server else { return };
+        attributes.push(message::text("network.transport", *transport));
+        if let Some((host, port)) = server {
+            attributes.push(message::text("network.protocol.name", "http"));
+            attributes.push(message::text("server.address", host));
+            attributes.push(message::whole("server.port", (*port).into()));
+        }
+    }
+}
+
+fn mcp_call(called: &McpTool<'_>) -> Step {
+    let tool = called.tool;
+    let mut attributes = vec![
         message::text("gen_ai.operation.name", "execute_tool"),
         message::text("gen_ai.tool.name", tool),
     ];
+    called.describe(&mut attributes);
     Step { name: format!("tools/call {tool}"), kind: SpanKind::Client, attributes }
 }
 
 /// Returns the tool of an MCP server that a step calls: its worker is `SERVER TOOL`. The agent says
 /// which, if the call was not sent.
-fn mcp_tool<'a>(open: &'a OpenStep, version: &'a VersionFacts, style: &Style) -> Option<&'a str> {
-    let is_server = |name: &str| style.operators.get(name).is_some_and(|it| it.kind == "mcp");
-    let worker = open.worker.as_deref().and_then(|worker| worker.split_once(' '));
-    match worker {
-        Some((server, tool)) if is_server(server) => Some(tool),
-        _ => {
-            let agent = version.agent(&open.name).filter(|it| is_server(&it.operator))?;
-            agent.tool.as_deref()
+fn mcp_tool<'a>(
+    open: &'a OpenStep,
+    version: &'a VersionFacts,
+    style: &'a Style,
+) -> Option<McpTool<'a>> {
+    let server_of = |operator: &str| style.operators.get(operator)?.tool_server.as_ref();
+    let agent = version.agent(&open.name);
+    let own = agent.and_then(|it| server_of(&it.operator));
+    let called = open.worker.as_deref().and_then(|worker| worker.split_once(' '));
+    if let Some((name, tool)) = called {
+        if let Some(server) = own.filter(|it| it.name == name) {
+            return Some(McpTool { tool, server: Some(server) });
+        }
+        let servers = style.operators.values().filter_map(|it| it.tool_server.as_ref());
+        let mut named = servers.filter(|it| it.name == name);
+        if let Some(server) = named.next() {
+            // Two servers of one name are not told apart.
+            let is_only = named.all(|other| other == server);
+            return Some(McpTool { tool, server: is_only.then_some(server) });
         }
     }
+    let tool = agent?.tool.as_deref()?;
+    own.map(|server| McpTool { tool, server: Some(server) })
 }
 
 /// Adds the usage that was reported.
@@ -168,6 +203,10 @@ pub(super) fn contents(
     let is_tool = attributes.iter().any(|it| it.key == "gen_ai.tool.name");
     match open.kind {
         StepKind::ModelCall => {
+            let asked = open.input.as_deref();
+            attributes.extend(asked.map(|it| message::text("gen_ai.input.messages", it)));
+            let system = open.system.as_deref();
+            attributes.extend(system.map(|it| message::text("gen_ai.system_instructions", it)));
             let reply: Option<ModelReply> = output.and_then(|output| output.decode().ok());
             attributes.extend(reply.and_then(|reply| contents::reply(version, &reply)));
         }

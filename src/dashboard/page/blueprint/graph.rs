@@ -5,13 +5,9 @@ use maud::{Markup, html};
 use crate::{
     blueprint::GraphNode,
     dashboard::{
-        component::{
-            command,
-            graph::{Look, Part, part_url},
-        },
+        component::graph::{self, Look, Part, part_url},
         desk::Desk,
         fields::Fields,
-        headers::escaped,
         visitor::Visitor,
     },
     door::Problem,
@@ -42,10 +38,6 @@ pub(super) async fn tab(
             "A click opens the line."
         }
         (part.html(&url, &look))
-        (command::same(&visitor.url, &format!("moonswarm graph {}", command::quoted(&graph.file)), &command::Request {
-            method: "GET",
-            path: format!("/v1/blueprints/{}/graph", escaped(&version)),
-            body: None,
-        }))
+        (graph::same(visitor, &graph, &version))
     })
 }

@@ -34,34 +34,6 @@ struct Found {
     partial: bool,
 }
 
-/// Returns the durable events of a run from `from` to `upto`.
-///
-/// # Errors
-/// Fails when they cannot be read.
-pub(in crate::dashboard) async fn between(
-    desk: &Desk,
-    visitor: &Visitor,
-    run: RunId,
-    from: u32,
-    upto: u32,
-) -> Result<Vec<EventView>, Problem> {
-    let mut found = Vec::new();
-    if upto < from {
-        return Ok(found);
-    }
-    let mut events = desk.engine.events(&visitor.caller, run, from.saturating_sub(1)).await?;
-    while let Some(event) = events.next().await? {
-        let Some(seq) = event.seq else { continue };
-        if seq <= upto {
-            found.push(event);
-        }
-        if seq >= upto {
-            break;
-        }
-    }
-    Ok(found)
-}
-
 /// Looks for the newest events before the cursor that fit.
 async fn find(
     desk: &Desk,

@@ -7,10 +7,7 @@ use maud::{Markup, html};
 use crate::{
     blueprint::{GraphNode, graph::Shape},
     dashboard::{
-        component::{
-            command,
-            graph::{Look, Part, part_url},
-        },
+        component::graph::{self, Look, Part, part_url},
         desk::Desk,
         fields::Fields,
         page::source_links,
@@ -59,11 +56,7 @@ pub(super) async fn tab(
         @if !graph.exact {
             p.dim.small { "Drawn from the text of the flow. A function that is called from several places has its steps at each." }
         }
-        (command::same(&visitor.url, &format!("moonswarm graph {}", command::quoted(&graph.file)), &command::Request {
-            method: "GET",
-            path: format!("/v1/blueprints/{version}/graph"),
-            body: None,
-        }))
+        (graph::same(visitor, &graph, &version))
     })
 }
 
