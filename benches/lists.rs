@@ -18,13 +18,14 @@ use std::{
 
 use moonswarm::{
     host::{Host, HostConfig},
-    journal::{Dimension, Ending, Entry, Fact, RunStarted, Tally},
-    protocol::{Failure, Json, Tags},
-    store::{
-        Batch, CountedRun, Header, JournalRow, Options, RunStatus, RunWrite, Store, Synchronous,
-        Write, open,
-    },
+    journal::Dimension,
+    protocol::{Failure, Tags},
+    store::{Batch, Header, Options, RunStatus, Store, Synchronous, open},
 };
+use stored_run::stored_run;
+
+#[path = "../tests/support/stored_run.rs"]
+mod stored_run;
 
 /// The limit of each figure.
 const LIMIT: Duration = Duration::from_millis(30);
@@ -86,47 +87,10 @@ fn header(num: u64, runs: u64, now_ms: u64) -> Header {
     }
 }
 
-fn batch(store: &dyn Store, mut header: Header, tell: mpsc::Sender<bool>) -> Batch {
-    let started = Fact::RunStarted(Box::new(RunStarted {
-        first_step: 1,
-        grant: Json::null(),
-        blueprint: header.blueprint.clone(),
-        hash: header.hash.clone(),
-        input: Json::null(),
-        trigger: Json::null(),
-        seed: 7,
-        parent: None,
-        depth: 0,
-        workdir: None,
-        principal: header.principal.clone(),
-        delegate: None,
-        generation: 0,
-        queued: vec![],
-        continues: None,
-    }));
-    (header.cursor, header.seq) = (store.next_lsn(), 1);
-    let entry = Entry::new(1, header.created_ms, started);
-    let row = JournalRow::new(header.num, header.cursor, None, &entry);
-    header.bytes = row.bytes.len() as u64;
-    let mut writes = Vec::new();
-    if let Some(ended_ms) = header.ended_ms {
-        let ending = match header.status {
-            RunStatus::Failed => Ending::Failed,
-            _ => Ending::Completed,
-        };
-        let mut tally = Tally::default();
-        tally.at(ended_ms, Dimension::Blueprint, "", ending).end(2_000 + header.num % 5_000);
-        tally.at(ended_ms, Dimension::Agent, "coder", ending).end(900);
-        writes.push(Write::CountRun(Box::new(CountedRun {
-            run: header.num,
-            created_ms: header.created_ms,
-            ended_ms,
-            blueprint: header.blueprint.clone(),
-            ending,
-            tally,
-        })));
-    }
-    let run = RunWrite { header, expected: None, entries: vec![row], whole: true };
+fn batch(store: &dyn Store, header: Header, tell: mpsc::Sender<bool>) -> Batch {
+    let counted =
+        [(Dimension::Blueprint, "", 2_000 + header.num % 5_000), (Dimension::Agent, "coder", 900)];
+    let (run, writes) = stored_run(store, header, &counted);
     let ack = Box::new(move |result: Result<(), _>| {
         // Nobody waits any more if the loader has failed.
         let _ = tell.send(result.is_ok());

@@ -98,7 +98,7 @@ pub struct Layer {
     pub proxies: Option<Vec<IpNet>>,
     /// True if other machines may send tokens in plain text.
     pub insecure: Option<bool>,
-    /// How proxies name people, and the roles of these.
+    /// The headers or tokens by which people are identified, and their roles.
     pub people: Option<People>,
     /// The filter of log lines: `info`, `moonswarm=debug,warn`.
     pub log: Option<String>,
@@ -406,7 +406,7 @@ pub struct Config {
     pub proxies: Vec<IpNet>,
     /// True if other machines may send tokens in plain text.
     pub insecure: bool,
-    /// How proxies name people, and the roles of these.
+    /// The headers or tokens by which people are identified, and their roles.
     pub people: Option<People>,
     /// The filter of log lines; the command decides if absent.
     pub log: Option<String>,

@@ -36,6 +36,6 @@ pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
 };
 pub use server::serve;
-pub use tls::{Certificate, Looked, Tls, TlsError, TlsFiles, Validity};
+pub use tls::{Certificate, Looked, Tls, TlsError, TlsFiles, Validity, fingerprint};
 
 pub(crate) use crate::protocol::Code;

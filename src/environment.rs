@@ -4,7 +4,8 @@
 //! again; [`Local`] and [`Process`], which implement the protocol's environment trait; [`Machine`],
 //! the abilities of this machine; [`Text`], a value that may refer to a secret; [`Scrubber`], which
 //! removes secrets from the output of children; and [`Egress`], the rules for outgoing requests,
-//! with [`http_client`], the base of every HTTP client. Refuses what this machine cannot provide.
+//! with [`http_client`], the base of every HTTP client, and [`read_body`], which reads a response up
+//! to a limit. Refuses what this machine cannot provide.
 //! Never keeps a secret: it is read when used and wiped afterwards. Operators, the engine and
 //! `doctor` call it.
 //!
@@ -18,6 +19,7 @@ compile_error!(
      Without the feature `host`, the protocol and the response loop need no particular system."
 );
 
+mod answer;
 mod births;
 mod bubblewrap;
 mod cgroup;
@@ -50,6 +52,7 @@ mod source;
 mod vault;
 mod veil;
 
+pub use answer::{BodyError, BodyLimit, innermost, read_body, with_causes};
 pub use config::{Config, KeptSecret, Vault};
 pub use confine::confined;
 pub use death_watch::DeathWatch;

@@ -47,7 +47,7 @@ enum Waits<T> {
 /// The reason why spawned work has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfinished {
-    /// It panicked, or its runtime ended.
+    /// The task panicked, or its runtime ended.
     #[error("finish a spawned task")]
     Runtime(#[from] JoinError),
     /// Its driver dropped it.

@@ -11,7 +11,7 @@ use crate::{
     protocol::RunId,
 };
 
-/// What is erased: one of `subject`, `runs` and `match`.
+/// The target of the erasure: exactly one of `subject`, `runs` and `match`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EraseBody {

@@ -235,7 +235,7 @@ pub(super) struct GetParams {
 enum Until {
     /// The run ended.
     Ended,
-    /// It ended, or only people are left to wait for.
+    /// The run ended, or only people are left to wait for.
     People,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct ListParams {
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Listed {
-    /// It waits for somebody, or somebody has it.
+    /// The task waits for somebody, or somebody has it.
     Open,
     /// People answered it.
     Answered,

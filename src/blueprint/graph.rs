@@ -33,7 +33,7 @@ pub struct GraphPart {
 /// The place of a part in the blueprint's entry file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PartPlace {
-    /// It has no place of its own.
+    /// The part has no place of its own.
     #[default]
     Around,
     /// A line, from 1.
@@ -58,7 +58,7 @@ pub enum Shape {
     Loop,
     /// They are registered, and done only if the flow fails.
     Aside,
-    /// It ends the flow.
+    /// The part ends the flow.
     End,
 }
 

@@ -1,7 +1,7 @@
 //! The places of things in a Luau source: the entries of the blueprint's table, the files that it
 //! refers to, and the agents that its flow runs.
 //!
-//! It looks at tokens and brackets only. On a valid source that is exact for tables that are
+//! Only tokens and brackets are considered. On a valid source that is exact for tables that are
 //! written out; what is built elsewhere (a local, a module) is located where it is used.
 
 use std::collections::HashMap;

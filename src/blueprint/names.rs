@@ -1,9 +1,8 @@
 //! Resolves the names of a Luau source: the globals, the calls of `ctx`, and the results of
 //! functions.
 //!
-//! It reads tokens of a source that the compiler has accepted, by descent with a limit of depth. Where
-//! it meets something that it does not know it gives up and reports nothing, so that newer syntax is
-//! never a finding.
+//! The tokens of a source that the compiler has accepted are read by descent, with a limit of depth.
+//! Unknown syntax ends the reading without a finding, so that newer syntax is never a mistake.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,7 +1,7 @@
 //! Luau's tokens, with their places: as much as finding things in a source needs.
 //!
-//! It reads any text in linear time without recursion, so a hostile upload costs nothing, and
-//! never fails: whether the source is valid is for the Luau compiler to say.
+//! Any text is read in linear time without recursion, so a hostile upload costs nothing.
+//! Reading never fails: whether the source is valid is for the Luau compiler to say.
 
 use std::collections::BTreeSet;
 

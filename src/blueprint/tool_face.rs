@@ -35,7 +35,7 @@ pub struct ToolFace {
     /// The type of that resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// What a client must offer to call it.
+    /// The abilities that a client needs to call the tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<ClientAbility>,
 }

@@ -85,9 +85,9 @@ pub struct Target {
 /// True if a verb makes sense in a directory where nothing ever ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// It does: the data directory is made.
+    /// The command starts a daemon, and creates the data directory.
     Fresh,
-    /// It does not: there is nothing to show or to change.
+    /// The command starts none over an empty directory: there is nothing to show or to change.
     Existing,
     /// Only a daemon that outlives the verb will do.
     Attached,

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// It went well.
+    /// The command succeeded.
     Ok = 0,
     /// The run failed, or anything without a code of its own.
     Failed = 1,
@@ -27,7 +27,7 @@ pub enum Exit {
     NotFound = 4,
     /// The token does not allow it.
     Denied = 5,
-    /// It does not fit what happened before, or somebody else holds it now.
+    /// The request conflicts with the current state, or somebody else holds what it needs.
     Conflict = 6,
     /// Time ran out.
     TimedOut = 7,

@@ -247,18 +247,7 @@ fn text_of(path: &[u8]) -> String {
 
 /// The path that [`text_of`] wrote.
 fn bytes_of(text: &str) -> Vec<u8> {
-    let text = text.as_bytes();
-    let mut path = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let byte = (text[at] == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
-        path.push(byte.unwrap_or(text[at]));
-        at += if byte.is_some() { 3 } else { 1 };
-    }
-    path
+    percent_encoding::percent_decode_str(text).collect()
 }
 
 #[cfg(test)]

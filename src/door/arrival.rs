@@ -1,4 +1,4 @@
-//! How a request reached the host: from whom, and over what.
+//! The way on which a request reached the host: its peer, and its transport.
 //!
 //! A proxy describes the client in headers, which anybody can send. They are believed from the
 //! addresses in `proxies` and from nobody else, and no handler sees them: what they say is in the
@@ -28,7 +28,7 @@ const FORWARDED: [HeaderName; 6] = [
 /// The maximum number of addresses that are read of one header.
 const MOST_HOPS: usize = 32;
 
-/// How a request reached the host.
+/// The way on which a request reached the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Arrival {
     /// The address of the client, as far as it is known.
@@ -130,7 +130,7 @@ fn rename<B>(request: &mut Request<B>, host: &Authority) {
     }
 }
 
-/// What a proxy says of a client.
+/// The address and scheme of a client, as a proxy forwards them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     client: Option<IpAddr>,

@@ -17,7 +17,7 @@ pub struct DoorConfig {
     pub origins: Vec<String>,
     /// Addresses of proxies, whose headers about a client are believed.
     pub proxies: Vec<IpNet>,
-    /// How proxies name people, and the roles of these.
+    /// The headers or tokens by which people are identified, and their roles.
     pub people: Option<People>,
     /// True if other machines may send tokens in plain text.
     pub insecure: bool,

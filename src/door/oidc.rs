@@ -16,10 +16,14 @@ use serde_json::{Map, Value};
 
 use self::login::Login;
 pub(crate) use self::login::{ATTEMPT_MS, Attempt, CALLBACK};
-use super::{Code, person::Person, problem::Problem};
+use super::{
+    Code,
+    person::{MOST_GROUPS, Person},
+    problem::Problem,
+};
 use crate::{
     clock::Clock,
-    environment::{Egress, Text},
+    environment::{BodyError, BodyLimit, Egress, Text, read_body, with_causes},
     token::{Expected, ForeignError, ForeignKeys, claimed_issuer},
 };
 
@@ -39,8 +43,6 @@ const EXCHANGES: usize = 8;
 const USED: usize = 4_096;
 /// The maximum length of a code, in bytes.
 const MOST_CODE: usize = 4 << 10;
-/// The maximum number of groups that are read of a token.
-const MOST_GROUPS: usize = 256;
 
 /// A provider whose tokens name people.
 #[derive(Debug, Clone, Deserialize)]
@@ -422,28 +424,18 @@ async fn fetch(client: &Client, egress: &Egress, url: &str) -> Result<Vec<u8>, S
 
 /// Sends a request to the provider, and reads its answer.
 async fn answer(request: RequestBuilder) -> Result<Vec<u8>, String> {
-    let failed = |error: reqwest::Error| {
-        let mut text = error.to_string();
-        let mut next = std::error::Error::source(&error);
-        while let Some(error) = next {
-            text = format!("{text}: {error}");
-            next = error.source();
-        }
-        text
-    };
     let asked = async {
-        let mut answer = request.send().await.map_err(failed)?;
+        let answer = request.send().await.map_err(|error| with_causes(&error))?;
         if !answer.status().is_success() {
             return Err(format!("it answered {}", answer.status()));
         }
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > ANSWER {
-                return Err(format!("its answer is larger than {} KiB", ANSWER >> 10));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+        let limit = BodyLimit { bytes: ANSWER, silence: None };
+        let read = read_body(answer, limit, &mut body).await;
+        read.map(|()| body).map_err(|error| match error {
+            BodyError::TooLarge => format!("its answer is larger than {} KiB", ANSWER >> 10),
+            other => with_causes(&other),
+        })
     };
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(answer) => answer,

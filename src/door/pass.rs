@@ -248,7 +248,7 @@ impl Door {
     }
 }
 
-/// What a request offers to be let in.
+/// The credential that a request presents.
 #[derive(Debug, PartialEq, Eq)]
 enum Offer<'a> {
     /// Nothing, where nothing is needed.

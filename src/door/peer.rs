@@ -24,7 +24,7 @@ const HANDSHAKE: u8 = 0x16;
 const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
 content-length: 43\r\nconnection: close\r\n\r\nthis port speaks TLS: use an https address\n";
 
-/// Where connections come from.
+/// The socket that accepts connections: a port, or a file of the data directory.
 #[derive(Debug)]
 pub struct Listener(Socket);
 

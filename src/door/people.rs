@@ -1,10 +1,10 @@
 //! People whom others have identified: their roles, and the tokens with which they act.
 //!
-//! A proxy that knows who somebody is names them in a header; a provider names them in its tokens. The first role that fits holds, and
-//! the person gets a token of it: from there on the request is one like any other, with a subject, a
-//! rate, scopes, and a place in the audit log.
+//! A proxy that knows who somebody is names them in a header; a provider names them in its tokens.
+//! The first role that fits holds, and the person gets a token of it: from there on the request is
+//! one like any other, with a subject, a rate, scopes, and a place in the audit log.
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header::AUTHORIZATION};
 use hashlink::LruCache;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use super::{
     Code,
     oidc::{Attempt, Oidc, Provider},
-    person::Person,
+    person::{MOST_GROUPS, Person},
     problem::Problem,
 };
 use crate::{
@@ -25,12 +25,10 @@ use crate::{
 const TTL_MS: u64 = 24 * 3_600 * 1_000;
 /// The maximum number of people whose tokens are in memory.
 const MOST_KNOWN: usize = 4_096;
-/// The maximum number of groups that are read of a header.
-const MOST_GROUPS: usize = 256;
 /// The maximum number of rows of roles.
 const MOST_ROLES: usize = 1_024;
 
-/// How people are known, and what they may do.
+/// The ways in which people are identified, and their roles.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct People {
@@ -63,7 +61,7 @@ struct RoleOf {
 fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HeaderName>, D::Error> {
     let text = String::deserialize(from)?;
     let name = HeaderName::try_from(&*text).ok();
-    let name = name.filter(|name| ![axum::http::header::AUTHORIZATION].contains(name));
+    let name = name.filter(|name| *name != AUTHORIZATION);
     let wrong = || D::Error::custom(format!("{text:?} is not a header for a person's name"));
     name.ok_or_else(wrong).map(Some)
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The maximum number of groups that are read of a header or a token.
+pub(super) const MOST_GROUPS: usize = 256;
+
 /// A person whom a proxy or a provider has identified.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Person {

@@ -125,16 +125,20 @@ impl Certificate {
         self.validity
     }
 
-    /// Returns the SHA-256 of the certificate in lower-case hexadecimal, by which the commands of
-    /// the data directory know it.
+    /// Returns its [`fingerprint`], by which the commands of the data directory know it.
     pub fn fingerprint(&self) -> String {
         let first = self.served.cert.first().expect("a chain that was read is not empty");
-        let hash = ::ring::digest::digest(&::ring::digest::SHA256, first);
-        data_encoding::HEXLOWER.encode(hash.as_ref())
+        fingerprint(first)
     }
 }
 
-/// What a look at the files found.
+/// Returns the SHA-256 of a certificate in DER, in lower-case hexadecimal.
+pub fn fingerprint(certificate: &[u8]) -> String {
+    let hash = ::ring::digest::digest(&::ring::digest::SHA256, certificate);
+    data_encoding::HEXLOWER.encode(hash.as_ref())
+}
+
+/// The result of looking at the files again.
 #[derive(Debug)]
 pub enum Looked {
     /// Nothing new.
@@ -160,7 +164,7 @@ pub struct Tls {
     seen: Mutex<Option<[Mark; 2]>>,
 }
 
-/// What shows that a file was replaced: its device and inode, size, and times.
+/// The device, inode, size and times of a file, which change when it is replaced.
 type Mark = (u64, u64, u64, i64, i64);
 
 /// The certificate that is served now.

@@ -41,7 +41,7 @@ pub enum EngineError {
     /// The bearer is not valid.
     #[error("authenticate: {0}")]
     Unauthenticated(String),
-    /// It does not fit what happened before.
+    /// The request conflicts with the current state.
     #[error("{message}")]
     Conflict {
         /// The reason: `fenced`, `run_closed`, ….

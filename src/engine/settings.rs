@@ -45,7 +45,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CustomEffects {
-    /// It is kept with the result, and the log says so.
+    /// The effect is kept with the result, and the log says so.
     Warn,
     /// The result is refused.
     #[default]

@@ -23,8 +23,8 @@ const LATE: usize = 1_024;
 
 /// Replaces the secrets of one child by their names.
 ///
-/// It finds each secret verbatim, as JSON, in base64, in hexadecimal, percent-encoded, and line by
-/// line if it has several lines. It is no protection against a child that hides a secret on
+/// Finds each secret verbatim, as JSON, in base64, in hexadecimal, percent-encoded, and line by
+/// line if it has several lines. This is no protection against a child that hides a secret on
 /// purpose.
 #[derive(Default)]
 pub struct Scrubber {

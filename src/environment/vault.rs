@@ -6,6 +6,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Secret,
+    answer::{BodyError, BodyLimit, read_body},
     config::Vault,
     found::{Found, LONGEST, Missing, PATIENCE},
     http_client,
@@ -51,7 +52,7 @@ pub(super) async fn read(vault: &Vault, mount: &str, path: &str) -> Result<Found
     if let Some(namespace) = &vault.namespace {
         request = request.header("x-vault-namespace", namespace);
     }
-    let mut answer = request.send().await.map_err(failed)?;
+    let answer = request.send().await.map_err(failed)?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
@@ -61,12 +62,12 @@ pub(super) async fn read(vault: &Vault, mount: &str, path: &str) -> Result<Found
         other => return Err(Missing::failed(format!("the vault answered {}", other.as_u16()))),
     }
     let mut body = Zeroizing::new(Vec::new());
-    while let Some(chunk) = answer.chunk().await.map_err(failed)? {
-        if body.len() + chunk.len() > ANSWER {
-            return Err(Missing::failed("the vault's answer is too long"));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let limit = BodyLimit { bytes: ANSWER, silence: None };
+    read_body(answer, limit, &mut body).await.map_err(|error| match error {
+        BodyError::Failed(error) => failed(error),
+        BodyError::TooLarge => Missing::failed("the vault's answer is too long"),
+        BodyError::Silent => Missing::failed("the vault does not answer"),
+    })?;
     let mut body: Value =
         serde_json::from_slice(&body).map_err(|_| Missing::failed("the vault answered no JSON"))?;
     let found = find(&body, field);

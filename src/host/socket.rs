@@ -1,6 +1,6 @@
 //! The socket in the data directory, for the commands of this machine.
 //!
-//! Who can open it is this user, or root: its mode is 0600, and the host asks the kernel who
+//! Only this user and root can open the socket: its mode is 0600, and the host asks the kernel who
 //! connects. A token is needed all the same.
 
 use std::{

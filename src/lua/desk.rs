@@ -93,6 +93,14 @@ impl Desk {
         self.machine.borrow().upgrade().expect("a script runs only while its machine lives")
     }
 
+    /// Returns the value of a JSON text, or nil and the problem.
+    fn decoded(&self, text: &str) -> mlua::Result<(Value, Option<String>)> {
+        Ok(match self.watch(self.machine().decode(text))? {
+            Ok(value) => (value, None),
+            Err(problem) => (Value::Nil, Some(problem)),
+        })
+    }
+
     /// Remembers that it was memory, since a script can catch what is raised.
     fn watch<T>(&self, result: mlua::Result<T>) -> mlua::Result<T> {
         if let Err(mlua::Error::MemoryError(_)) = &result {
@@ -327,23 +335,15 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
             let Ok(text) = text.to_str() else {
                 return Ok((Value::Nil, Some("the text is not UTF-8".to_owned())));
             };
-            Ok(match at.watch(at.machine().decode(&text))? {
-                Ok(value) => (value, None),
-                Err(problem) => (Value::Nil, Some(problem)),
-            })
+            at.decoded(&text)
         })?,
     )?;
     let at = Rc::clone(desk);
     host.raw_set(
         "agent_md",
-        lua.create_function(move |_, path: String| {
-            Ok(match at.agent_md(&path) {
-                Err(problem) => (Value::Nil, Some(problem)),
-                Ok(text) => match at.watch(at.machine().decode(&text))? {
-                    Ok(value) => (value, None),
-                    Err(problem) => (Value::Nil, Some(problem)),
-                },
-            })
+        lua.create_function(move |_, path: String| match at.agent_md(&path) {
+            Err(problem) => Ok((Value::Nil, Some(problem))),
+            Ok(text) => at.decoded(&text),
         })?,
     )?;
     let at = Rc::clone(desk);

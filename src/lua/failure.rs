@@ -41,7 +41,7 @@ pub(crate) fn at(armed: &Armed<'_>, message: &str) -> Failure {
 /// Returns the error that a coroutine ended with. The data of an error of the script itself has the
 /// calls in progress.
 ///
-/// It is a part of the recorded failure, so a replay takes it from there and computes none.
+/// The traceback is a part of the recorded failure, so a replay takes it from there.
 pub(crate) fn raised(co: &Coroutine) -> Failure {
     let frames = co.traceback();
     traced(co.raised(), &frames)

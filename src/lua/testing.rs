@@ -86,9 +86,9 @@ pub struct TestCase(Coroutine);
 /// The reason why a test halted.
 #[derive(Debug)]
 pub enum TestHalt {
-    /// It makes a request.
+    /// The test makes a request.
     Asks(Json),
-    /// It has passed.
+    /// The test has passed.
     Passed {
         /// True if it made at least one assertion.
         asserted: bool,

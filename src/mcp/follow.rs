@@ -38,7 +38,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(600);
 
 /// The abilities of the client of a call.
 pub(super) struct Client<'a> {
-    /// It takes a task in place of a result.
+    /// True if the client takes a task in place of a result.
     pub(super) takes_tasks: bool,
     /// The way to ask it something.
     pub(super) asked: Asked<'a>,

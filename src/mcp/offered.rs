@@ -17,7 +17,7 @@ pub(super) struct Offered {
     pub(super) blueprint: String,
     /// The hash of its version.
     pub(super) version: String,
-    /// What a client must offer to get it.
+    /// The abilities that a client needs to get the prompt or the resource.
     pub(super) needs: Vec<ClientAbility>,
     face: Value,
     input: Value,

@@ -19,7 +19,7 @@ pub(super) struct Published {
     pub(super) blueprint: String,
     /// The tool as the protocol shows it.
     pub(super) tool: Tool,
-    /// What a client must offer to call it.
+    /// The abilities that a client needs to call the tool.
     pub(super) needs: Vec<ClientAbility>,
     /// True if the input is one of the arguments, because it is no object.
     is_wrapped: bool,

@@ -27,7 +27,7 @@ enum Way {
     Form(Form),
     /// Its model writes a text; true if that is JSON.
     Model(bool),
-    /// It lists the directories that it works in.
+    /// The client lists the directories that it works in.
     Roots,
 }
 

@@ -25,11 +25,11 @@ pub(super) const LONGEST_WAIT_S: u32 = 45;
 pub(super) enum Nature {
     /// Nothing.
     Reads,
-    /// It adds something, each time.
+    /// The tool adds something, each time.
     Adds,
-    /// It adds or changes something; a repetition changes nothing more.
+    /// The tool adds or changes something; a repetition changes nothing more.
     Sets,
-    /// It may end or replace something.
+    /// The tool may end or replace something.
     Ends,
 }
 

@@ -181,10 +181,10 @@ impl Voice for Mute {
 /// The outcome of a dispatch that did not fail.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dispatched {
-    /// It was executed.
+    /// The task was executed.
     Done(TaskDone),
-    /// It was executed with an incomplete result: its step fails, but its effects are applied in
-    /// the same commit.
+    /// The task was executed with an incomplete result: its step fails, but its effects are
+    /// applied in the same commit.
     Short(Box<Short>),
     /// Its worker is elsewhere and reports through the worker API.
     Parked,

@@ -49,7 +49,7 @@ pub trait DispatchLayer: Send + Sync {
 
 /// Observes dispatches, outside of all other layers.
 ///
-/// It sees the dispatch before and the outcome after, both by reference, so it can change neither.
+/// The layer gets the dispatch before and the outcome after by reference, so it can change neither.
 /// Its own faults do not change the outcome.
 #[async_trait]
 pub trait DispatchObserver: Send + Sync {

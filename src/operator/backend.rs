@@ -26,11 +26,11 @@ pub enum Residence {
 /// The reply of a backend to an attempt.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is done.
+    /// The task is done.
     Done(TaskDone),
-    /// It has ended with an incomplete result.
+    /// The task has ended with an incomplete result.
     Short(Box<Short>),
-    /// It was handed to a worker, which will report.
+    /// The task was handed to a worker, which will report.
     Parked,
 }
 

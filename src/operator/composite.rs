@@ -33,10 +33,10 @@ struct Parts {
 /// The reason why a composite is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompositeError {
-    /// It has no members.
+    /// The composite has no members.
     #[error("a composite needs at least one member")]
     Empty,
-    /// It has too many.
+    /// The composite has too many members.
     #[error("it has {0} members; {MOST_MEMBERS} are allowed")]
     TooMany(usize),
     /// The quorum is larger than the number of members.

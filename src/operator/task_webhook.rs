@@ -20,7 +20,7 @@ use super::{
     declared::{HeaderNameText, duration, url},
     outgoing,
 };
-use crate::environment::{Egress, EgressError, Text};
+use crate::environment::{Egress, EgressError, Text, innermost};
 
 /// The longest pause that a response may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
@@ -61,11 +61,11 @@ pub struct TaskWebhook {
 /// The outcome of a request to a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Posted {
-    /// It has it.
+    /// The receiver took the task.
     Taken,
-    /// It wants no more of it (410).
+    /// The receiver wants no more posts of this task (410).
     Unwanted,
-    /// It does not have it for now, with the pause that it asked for.
+    /// The receiver did not take the task yet, and may have asked for a pause.
     NotYet {
         /// The reason.
         reason: String,
@@ -158,16 +158,12 @@ fn signature(secret: &[u8], text: &str) -> String {
     format!("v1,{}", BASE64.encode(hmac::sign(&key, text.as_bytes()).as_ref()))
 }
 
-/// Returns the reason of an error. The outer error repeats the address.
+/// Returns the reason of an error.
 fn reason(error: &reqwest::Error) -> String {
     if let Some(refused) = EgressError::within(error) {
         return format!("failed to {refused}");
     }
-    let mut reason: &dyn std::error::Error = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason.to_string()
+    innermost(error).to_string()
 }
 
 fn answer_within() -> Duration {

@@ -87,11 +87,11 @@ impl SecretSource {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SecretAccessOutcome {
-    /// It was there.
+    /// The secret was read.
     Resolved,
     /// A rule forbids it.
     Denied,
-    /// It could not be had.
+    /// The secret could not be read.
     Failed,
     /// Its lease goes on.
     Renewed,

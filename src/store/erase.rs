@@ -1,4 +1,4 @@
-//! What an erasure looks for, and what it finds: one set of rules for all adapters.
+//! The targets of an erasure and the traces that it finds: one set of rules for all adapters.
 //!
 //! An adapter reads all of its rows and asks [`Sought`] about each. What belongs to a run goes with
 //! the run, so that no history is left with a hole; what belongs to none goes row by row. Rows
@@ -22,7 +22,7 @@ const NAMED: usize = 100;
 /// The number of letters of an id after its prefix.
 const LETTERS: usize = 26;
 
-/// What is to be erased; the parts add up.
+/// The target of an erasure; its parts add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErasureTarget {
     /// These runs, by number, with those that they called, their forks and their repetitions.
@@ -135,7 +135,7 @@ impl Descent {
     }
 }
 
-/// What was found of a target.
+/// The traces of a target that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traces {
     /// The runs, by number.
@@ -152,7 +152,7 @@ pub struct Traces {
     pub more: bool,
 }
 
-/// What a copy of the database holds of a target.
+/// The traces of a target in a copy of the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracesInCopy {
     /// The name of the file.

@@ -4,18 +4,18 @@ use std::{path::Path, sync::mpsc};
 
 use moonswarm::{
     blueprint::Bundle,
-    journal::{Dimension, Ending, Entry, Fact, RunStarted, Tally},
-    protocol::{Failure, Json, StoreOptions, Tags},
+    journal::Dimension,
+    protocol::{Failure, StoreOptions, Tags},
     store::{
-        Batch, BlueprintRow, CountedRun, Header, JournalRow, Opened, Options, RunStatus, RunWrite,
-        SessionRow, Synchronous, TokenRow, Write, open,
+        Batch, BlueprintRow, Header, Opened, Options, RunStatus, RunWrite, SessionRow, Synchronous,
+        TokenRow, Write, open,
     },
 };
 use serde_json::json;
 
 use crate::{
     person::{Person, Shown, daemon, mint},
-    support::{Daemon, eventually, send, when},
+    support::{Daemon, eventually, send, stored_run::stored_run, when},
 };
 
 const MANY: u64 = 10_000;
@@ -84,57 +84,22 @@ impl Seed {
         let is_bad = n % 10 == 1;
         let failure = Failure::new("timeout", format!("<script>alert({n})</script> \u{202e}late"));
         let tags = [("customer".to_owned(), format!("c{}", n % 50))].into();
-        let started = Fact::RunStarted(Box::new(RunStarted {
-            first_step: 1,
-            grant: Json::null(),
-            blueprint: format!("b{}", n % 40),
-            hash: "ab".repeat(32),
-            input: Json::null(),
-            trigger: Json::null(),
-            seed: 7,
-            parent: None,
-            depth: 0,
-            workdir: None,
-            principal: "team".to_owned(),
-            delegate: None,
-            generation: 0,
-            queued: vec![],
-            continues: None,
-        }));
-        let (status, ending) = match is_bad {
-            true => (RunStatus::Failed, Ending::Failed),
-            false => (RunStatus::Completed, Ending::Completed),
-        };
-        let cursor = self.opened.store.next_lsn();
-        let row = JournalRow::new(num, cursor, None, &Entry::new(1, created_ms, started));
         let ended_ms = created_ms + 500 + n % 900;
         let header = Header {
             blueprint: format!("b{}", n % 40),
             hash: "ab".repeat(32),
-            status,
-            cursor,
-            seq: 1,
+            status: if is_bad { RunStatus::Failed } else { RunStatus::Completed },
             parent,
             principal: "team".to_owned(),
             updated_ms: ended_ms,
             ended_ms: Some(ended_ms),
             error: is_bad.then(|| serde_json::to_string(&failure).unwrap()),
-            bytes: row.bytes.len() as u64,
             tags: Tags::new(tags).unwrap(),
             ..Header::fresh(num, created_ms)
         };
-        let mut tally = Tally::default();
-        tally.at(ended_ms, Dimension::Blueprint, "", ending).end(ended_ms - created_ms);
-        let counted = CountedRun {
-            run: num,
-            created_ms,
-            ended_ms,
-            blueprint: header.blueprint.clone(),
-            ending,
-            tally,
-        };
-        let run = RunWrite { header, expected: None, entries: vec![row], whole: true };
-        self.send(Some(run), vec![Write::CountRun(Box::new(counted))]).await;
+        let counted = [(Dimension::Blueprint, "", ended_ms - created_ms)];
+        let (run, writes) = stored_run(&*self.opened.store, header, &counted);
+        self.send(Some(run), writes).await;
     }
 
     fn close(self) {

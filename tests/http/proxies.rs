@@ -2,19 +2,19 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::Arc,
 };
 
 use futures::{SinkExt as _, StreamExt as _};
 use moonswarm::environment::http_client;
-use reqwest::{Certificate, Client};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use reqwest::Client;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
 
-use crate::support::{DEMO, Daemon, Shell, eventually, repository, send, skip};
+use crate::support::{
+    DEMO, Daemon, Shell, eventually, repository, send, skip,
+    tls::{file, handshake, trusting},
+};
 
 /// The name in the files of `deploy/`, and the one in the certificate of the tests.
 const NAMES: (&str, &str) = ("swarm.example.com", "swarm.example");
@@ -31,10 +31,6 @@ impl Drop for Proxy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn file(name: &str) -> PathBuf {
-    repository("tests/support/tls").join(name)
 }
 
 fn is_here(program: &str) -> bool {
@@ -132,9 +128,7 @@ fn start(mut command: Command, at: SocketAddr) -> Proxy {
 
 /// A client that reaches the proxy under its name.
 fn client(proxy: &Proxy) -> Client {
-    let ca = Certificate::from_pem(&std::fs::read(file("ca.pem")).unwrap()).unwrap();
-    let builder = http_client().no_proxy().tls_certs_only([ca]).resolve(NAMES.1, proxy.at);
-    builder.build().unwrap()
+    trusting(http_client().resolve(NAMES.1, proxy.at))
 }
 
 fn url(proxy: &Proxy, path: &str) -> String {
@@ -206,26 +200,11 @@ async fn passes(daemon: &Daemon, proxy: &Proxy) {
     let bearer = format!("Bearer {}", daemon.token).parse().unwrap();
     request.headers_mut().insert("authorization", bearer);
     let (mut socket, answer) =
-        tokio_tungstenite::client_async(request, tls(proxy).await).await.unwrap();
+        tokio_tungstenite::client_async(request, handshake(proxy.at, NAMES.1).await).await.unwrap();
     assert_eq!(answer.status(), 101);
     socket.send(Message::text("{}")).await.unwrap();
     let message = socket.next().await.unwrap().unwrap();
     assert!(message.to_text().unwrap().contains("error"), "{message:?}");
-}
-
-async fn tls(proxy: &Proxy) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = std::fs::read(file("ca.pem")).unwrap();
-    roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let stream = tokio::net::TcpStream::connect(proxy.at).await.unwrap();
-    let name = ServerName::try_from(NAMES.1).unwrap();
-    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
 }
 
 /// The person whom a proxy names is the subject, also on the pages.

@@ -1,18 +1,16 @@
 //! The daemon with a certificate: what speaks with it, what it refuses, and how it renews.
 
-use std::{path::PathBuf, sync::Arc};
-
 use moonswarm::environment::http_client;
-use reqwest::{Certificate, Client, Method, Version};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use reqwest::{Client, Method, Version};
 use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-use crate::support::{Daemon, Shell, eventually, repository, send};
-
-fn file(name: &str) -> PathBuf {
-    repository("tests/support/tls").join(name)
-}
+use crate::support::{
+    Daemon, Shell, eventually, send,
+    tls::{file, handshake, trusting},
+};
 
 /// A directory with a copy of this certificate, and a daemon that serves it.
 fn served(shell: &Shell, name: &str) -> Daemon {
@@ -31,31 +29,15 @@ fn put(shell: &Shell, name: &str) {
     }
 }
 
-fn trusting(builder: reqwest::ClientBuilder) -> Client {
-    let ca = Certificate::from_pem(&std::fs::read(file("ca.pem")).unwrap()).unwrap();
-    builder.no_proxy().tls_certs_only([ca]).build().unwrap()
-}
-
 /// The certificate that a server shows.
 async fn shown(daemon: &Daemon) -> Vec<u8> {
-    let stream = handshake(daemon).await;
+    let stream = connected(daemon).await;
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-async fn handshake(daemon: &Daemon) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = std::fs::read(file("ca.pem")).unwrap();
-    roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let at = daemon.url.strip_prefix("https://").unwrap();
-    let stream = tokio::net::TcpStream::connect(at).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+async fn connected(daemon: &Daemon) -> TlsStream<TcpStream> {
+    let at = daemon.url.strip_prefix("https://").unwrap().parse().unwrap();
+    handshake(at, "localhost").await
 }
 
 #[tokio::test]
@@ -77,7 +59,7 @@ async fn a_daemon_with_a_certificate_speaks_both_versions_of_http_and_sockets() 
     let mut request = url.into_client_request().unwrap();
     let bearer = format!("Bearer {}", daemon.token).parse().unwrap();
     request.headers_mut().insert("authorization", bearer);
-    let stream = handshake(&daemon).await;
+    let stream = connected(&daemon).await;
     let (_, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
     assert_eq!(answer.status(), 101);
 }

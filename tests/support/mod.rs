@@ -18,6 +18,8 @@ use serde_json::Value;
 
 pub mod provider;
 pub mod receiver;
+pub mod stored_run;
+pub mod tls;
 
 /// A test that waits longer than this for one thing has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);

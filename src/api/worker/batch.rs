@@ -58,14 +58,14 @@ pub(in crate::api) struct ItemAnswers<T> {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum ItemAnswer<T> {
-    /// It was accepted.
+    /// The item was accepted.
     Accepted {
         /// The status, 200.
         status: u16,
         #[serde(flatten)]
         answer: T,
     },
-    /// It was refused.
+    /// The item was refused.
     Refused {
         /// The status of the refusal.
         status: u16,

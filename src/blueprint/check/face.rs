@@ -79,7 +79,7 @@ impl Checker<'_> {
         })
     }
 
-    /// What a client must offer.
+    /// Reads the abilities that a client needs.
     fn needs(&mut self, face: &Table<'_>) -> Vec<ClientAbility> {
         let mut needs = Vec::new();
         for said in self.one_or_more(face, "needs") {

@@ -1,7 +1,7 @@
 //! Finds code in a Lua source that cannot work, or not as it seems: calls that do not exist, branches
 //! that nobody waits for, loops without an end, and values that differ in a replay.
 //!
-//! It looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
+//! The check looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
 
 use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{

@@ -23,7 +23,7 @@ pub struct Block {
     pub shape: Shape,
     /// The label, on one line.
     pub label: String,
-    /// What is in it, each with the label of the edge to it.
+    /// The blocks inside, each with the label of the edge to it.
     pub below: Vec<(String, Self)>,
 }
 
@@ -51,9 +51,9 @@ pub enum Drawn {
     Arrow {
         /// Its place from the left.
         x: usize,
-        /// Where it begins.
+        /// Its upper end.
         from: usize,
-        /// Where its tip is.
+        /// Its tip.
         to: usize,
     },
     /// The label of an edge.

@@ -11,7 +11,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-use crate::{cli::exit::Stop, host::Socket};
+use crate::{cli::exit::Stop, door::fingerprint, host::Socket};
 
 /// The way to a daemon.
 #[derive(Debug, Clone, Default)]
@@ -119,8 +119,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let hash = ::ring::digest::digest(&::ring::digest::SHA256, certificate);
-        match data_encoding::HEXLOWER.encode(hash.as_ref()) == self.known {
+        match fingerprint(certificate) == self.known {
             true => Ok(ServerCertVerified::assertion()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }

@@ -16,7 +16,7 @@ use crate::cli::{
 /// Ask the daemon whether it answers; needs no token, and starts none
 #[derive(Debug, Args)]
 pub struct Health {
-    /// How long to wait for the answer
+    /// The maximum time to wait for the answer
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = crate::cli::values::duration)]
     within: Duration,
 }

@@ -7,6 +7,7 @@ use super::{form_list::List, text};
 use crate::{
     blueprint::{Field, Form},
     dashboard::fields::Fields,
+    engine::Answer,
     protocol::Json,
 };
 
@@ -146,6 +147,17 @@ fn words_of(choice: &Json) -> String {
     match choice.to_value() {
         Value::String(text) => text,
         other => other.to_string(),
+    }
+}
+
+/// Returns the answer that was sent: a rejection, or the JSON that was filled in.
+///
+/// # Errors
+/// Fails like [`read`].
+pub(in crate::dashboard) fn answer(form: &Form, sent: &Fields) -> Result<Answer, Vec<Wrong>> {
+    match sent.text("act") {
+        "reject" => Ok(Answer::Reject { reason: sent.text("reason").to_owned() }),
+        _ => read(form, sent).map(Answer::Output),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
         visitor::Theme,
     },
     door::{Code, Problem},
-    engine::{Answer, OpenLink},
+    engine::OpenLink,
 };
 
 /// Shows the task and the form of its answer.
@@ -48,16 +48,13 @@ pub(in crate::dashboard) async fn answer(
         let detail = "open the link, and send the form that it shows";
         return Err(Problem::new(Code::FormRefused, detail));
     }
-    let answer = match fields.text("act") {
-        "reject" => Answer::Reject { reason: fields.text("reason").to_owned() },
-        _ => match form::read(&form_of(&link), &fields) {
-            Ok(output) => Answer::Output(output),
-            Err(wrong) => {
-                let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
-                let status = StatusCode::UNPROCESSABLE_ENTITY;
-                return Ok(shown(&desk, &link, Some(&fields), &wrong, &words, status));
-            }
-        },
+    let answer = match form::answer(&form_of(&link), &fields) {
+        Ok(answer) => answer,
+        Err(wrong) => {
+            let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return Ok(shown(&desk, &link, Some(&fields), &wrong, &words, status));
+        }
     };
     match desk.engine.tasks().answer_link(&link, answer).await {
         Ok(()) => Ok(thanks()),

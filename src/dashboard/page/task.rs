@@ -18,7 +18,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{Answer, TaskView},
+    engine::TaskView,
     protocol::{Json, TaskId},
     token::Verb,
 };
@@ -44,16 +44,13 @@ pub(in crate::dashboard) async fn answer(
     let task: TaskId = id(&task)?;
     let view = desk.engine.tasks().get(&visitor.caller, task).await?;
     let revision = fields.given("revision").map(str::to_owned);
-    let answer = match fields.text("act") {
-        "reject" => Answer::Reject { reason: fields.text("reason").to_owned() },
-        _ => match form::read(&form_of(&view), &fields) {
-            Ok(output) => Answer::Output(output),
-            Err(wrong) => {
-                let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
-                let status = StatusCode::UNPROCESSABLE_ENTITY;
-                return Ok(shown(&visitor, &view, Some(&fields), &wrong, &words, status));
-            }
-        },
+    let answer = match form::answer(&form_of(&view), &fields) {
+        Ok(answer) => answer,
+        Err(wrong) => {
+            let words = html! { div.banner.bad role="alert" { "Some fields cannot be read." } };
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return Ok(shown(&visitor, &view, Some(&fields), &wrong, &words, status));
+        }
     };
     match desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await {
         Ok(_) => Ok(Redirect::to("/ui/inbox?done=answer").into_response()),

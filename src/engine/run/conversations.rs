@@ -1,6 +1,6 @@
 //! The conversations that loops of this process are in: one loop at a time, the others in a line.
 //!
-//! It only saves work: the revision of the stored conversation decides which write counts, also
+//! The cache only saves work: the revision of the stored conversation decides which write counts, also
 //! after a restart, where a loop that was open may be without its place here.
 
 use std::{

@@ -40,13 +40,13 @@ pub(crate) struct Rows {
 
 /// The state of a child run.
 pub(crate) enum Called {
-    /// It was never stored.
+    /// The run was never stored.
     Nowhere,
-    /// It has not ended.
+    /// The run has not ended.
     Open,
-    /// It has ended.
+    /// The run has ended.
     Ended(Outcome, Option<Usage>),
-    /// It could not be read.
+    /// The run could not be read.
     Unknown(StoreError),
 }
 

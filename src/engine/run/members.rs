@@ -13,7 +13,7 @@ pub(crate) struct Members(HashMap<u32, Vec<Event>>);
 
 /// An event of a part.
 pub(crate) enum Event {
-    /// It has a step.
+    /// The part has a step.
     Began { key: StepKey, kind: StepKind, name: String },
     /// Its step has ended.
     Ended { key: StepKey, outcome: Outcome, used: Usage, allowed: Option<Vec<String>> },

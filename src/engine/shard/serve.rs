@@ -474,7 +474,7 @@ impl Shard {
         });
     }
 
-    /// It was read which runs are due: they are woken in time.
+    /// Takes the list of runs that are due, and wakes them in time.
     fn polled(&mut self, poll: Poll, due: Result<Vec<(u64, u64)>, StoreError>) {
         if self.poll != Some(poll) {
             return;

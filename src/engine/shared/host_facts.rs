@@ -26,9 +26,9 @@ pub struct ConfigItem {
 pub enum DoctorVerdict {
     /// Nothing to do.
     Ok,
-    /// It works, with a risk.
+    /// The checked part works, with a risk.
     Warn,
-    /// It does not work.
+    /// The checked part does not work.
     Fail,
 }
 

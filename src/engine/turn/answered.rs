@@ -1,6 +1,6 @@
 //! The history of people's answers, beside the runs: the person, the task, the time.
 //!
-//! It has no word of prompt, input or answer: those stand in the run, and go with it.
+//! The record has no word of prompt, input or answer: those are in the run, and are deleted with it.
 
 use serde::{Deserialize, Serialize};
 

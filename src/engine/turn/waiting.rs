@@ -97,7 +97,7 @@ pub(crate) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> 
 /// The reason why a run rests although its journal does not say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quarantine {
-    /// It cannot be read.
+    /// The run cannot be read.
     Damaged,
     /// The host died at it: it is not to be read.
     Deadly,

@@ -35,7 +35,7 @@ const MARK: &str = "erase.unfinished";
 /// The number of runs that a refusal names.
 const NAMED: usize = 10;
 
-/// What is erased.
+/// The target of an erasure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Erased {
     /// Everything of a subject: the runs that it started, its tokens, sessions, answers.
@@ -49,13 +49,13 @@ pub enum Erased {
 /// A request to erase.
 #[derive(Debug, Clone)]
 pub struct Erase {
-    /// What is erased.
+    /// The target.
     pub what: Erased,
     /// The digest of the dry run; absent for a dry run.
     pub digest: Option<String>,
 }
 
-/// What an erasure found, or removed.
+/// The result of an erasure: the rows that it found or removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EraseView {
     /// True if nothing was changed.
@@ -73,7 +73,7 @@ pub struct EraseView {
     /// The numbers of rows outside of the runs: `state`, `links`, `kept`, `answers`, `sessions`,
     /// `tokens`, `sums`.
     pub rows: BTreeMap<String, u64>,
-    /// What has the subject, the text or the runs as well, and stays.
+    /// Places that also hold the subject, the text or the runs, and that stay.
     pub stays: Vec<Stays>,
     /// Other runs that name the subject, such as those in which it answered a task; at most 100.
     #[schema(value_type = Vec<String>)]
@@ -137,7 +137,7 @@ impl From<TracesInCopy> for CopyView {
     }
 }
 
-/// What was found, with what prevents the act.
+/// The traces that were found, and the reasons that prevent their erasure.
 struct Found {
     traces: Traces,
     /// Runs that have not ended, and runs that something open needs.

@@ -1,9 +1,9 @@
 //! The feed of the whole host: the events of all runs, in the order in which they became durable, and
 //! those of the host beside its runs.
 //!
-//! It is read from the journal and the host's log, so a reader that comes back with its cursor misses
-//! nothing: each event arrives at least once, and those of a run in their order. A reader holds one page of memory, counted
-//! against its token, however slow it is.
+//! The feed is read from the journal and the host's log, so a reader that comes back with its cursor
+//! misses nothing: each event arrives at least once, and those of a run in their order. A reader
+//! holds one page of memory, counted against its token, however slow it is.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -45,7 +45,7 @@ const ROOM: u64 = 8 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// It ended long ago.
+    /// The run ended long ago.
     Age,
     /// There are too many.
     Count,

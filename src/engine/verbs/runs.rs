@@ -175,7 +175,7 @@ impl Engine {
         wait: Duration,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.wait_for(run, until, wait).await?;
+        awaited(self, run, until, wait).await?;
         self.detailed(caller, run).await
     }
 
@@ -185,32 +185,9 @@ impl Engine {
         until: WaitFor,
         wait: Duration,
     ) -> Result<RunView, EngineError> {
-        let deadline = tokio::time::Instant::now() + wait;
-        loop {
-            if self.header(run).await?.status.is_ended() {
-                return self.run_view(run).await;
-            }
-            let (reply, answer) = oneshot::channel();
-            let wait = Internal::Wait(Waiter { until, reply });
-            self.shared().offer(run.num(), Msg::Run(run.num(), wait.into()))?;
-            match tokio::time::timeout_at(deadline, answer).await {
-                Ok(Ok(view)) => return Ok(view),
-                Err(_) => return self.run_view(run).await,
-                // The run was reloaded, has ended in the meantime, or cannot be loaded at the
-                // moment.
-                Ok(Err(_)) => {
-                    let health = self.shared().store.health();
-                    if !self.is_booted() || matches!(health, Health::Lost(_)) {
-                        return Err(EngineError::Stopping);
-                    }
-                    let full = self.shared().memory.level() == Level::Full;
-                    if full || matches!(health, Health::Waiting(_)) {
-                        let room = Duration::from_millis(ROOM_MS);
-                        let soon = deadline.min(tokio::time::Instant::now() + room);
-                        tokio::time::sleep_until(soon).await;
-                    }
-                }
-            }
+        match awaited(self, run, until, wait).await? {
+            Some(view) => Ok(view),
+            None => self.run_view(run).await,
         }
     }
 
@@ -443,6 +420,43 @@ impl Engine {
         let filter = RunFilter { status, limit, ..RunFilter::default() };
         let headers = self.read(move |store| store.headers(&filter)).await?;
         Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
+    }
+}
+
+/// Waits as [`Engine::wait`] does; returns the view if the run's shard has sent it, and `None`
+/// if it is to be read.
+async fn awaited(
+    engine: &Engine,
+    run: RunId,
+    until: WaitFor,
+    wait: Duration,
+) -> Result<Option<RunView>, EngineError> {
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        if engine.header(run).await?.status.is_ended() {
+            return Ok(None);
+        }
+        let (reply, answer) = oneshot::channel();
+        let wait = Internal::Wait(Waiter { until, reply });
+        engine.shared().offer(run.num(), Msg::Run(run.num(), wait.into()))?;
+        match tokio::time::timeout_at(deadline, answer).await {
+            Ok(Ok(view)) => return Ok(Some(view)),
+            Err(_) => return Ok(None),
+            // The run was reloaded, has ended in the meantime, or cannot be loaded at the
+            // moment.
+            Ok(Err(_)) => {
+                let health = engine.shared().store.health();
+                if !engine.is_booted() || matches!(health, Health::Lost(_)) {
+                    return Err(EngineError::Stopping);
+                }
+                let full = engine.shared().memory.level() == Level::Full;
+                if full || matches!(health, Health::Waiting(_)) {
+                    let room = Duration::from_millis(ROOM_MS);
+                    let soon = deadline.min(tokio::time::Instant::now() + room);
+                    tokio::time::sleep_until(soon).await;
+                }
+            }
+        }
     }
 }
 

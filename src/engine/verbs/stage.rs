@@ -1,7 +1,7 @@
 //! A stage: a whole engine on one thread, with a manual clock and a store in memory; its tasks are
 //! answered by the owner of the stage. The tests of blueprints run on it.
 //!
-//! It can crash after any commit and restart with the durable data, any number of times.
+//! The stage can crash after any commit and restart with the durable data, any number of times.
 
 use std::{
     collections::BTreeMap,

@@ -45,9 +45,9 @@ struct Later {
 
 /// The fate of an announcement.
 enum Fate {
-    /// It is over with it.
+    /// The announcement is not posted again.
     Over,
-    /// It is posted again after a pause.
+    /// The announcement is posted again after a pause.
     Again(Option<Duration>),
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Breach {
     Cpu,
     /// Too much memory.
     Memory,
-    /// It was canceled.
+    /// The flow was canceled.
     Canceled,
 }
 

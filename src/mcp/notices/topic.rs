@@ -63,7 +63,7 @@ enum Signal {
     Told(watch::Receiver<u64>),
     /// Nothing does: it is looked at after this time.
     Every(Duration),
-    /// It does not change.
+    /// The resource does not change.
     Never,
 }
 

@@ -27,7 +27,7 @@ const KEPT: usize = 4 * 1024;
 pub(super) enum Answered {
     /// The result.
     Done(TaskDone),
-    /// It will report through the worker API.
+    /// The webhook will report through the worker API.
     Later,
 }
 

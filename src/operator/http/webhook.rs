@@ -17,7 +17,9 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    environment::{Egress, EgressError, Scrubber, Secret, Text},
+    environment::{
+        BodyError, BodyLimit, Egress, EgressError, Scrubber, Secret, Text, innermost, read_body,
+    },
     operator::{
         Backend, Builtin, Delivery, Reply, Residence, Settings, ShownSettings, Task,
         outgoing::{self, refused},
@@ -142,32 +144,25 @@ impl Webhook {
     }
 
     /// Returns the body of a response, up to the limit.
-    async fn body(&self, mut answer: Response) -> Result<Vec<u8>, Failure> {
-        let most = self.settings.max_answer();
-        let too_long = || {
-            let message = format!(
-                "the webhook's answer has more than {most} bytes; a large result can be answered \
-                 with 202 and come as an artifact"
-            );
-            Failure::new(kind::LIMIT, message)
-        };
-        let announced = answer.content_length().and_then(|length| usize::try_from(length).ok());
-        if announced.is_some_and(|length| length > most) {
-            return Err(too_long());
-        }
+    async fn body(&self, answer: Response) -> Result<Vec<u8>, Failure> {
+        let (most, silence) = (self.settings.max_answer(), self.settings.silence);
+        let limit = BodyLimit { bytes: most, silence: Some(silence) };
         let mut body = Vec::new();
-        loop {
-            let silence = self.settings.silence;
-            let Ok(chunk) = timeout(silence, answer.chunk()).await else {
-                let message = format!("the webhook was silent for {silence:?} in its answer");
-                return Err(Failure::new(kind::TIMEOUT, message).retryable());
-            };
-            let Some(chunk) = chunk.map_err(|error| not_sent(&error))? else { return Ok(body) };
-            if body.len() + chunk.len() > most {
-                return Err(too_long());
+        let read = read_body(answer, limit, &mut body).await;
+        read.map(|()| body).map_err(|error| match error {
+            BodyError::TooLarge => {
+                let message = format!(
+                    "the webhook's answer has more than {most} bytes; a large result can be \
+                     answered with 202 and come as an artifact"
+                );
+                Failure::new(kind::LIMIT, message)
             }
-            body.extend_from_slice(&chunk);
-        }
+            BodyError::Silent => {
+                let message = format!("the webhook was silent for {silence:?} in its answer");
+                Failure::new(kind::TIMEOUT, message).retryable()
+            }
+            BodyError::Failed(error) => not_sent(&error),
+        })
     }
 
     fn timeout_of(&self, task: &Task) -> Duration {
@@ -227,11 +222,7 @@ fn not_sent(error: &reqwest::Error) -> Failure {
     if let Some(error) = EgressError::within(error) {
         return refused(error);
     }
-    // The outer error repeats the address; the innermost has the reason.
-    let mut reason: &dyn std::error::Error = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
+    let reason = innermost(error);
     let what = if error.is_connect() { "reach the webhook" } else { "hear the webhook out" };
     Failure::new(kind::OPERATOR_UNAVAILABLE, format!("failed to {what}: {reason}")).retryable()
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    environment::{EgressError, Scrubber, Secret, Text},
+    environment::{EgressError, Scrubber, Secret, Text, innermost},
     flow::response::message_item,
     middleware::{Short, TaskDone, value_of},
     operator::{
@@ -494,15 +494,6 @@ fn not_sent(error: &reqwest::Error) -> Failure {
 fn cut(error: &reqwest::Error) -> Failure {
     let failure = Wrong::Cut.failure();
     Failure { message: format!("{}: {}", failure.message, innermost(error)), ..failure }
-}
-
-/// Returns the innermost error, which has the reason; the outer one repeats the address.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut reason: &dyn std::error::Error = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason.to_string()
 }
 
 /// Removes the secrets of the request from a failure.

@@ -32,7 +32,7 @@ const KEPT: usize = 2 * 1024;
 /// An error of a response.
 #[derive(Debug)]
 pub(super) enum Wrong {
-    /// It violates the API.
+    /// The answer violates the API.
     Malformed {
         /// The reason.
         why: String,
@@ -41,9 +41,9 @@ pub(super) enum Wrong {
     },
     /// The provider reported an error in the middle of its response.
     Reported(Reported),
-    /// It ended early.
+    /// The answer ended early.
     Cut,
-    /// It exceeds a limit.
+    /// The answer exceeds a limit.
     TooLong {
         /// The part that does.
         what: &'static str,

@@ -50,17 +50,17 @@ impl Default for Limits {
 /// The way in which a child ended.
 #[derive(Debug)]
 pub(super) enum ChildEnd {
-    /// It exited.
+    /// The child exited.
     Exited(Exit),
-    /// It did not start.
+    /// The child did not start.
     NotStarted(NotStarted),
     /// The attempt was given up.
     Canceled,
     /// Its result came over HTTP.
     Reported,
-    /// It exceeded the limit on stdout.
+    /// The child exceeded the limit on stdout.
     Overflow,
-    /// It exceeded the time limit of its environment.
+    /// The child exceeded the time limit of its environment.
     TooLong,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use prost::Message as _;
+use prost::{Message as _, bytes::Bytes};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -94,7 +94,7 @@ struct Follower {
 /// The fate of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It was taken, or refused for good.
+    /// The collector took the message, or refused it for good.
     Done,
     /// The collector is away, and repeating makes no sense any more.
     GivenUp,
@@ -115,7 +115,7 @@ impl Exporter {
         match self.engine.upkeep().reading().await {
             Ok(scrape) => {
                 let message = metrics::message(&scrape, &self.settings.resource);
-                let fate = self.send(message.encode_to_vec(), 1, || true).await;
+                let fate = self.send(message.encode_to_vec().into(), 1, || true).await;
                 if fate == Fate::GivenUp {
                     self.count("dropped", 1);
                 }
@@ -145,11 +145,11 @@ impl Exporter {
     }
 
     /// Sends a message until it is taken, or refused for good, or `gives_up` after a failure.
-    async fn send(&self, body: Vec<u8>, items: u64, gives_up: impl Fn() -> bool) -> Fate {
-        let mut pause = PAUSE;
+    async fn send(&self, body: Bytes, items: u64, gives_up: impl Fn() -> bool) -> Fate {
+        let mut pause = Pause::new();
         let mut told = false;
         loop {
-            match self.sender.send(body.clone()).await {
+            let error = match self.sender.send(body.clone()).await {
                 Ok(refused) => {
                     let lost = refused.items.min(items);
                     if lost > 0 {
@@ -160,25 +160,25 @@ impl Exporter {
                     self.count("exported", items - lost);
                     return Fate::Done;
                 }
-                Err(error @ Trouble::Never { .. }) => {
+                Err(error) => error,
+            };
+            let after = match &error {
+                Trouble::Never { .. } => {
                     tracing::error!(%error, signal = self.signal, items, "the collector refused an export");
                     self.count("refused", items);
                     return Fate::Done;
                 }
-                Err(error) => {
-                    self.engine.counts().export_failures.of([self.signal]).inc();
-                    // Once for an outage, not for each request.
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(%error, signal = self.signal, "an export failed");
-                    }
-                    if gives_up() {
-                        return Fate::GivenUp;
-                    }
-                    let Trouble::Later { after, .. } = error else { return Fate::Done };
-                    sleep(after.unwrap_or(pause)).await;
-                    pause = (pause * 2).min(LONGEST);
-                }
+                Trouble::Later { after, .. } => *after,
+            };
+            self.engine.counts().export_failures.of([self.signal]).inc();
+            // Once for an outage, not for each request.
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(%error, signal = self.signal, "an export failed");
             }
+            if gives_up() {
+                return Fate::GivenUp;
+            }
+            pause.wait_for(after).await;
         }
     }
 
@@ -193,18 +193,17 @@ struct EngineEnd;
 
 impl Follower {
     async fn follow(&mut self) {
-        let mut pause = PAUSE;
+        let mut pause = Pause::new();
         loop {
             self.feed.ready().await;
             sleep(self.exporter.settings.delay).await;
             match self.catch_up(false).await {
-                Ok(()) => pause = PAUSE,
+                Ok(()) => pause = Pause::new(),
                 Err(EngineError::Stopping) => return,
                 Err(error) => {
                     tracing::warn!(%error, "could not follow the journal for the export of traces");
                     self.rewind();
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST);
+                    pause.wait().await;
                 }
             }
         }
@@ -238,7 +237,7 @@ impl Follower {
             self.exporter.engine.counts().export_left_out.add(ended.left_out);
             for part in parts(ended.spans) {
                 let items = part.len() as u64;
-                let body = self.message(part).encode_to_vec();
+                let body = self.message(part).encode_to_vec().into();
                 let gives_up = || once || self.is_far_behind();
                 match self.exporter.send(body, items, gives_up).await {
                     Fate::Done => {}
@@ -289,20 +288,38 @@ impl Follower {
     }
 }
 
+/// The pause before the next try, which doubles with each.
+struct Pause(Duration);
+
+impl Pause {
+    fn new() -> Self {
+        Self(PAUSE)
+    }
+
+    async fn wait(&mut self) {
+        self.wait_for(None).await;
+    }
+
+    /// Waits for the time that the other side asks for, or else for the pause.
+    async fn wait_for(&mut self, asked: Option<Duration>) {
+        sleep(asked.unwrap_or(self.0)).await;
+        self.0 = (self.0 * 2).min(LONGEST);
+    }
+}
+
 /// Tries until it succeeds; `None` if the host stops.
 async fn retry<T, F: Future<Output = Result<T, EngineError>>>(
     what: &str,
     attempt: impl Fn() -> F,
 ) -> Option<T> {
-    let mut pause = PAUSE;
+    let mut pause = Pause::new();
     loop {
         match attempt().await {
             Ok(done) => return Some(done),
             Err(EngineError::Stopping) => return None,
             Err(error) => tracing::warn!(%error, "could not {what}"),
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST);
+        pause.wait().await;
     }
 }
 

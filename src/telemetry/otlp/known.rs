@@ -26,7 +26,7 @@ const WINDOW: u32 = 1_024;
 /// The identity of a run: its nonce, and the span that it was started in.
 type Identity = (u64, Option<TraceParent>);
 
-/// What is remembered of the journal.
+/// The runs that the export has read, as far as later spans need them.
 pub(super) struct Known {
     /// The runs, each after its last entry; `None` for one that was deleted.
     runs: LruCache<u64, Option<RunTrace>>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prost::Message as _;
+use prost::{Message as _, bytes::Bytes};
 use reqwest::{
     Client, Response, StatusCode,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
@@ -10,7 +10,7 @@ use reqwest::{
 };
 
 use super::{message::Answer, settings::Endpoint};
-use crate::environment::http_client;
+use crate::environment::{BodyLimit, http_client, read_body, with_causes};
 
 /// The longest pause that a collector may ask for.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const ANSWER: usize = 64 << 10;
 /// The reason why a message was not taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// It may be taken later.
+    /// The collector may take the message later.
     #[error("export to the collector: {reason}; the request is repeated until it succeeds")]
     Later {
         /// The reason.
@@ -28,7 +28,7 @@ pub(super) enum Trouble {
         /// The pause that the collector asks for.
         after: Option<Duration>,
     },
-    /// It is never taken.
+    /// The collector never takes the message.
     #[error("export to the collector: {reason}; the items of this request are lost")]
     Never {
         /// The reason.
@@ -80,11 +80,11 @@ impl Sender {
     ///
     /// # Errors
     /// Fails when the collector cannot be reached, or does not take the message.
-    pub(super) async fn send(&self, body: Vec<u8>) -> Result<Refused, Trouble> {
+    pub(super) async fn send(&self, body: Bytes) -> Result<Refused, Trouble> {
         let request = self.client.post(&self.url).headers(self.headers.clone()).body(body);
         let answer = request.send().await.map_err(|error| Trouble::Later {
             // The URL may contain a key.
-            reason: reason(error.without_url()),
+            reason: with_causes(&error.without_url()),
             after: None,
         })?;
         let status = answer.status();
@@ -109,26 +109,13 @@ impl Sender {
     }
 }
 
-/// Returns an error with its causes.
-fn reason(error: reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 /// Reads what a collector refused of a message that it took. An answer that cannot be read refuses
 /// nothing.
-async fn refused(mut answer: Response) -> Refused {
+async fn refused(answer: Response) -> Refused {
     let mut body = Vec::new();
-    while let Ok(Some(part)) = answer.chunk().await {
-        if body.len() + part.len() > ANSWER {
-            return Refused::default();
-        }
-        body.extend_from_slice(&part);
+    let limit = BodyLimit { bytes: ANSWER, silence: None };
+    if read_body(answer, limit, &mut body).await.is_err() {
+        return Refused::default();
     }
     let partial = Answer::decode(&*body).ok().and_then(|it| it.partial_success).unwrap_or_default();
     let items = u64::try_from(partial.rejected).unwrap_or(0);

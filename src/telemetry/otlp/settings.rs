@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use serde_json::json;
 
@@ -260,28 +261,12 @@ fn pairs(text: Option<&str>) -> Vec<(String, String)> {
     let parts = text.unwrap_or_default().split(',');
     let pair = |part: &str| {
         let (name, value) = part.split_once('=')?;
-        Some((name.trim().to_owned(), decoded(value.trim())))
+        Some((
+            name.trim().to_owned(),
+            percent_decode_str(value.trim()).decode_utf8_lossy().into_owned(),
+        ))
     };
     parts.filter_map(pair).filter(|(name, _)| !name.is_empty()).collect()
-}
-
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let hex = more.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|_| first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ fn add(all: &mut LineSteps, more: &LineSteps) {
     all.ended_ms += more.ended_ms;
 }
 
-/// How well steps fit a node of their line.
+/// The quality of the match between steps and a node of their line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     /// The node names them.

@@ -1,0 +1,174 @@
+//! Findings in the source of a flow: its calls, its habits and its globals.
+
+use super::*;
+
+/// What is found in a flow with this body, as `column code`.
+fn habits(body: &str) -> Vec<String> {
+    let source = format!(
+        "return swarm.blueprint {{ name = 'n', flow = function(ctx, input)\n{body}\nend }}"
+    );
+    let found = check_with(&source, &json!({"name": "n", "flow": function()}), &[]).findings;
+    found.iter().map(|f| format!("{} {}", f.column, f.code)).collect()
+}
+
+#[test]
+fn calls_that_do_not_exist_are_found_with_what_was_meant() {
+    assert_eq!(habits("ctx:runn('a') ctx.state:gett('k')"), ["5 MS-B080", "25 MS-B080"]);
+    assert_eq!(
+        habits("ctx:log('info', 'x') ctx.state:get('k') other:thing() local y = ctx.run_id"),
+        [""; 0]
+    );
+    let source = "return swarm.blueprint { name = 'n', flow = function(ctx) ctx:mapp({}) end }";
+    let found = check_with(source, &json!({"name": "n", "flow": function()}), &[]).findings;
+    assert_eq!(found[0].hint.as_deref(), Some("did you mean `map`?"));
+}
+
+#[test]
+fn branches_that_nobody_waits_for_are_found() {
+    assert_eq!(habits("ctx:spawn(f)"), ["1 MS-B082"]);
+    assert_eq!(habits("local f = ctx:spawn(g)"), ["7 MS-B082"]);
+    assert_eq!(habits("local f = ctx:spawn(g)\nf:await()"), [""; 0]);
+    assert_eq!(habits("return { ctx:spawn(g) }"), [""; 0]);
+}
+
+#[test]
+fn loops_without_an_end_are_found() {
+    assert_eq!(habits("while true do local x = 1 end"), ["1 MS-B083"]);
+    assert_eq!(habits("while true do ctx:sleep(1) for i = 1, 3 do break end end"), ["1 MS-B083"]);
+    for fine in [
+        "while true do if x then break end end",
+        "while true do ctx:sleep(1) if y then return 1 end end",
+        "while true do ctx:continue_as(1) end",
+        "while x do end",
+        "while true do local y = if x then 1 else 2 if y == 2 then break end end",
+    ] {
+        assert_eq!(habits(fine), [""; 0], "{fine}");
+    }
+}
+
+#[test]
+fn what_differs_in_a_replay_is_found_and_names_of_one_s_own_are_not() {
+    assert_eq!(
+        habits("local t = os.time() local r = math.random(3)"),
+        ["11 MS-B084", "31 MS-B084"]
+    );
+    assert_eq!(
+        habits("local os = {} local t = os.time() local x = math.floor(1) local y = a.os.b"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn agents_that_nothing_runs_are_found_unless_names_are_computed() {
+    let agents = json!({"a": {"operator": "echo"}, "b": {"operator": "echo"}});
+    let tree = json!({"name": "n", "flow": function(), "agents": agents});
+    let check = |body: &str| {
+        let source = format!(
+            "return swarm.blueprint {{ name = 'n', agents = {{ a = x, b = y }}, flow = function(ctx) {body} end }}"
+        );
+        check_with(&source, &tree, &[])
+            .findings
+            .iter()
+            .map(|f| f.message.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(check("ctx:run('a')"), ["nothing runs the agent `b`"]);
+    assert_eq!(check("ctx:run('a') ctx:run(name)"), [""; 0]);
+    assert_eq!(check("for _, n in { 'a', 'b' } do ctx:run(n) end"), [""; 0]);
+}
+
+/// The findings about names and calls in a flow with this body, in an edition.
+fn in_flow(edition: u32, body: &str, files: &[(&str, &str)]) -> Vec<String> {
+    let source = format!(
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"n\", edition = {edition},\nflow = function(ctx, input)\n{body}\nend }}"
+    );
+    let tree = json!({"name": "n", "edition": edition, "flow": function()});
+    let found = check_all(&source, &tree, files).findings;
+    found.iter().map(|it| format!("{it}").replace("\n  hint:", " |")).collect()
+}
+
+#[test]
+fn a_forgotten_ctx_and_other_unknown_globals_say_what_was_meant() {
+    for (body, expected) in [
+        (
+            "return run('e')",
+            "a.lua:4:8: error[MS-B085]: unknown global `run` | did you mean `ctx:run(…)`?",
+        ),
+        (
+            "return pritn(1)",
+            "a.lua:4:8: error[MS-B085]: unknown global `pritn` | did you mean `print`?",
+        ),
+        ("local x = foo return x", "a.lua:4:11: warning[MS-B085]: unknown global `foo`"),
+        (
+            "do local total = 1 end return total + 1",
+            "a.lua:4:31: warning[MS-B085]: unknown global `total` | there is a local `total` elsewhere in the file; it does not hold here",
+        ),
+        (
+            "return s.string",
+            "a.lua:4:8: error[MS-B085]: unknown global `s` | `local s = swarm.schema`",
+        ),
+    ] {
+        assert_eq!(in_flow(2, body, &[]), [expected], "{body}");
+    }
+    assert!(in_flow(1, "return run('e')", &[])[0].contains("warning[MS-B085]"));
+    let set = [("b.lua", "function helper() end")];
+    assert_eq!(in_flow(2, "return helper()", &set), [""; 0]);
+    assert_eq!(in_flow(2, "total = 1 return total", &[]), [""; 0]);
+}
+
+#[test]
+fn arguments_of_ctx_that_are_written_out_are_checked() {
+    for (body, expected) in [
+        (
+            "return ctx:publish('t', {}) or ctx:wait('x', { timout = 5 })",
+            "a.lua:4:48: error[MS-B086]: `opts` of `ctx:wait` has no `timout` | did you mean `timeout`?",
+        ),
+        (
+            "return ctx:run('e', {}, { retry = { backof = '1s' } })",
+            "`retry` in `opts` of `ctx:run` has no `backof` | did you mean `backoff`?",
+        ),
+        (
+            "return ctx:sleep('5 minutes')",
+            "`duration` of `ctx:sleep`: \"5 minutes\" is not a duration",
+        ),
+        ("return ctx:map('x', print)", "`list` of `ctx:map` must be a table, and is text"),
+        ("return ctx:wait()", "`ctx:wait` needs `signal`"),
+        ("return ctx:spawn({})", "`fn` of `ctx:spawn` must be a function, and is a table"),
+        ("return ctx:approve { body = 'x' }", "`opts` of `ctx:approve` needs `title`"),
+        ("return ctx.state:get(1)", "`key` of `ctx.state:get` must be text, and is a number"),
+    ] {
+        let found = in_flow(2, body, &[]);
+        let one = found.iter().any(|it| it.contains("error[MS-B086]") && it.contains(expected));
+        assert!(one || found == [expected], "{body}: {found:?}");
+    }
+    for right in [
+        "return ctx:run('e', nil, nil)",
+        "return ctx:wait(unpack(input.names))",
+        "return ctx:sleep(if input.slow then '1h' else 5)",
+        "return ctx:run('e', {}, { timeout = 5, retry = { max_attempts = 2, jitter = false } })",
+        "return ctx:dispatch('echo', {}, { timeout = 30, retry = {} })",
+        "return ctx:log('info', 5, { a = 1 })",
+        "return ctx:all { a = function() return 1 end }",
+        "return ctx:run('e', {}, { on_delta = function(piece) end })",
+    ] {
+        let found = in_flow(2, right, &[]);
+        assert!(!found.iter().any(|it| it.contains("MS-B086")), "{right}: {found:?}");
+    }
+}
+
+#[test]
+fn a_module_that_is_not_there_is_found_before_it_is_required() {
+    let found = in_flow(2, "return require('rules')", &[("rules.lua", "return 1")]);
+    assert_eq!(
+        found,
+        ["a.lua:4:16: error[MS-B003]: there is no module \"rules\" | did you mean `./rules`?"]
+    );
+    assert!(in_flow(1, "return require('cjson')", &[])[0].contains("warning[MS-B003]"));
+}
+
+#[test]
+fn a_second_result_is_a_warning() {
+    let found = in_flow(2, "return 1, 2", &[]);
+    assert!(found[0].starts_with("a.lua:4:11: warning[MS-B087]"), "{found:?}");
+    assert_eq!(in_flow(2, "local f = function() return 1, 2 end return f()", &[]), [""; 0]);
+}
