@@ -334,6 +334,8 @@ compile_typescript() {
 }
 
 have c++ || debian g++ || skip "a C++ compiler" "it could not be installed; nothing that has Luau compiles"
+# The tests over PostgreSQL start servers of their own, and name themselves where they cannot.
+{ have initdb || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null; } || debian postgresql || true
 if ! have cargo-nextest; then
   echo "── installing cargo-nextest"
   cargo install cargo-nextest --locked ||

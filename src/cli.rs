@@ -13,6 +13,7 @@ mod command;
 mod compile;
 mod connect;
 mod context;
+mod database;
 mod descriptors;
 mod download;
 mod exit;

@@ -66,6 +66,10 @@ pub enum LogFormat {
 pub struct Layer {
     /// The data directory.
     pub data: Option<PathBuf>,
+    /// The address of the PostgreSQL database that takes the place of the one in the data directory:
+    /// `{ env = "DATABASE_URL" }`, `{ file = "/run/secrets/database" }`, or the address itself if it has
+    /// no password; `"sqlite"` for none.
+    pub store: Option<environment::Text>,
     /// The address to listen on.
     pub listen: Option<SocketAddr>,
     /// A directory of blueprints to watch.
@@ -255,6 +259,7 @@ impl Layer {
     pub fn over(self, below: Self) -> Self {
         Self {
             data: self.data.or(below.data),
+            store: self.store.or(below.store),
             listen: self.listen.or(below.listen),
             blueprints: self.blueprints.or(below.blueprints),
             shards: self.shards.or(below.shards),
@@ -377,6 +382,8 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
 pub struct Config {
     /// The data directory.
     pub data: PathBuf,
+    /// The address of the PostgreSQL database, if there is one.
+    pub store: Option<environment::Text>,
     /// The address to listen on.
     pub listen: SocketAddr,
     /// A directory of blueprints to watch.
@@ -449,6 +456,7 @@ impl From<Layer> for Config {
     fn from(it: Layer) -> Self {
         Self {
             data: it.data.unwrap_or_else(|| PathBuf::from(".moonswarm")),
+            store: it.store.filter(|it| *it != environment::Text::Plain("sqlite".to_owned())),
             listen: it.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7700))),
             blueprints: it.blueprints,
             shards: it.shards.unwrap_or(0),

@@ -39,7 +39,7 @@ use crate::{
     respond::multi_step::{LlmModel, NoModel},
     session,
     spawner::Spawners,
-    store::{self, Migrated, Opened, Options, Store, Upkeep},
+    store::{self, Migrated, Opened, Options, PostgresOptions, Store, Upkeep},
     tasks::Tasks,
     telemetry::otlp,
 };
@@ -79,8 +79,10 @@ pub struct HostConfig {
     pub retention: Retention,
     /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
-    /// The options of the database.
+    /// The options of the database in the data directory.
     pub store: Options,
+    /// The PostgreSQL database that takes its place, if there is one.
+    pub postgres: Option<PostgresOptions>,
     /// Access to the HTTP API, and its limits.
     pub door: DoorConfig,
     /// The order in which others take over the tasks of a delegate, or of the holder of a seat, whose
@@ -126,6 +128,7 @@ impl HostConfig {
             retention: Retention::default(),
             effects: CustomEffects::default(),
             store: Options::default(),
+            postgres: None,
             door: DoorConfig::default(),
             fallback: Vec::new(),
             operators: Declared::default(),
@@ -205,7 +208,8 @@ impl Host {
             Certificate::read(files, Clock::system().now_ms())?;
         }
         listen::check_exposure(config.listen, &config.door)?;
-        let Opened { store, upkeep } = store::open(&config.data, &config.store)?;
+        let Opened { store, upkeep } =
+            store::open(&config.data, &config.store, config.postgres.as_ref())?;
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
         if opened.is_err() {

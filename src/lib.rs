@@ -41,7 +41,7 @@
 //! 7. `engine::turn::effects::apply_effects`: checks its effects, and applies all or none
 //! 8. `engine::turn::steps::finish_step`: ends the step, and gives its value to the flow
 //! 9. `engine::turn::drive::drive`: advances the flow (`lua::flow::advance`) to its next steps
-//! 10. `store::sqlite::writer::submit`: writes one batch; its acknowledgement is a message to the shard
+//! 10. `store::queue::submit`: writes one batch; its acknowledgement is a message to the shard
 //!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {

@@ -16,8 +16,12 @@ mod find;
 mod foreign;
 mod health;
 mod load;
+mod lock;
 mod memory;
+mod open;
 mod part;
+mod postgres;
+mod queue;
 mod rows;
 mod run_filter;
 mod size;
@@ -50,7 +54,9 @@ pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
+pub use open::{Opened, open};
 pub use part::Partition;
+pub use postgres::{DatabaseAddress, Postgres, PostgresOptions};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
@@ -60,8 +66,8 @@ pub use rows::{
 
 pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
-    Opened, Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of,
-    known_format, open, restore, survey,
+    Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of, known_format,
+    restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use threads::MovingRuns;
@@ -871,6 +877,11 @@ impl StoreError {
             | Self::Damaged { .. } => true,
             Self::Full
             | Self::Locked
+            | Self::Busy
+            | Self::Away { .. }
+            | Self::Fenced
+            | Self::Taken { .. }
+            | Self::Unfit { .. }
             | Self::Gone { .. }
             | Self::LogMissing { .. }
             | Self::Owned { .. }
@@ -934,6 +945,38 @@ pub enum StoreError {
     /// Another process has locked the database for too long.
     #[error("write to the database: another process keeps it locked")]
     Locked,
+    /// All connections for reads are in use.
+    #[error("read from the database: all of its connections are in use; try again")]
+    Busy,
+    /// The database cannot be reached, or did not answer in time.
+    #[error("{context}: {reason}")]
+    Away {
+        /// The operation.
+        context: String,
+        /// The reason.
+        reason: String,
+    },
+    /// Another host has taken the database over, because this one did not renew its lease in time.
+    #[error(
+        "write to the database: another host has taken it over; nothing more is written by this one"
+    )]
+    Fenced,
+    /// A living host owns the database.
+    #[error("open {database}: the host {node} has it; stop that one first")]
+    Taken {
+        /// The database, without secrets.
+        database: String,
+        /// The name of the other host.
+        node: String,
+    },
+    /// The database is not one that this program can use.
+    #[error("open {database}: {reason}")]
+    Unfit {
+        /// The database, without secrets.
+        database: String,
+        /// The reason, and a remedy.
+        reason: String,
+    },
     /// The files are no longer at their path, so other processes would find other files, or none.
     #[error(
         "write to {path}: {file} was deleted, moved or replaced while it was in use; give the \

@@ -57,8 +57,12 @@ const IMPURE: &[&str] =
     &["tokio", "reqwest", "std::fs", "std::net", "std::process", "std::thread", "std::env"];
 
 /// Libraries, and the rooms that alone know them.
-const ONLY: &[(&str, &[&str])] =
-    &[("mlua", &["lua"]), ("rusqlite", &["store"]), ("axum", &["door", "api", "mcp", "dashboard"])];
+const ONLY: &[(&str, &[&str])] = &[
+    ("mlua", &["lua"]),
+    ("rusqlite", &["store"]),
+    ("tokio_postgres", &["store"]),
+    ("axum", &["door", "api", "mcp", "dashboard"]),
+];
 
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;

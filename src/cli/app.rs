@@ -184,6 +184,10 @@ impl App {
             run_memory: None,
             fallback: None,
             data: self.global.data.clone(),
+            store: match &self.verb {
+                Verb::Serve(serve) => serve.store(),
+                _ => None,
+            },
             listen,
             blueprints,
             shards: self.global.shards,

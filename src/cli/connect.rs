@@ -251,6 +251,14 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
             );
             (Exit::Conflict, Some(next))
         }
+        HostError::Store(StoreError::Taken { .. }) => {
+            let next = "stop the other host, or name another database with --store";
+            (Exit::Conflict, Some(next.to_owned()))
+        }
+        HostError::Store(StoreError::Away { .. }) => {
+            let next = "start the database, or check its address; --store names it";
+            (Exit::Unavailable, Some(next.to_owned()))
+        }
         HostError::Store(StoreError::NoRoom { .. }) => {
             (Exit::Unavailable, Some("free disk space, and start it again".to_owned()))
         }
@@ -288,6 +296,7 @@ pub fn disk_failed(error: &StoreError) -> Stop {
         StoreError::Gone { .. } => {
             "put the directory back, or restore it from a backup: `moonswarm restore`"
         }
+        StoreError::Fenced => "the other host goes on with its runs; end this one, or that one",
         StoreError::Damaged { .. } => "start it again: it checks the database at startup",
         _ => "check the disk; acknowledged writes are there at the next start",
     };
@@ -302,10 +311,17 @@ pub fn exported() -> Result<Option<otlp::Settings>> {
 
 /// A host for as long as one verb takes.
 fn embedded(config: &Config) -> Result<HostConfig> {
+    if config.store.is_some() {
+        let message = "no daemon is there, and only a daemon has a PostgreSQL database";
+        return Err(Stop::new(Exit::Unavailable, message)
+            .next("start one with `moonswarm serve`, which uses `store` of the configuration")
+            .into());
+    }
     Ok(HostConfig {
         retention: config.retention,
         effects: config.effects,
         store: crate::store::Options::default(),
+        postgres: None,
         door: crate::door::DoorConfig::default(),
         data: config.data.clone(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

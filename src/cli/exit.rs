@@ -260,6 +260,7 @@ fn next_step(code: Code, what: Option<&str>) -> Option<&'static str> {
         Code::RunClosed => "the run has ended: `moonswarm show RUN`",
         Code::StorageFull => "free disk space; the daemon then continues by itself",
         Code::StorageLocked => "end the program that has the database open for writing",
+        Code::StorageAway => "start the database; the daemon then continues by itself",
         Code::Damaged => "restore the row from a backup, then `moonswarm resume RUN`",
         Code::Stopping => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,

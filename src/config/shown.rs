@@ -24,6 +24,8 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
     }
     let mut items = items! {
         data => config.data,
+        // Its address may have a secret, and the place of a secret is nobody's business.
+        store => if config.store.is_some() { "postgres" } else { "sqlite" },
         listen => config.listen.to_string(),
         blueprints => config.blueprints,
         shards => config.shards,

@@ -300,6 +300,21 @@ fn storage(error: &StoreError) -> Problem {
             let detail = "nothing was changed; end what has the database open and ask again";
             Problem::new(Code::StorageLocked, detail).retry_after(1)
         }
+        StoreError::Busy => {
+            let detail = "all connections to the database are in use; ask again";
+            Problem::new(Code::StorageAway, detail).retry_after(1)
+        }
+        StoreError::Away { context, reason } => {
+            tracing::warn!(context, reason, "the database is away under a request");
+            let detail = "the database cannot be reached at the moment; look at the state before a \
+                          request that changes something is repeated";
+            Problem::new(Code::StorageAway, detail).retry_after(2)
+        }
+        StoreError::Unfit { reason, .. } => Problem::new(Code::Conflict, reason.clone()),
+        StoreError::Fenced => {
+            let detail = "another host has taken the database over; ask that one";
+            Problem::new(Code::StorageAway, detail).retry_after(5)
+        }
         StoreError::Damaged { what, reason } => {
             tracing::error!(what, reason, "a damaged row under a request");
             Problem::new(Code::Damaged, format!("failed to read {what}"))

@@ -158,6 +158,10 @@ impl EngineError {
             Self::Store(StoreError::StateRefused { .. }) => Code::StateRefused,
             Self::Store(StoreError::Full) => Code::StorageFull,
             Self::Store(StoreError::Locked) => Code::StorageLocked,
+            Self::Store(StoreError::Unfit { .. }) => Code::Conflict,
+            Self::Store(StoreError::Busy | StoreError::Away { .. } | StoreError::Fenced) => {
+                Code::StorageAway
+            }
             Self::Store(StoreError::Damaged { .. }) => Code::Damaged,
             Self::Store(_) | Self::Keys(_) => Code::Storage,
             Self::Thread { .. } => Code::Internal,

@@ -116,6 +116,7 @@ codes! {
     MemoryFull = "memory_full", 503, "Memory budget exhausted";
     StorageFull = "storage_full", 503, "Disk full";
     StorageLocked = "storage_locked", 503, "Database locked by another process";
+    StorageAway = "storage_away", 503, "Database unreachable";
 }
 
 impl Code {

@@ -15,12 +15,13 @@ use crate::{
     cli::{
         connect::{disk_failed, explain, exported, told_of},
         context::Context,
-        descriptors,
+        database, descriptors,
         exit::{Exit, Stop},
         service::ServiceManager,
     },
     config::LogFormat,
     door::TlsFiles,
+    environment::Text,
     host::{Host, HostConfig, blueprints_in},
     store::Migrated,
     telemetry::otlp,
@@ -32,6 +33,9 @@ pub struct Serve {
     /// Address to listen on [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", env = "MOONSWARM_LISTEN")]
     pub listen: Option<SocketAddr>,
+    /// PostgreSQL database for the runs, postgres://HOST/NAME [default: sqlite, in the data directory]
+    #[arg(long, value_name = "ADDRESS", env = database::VARIABLE, hide_env_values = true)]
+    store: Option<String>,
     /// Certificate (PEM, with its chain) to serve https with
     #[arg(long, value_name = "FILE", env = "MOONSWARM_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -68,6 +72,11 @@ impl Serve {
         Some(TlsFiles { cert, key })
     }
 
+    /// The database that the flag or its variable names.
+    pub fn store(&self) -> Option<Text> {
+        self.store.as_deref().map(database::named)
+    }
+
     /// Does it, until it is told to stop.
     ///
     /// # Errors
@@ -96,6 +105,7 @@ impl Serve {
                 accept_loss: self.accept_loss,
                 ..crate::store::Options::default()
             },
+            postgres: cx.config.store.as_ref().map(database::options).transpose()?,
             door: crate::door::DoorConfig {
                 limits: crate::door::Limits::for_connections(connections),
                 ..cx.config.door()

@@ -332,7 +332,14 @@ impl SafeModeVerbs<'_> {
 
 /// Returns true if a write may succeed later, in the same process.
 fn waits(error: &StoreError) -> bool {
-    matches!(error, StoreError::Full | StoreError::Locked | StoreError::Moved { .. })
+    matches!(
+        error,
+        StoreError::Full
+            | StoreError::Locked
+            | StoreError::Away { .. }
+            | StoreError::Busy
+            | StoreError::Moved { .. }
+    )
 }
 
 #[cfg(test)]

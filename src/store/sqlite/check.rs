@@ -11,15 +11,13 @@ use super::{
     blueprints,
     connection::{DATABASE, reader},
     error::{database, in_row},
-    format, header, journal,
-    lock::Lock,
-    state,
+    format, header, journal, state,
     value::{int, json_or_null, uint},
 };
 use crate::{
     journal::{Chain, RunState},
     protocol::RunId,
-    store::{Checked, Header, StoreError, Tell, rows::is_blob},
+    store::{Checked, Header, StoreError, Tell, lock::Lock, rows::is_blob},
 };
 
 /// The maximum number of page faults reported.

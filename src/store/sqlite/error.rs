@@ -1,10 +1,9 @@
 //! The conversion of errors of SQLite and the file system to store errors.
 
-use std::{io, path::Path};
-
 use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::store::StoreError;
+pub use crate::store::lock::file;
 
 /// Converts the error of a statement. `context` describes the operation.
 pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError {
@@ -27,25 +26,6 @@ pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError 
             reason: format!("{}: {error}", context.into()),
         },
         _ => StoreError::Database { context: context.into(), reason: error.to_string() },
-    }
-}
-
-/// Converts the error of a file operation on `path`.
-pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    move |error| match error.kind() {
-        io::ErrorKind::StorageFull => StoreError::Full,
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            StoreError::Database {
-                context: format!("{verb} {}", path.display()),
-                reason: format!(
-                    "{error}; make it writable for this user, or name another directory with --data"
-                ),
-            }
-        }
-        _ => StoreError::Database {
-            context: format!("{verb} {}", path.display()),
-            reason: error.to_string(),
-        },
     }
 }
 

@@ -21,12 +21,10 @@ use super::{
     erase,
     error::{database, file},
     format,
-    lock::{self, Lock},
     mark::{Mark, MarkFile},
     place::StorePath,
     pool::Pool,
-    restore, retention, upgrade,
-    writer::Queue,
+    restore, retention, upgrade, writer,
 };
 use crate::{
     fault,
@@ -34,6 +32,8 @@ use crate::{
     store::{
         Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
         TracesInCopy, Upkeep, Writer,
+        lock::{self, Lock},
+        queue::Queue,
     },
 };
 
@@ -77,23 +77,6 @@ pub struct Sqlite {
     commits: Arc<Commits>,
 }
 
-/// An open data directory, as seen from outside this room.
-pub struct Opened {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// Its maintenance interface.
-    pub upkeep: Arc<dyn Upkeep>,
-}
-
-/// Takes ownership of the data directory `dir` and opens its store. See [`Sqlite::open`].
-///
-/// # Errors
-/// Fails like [`Sqlite::open`].
-pub fn open(dir: &Path, options: &Options) -> Result<Opened, StoreError> {
-    let store = Sqlite::open(dir, options)?;
-    Ok(Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store })
-}
-
 impl Sqlite {
     /// Takes ownership of `dir` and opens its database. Creates both if they do not exist, and
     /// migrates the database to this program's format.
@@ -105,6 +88,11 @@ impl Sqlite {
     /// database.
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         Self::take(dir, options).map_err(check::advised)
+    }
+
+    /// Returns true if a directory has a database.
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(DATABASE).exists()
     }
 
     fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
@@ -155,7 +143,7 @@ impl Sqlite {
         let commits = committer.commits();
         Ok(Arc::new(Self {
             health,
-            queue: Queue::start(committer, lock.opened())?,
+            queue: writer::start(committer, lock.opened())?,
             pool: Pool::new(readers),
             path,
             lsn: AtomicU64::new(found.lsn),

@@ -17,11 +17,10 @@ use super::{
     connection::{DATABASE, Synchronous, sync, writable},
     error::{database, file},
     format, header,
-    lock::Lock,
     mark::Mark,
     value::{int, uint},
 };
-use crate::store::StoreError;
+use crate::store::{StoreError, lock::Lock};
 
 /// The content of a restored data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

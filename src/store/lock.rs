@@ -10,8 +10,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::error::file;
-use crate::store::StoreError;
+use super::StoreError;
 
 /// The name of the lock file within the data directory.
 pub const NAME: &str = "lock";
@@ -99,6 +98,25 @@ impl Drop for Lock {
 #[expect(clippy::disallowed_methods, reason = "it waits for the kernel, before there is a host")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Converts the error of a file operation on `path`.
+pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |error| match error.kind() {
+        io::ErrorKind::StorageFull => StoreError::Full,
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            StoreError::Database {
+                context: format!("{verb} {}", path.display()),
+                reason: format!(
+                    "{error}; make it writable for this user, or name another directory with --data"
+                ),
+            }
+        }
+        _ => StoreError::Database {
+            context: format!("{verb} {}", path.display()),
+            reason: error.to_string(),
+        },
+    }
 }
 
 /// Locks the directory. Waits for a child of a dead owner that may hold the lock.

@@ -1,0 +1,56 @@
+//! The adapter for a PostgreSQL database, which one living host owns at a time.
+//!
+//! Owns the connections, the tables in the schema `moonswarm`, the lease and the lane that keep any
+//! other host from writing, and the groups of commits. Refuses a database that another host has, a
+//! server that is too old, read-only or not PostgreSQL, and a newer format. One file per table holds its
+//! reads, `write.rs` and `rows.rs` the writes. The host opens it. All others use the traits of
+//! [`crate::store`].
+
+mod address;
+mod artifacts;
+mod blobs;
+mod blueprints;
+mod charges;
+mod check;
+mod checks;
+mod codes;
+mod committer;
+mod cursor;
+mod failed;
+mod format;
+mod group;
+mod header;
+mod journal;
+mod kept;
+mod links;
+mod load;
+mod open;
+mod outbox;
+mod owner;
+mod place;
+mod pool;
+mod reader;
+mod rows;
+mod run_list;
+mod scopes;
+mod session;
+mod sessions;
+mod space;
+mod state;
+mod state_text;
+mod stats;
+mod stats_fold;
+mod tasks;
+mod tls;
+mod tokens;
+mod traces;
+mod value;
+mod wire;
+mod words;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use address::DatabaseAddress;
+pub use open::{Postgres, PostgresOptions};

@@ -1,0 +1,183 @@
+//! The address of a database, which is read once and shown without its secrets.
+
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+
+use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
+
+use crate::store::StoreError;
+
+/// The maximum time to connect, for each host of the address.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The time after which data that the network does not confirm ends a connection.
+const UNCONFIRMED: Duration = Duration::from_secs(5);
+
+/// The address of a PostgreSQL database: `postgres://user@host:5432/name`. Neither `Debug` nor
+/// `Display` shows the password.
+#[derive(Clone)]
+pub struct DatabaseAddress {
+    pub(super) config: Config,
+    /// A file of certificates that are trusted beside the machine's.
+    pub(super) roots: Option<PathBuf>,
+    shown: String,
+}
+
+impl DatabaseAddress {
+    /// Returns true if a text begins like an address.
+    pub fn is_address(text: &str) -> bool {
+        text.starts_with("postgres://") || text.starts_with("postgresql://")
+    }
+
+    /// Parses an address.
+    ///
+    /// Encryption is required and the server's certificate is checked, except for a server on this
+    /// machine and with `sslmode=disable`.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Unfit`] for anything else. The error names no part of the address.
+    pub fn parse(url: &str) -> Result<Self, StoreError> {
+        let refused = |reason: String| StoreError::Unfit {
+            database: "the PostgreSQL database".to_owned(),
+            reason,
+        };
+        if !Self::is_address(url) {
+            return Err(refused("its address begins with postgres://".to_owned()));
+        }
+        let (url, roots) = without_roots(url);
+        // The parser's message may name a part of the address, and so of a password.
+        let mut config: Config = url.parse().map_err(|_| {
+            refused(
+                "its address cannot be read; it is like postgres://user@host:5432/name, and in a \
+                 password each character other than letters and digits is written as %xx"
+                    .to_owned(),
+            )
+        })?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(refused("its address names no host".to_owned()));
+        }
+        if config.get_dbname().is_none_or(str::is_empty) {
+            return Err(refused("its address names no database: postgres://host/name".to_owned()));
+        }
+        let is_local = config.get_hosts().iter().all(is_local);
+        let asks = url.contains("sslmode=");
+        config.ssl_mode(match (config.get_ssl_mode(), asks) {
+            (SslMode::Disable, _) => SslMode::Disable,
+            (_, false) if is_local => SslMode::Disable,
+            _ => SslMode::Require,
+        });
+        config
+            .target_session_attrs(TargetSessionAttrs::ReadWrite)
+            .connect_timeout(CONNECT)
+            .tcp_user_timeout(UNCONFIRMED)
+            .keepalives_idle(Duration::from_secs(3))
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(2);
+        let shown = shown(&config);
+        Ok(Self { config, roots, shown })
+    }
+
+    /// Returns true if the address has a password.
+    pub fn has_password(&self) -> bool {
+        self.config.get_password().is_some()
+    }
+}
+
+impl fmt::Display for DatabaseAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for DatabaseAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DatabaseAddress").field(&self.shown).finish()
+    }
+}
+
+/// Takes the file of certificates out of an address: the client library does not know it.
+fn without_roots(url: &str) -> (String, Option<PathBuf>) {
+    const KEY: &str = "sslrootcert=";
+    let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), None) };
+    let (roots, rest): (Vec<&str>, Vec<&str>) =
+        query.split('&').partition(|part| part.starts_with(KEY));
+    let roots = roots.last().map(|part| PathBuf::from(&part[KEY.len()..]));
+    let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
+    (url, roots)
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
+        }
+        #[cfg(unix)]
+        Host::Unix(_) => true,
+    }
+}
+
+fn shown(config: &Config) -> String {
+    let ports = config.get_ports();
+    let port = |place: usize| ports.get(place).or(ports.first()).copied().unwrap_or(5432);
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .enumerate()
+        .map(|(place, host)| match host {
+            Host::Tcp(name) => format!("{name}:{}", port(place)),
+            #[cfg(unix)]
+            Host::Unix(path) => format!("{}:{}", path.display(), port(place)),
+        })
+        .collect();
+    format!("postgres://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<DatabaseAddress, StoreError> {
+        DatabaseAddress::parse(url)
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_user_and_password() {
+        let address = parse("postgres://ann:s3cret@db.example:6000/swarm").unwrap();
+        assert_eq!(address.to_string(), "postgres://db.example:6000/swarm");
+        assert!(!format!("{address:?}").contains("s3cret"));
+        assert!(!format!("{address:?}").contains("ann"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_being_repeated() {
+        for url in [
+            "mysql://s3cret@host/db",
+            "postgres://ann:s3cret@host:port/db",
+            "postgres://ann:s3cret@host",
+            "postgres:///s3cret",
+            "postgres://host/db?s3cret=1",
+        ] {
+            let error = parse(url).unwrap_err().to_string();
+            assert!(!error.contains("s3cret") && error.contains("address"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_spoken_to_in_secret_unless_the_address_says_otherwise() {
+        let mode = |url: &str| parse(url).unwrap().config.get_ssl_mode();
+        assert_eq!(mode("postgres://localhost/db"), SslMode::Disable);
+        assert_eq!(mode("postgres://127.0.0.1/db"), SslMode::Disable);
+        assert_eq!(mode("postgres://%2Frun%2Fpostgresql/db"), SslMode::Disable);
+        assert_eq!(mode("postgres://localhost/db?sslmode=require"), SslMode::Require);
+        assert_eq!(mode("postgres://db.example/db"), SslMode::Require);
+        assert_eq!(mode("postgres://db.example/db?sslmode=prefer"), SslMode::Require);
+        assert_eq!(mode("postgres://db.example/db?sslmode=disable"), SslMode::Disable);
+    }
+
+    #[test]
+    fn a_file_of_certificates_is_taken_and_a_password_is_known() {
+        let url = "postgres://ann@db.example/db?sslrootcert=/etc/ca.pem&sslmode=require";
+        let address = parse(url).unwrap();
+        assert_eq!(address.roots, Some(PathBuf::from("/etc/ca.pem")));
+        assert!(!address.has_password());
+        assert!(parse("postgres://ann:s3cret@localhost/db").unwrap().has_password());
+    }
+}

@@ -1,0 +1,287 @@
+//! One connection, used by one thread at a time: every call blocks until its answer is there, or until
+//! it is late.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+use tokio_postgres::{
+    Client, Row, Statement,
+    types::{ToSql, Type},
+};
+
+use super::{failed::Failed, place, value::int};
+
+/// The maximum number of prepared statements of a connection. All are named in this program, so that
+/// only statements with a varying number of conditions could come to so many.
+const PREPARED: usize = 512;
+
+/// A parameter of a statement.
+pub type Param<'a> = &'a (dyn ToSql + Sync);
+
+/// A connection. Statements are prepared once and known by their text.
+pub struct Session {
+    client: Client,
+    runtime: Handle,
+    patience: Duration,
+    prepared: RefCell<HashMap<String, Statement>>,
+}
+
+/// A statement with its values, to be sent together with others.
+pub struct Call {
+    /// The statement.
+    pub sql: &'static str,
+    /// Its values.
+    pub params: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+impl Call {
+    /// Creates a statement without values.
+    pub fn new(sql: &'static str) -> Self {
+        Self { sql, params: Vec::new() }
+    }
+
+    /// Adds a value.
+    #[must_use]
+    pub fn with(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
+        self.params.push(Box::new(value));
+        self
+    }
+
+    /// Adds a number.
+    #[must_use]
+    pub fn num(self, value: impl Into<u64>) -> Self {
+        self.with(int(value.into()))
+    }
+
+    /// Adds a number, or null.
+    #[must_use]
+    pub fn num_or_null(self, value: Option<u64>) -> Self {
+        self.with(value.map(int))
+    }
+
+    /// Adds a text.
+    #[must_use]
+    pub fn text(self, value: &str) -> Self {
+        self.with(value.as_bytes().to_vec())
+    }
+
+    /// Adds a text, or null.
+    #[must_use]
+    pub fn text_or_null(self, value: Option<&str>) -> Self {
+        self.with(value.map(|it| it.as_bytes().to_vec()))
+    }
+
+    /// Adds the key of a row with these names.
+    #[must_use]
+    pub fn place(self, names: &[&str]) -> Self {
+        self.with(place::of(names).to_vec())
+    }
+}
+
+impl Session {
+    /// Creates a session over an open connection, which is driven by `runtime`. An answer that takes
+    /// longer than `patience` ends it.
+    pub fn new(client: Client, runtime: Handle, patience: Duration) -> Self {
+        Self { client, runtime, patience, prepared: RefCell::default() }
+    }
+
+    /// Returns the rows of a statement.
+    pub fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failed> {
+        let statement = self.prepare(sql)?;
+        self.wait(self.client.query(&statement, params))
+    }
+
+    /// Returns the first row of a statement.
+    pub fn one(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>, Failed> {
+        Ok(self.query(sql, params)?.into_iter().next())
+    }
+
+    /// Returns true if a statement has a row.
+    pub fn exists(&self, sql: &str, params: &[Param<'_>]) -> Result<bool, Failed> {
+        Ok(!self.query(sql, params)?.is_empty())
+    }
+
+    /// Executes a statement and returns the number of its rows.
+    pub fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Failed> {
+        let statement = self.prepare(sql)?;
+        self.wait(self.client.execute(&statement, params))
+    }
+
+    /// Executes statements without values, as text.
+    pub fn batch(&self, sql: &str) -> Result<(), Failed> {
+        self.wait(self.client.batch_execute(sql))
+    }
+
+    /// Sends statements in their order, at once, and returns the rows of each. If one fails, returns the
+    /// first failure.
+    pub fn all(&self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failed> {
+        self.send(None, calls, None)
+    }
+
+    /// Begins a transaction and sends statements as [`Session::all`], with it: nothing that writes,
+    /// because a write behind a `BEGIN` that fails would be committed by itself.
+    pub fn begin(&self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failed> {
+        self.send(Some("BEGIN"), calls, None)
+    }
+
+    /// Sends statements as [`Session::all`], and `COMMIT` after them. The transaction is committed if
+    /// and only if all succeed.
+    pub fn commit(&self, calls: &[Call]) -> Result<(), Failed> {
+        self.send(None, calls, Some("COMMIT")).map(drop)
+    }
+
+    /// Executes statements in a transaction of their own.
+    pub fn commit_all(&self, calls: &[Call]) -> Result<(), Failed> {
+        self.batch("BEGIN")?;
+        let result = self.commit(calls);
+        if result.is_err() && !self.is_closed() {
+            self.batch("ROLLBACK")?;
+        }
+        result
+    }
+
+    fn send(
+        &self,
+        before: Option<&str>,
+        calls: &[Call],
+        last: Option<&str>,
+    ) -> Result<Vec<Vec<Row>>, Failed> {
+        let statements =
+            calls.iter().map(|call| self.prepare(call.sql)).collect::<Result<Vec<_>, _>>()?;
+        let client = &self.client;
+        type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + 'a>>;
+        let mut sent: Vec<Sent<'_>> = Vec::with_capacity(calls.len() + 2);
+        if let Some(before) = before {
+            sent.push(Box::pin(text(client, before)));
+        }
+        for (statement, call) in statements.iter().zip(calls) {
+            sent.push(Box::pin(async move {
+                let params: Vec<Param<'_>> = call.params.iter().map(|it| &**it as _).collect();
+                client.query(statement, &params).await
+            }));
+        }
+        if let Some(last) = last {
+            sent.push(Box::pin(text(client, last)));
+        }
+        self.wait(async move {
+            // A statement is sent when its future is first polled: in order, each once.
+            let mut done: Vec<Option<Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
+            for future in &mut sent {
+                let begun = poll_fn(|context| Poll::Ready(first(future, context))).await;
+                // One that could not be sent: what follows, and above all a COMMIT, must not be either.
+                if let Some(Err(error)) = begun {
+                    return Err(error);
+                }
+                done.push(begun);
+            }
+            let mut rows = Vec::with_capacity(sent.len());
+            let mut failure = None;
+            for (future, done) in sent.into_iter().zip(done) {
+                let result = match done {
+                    Some(result) => result,
+                    None => future.await,
+                };
+                match result {
+                    Ok(found) => rows.push(found),
+                    // What follows only says that the transaction has failed.
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+            failure.map_or(Ok(rows), Err)
+        })
+        .map(|mut rows| {
+            if before.is_some() {
+                rows.remove(0);
+            }
+            rows
+        })
+    }
+
+    /// Returns true if the connection is closed.
+    pub fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    fn prepare(&self, sql: &str) -> Result<Statement, Failed> {
+        if let Some(known) = self.prepared.borrow().get(sql) {
+            return Ok(known.clone());
+        }
+        let statement = self.wait(self.client.prepare_typed(sql, &[] as &[Type]))?;
+        let mut prepared = self.prepared.borrow_mut();
+        if prepared.len() >= PREPARED {
+            prepared.clear();
+        }
+        prepared.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    fn wait<T>(
+        &self,
+        future: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Failed> {
+        wait(&self.runtime, self.patience, future)?.map_err(Failed::Database)
+    }
+}
+
+async fn text(client: &Client, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
+    client.batch_execute(sql).await.map(|()| Vec::new())
+}
+
+fn first<F: Future + ?Sized>(
+    future: &mut Pin<Box<F>>,
+    context: &mut Context<'_>,
+) -> Option<F::Output> {
+    match future.as_mut().poll(context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Waits on this thread for a future whose work is done by `runtime`. May be called anywhere, also on a
+/// thread of another runtime.
+///
+/// # Errors
+/// Returns [`Failed::Silent`] if it takes longer than `patience`.
+pub fn wait<F: Future>(
+    runtime: &Handle,
+    patience: Duration,
+    future: F,
+) -> Result<F::Output, Failed> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    // Sockets and timers belong to it.
+    let _entered = runtime.enter();
+    let mut late = pin!(tokio::time::sleep(patience));
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(output);
+        }
+        if late.as_mut().poll(&mut context).is_ready() {
+            return Err(Failed::Silent);
+        }
+        thread::park();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its statements are closed with the connection, not one by one.
+        self.prepared.get_mut().clear();
+    }
+}

@@ -1,0 +1,67 @@
+//! The tables `stats` and `stats_costly`: the sums of ended runs. Rows that were not folded into them
+//! yet are added to what is read.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::Row;
+
+use super::{
+    codes,
+    failed::Failed,
+    session::Session,
+    stats_fold::unfolded,
+    value::{bytes, damaged, in_row, int, text, uint, word},
+};
+use crate::{
+    journal::{Ending, Measure},
+    store::{CostlyRun, Grain, StatsFilter, StatsRow, stats::most_expensive},
+};
+
+/// Returns the sums that a filter names, by time, name and ending. Call it within a snapshot.
+pub fn list(db: &Session, filter: &StatsFilter) -> Result<Vec<StatsRow>, Failed> {
+    let mut found: BTreeMap<(u64, String, Ending), Measure> = BTreeMap::new();
+    let (grain, of) = (codes::grain(filter.grain), codes::dimension(filter.of));
+    let name = filter.name.as_deref().map(str::as_bytes);
+    for row in db.query(LIST, &[&grain, &of, &int(filter.since_ms), &name])? {
+        let (key, measure) = sum(&row).map_err(in_row(|| "a sum of runs".to_owned()))?;
+        found.insert(key, measure);
+    }
+    for row in unfolded(db)?.find(filter) {
+        found.entry((row.at_ms, row.name, row.ending)).or_default().add(&row.measure);
+    }
+    let row = |((at_ms, name, ending), measure)| StatsRow { at_ms, name, ending, measure };
+    Ok(found.into_iter().map(row).collect())
+}
+
+const LIST: &str = "
+    SELECT at_ms, name, ending, body FROM stats
+    WHERE grain = $1 AND of = $2 AND at_ms >= $3 AND ($4::bytea IS NULL OR name = $4)";
+
+fn sum(row: &Row) -> Result<((u64, String, Ending), Measure), Failed> {
+    let key = (uint(row, 0)?, text(row, 1)?, word(row, 2, codes::ending_of)?);
+    let measure = postcard::from_bytes(bytes(row, 3)?);
+    Ok((key, measure.map_err(|error| damaged("a sum of runs", error))?))
+}
+
+/// Returns the most expensive runs of the days since a time. Call it within a snapshot.
+pub fn costly(db: &Session, since_ms: u64, limit: usize) -> Result<Vec<CostlyRun>, Failed> {
+    let since_ms = Grain::Day.begin(since_ms);
+    let sql = "
+        SELECT run, created_ms, blueprint, tokens, nano_usd FROM stats_costly WHERE day_ms >= $1";
+    let read = |row: &Row| {
+        Ok(CostlyRun {
+            run: uint(row, 0)?,
+            created_ms: uint(row, 1)?,
+            blueprint: text(row, 2)?,
+            tokens: uint(row, 3)?,
+            nano_usd: uint(row, 4)?,
+        })
+    };
+    let what = || "the usage of a run".to_owned();
+    let rows = db.query(sql, &[&int(since_ms)])?;
+    let days = rows.iter().map(|row| read(row).map_err(in_row(what)));
+    let mut days: Vec<CostlyRun> = days.collect::<Result<_, Failed>>()?;
+    let new = unfolded(db)?.costly.into_iter().filter(|((day_ms, _), _)| *day_ms >= since_ms);
+    days.extend(new.map(|(_, it)| it));
+    Ok(most_expensive(days, limit))
+}

@@ -1,0 +1,151 @@
+//! New connections, and the runtime that moves their bytes.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_postgres::{NoTls, config::SslMode};
+
+use super::{
+    address::DatabaseAddress,
+    failed::Failed,
+    session::{Session, wait},
+    tls::Tls,
+};
+use crate::{store::StoreError, tasks::Tasks};
+
+/// The maximum time of a connection attempt, over all hosts of the address.
+const CONNECT: Duration = Duration::from_secs(12);
+/// The maximum time of a writer's call.
+const WRITE: Duration = Duration::from_secs(15);
+/// The maximum time of a reader's call.
+const READ: Duration = Duration::from_secs(35);
+/// The maximum time of a call that reads everything.
+const LONG: Duration = Duration::from_secs(3_600);
+/// The maximum time of a renewal.
+const RENEW: Duration = Duration::from_secs(2);
+
+/// What every session begins with.
+const SETTINGS: &str =
+    "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
+    SET client_encoding = 'UTF8'; SET lock_timeout = '3s'; SET client_min_messages = 'warning';
+    SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';";
+
+/// Opens connections.
+#[derive(Clone)]
+pub struct Wire(Arc<Inner>);
+
+struct Inner {
+    address: DatabaseAddress,
+    /// Absent if the address is spoken to in plain text.
+    tls: Option<Tls>,
+    /// Dropped in the background: the last owner may be on a thread of a runtime.
+    runtime: Option<Runtime>,
+    tasks: Tasks,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Wire {
+    /// Creates the runtime. Does not connect yet.
+    ///
+    /// # Errors
+    /// Fails when the system cannot create threads, or certificates cannot be read.
+    pub fn new(address: DatabaseAddress) -> Result<Self, StoreError> {
+        let unfit = |reason| StoreError::Unfit { database: address.to_string(), reason };
+        let tls = match address.config.get_ssl_mode() {
+            SslMode::Disable => None,
+            _ => Some(Tls::new(address.roots.as_deref()).map_err(unfit)?),
+        };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("store-postgres")
+            .enable_all()
+            .build()
+            .map_err(|error| StoreError::Database {
+                context: "start the threads of the database's connections".to_owned(),
+                reason: error.to_string(),
+            })?;
+        let tasks = Tasks::new(runtime.handle().clone());
+        Ok(Self(Arc::new(Inner { address, tls, runtime: Some(runtime), tasks })))
+    }
+
+    /// Returns the address.
+    pub fn address(&self) -> &DatabaseAddress {
+        &self.0.address
+    }
+
+    /// Opens a connection of a writer. `name` is what the server shows as its application.
+    pub fn writer(&self, name: &str) -> Result<Session, Failed> {
+        let session = self.connect(name, WRITE)?;
+        session.batch(
+            "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '2s';",
+        )?;
+        // Where the server's system has it: a query whose client is gone ends.
+        let _unsupported = session.batch("SET client_connection_check_interval = '2s'");
+        Ok(session)
+    }
+
+    /// Opens a connection for the renewal of the lease.
+    pub fn renewer(&self, name: &str) -> Result<Session, Failed> {
+        let session = self.connect(name, RENEW)?;
+        session.batch("SET statement_timeout = '2s'; SET lock_timeout = '1s';")?;
+        Ok(session)
+    }
+
+    /// Opens a connection for reads.
+    pub fn reader(&self) -> Result<Session, Failed> {
+        let session = self.connect("moonswarm/reader", READ)?;
+        session.batch(
+            "SET statement_timeout = '30s'; SET default_transaction_read_only = on; SET jit = off;",
+        )?;
+        Ok(session)
+    }
+
+    /// Opens a connection for something that takes long: a check, a search of everything.
+    pub fn long(&self) -> Result<Session, Failed> {
+        let session = self.connect("moonswarm/long", LONG)?;
+        session.batch(
+            "SET statement_timeout = '1h'; SET idle_in_transaction_session_timeout = '10min';",
+        )?;
+        Ok(session)
+    }
+
+    /// Opens a connection for the start.
+    pub fn starter(&self) -> Result<Session, Failed> {
+        self.connect("moonswarm/start", LONG)
+    }
+
+    fn connect(&self, name: &str, patience: Duration) -> Result<Session, Failed> {
+        let mut config = self.0.address.config.clone();
+        config.application_name(name);
+        let handle = self.handle();
+        let in_time = CONNECT.min(patience);
+        // The end of a connection is noticed by its client.
+        let client = match self.0.tls.clone() {
+            None => {
+                let (client, connection) = wait(&handle, in_time, config.connect(NoTls))??;
+                self.0.tasks.spawn(async move { drop(connection.await) });
+                client
+            }
+            Some(tls) => {
+                let (client, connection) = wait(&handle, in_time, config.connect(tls))??;
+                self.0.tasks.spawn(async move { drop(connection.await) });
+                client
+            }
+        };
+        let session = Session::new(client, handle, patience);
+        session.batch(SETTINGS)?;
+        Ok(session)
+    }
+
+    fn handle(&self) -> Handle {
+        let runtime = self.0.runtime.as_ref().expect("it is there until it is dropped");
+        runtime.handle().clone()
+    }
+}

@@ -1,0 +1,556 @@
+//! The statements of the writes that are sent one by one. Runs, entries and open tasks are written
+//! together (see `rows.rs`); what has to read first is done by the committer.
+
+use super::{
+    codes, place,
+    session::Call,
+    value::{bits, limit},
+    words,
+};
+use crate::{
+    protocol::{Lifetime, Scope, StoreOptions},
+    store::{
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Errand, EvidenceRow, FrameRow,
+        IdempotencyRow, OutboxRow, SessionRow, TokenRow, Trace, Write,
+    },
+};
+
+/// Appends the statements of a write.
+pub fn statements(write: &Write, calls: &mut Vec<Call>) {
+    match write {
+        Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+            calls.push(put_state((scope, key), value, hints, (*expires_ms, *at_ms)));
+        }
+        Write::ForgetReceipt { run, step } => calls.push(
+            Call::new("DELETE FROM state_receipts WHERE run = $1 AND step = $2").num(*run).num(*step),
+        ),
+        Write::ExpireState { now_ms, rows } => {
+            calls.push(Call::new(EXPIRE_STATE).num(*now_ms).with(limit(*rows)));
+        }
+        Write::DeleteState { scope, key } => delete_state(scope, key, calls),
+        Write::PutBlob { hash, data } => calls.push(
+            Call::new(
+                "INSERT INTO blobs (hash, data) VALUES ($1, $2) ON CONFLICT (hash)
+                 DO UPDATE SET data = excluded.data WHERE blobs.data <> excluded.data",
+            )
+            .text(hash)
+            .with(data.to_vec()),
+        ),
+        Write::PutArtifact(file) => calls.push(put_artifact(file)),
+        Write::PublishArtifacts { run, step, attempt } => calls.push(
+            Call::new(
+                "UPDATE artifacts SET published = true WHERE run = $1 AND step = $2 AND attempt = $3",
+            )
+            .num(*run)
+            .num(*step)
+            .num(*attempt),
+        ),
+        Write::PutBlueprint(version) => calls.push(put_blueprint(version)),
+        Write::NameBlueprint { name, hash, at_ms } => calls.push(
+            Call::new(
+                "INSERT INTO blueprint_names (name, hash, at_ms) VALUES ($1, $2, $3)
+                 ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, at_ms = excluded.at_ms",
+            )
+            .text(name)
+            .text(hash)
+            .num(*at_ms),
+        ),
+        Write::UnnameBlueprint { name, hash } => calls.push(
+            Call::new("DELETE FROM blueprint_names WHERE name = $1 AND hash = $2")
+                .text(name)
+                .text(hash),
+        ),
+        Write::DeleteBlueprint { name } => {
+            calls.push(Call::new("DELETE FROM blueprint_names WHERE name = $1").text(name));
+            calls.push(
+                Call::new(
+                    "DELETE FROM blueprints b WHERE b.name = $1 AND NOT EXISTS (
+                         SELECT 1 FROM runs r
+                         WHERE substring(r.blueprint from 1 for 512) = substring($1 from 1 for 512)
+                           AND r.blueprint = $1 AND r.hash = b.hash)",
+                )
+                .text(name),
+            );
+        }
+        Write::PutCharge(row) => calls.push(put_charge(row)),
+        Write::PutToken(token) => put_token(token, calls),
+        Write::RevokeToken { jti, at_ms } => calls.push(revoke(jti, *at_ms)),
+        Write::PutIdempotency(row) => calls.push(put_idempotency(row)),
+        Write::PutOutbox(row) => calls.push(put_outbox(row)),
+        Write::DeleteOutbox { run, step } => calls.push(
+            Call::new("DELETE FROM outbox WHERE run = $1 AND step = $2").num(*run).num(*step),
+        ),
+        Write::PutEvidence(row) => calls.push(put_evidence(row)),
+        Write::PutMeta { key, value } => calls.push(put_meta(key, value)),
+        Write::ExpireIdempotency { before_ms } => calls.push(
+            Call::new("DELETE FROM idempotency WHERE created_ms < $1").num(*before_ms),
+        ),
+        Write::PutSession(row) => calls.push(put_session(row)),
+        Write::ExtendSession { session, expires_ms } => calls.push(
+            Call::new("UPDATE sessions SET expires_ms = greatest(expires_ms, $2) WHERE id = $1")
+                .text(session)
+                .num(*expires_ms),
+        ),
+        Write::CloseSession { session, at_ms, reason } => {
+            close_session(session, *at_ms, reason, calls);
+        }
+        Write::ForgetSessions { before_ms } => {
+            calls.push(Call::new("DELETE FROM sessions WHERE closed_ms < $1").num(*before_ms));
+        }
+        Write::PutFrame(frame) => put_frame(frame, calls),
+        Write::AckFrames { session, seq } => {
+            calls.push(
+                Call::new("DELETE FROM frames WHERE session = $1 AND seq <= $2")
+                    .text(session)
+                    .num(*seq),
+            );
+            calls.push(
+                Call::new("UPDATE sessions SET acked_seq = greatest(acked_seq, $2) WHERE id = $1")
+                    .text(session)
+                    .num(*seq),
+            );
+        }
+        Write::ReserveRun { num } => {
+            calls.push(Call::new("UPDATE cluster SET high_run = greatest(high_run, $1)").num(*num));
+        }
+        Write::PutKept { layer, key, value, expires_ms } => calls.push(
+            Call::new(
+                "INSERT INTO kept (place, layer, key, expires_ms, value) VALUES ($1, $2, $3, $4, $5)
+                 ON CONFLICT (place) DO UPDATE SET
+                     expires_ms = excluded.expires_ms, value = excluded.value",
+            )
+            .place(&[layer, key])
+            .text(layer)
+            .text(key)
+            .num_or_null(*expires_ms)
+            .text(value),
+        ),
+        Write::RemoveKept { layer, key } => {
+            calls.push(Call::new("DELETE FROM kept WHERE place = $1").place(&[layer, key]));
+        }
+        Write::ExpireKept { before_ms } => {
+            calls.push(Call::new("DELETE FROM kept WHERE expires_ms < $1").num(*before_ms));
+        }
+        Write::AddAudit(row) => calls.push(add_audit(row)),
+        Write::Erase(trace) => erase(trace, calls),
+        // Written with others of their kind, or done by the committer.
+        Write::PutTask(_)
+        | Write::HoldTask(_)
+        | Write::CloseTask { .. }
+        | Write::CloseTasks { .. }
+        | Write::ChangeState(_)
+        | Write::CountRun(_)
+        | Write::DeleteRun { .. }
+        | Write::Tidy { .. }
+        | Write::Rewrite => {}
+    }
+}
+
+/// Removes expired values, with their links.
+const EXPIRE_STATE: &str = "
+    WITH gone AS (
+        DELETE FROM state WHERE place IN (
+            SELECT place FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= $1
+            ORDER BY expires_ms LIMIT $2)
+        RETURNING scope, key),
+    ended AS (SELECT scope, key, substring(scope from 1 for 1024) AS s, substring(key from 1 for 1024) AS k
+           FROM gone),
+    froms AS (
+        DELETE FROM state_links l USING ended e
+        WHERE substring(l.scope from 1 for 1024) = e.s AND substring(l.from_key from 1 for 1024) = e.k
+          AND l.scope = e.scope AND l.from_key = e.key)
+    DELETE FROM state_links l USING ended e
+    WHERE substring(l.scope from 1 for 1024) = e.s AND substring(l.to_key from 1 for 1024) = e.k
+      AND l.scope = e.scope AND l.to_key = e.key";
+
+/// Returns the statement that writes a value.
+pub fn put_state(
+    (scope, key): (&str, &str),
+    value: &str,
+    hints: &StoreOptions,
+    (expires_ms, at_ms): (Option<u64>, u64),
+) -> Call {
+    let said = (*hints != StoreOptions::default())
+        .then(|| serde_json::to_string(hints).expect("hints are plain data"));
+    Call::new(
+        "INSERT INTO state
+             (place, scope, key, revision, updated_ms, expires_ms, session_bound, hints, value, words)
+         VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9::text::tsvector)
+         ON CONFLICT (place) DO UPDATE SET
+             revision = state.revision + 1, updated_ms = excluded.updated_ms,
+             expires_ms = excluded.expires_ms, session_bound = excluded.session_bound,
+             hints = excluded.hints, value = excluded.value, words = excluded.words",
+    )
+    .place(&[scope, key])
+    .text(scope)
+    .text(key)
+    .num(at_ms)
+    .num_or_null(expires_ms)
+    .with(hints.lifetime == Some(Lifetime::Session))
+    .text_or_null(said.as_deref())
+    .text(value)
+    .with(words::of_value(scope, key, value))
+}
+
+/// Removes a value and its links.
+pub fn delete_state(scope: &str, key: &str, calls: &mut Vec<Call>) {
+    calls.push(Call::new("DELETE FROM state WHERE place = $1").place(&[scope, key]));
+    for sql in [
+        "DELETE FROM state_links
+         WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
+           AND substring(from_key from 1 for 1024) = substring($2::bytea from 1 for 1024)
+           AND scope = $1 AND from_key = $2",
+        "DELETE FROM state_links
+         WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
+           AND substring(to_key from 1 for 1024) = substring($2::bytea from 1 for 1024)
+           AND scope = $1 AND to_key = $2",
+    ] {
+        calls.push(Call::new(sql).text(scope).text(key));
+    }
+}
+
+/// Returns the statement that writes a link.
+pub fn put_link(scope: &str, link: (&str, &str, &str), metadata: Option<&str>) -> Call {
+    let (from, relation, to) = link;
+    Call::new(
+        "INSERT INTO state_links (place, scope, from_key, relation, to_key, metadata)
+         VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (place) DO UPDATE SET metadata = excluded.metadata",
+    )
+    .place(&[scope, from, relation, to])
+    .text(scope)
+    .text(from)
+    .text(relation)
+    .text(to)
+    .text_or_null(metadata)
+}
+
+/// Returns the statement that removes a link.
+pub fn delete_link(scope: &str, (from, relation, to): (&str, &str, &str)) -> Call {
+    Call::new("DELETE FROM state_links WHERE place = $1").place(&[scope, from, relation, to])
+}
+
+/// Returns the statement that writes a value of the host.
+pub fn put_meta(key: &str, value: &str) -> Call {
+    Call::new(
+        "INSERT INTO meta (key, value) VALUES ($1, $2)
+         ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    )
+    .text(key)
+    .text(value)
+}
+
+fn put_artifact(file: &ArtifactRow) -> Call {
+    Call::new(
+        "INSERT INTO artifacts (run, n, name, hash, size, created_ms, step, attempt, published)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+         ON CONFLICT (run, n) DO UPDATE SET name = excluded.name, hash = excluded.hash,
+             size = excluded.size, created_ms = excluded.created_ms, step = excluded.step,
+             attempt = excluded.attempt, published = excluded.published",
+    )
+    .num(file.run)
+    .num(file.n)
+    .text(&file.name)
+    .text(&file.hash)
+    .num(file.size)
+    .num(file.created_ms)
+    .num(file.step)
+    .num(file.attempt)
+    .with(file.published)
+}
+
+fn put_blueprint(version: &BlueprintRow) -> Call {
+    Call::new(
+        "INSERT INTO blueprints (hash, name, created_ms, bundle, publisher)
+         VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (hash) DO UPDATE SET bundle = excluded.bundle,
+             publisher = coalesce(excluded.publisher, blueprints.publisher)
+         WHERE blueprints.bundle <> excluded.bundle OR excluded.publisher IS NOT NULL",
+    )
+    .text(&version.hash)
+    .text(&version.name)
+    .num(version.created_ms)
+    .with(version.bundle.clone())
+    .text_or_null(version.publisher.as_deref())
+}
+
+fn put_charge(row: &ChargeRow) -> Call {
+    Call::new(
+        "INSERT INTO charges (run, jti, bytes, tokens, nano_usd) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (run) DO UPDATE SET bytes = excluded.bytes, tokens = excluded.tokens,
+             nano_usd = excluded.nano_usd",
+    )
+    .num(row.run)
+    .text(&row.jti)
+    .num(row.bytes)
+    .num(row.tokens)
+    .num(row.nano_usd)
+}
+
+/// Stores a token. An existing revocation stays.
+fn put_token(token: &TokenRow, calls: &mut Vec<Call>) {
+    calls.push(
+        Call::new(
+            "INSERT INTO tokens (jti, role, claims, parent, created_ms, expires_ms)
+             VALUES ($1, $2, $3, $4, $5, $6)
+             ON CONFLICT (jti) DO UPDATE SET role = excluded.role, claims = excluded.claims,
+                 parent = excluded.parent, created_ms = excluded.created_ms,
+                 expires_ms = excluded.expires_ms",
+        )
+        .text(&token.jti)
+        .text(&token.role)
+        .text(&token.claims)
+        .text_or_null(token.parent.as_deref())
+        .num(token.created_ms)
+        .num(token.expires_ms),
+    );
+    calls.extend(token.revoked_ms.map(|at_ms| revoke(&token.jti, at_ms)));
+}
+
+fn revoke(jti: &str, at_ms: u64) -> Call {
+    Call::new("INSERT INTO revocations (jti, at_ms) VALUES ($1, $2) ON CONFLICT (jti) DO NOTHING")
+        .text(jti)
+        .num(at_ms)
+}
+
+fn put_idempotency(row: &IdempotencyRow) -> Call {
+    Call::new(
+        "INSERT INTO idempotency (place, principal, route, key, created_ms, body, answer)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (place) DO UPDATE SET created_ms = excluded.created_ms,
+             body = excluded.body, answer = excluded.answer",
+    )
+    .place(&[&row.principal, &row.route, &row.key])
+    .text(&row.principal)
+    .text(&row.route)
+    .text(&row.key)
+    .num(row.created_ms)
+    .text(&row.body)
+    .text(&row.answer)
+}
+
+fn put_outbox(row: &OutboxRow) -> Call {
+    let (kind, name, payload) = match &row.errand {
+        Errand::Signal { name, payload } => (codes::SIGNAL, name.as_str(), payload),
+        Errand::Cancel { by, reason } => (codes::CANCEL, by.as_str(), reason),
+        Errand::Change { scope, payload } => (codes::CHANGE, scope.as_str(), payload),
+    };
+    Call::new(
+        "INSERT INTO outbox (run, step, target, kind, name, payload)
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (run, step) DO NOTHING",
+    )
+    .num(row.run)
+    .num(row.step)
+    .num(row.to)
+    .with(kind)
+    .text(name)
+    .text(payload)
+}
+
+fn put_evidence(row: &EvidenceRow) -> Call {
+    Call::new(
+        "INSERT INTO evidence (run, step, attempt, at_ms, code, body) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .num(row.run)
+    .num(row.step)
+    .num(row.attempt)
+    .num(row.at_ms)
+    .text(&row.code)
+    .text(&row.body)
+}
+
+fn put_session(row: &SessionRow) -> Call {
+    Call::new(
+        "INSERT INTO sessions (id, operator, principal, jti, until_ms, created_ms, expires_ms, direct,
+             last_seq, acked_seq, closed_ms, reason)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+         ON CONFLICT (id) DO UPDATE SET operator = excluded.operator,
+             principal = excluded.principal, jti = excluded.jti, until_ms = excluded.until_ms,
+             created_ms = excluded.created_ms, expires_ms = excluded.expires_ms,
+             direct = excluded.direct, last_seq = excluded.last_seq,
+             acked_seq = excluded.acked_seq, closed_ms = excluded.closed_ms,
+             reason = excluded.reason",
+    )
+    .text(&row.id)
+    .text(&row.operator)
+    .text(&row.principal)
+    .text(&row.jti)
+    .num(row.until_ms)
+    .num(row.created_ms)
+    .num(row.expires_ms)
+    .with(row.direct)
+    .num(row.last_seq)
+    .num(row.acked_seq)
+    .num_or_null(row.closed_ms)
+    .text_or_null(row.reason.as_deref())
+}
+
+/// Closes a session: only the first call has an effect on its row. Its frames go, and the values that
+/// end with it.
+fn close_session(session: &str, at_ms: u64, reason: &str, calls: &mut Vec<Call>) {
+    calls.push(
+        Call::new(
+            "UPDATE sessions SET closed_ms = $2, reason = $3 WHERE id = $1 AND closed_ms IS NULL",
+        )
+        .text(session)
+        .num(at_ms)
+        .text(reason),
+    );
+    calls.push(Call::new("DELETE FROM frames WHERE session = $1").text(session));
+    let scope = Scope::Session(session.into()).to_string();
+    calls.push(
+        Call::new(
+            "WITH gone AS (
+                 DELETE FROM state
+                 WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
+                   AND scope = $1 AND session_bound
+                 RETURNING key)
+             DELETE FROM state_links l USING gone
+             WHERE substring(l.scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
+               AND l.scope = $1 AND (l.from_key = gone.key OR l.to_key = gone.key)",
+        )
+        .text(&scope),
+    );
+}
+
+/// Stores a frame of an open session, and the number of the session's last one.
+fn put_frame(frame: &FrameRow, calls: &mut Vec<Call>) {
+    calls.push(
+        Call::new(
+            "INSERT INTO frames (session, seq, method, run, step, attempt, epoch, timeout_ms, params,
+                 scheduled_ms, nonce)
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11
+             WHERE EXISTS (SELECT 1 FROM sessions WHERE id = $1 AND closed_ms IS NULL)",
+        )
+        .text(&frame.session)
+        .num(frame.seq)
+        .text(&frame.method)
+        .num(frame.run)
+        .num(frame.step)
+        .num(frame.attempt)
+        .num(frame.epoch)
+        .num_or_null(frame.timeout_ms)
+        .text(&frame.params)
+        .num(frame.scheduled_ms)
+        .with(bits(frame.nonce)),
+    );
+    calls.push(
+        Call::new("UPDATE sessions SET last_seq = greatest(last_seq, $2) WHERE id = $1")
+            .text(&frame.session)
+            .num(frame.seq),
+    );
+}
+
+fn add_audit(row: &AuditRow) -> Call {
+    Call::new("INSERT INTO audit (seq, at, line, hash) VALUES ($1, $2, $3, $4)")
+        .num(row.seq)
+        .text(&row.at)
+        .text(&row.line)
+        .text(&row.hash)
+}
+
+/// Removes a row that an erasure found. Runs and sums are the committer's.
+fn erase(trace: &Trace, calls: &mut Vec<Call>) {
+    match trace {
+        Trace::Run(_) | Trace::Sums(_) => {}
+        Trace::State { scope, key } => delete_state(scope, key, calls),
+        Trace::Link { scope, from, relation, to } => {
+            calls.push(delete_link(scope, (from, relation, to)));
+        }
+        Trace::Kept { layer, key } => {
+            calls.push(Call::new("DELETE FROM kept WHERE place = $1").place(&[layer, key]));
+        }
+        Trace::Answer { principal, route, key } => calls.push(
+            Call::new("DELETE FROM idempotency WHERE place = $1")
+                .with(place::of(&[principal, route, key]).to_vec()),
+        ),
+        Trace::Session(id) => {
+            calls.push(Call::new("DELETE FROM frames WHERE session = $1").text(id));
+            calls.push(Call::new("DELETE FROM sessions WHERE id = $1").text(id));
+        }
+        Trace::Token(jti) => calls.push(Call::new("DELETE FROM tokens WHERE jti = $1").text(jti)),
+    }
+}
+
+/// Appends the statements that delete a run with everything that belongs to it, except the beginning of
+/// a long history. `id` is the run's id.
+pub fn delete_run(run: u64, id: &str, calls: &mut Vec<Call>) {
+    let own = format!("run:{id}");
+    let (first, last) = (format!("operator:{id}:"), format!("operator:{id};"));
+    calls.push(Call::new(
+        "UPDATE cluster SET high_run = greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),
+             high_lsn = greatest(high_lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
+    ));
+    for sql in [
+        "DELETE FROM state WHERE (substring(scope from 1 for 1024) = $1 AND scope = $1)
+             OR (substring(scope from 1 for 1024) >= $2 AND substring(scope from 1 for 1024) < $3)",
+        "DELETE FROM state_links WHERE (substring(scope from 1 for 1024) = $1 AND scope = $1)
+             OR (substring(scope from 1 for 1024) >= $2 AND substring(scope from 1 for 1024) < $3)",
+    ] {
+        calls.push(Call::new(sql).text(&own).text(&first).text(&last));
+    }
+    for sql in [
+        "DELETE FROM runs WHERE num = $1",
+        "DELETE FROM run_tags WHERE run = $1",
+        "DELETE FROM run_words WHERE run = $1",
+        "DELETE FROM state_receipts WHERE run = $1",
+    ] {
+        calls.push(Call::new(sql).num(run));
+    }
+    clear_journal(run, AT_ONCE, calls);
+}
+
+/// Appends the statements that delete what may belong to a run even if its header is gone.
+pub fn delete_around_run(run: u64, unstored: &str, calls: &mut Vec<Call>) {
+    calls.push(Call::new("DELETE FROM meta WHERE key = $1").text(unstored));
+    for sql in [
+        "WITH gone AS (DELETE FROM charges WHERE run = $1 RETURNING jti, tokens, nano_usd)
+         INSERT INTO charged (jti, tokens, nano_usd) SELECT jti, tokens, nano_usd FROM gone
+         ON CONFLICT (jti) DO UPDATE SET
+             tokens = least(charged.tokens::numeric + excluded.tokens, 1152921504606846976)::bigint,
+             nano_usd = least(charged.nano_usd::numeric + excluded.nano_usd, 1152921504606846976)::bigint",
+        "DELETE FROM tasks WHERE run = $1",
+        "DELETE FROM blobs b WHERE b.hash IN (SELECT hash FROM artifacts WHERE run = $1)
+             AND NOT EXISTS (SELECT 1 FROM artifacts o WHERE o.hash = b.hash AND o.run <> $1)",
+        "DELETE FROM artifacts WHERE run = $1",
+        "DELETE FROM outbox WHERE run = $1",
+        "DELETE FROM evidence WHERE run = $1",
+    ] {
+        calls.push(Call::new(sql).num(run));
+    }
+}
+
+/// The number of rows of a history that are deleted together with its run.
+const AT_ONCE: usize = 2_048;
+/// The prefix of the `meta` keys for remaining histories, followed by the run's number.
+pub const DEBRIS: &str = "debris:";
+
+/// Appends the statements that delete the last `rows` entries of a deleted run, and note whether there
+/// are more.
+pub fn clear_journal(run: u64, rows: usize, calls: &mut Vec<Call>) {
+    calls.push(
+        Call::new(
+            "DELETE FROM journal WHERE run = $1 AND seq IN (
+                 SELECT seq FROM journal WHERE run = $1 ORDER BY seq DESC LIMIT $2)",
+        )
+        .num(run)
+        .with(limit(rows)),
+    );
+    let key = format!("{DEBRIS}{run}");
+    calls.push(
+        Call::new(
+            "INSERT INTO meta (key, value)
+             SELECT $2, ''::bytea WHERE EXISTS (SELECT 1 FROM journal WHERE run = $1)
+             ON CONFLICT (key) DO NOTHING",
+        )
+        .num(run)
+        .text(&key),
+    );
+    calls.push(
+        Call::new(
+            "DELETE FROM meta WHERE key = $2 AND NOT EXISTS (SELECT 1 FROM journal WHERE run = $1)",
+        )
+        .num(run)
+        .text(&key),
+    );
+}

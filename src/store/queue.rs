@@ -1,0 +1,219 @@
+//! The batches that wait for a writer: a bounded queue in which runs take turns. Those that were queued
+//! during a commit are written as one group.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use super::{
+    Batch, StoreError,
+    fair::{FairQueue, Weight, run_of},
+};
+
+/// Waiting batches from which on the queue counts as full.
+const WAITING: usize = 4096;
+/// The maximum number of waiting bytes, in addition to one batch of any size.
+const WAITING_BYTES: usize = 64 << 20;
+
+/// The queue of the writer thread.
+pub(super) struct Queue {
+    waiting: Arc<Waiting>,
+    thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
+}
+
+impl Queue {
+    /// Starts a writer's thread, which ends when its queue is closed and drained.
+    ///
+    /// # Errors
+    /// Fails when the system cannot create a thread.
+    pub(super) fn start(
+        serve: impl FnOnce(&Waiting) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Self, StoreError> {
+        let waiting = Arc::new(Waiting::default());
+        let batches = Ending(Arc::clone(&waiting));
+        let thread = thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || {
+                let batches = batches;
+                serve(&batches.0)
+            })
+            .map_err(|error| StoreError::Database {
+                context: "start the writer's thread".to_owned(),
+                reason: error.to_string(),
+            })?;
+        Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Queues a batch, also while the queue is full.
+    pub(super) fn submit(&self, batch: Batch) {
+        if let Err(batch) = self.waiting.push(batch) {
+            (batch.ack)(Err(StoreError::Closed));
+        }
+    }
+
+    /// Waits until the queue is not full, or closed.
+    pub(super) async fn room(&self) {
+        self.waiting.room().await;
+    }
+
+    /// Takes no more batches, waits until those that queued are committed, and ends the thread.
+    ///
+    /// # Errors
+    /// Fails when the writer's last act fails. No data is lost.
+    pub(super) fn close(&self) -> Result<(), StoreError> {
+        self.waiting.close();
+        let mut thread = self.thread.lock();
+        match thread.take() {
+            // The last owner may be dropped inside an ack, on this thread. The thread then ends by
+            // itself.
+            Some(thread) if thread.thread().id() != thread::current().id() => {
+                thread.join().unwrap_or_else(|_| Err(panicked()))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// The batches that wait for the writer.
+#[derive(Default)]
+pub(super) struct Waiting {
+    state: Mutex<State>,
+    /// Notified when a batch was queued, or the queue was closed.
+    filled: Condvar,
+    /// There is room again, or the queue was closed.
+    emptied: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    batches: FairQueue<Batch>,
+    closed: bool,
+}
+
+/// The next action of the writer.
+pub(super) enum Next {
+    Commit(Vec<Batch>),
+    /// No batch arrived within the timeout.
+    Idle,
+    End,
+}
+
+impl Waiting {
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
+    fn push(&self, batch: Batch) -> Result<(), Batch> {
+        let weight = batch.weight();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(batch);
+        }
+        state.batches.push(run_of(&batch), weight, batch);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES;
+        state.closed || !is_full
+    }
+
+    async fn room(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            // Registered before the check, so that no wake-up is missed.
+            emptied.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// Waits for batches, for so long where it is given, and takes a group of at most `most`.
+    pub(super) fn next(&self, patience: Option<Duration>, most: Weight) -> Next {
+        let mut state = self.state.lock();
+        while state.batches.is_empty() {
+            if state.closed {
+                return Next::End;
+            }
+            let Some(patience) = patience else {
+                self.filled.wait(&mut state);
+                continue;
+            };
+            let waited = self.filled.wait_for(&mut state, patience);
+            if waited.timed_out() && state.batches.is_empty() && !state.closed {
+                return Next::Idle;
+            }
+        }
+        let group = state.batches.take_group(most);
+        drop(state);
+        self.emptied.notify_waiters();
+        Next::Commit(group)
+    }
+
+    fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_all();
+        self.emptied.notify_waiters();
+    }
+}
+
+/// The thread's side of the queue. However the thread ends, nobody waits for it any longer.
+struct Ending(Arc<Waiting>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
+        // The remaining batches are dropped without a result. Their submitters notice that the ack
+        // is gone.
+        let left = std::mem::take(&mut self.0.state.lock().batches);
+        drop(left);
+    }
+}
+
+fn panicked() -> StoreError {
+    StoreError::Database {
+        context: "close the database".to_owned(),
+        reason: "the writer's thread panicked".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    const GROUP: Weight = Weight { rows: 256, bytes: 1 << 20 };
+
+    fn batch() -> Batch {
+        Batch { checks: Vec::new(), run: None, writes: Vec::new(), ack: Box::new(|_| {}) }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_takes_what_comes_and_says_when_there_is_room() {
+        let waiting = Arc::new(Waiting::default());
+        for _ in 0..WAITING {
+            assert!(waiting.room().now_or_never().is_some());
+            assert!(waiting.push(batch()).is_ok());
+        }
+        assert!(waiting.push(batch()).is_ok(), "who cannot wait is not held up");
+        assert!(waiting.room().now_or_never().is_none());
+        let ((), group) = tokio::join!(waiting.room(), async { waiting.next(None, GROUP) });
+        let Next::Commit(group) = group else { panic!("there was something") };
+        assert!(group.len() > 1);
+        while !waiting.state.lock().batches.is_empty() {
+            waiting.next(None, GROUP);
+        }
+        (0..=WAITING).for_each(|_| assert!(waiting.push(batch()).is_ok()));
+        let ((), ()) = tokio::join!(waiting.room(), async { waiting.close() });
+        assert!(waiting.push(batch()).is_err());
+    }
+}
