@@ -20,6 +20,7 @@ compile_error!(
 );
 
 mod answer;
+mod births;
 mod bubblewrap;
 mod cgroup;
 mod config;
@@ -33,9 +34,11 @@ mod gate;
 mod helper;
 mod judge;
 mod launch;
+mod launcher;
 mod local;
 mod machine;
 mod needs;
+mod order;
 mod paths;
 mod place;
 mod plan;

@@ -70,13 +70,14 @@ pub async fn run(
         .chain(env.iter().map(|(name, value)| ((*name).to_owned(), value.into())))
         .collect();
     let cwd = std::env::current_dir().context("find the working directory")?;
-    let launched = environments
-        .launch(program, arguments, variables, &cwd, &[&cwd])
-        .and_then(|it| it.start(Input::Whole(input.as_bytes()), &DeathWatch::of_process()));
+    let launch = environments.launch(program, arguments, variables, &cwd, &[&cwd]);
+    let launch = launch.with_context(|| format!("start {program}"))?;
+    let input = Input::Whole(input.as_bytes());
+    let launched = launch.start(input, &DeathWatch::of_process()).await;
     let mut launched = launched.with_context(|| format!("start {program}"))?;
-    let stdout = launched.child.stdout.take().context("open the command's stdout")?;
-    let stderr = launched.child.stderr.take().context("open the command's stderr")?;
-    let (stdout, stderr, status) = tokio::join!(keep(stdout), keep(stderr), launched.child.wait());
+    let stdout = launched.stdout.take().context("open the command's stdout")?;
+    let stderr = launched.stderr.take().context("open the command's stderr")?;
+    let (stdout, stderr, status) = tokio::join!(keep(stdout), keep(stderr), launched.wait());
     match launched.not_started() {
         None => {}
         Some(NotStarted::Boundary(error)) => return Err(error.into()),

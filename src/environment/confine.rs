@@ -26,10 +26,11 @@ use rustix::{
 };
 
 use super::{
+    births,
     bubblewrap::{TRIAL_BYTES, network},
     gate::Gate,
     helper, paths,
-    plan::{CHILD, NotBegun, PROBE, PROBE_VEIL, PROBE_WITHIN, Plan, Probed, VERB},
+    plan::{CHILD, LAUNCH, NotBegun, PROBE, PROBE_VEIL, PROBE_WITHIN, Plan, Probed, VERB},
     veil,
 };
 
@@ -72,6 +73,7 @@ pub fn confined() -> Option<ExitCode> {
             let _ = serde_json::to_writer(io::stdout(), &why);
             return Some(ExitCode::SUCCESS);
         }
+        Some(LAUNCH) => return Some(births::serve()),
         _ => {}
     }
     let argv: Vec<OsString> = words.collect();
@@ -160,7 +162,7 @@ fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
         cover.put().map_err(step("hide the data directory"))?;
         if privileged && !plan.confined {
             paths::stay().map_err(|reason| ("keep the data directory hidden", reason))?;
-            give_up_looking_around().map_err(step("give up looking around"))?;
+            veil::give_up_looking_around().map_err(step("give up looking around"))?;
         }
     }
     Ok(())
@@ -210,20 +212,15 @@ fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
 /// Enters new namespaces; without the privilege, inside a new user namespace. Returns true if it
 /// was privileged. Then its children are privileged, too.
 fn part(flags: UnshareFlags) -> io::Result<bool> {
-    if unshare(flags).is_ok() {
+    if veil::unshare(flags).is_ok() {
         return Ok(true);
     }
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    unshare(flags | UnshareFlags::NEWUSER)?;
+    veil::unshare(flags | UnshareFlags::NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     Ok(false)
-}
-
-#[expect(deprecated, reason = "its danger is other threads, and there are none")]
-fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    Ok(rustix::thread::unshare(flags)?)
 }
 
 /// Brings up the only interface of a new network namespace, with a netlink message.
@@ -265,24 +262,6 @@ fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     let options = std::ffi::CString::new(format!("size={bytes},mode=0700"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
-}
-
-/// Drops the capabilities with which root could read the host's memory, or open a file behind a
-/// cover.
-fn give_up_looking_around() -> io::Result<()> {
-    let around = [
-        CapabilitySet::SYS_ADMIN,
-        CapabilitySet::PERFMON,
-        CapabilitySet::SYS_PTRACE,
-        CapabilitySet::DAC_READ_SEARCH,
-    ];
-    for capability in around {
-        // Older kernels do not know all of them.
-        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
-    }
-    let now = rustix::thread::capabilities(None)?;
-    let none = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
 }
 
 /// Drops all capabilities, so that root has only its owner's file permissions.

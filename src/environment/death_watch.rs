@@ -7,7 +7,8 @@
 //! grandchildren, and works wherever there is a shell.
 //!
 //! The script starts before the first child. A child behind a gate (`gate.rs`) becomes its program
-//! only after its group was reported to the script.
+//! only after its group was reported to the script. The children of the launcher (`births.rs`) are not
+//! reported: the launcher does the same for them.
 
 use std::{
     collections::BTreeSet,

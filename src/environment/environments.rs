@@ -15,6 +15,7 @@ use super::{
     Secret, bubblewrap,
     cgroup::{Cage, Cgroups},
     launch::Program,
+    launcher::Launcher,
     needs::Needs,
     place::{self, AttemptDir},
     plan::Plan,
@@ -36,6 +37,7 @@ pub struct Environments {
     root: PathBuf,
     id: String,
     helper: Helper,
+    launcher: Arc<Launcher>,
     machine: OnceLock<Machine>,
     veil: OnceLock<Result<PathBuf, String>>,
     held: Arc<AttemptSecrets>,
@@ -74,6 +76,7 @@ impl Environments {
             root: data.join("work/.attempts"),
             id: hash[..16].to_owned(),
             helper: Helper::own(),
+            launcher: Arc::new(Launcher::new(Helper::own())),
             machine: OnceLock::new(),
             veil: OnceLock::new(),
             held: Arc::default(),
@@ -97,7 +100,8 @@ impl Environments {
     /// Replaces the helper program.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> Self {
-        Self { helper, machine: OnceLock::new(), veil: OnceLock::new(), ..self }
+        let launcher = Arc::new(Launcher::new(helper.clone()));
+        Self { helper, launcher, machine: OnceLock::new(), veil: OnceLock::new(), ..self }
     }
 
     /// Returns whether the data directory is hidden from children. Probed at the first call.
@@ -135,13 +139,14 @@ impl Environments {
         cwd: &Path,
         keep: &[&Path],
     ) -> io::Result<Launch> {
-        let program = Program { name: program, arguments, variables };
+        let program =
+            Program { name: program.to_owned(), arguments: arguments.to_owned(), variables };
         if !self.helper.usable() {
             return Ok(Launch::direct(program, cwd));
         }
         let cover = self.cover(keep.iter().map(|path| (*path).to_owned()));
         let plan = Plan { cover, cwd: cwd.to_owned(), ..Plan::default() };
-        Launch::through(&self.helper, None, plan, program)
+        Launch::by(&self.launcher, &self.helper, plan, program)
     }
 
     fn cover(&self, keep: impl IntoIterator<Item = PathBuf>) -> Option<Cover> {

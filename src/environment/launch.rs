@@ -3,19 +3,21 @@
 use std::{
     ffi::{OsStr, OsString},
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     sync::Arc,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use super::{
     DeathWatch, Helper,
     bubblewrap::{Bubblewrap, is_program},
     gate::{Gate, Heard, whole},
+    launcher::{Born, Launcher, Reports, Unborn},
+    order::Order,
     plan::{NotBegun, Plan, VERB, handed_on},
 };
 use crate::protocol::EnvError;
@@ -23,9 +25,20 @@ use crate::protocol::EnvError;
 /// A child that has not been started.
 #[derive(Debug)]
 pub struct Launch {
-    command: Command,
-    plan: Option<Plan>,
-    is_around: bool,
+    program: Program,
+    way: Way,
+}
+
+/// The way in which a child is started.
+#[derive(Debug)]
+enum Way {
+    /// By the host itself, in this directory. Nothing is hidden from the child, and it survives if
+    /// the host is killed between the fork and the report to the watch.
+    Direct(PathBuf),
+    /// By the helper, which applies the plan and becomes the child.
+    Helper { helper: Helper, around: Option<Bubblewrap>, plan: Plan },
+    /// By the launcher, or by the helper where the launcher cannot.
+    Launcher { launcher: Arc<Launcher>, helper: Helper, plan: Plan },
 }
 
 /// The stdin of a child.
@@ -40,25 +53,37 @@ pub enum Input<'a> {
 /// A started child. Dropping it kills its group.
 #[derive(Debug)]
 pub struct Launched {
-    /// The child; stdout and stderr are pipes.
-    pub child: Child,
+    /// The child's stdout, until it is taken.
+    pub stdout: Option<ChildStdout>,
+    /// The child's stderr, until it is taken.
+    pub stderr: Option<ChildStderr>,
     /// The process group.
     pub group: Group,
+    end: End,
     gate: Option<Gate>,
     is_around: bool,
 }
 
-/// A process group. Killed when dropped.
+/// The source of a child's status.
+#[derive(Debug)]
+enum End {
+    Child(Child),
+    Reports(Reports),
+}
+
+/// A process group. Killed when dropped, unless its launcher has done that.
 #[derive(Debug)]
 pub struct Group {
     pid: Pid,
-    watch: Arc<DeathWatch>,
+    watch: Option<Arc<DeathWatch>>,
+    is_over: bool,
 }
 
 /// A program with its arguments and its full environment.
-pub(super) struct Program<'a> {
-    pub(super) name: &'a str,
-    pub(super) arguments: &'a [String],
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) arguments: Vec<String>,
     pub(super) variables: Vec<(String, OsString)>,
 }
 
@@ -80,9 +105,94 @@ impl Launch {
         helper: &Helper,
         around: Option<&Bubblewrap>,
         plan: Plan,
-        program: Program<'_>,
+        program: Program,
     ) -> io::Result<Self> {
         program.find(&plan.cwd)?;
+        let way = Way::Helper { helper: helper.clone(), around: around.cloned(), plan };
+        Ok(Self { program, way })
+    }
+
+    /// Creates a launch by the launcher of a child without a boundary.
+    ///
+    /// # Errors
+    /// Fails when the program is not found.
+    pub(super) fn by(
+        launcher: &Arc<Launcher>,
+        helper: &Helper,
+        plan: Plan,
+        program: Program,
+    ) -> io::Result<Self> {
+        program.find(&plan.cwd)?;
+        let (launcher, helper) = (Arc::clone(launcher), helper.clone());
+        Ok(Self { program, way: Way::Launcher { launcher, helper, plan } })
+    }
+
+    /// Creates a launch by the host itself.
+    pub(super) fn direct(program: Program, cwd: &Path) -> Self {
+        Self { program, way: Way::Direct(cwd.to_owned()) }
+    }
+
+    /// Starts the child.
+    ///
+    /// # Errors
+    /// Fails when the program is not found, or the system has no process, file or memory for it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the child if it has begun.
+    pub async fn start(self, input: Input<'_>, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
+        let input = match input {
+            Input::Whole(bytes) => whole(bytes)?,
+            Input::Pipe(end) => end,
+        };
+        let Self { program, way } = self;
+        match way {
+            Way::Direct(cwd) => program.begin(&cwd, input, watch),
+            Way::Helper { helper, around, plan } => {
+                program.pass(&helper, around.as_ref(), &plan, &input, watch)
+            }
+            Way::Launcher { launcher, helper, plan } => {
+                crate::fault::point("operator.process_spawn");
+                let order = Order {
+                    cover: plan.cover.clone(),
+                    cwd: plan.cwd.clone(),
+                    program: program.name,
+                    arguments: program.arguments,
+                    variables: program.variables,
+                };
+                match launcher.start(&order, input.as_fd()).await {
+                    Ok(born) => {
+                        crate::fault::point("operator.process_spawned");
+                        Ok(Launched::of(born))
+                    }
+                    Err(Unborn::Program(error)) => Err(error),
+                    Err(Unborn::Elsewhere) => {
+                        let Order { program: name, arguments, variables, .. } = order;
+                        let program = Program { name, arguments, variables };
+                        program.pass(&helper, None, &plan, &input, watch)
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Program {
+    /// Starts the program as it is.
+    fn begin(self, cwd: &Path, input: OwnedFd, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
+        let mut command = Command::new(self.name);
+        command.args(self.arguments).env_clear().envs(self.variables).current_dir(cwd);
+        spawn(command, input, watch)
+    }
+
+    /// Starts the helper, and lets it in.
+    fn pass(
+        self,
+        helper: &Helper,
+        around: Option<&Bubblewrap>,
+        plan: &Plan,
+        input: &OwnedFd,
+        watch: &Arc<DeathWatch>,
+    ) -> io::Result<Launched> {
         let mut command = match around {
             None => Command::new(helper.program()),
             Some(bubblewrap) => {
@@ -92,71 +202,29 @@ impl Launch {
                 command
             }
         };
-        let variables = program.variables.into_iter();
+        let variables = self.variables.into_iter();
         command
             .arg(VERB)
-            .arg(program.name)
-            .args(program.arguments)
+            .arg(self.name)
+            .args(self.arguments)
             .env_clear()
             .envs(variables.map(|(name, value)| (handed_on(name.as_ref()), value)))
             .current_dir("/");
-        Ok(Self { command, plan: Some(plan), is_around: around.is_some() })
-    }
-
-    /// Creates a launch without a helper. Nothing is hidden from the child, and it survives if the
-    /// host is killed between the fork and the report to the watch.
-    pub(super) fn direct(program: Program<'_>, cwd: &Path) -> Self {
-        let mut command = Command::new(program.name);
-        command.args(program.arguments).env_clear().envs(program.variables).current_dir(cwd);
-        Self { command, plan: None, is_around: false }
-    }
-
-    /// Starts the child.
-    ///
-    /// # Errors
-    /// Fails when the program is not found, or the system has no process, file or memory for it.
-    pub fn start(mut self, input: Input<'_>, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
-        watch.begin();
-        let input = match input {
-            Input::Whole(bytes) => whole(bytes)?,
-            Input::Pipe(end) => end,
-        };
-        self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.command.process_group(0).kill_on_drop(true);
-        let Self { mut command, plan, is_around } = self;
-        let spawn = |mut command: Command, stdin: OwnedFd| {
-            crate::fault::point("operator.process_spawn");
-            let child = command.stdin(Stdio::from(stdin)).spawn()?;
-            crate::fault::point("operator.process_spawned");
-            let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-            let pid = pid.expect("a child that was not awaited has its pid");
-            let group = Group { pid, watch: Arc::clone(watch) };
-            watch.add(pid);
-            crate::fault::point("operator.process_watched");
-            io::Result::Ok((child, group))
-        };
-        let Some(plan) = plan else {
-            let (child, group) = spawn(command, input)?;
-            return Ok(Launched { child, group, gate: None, is_around });
-        };
         let (gate, theirs) = Gate::pair()?;
-        command.kill_on_drop(true);
-        let (child, group) = spawn(command, theirs)?;
-        gate.open(&plan, &input)?;
-        Ok(Launched { child, group, gate: Some(gate), is_around })
+        let launched = spawn(command, theirs, watch)?;
+        gate.open(plan, input)?;
+        Ok(Launched { gate: Some(gate), is_around: around.is_some(), ..launched })
     }
-}
 
-impl Program<'_> {
     /// Searches for the program like an exec would, because the exec comes later and in another
     /// process.
     fn find(&self, cwd: &Path) -> io::Result<()> {
         if self.name.contains('/') {
-            return std::fs::metadata(cwd.join(self.name)).map(drop);
+            return std::fs::metadata(cwd.join(&self.name)).map(drop);
         }
         let path = self.variables.iter().rev().find(|(name, _)| name == "PATH");
         let path = path.map_or(OsStr::new("/bin:/usr/bin"), |(_, path)| path);
-        let mut found = std::env::split_paths(path).map(|dir| cwd.join(dir).join(self.name));
+        let mut found = std::env::split_paths(path).map(|dir| cwd.join(dir).join(&self.name));
         let any = |file: PathBuf| is_program(&file);
         match found.any(any) {
             true => Ok(()),
@@ -165,7 +233,48 @@ impl Program<'_> {
     }
 }
 
+/// Starts a command in a process group of its own, and reports the group to the watch.
+fn spawn(mut command: Command, stdin: OwnedFd, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
+    watch.begin();
+    command.stdin(Stdio::from(stdin)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0).kill_on_drop(true);
+    crate::fault::point("operator.process_spawn");
+    let mut child = command.spawn()?;
+    crate::fault::point("operator.process_spawned");
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let pid = pid.expect("a child that was not awaited has its pid");
+    let group = Group { pid, watch: Some(Arc::clone(watch)), is_over: false };
+    watch.add(pid);
+    crate::fault::point("operator.process_watched");
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    Ok(Launched { stdout, stderr, group, end: End::Child(child), gate: None, is_around: false })
+}
+
 impl Launched {
+    fn of(Born { group, stdout, stderr, reports }: Born) -> Self {
+        let group = Group { pid: group, watch: None, is_over: false };
+        let (stdout, stderr, end) = (Some(stdout), Some(stderr), End::Reports(reports));
+        Self { stdout, stderr, group, end, gate: None, is_around: false }
+    }
+
+    /// Returns the status of the child once it has ended.
+    ///
+    /// # Errors
+    /// Fails when the system or the launcher does not report it.
+    ///
+    /// # Cancel safety
+    /// Cancel safe, and may be called again.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        match &mut self.end {
+            End::Child(child) => child.wait().await,
+            End::Reports(reports) => {
+                let status = reports.ended().await?;
+                self.group.is_over = true;
+                Ok(status)
+            }
+        }
+    }
+
     /// Returns the reason why the child was not started; `None` if it was. Call it after the child
     /// has ended.
     pub fn not_started(&self) -> Option<NotStarted> {
@@ -194,8 +303,11 @@ impl Group {
 
     /// Sends a signal to every process of the group.
     pub fn signal(&self, signal: Signal) {
-        // The group may already be gone, which is fine.
-        let _ = kill_process_group(self.pid, signal);
+        // Once its launcher has killed it, its number may belong to another.
+        if !self.is_over {
+            // The group may already be gone, which is fine.
+            let _ = kill_process_group(self.pid, signal);
+        }
     }
 
     /// Kills every process of the group.
@@ -207,6 +319,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
-        self.watch.remove(self.pid);
+        if let Some(watch) = &self.watch {
+            watch.remove(self.pid);
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(super) const PROBE: &str = "--probe";
 pub(super) const PROBE_WITHIN: &str = "--probe-within";
 /// In place of a program: try to hide a directory and report.
 pub(super) const PROBE_VEIL: &str = "--probe-veil";
+/// In place of a program: start the children of a host until it ends.
+pub(super) const LAUNCH: &str = "--launch";
 /// The prefix of the child's variables while they are passed through the helper, so that none of
 /// them affects the helper or its loader.
 pub(super) const CHILD: &str = "child:";

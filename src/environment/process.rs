@@ -57,15 +57,18 @@ impl Process {
         let here = std::env::current_dir().map_err(failed)?;
         variables.extend(provisioned.surroundings(&here));
         let text = input.message.as_text().unwrap_or_default();
-        let mut launched = provisioned
+        let not_started = |error: io::Error| {
+            let why = format!("failed to start `{program}`: {error}");
+            EnvError::OperatorError(OperatorError::NonRetryable(why))
+        };
+        let launch = provisioned
             .launch(program, arguments, provisioned.work(), variables)
-            .and_then(|it| it.start(Input::Whole(text.as_bytes()), &DeathWatch::of_process()))
-            .map_err(|error| {
-                let why = format!("failed to start `{program}`: {error}");
-                EnvError::OperatorError(OperatorError::NonRetryable(why))
-            })?;
+            .map_err(not_started)?;
+        let input = Input::Whole(text.as_bytes());
+        let mut launched =
+            launch.start(input, &DeathWatch::of_process()).await.map_err(not_started)?;
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
-        let (stdout, stderr) = (launched.child.stdout.take(), launched.child.stderr.take());
+        let (stdout, stderr) = (launched.stdout.take(), launched.stderr.take());
         let work = async {
             let read = async {
                 match stdout {
@@ -81,7 +84,7 @@ impl Process {
             };
             let (read, heard) = tokio::join!(read, hear);
             read.and(heard)?;
-            launched.child.wait().await
+            launched.wait().await
         };
         let status = match provisioned.wall() {
             None => work.await,

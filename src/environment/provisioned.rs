@@ -109,7 +109,7 @@ impl Provisioned {
     ) -> io::Result<Launch> {
         let secrets = self.variables.iter();
         variables.extend(secrets.map(|(name, secret)| (name.clone(), secret.expose().into())));
-        let program = Program { name, arguments, variables };
+        let program = Program { name: name.to_owned(), arguments: arguments.to_owned(), variables };
         let Some(plan) = &self.plan else { return Ok(Launch::direct(program, cwd)) };
         let plan = Plan { cwd: cwd.to_owned(), ..plan.clone() };
         Launch::through(&self.helper, self.around.as_ref(), plan, program)

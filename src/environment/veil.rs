@@ -14,6 +14,7 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags},
     mount::{MountFlags, MountPropagationFlags, UnmountFlags},
+    thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,30 @@ impl Cover {
         let flags = flags | MountFlags::BIND | MountFlags::RDONLY;
         Ok(rustix::mount::mount_remount(&self.data, flags, c"")?)
     }
+}
+
+/// Drops the capabilities with which root could read the host's memory, or open a file behind a
+/// cover.
+pub(super) fn give_up_looking_around() -> io::Result<()> {
+    let around = [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::PERFMON,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::DAC_READ_SEARCH,
+    ];
+    for capability in around {
+        // Older kernels do not know all of them.
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+    let now = rustix::thread::capabilities(None)?;
+    let none = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
+}
+
+/// Enters new namespaces: the calling thread, and what it starts.
+#[expect(deprecated, reason = "its danger is a table of files that threads no longer share")]
+pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    Ok(rustix::thread::unshare(flags)?)
 }
 
 /// Covers a directory for a test, and checks that the cover holds.

@@ -16,12 +16,17 @@ const NOBODY: u32 = 65_534;
 
 /// A blueprint whose branches are children of a shell each: the script, and how many.
 fn shells(script: &str, branches: usize) -> String {
+    shells_with(script, branches, "")
+}
+
+/// As [`shells`], with more about the agent, such as its environment.
+fn shells_with(script: &str, branches: usize, declared: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
     format!(
         r#"local swarm = require("swarm")
 return swarm.blueprint {{
   name = "shells",
-  agents = {{ sh = {{ operator = "process", command = {{ "sh", "-c", {script} }}, check = false }} }},
+  agents = {{ sh = {{ operator = "process", command = {{ "sh", "-c", {script} }}, check = false, {declared} }} }},
   flow = function(ctx, input)
     local items = {{}}
     for n = 1, {branches} do items[n] = n end
@@ -61,24 +66,108 @@ async fn start(daemon: &Daemon, source: &str, text: &str) -> bool {
     daemon.post("/v1/runs", &body).send().await.is_ok_and(|answer| answer.status() == 201)
 }
 
-/// A child that is forked, or that the watch even knows of, has not begun before it is let in.
+/// Kills a daemon at a point of its children's start; says how many began. None may outlive it.
+#[cfg(feature = "faults")]
+async fn began_until(point: &str, branches: usize, declared: &str) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let word = format!("birth-{}-{}", point.replace('#', "-"), std::process::id());
+    let log = dir.path().join("log");
+    let script = format!(": {word}; echo $$ >> {}; sleep 1000", log.display());
+    let daemon = Daemon::launch(&dir.path().join("data"), &[("MOONSWARM_KILL_AT", point)]).unwrap();
+    start(&daemon, &shells_with(&script, branches, declared), "").await;
+    assert!(daemon.died(), "{point} was reached");
+    gone(&word);
+    lines(&log).len()
+}
+
+/// A child with an environment that is forked, or that the watch even knows of, has not begun before
+/// it is let in.
 #[cfg(feature = "faults")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_does_not_begin_if_its_host_dies_at_its_birth() {
-    for (n, point) in
+    let declared = "environment = { isolation = \"local\" }";
+    for (most, point) in
         ["operator.process_spawned#1", "operator.process_watched#2"].iter().enumerate()
     {
-        let dir = tempfile::tempdir().unwrap();
-        let (log, word) = (dir.path().join("log"), format!("birth-{n}-{}", std::process::id()));
-        let script = format!(": {word}; echo $$ >> {}; sleep 1000", log.display());
-        let data = dir.path().join("data");
-        let kill = [("MOONSWARM_KILL_AT", *point)];
-        let daemon = Daemon::launch(&data, &kill).unwrap();
-        start(&daemon, &shells(&script, 1 + n), "").await;
-        assert!(daemon.died(), "{point} was reached");
-        gone(&word);
-        let ran = lines(&log).len();
-        assert!(ran <= n, "{point}: {ran} children began");
+        let began = began_until(point, 1 + most, declared).await;
+        assert!(began <= most, "{point}: {began} children began");
+    }
+}
+
+/// One that the launcher starts begins when it is ordered, and ends with the host all the same.
+#[cfg(feature = "faults")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_has_just_begun_ends_with_its_host() {
+    for (most, point) in
+        ["operator.process_spawn#1", "operator.process_spawned#1"].iter().enumerate()
+    {
+        let began = began_until(point, 1, "").await;
+        assert!(began <= most, "{point}: {began} children began");
+    }
+}
+
+/// The launchers that a daemon has started.
+fn launchers(daemon: u32) -> Vec<rustix::process::Pid> {
+    let own = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
+        let fields: Vec<&str> = after.split(' ').collect();
+        fields.first() != Some(&"Z") && fields.get(1) == Some(&daemon.to_string().as_str())
+    };
+    let pids = alive("--launch").into_iter().filter(own);
+    pids.filter_map(rustix::process::Pid::from_raw).collect()
+}
+
+/// Whoever starts children for the daemon may be killed, by the kernel that needs memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_children_of_a_killed_launcher_end_and_others_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, word) = (dir.path().join("log"), format!("launcher-{}", std::process::id()));
+    let config = dir.path().join("moonswarm.toml");
+    // So that a plain user has one, too.
+    fs::write(&config, "hide_data = false\n").unwrap();
+    let env = [("MOONSWARM_CONFIG", config.to_str().unwrap())];
+    let daemon = Daemon::launch(&dir.path().join("data"), &env).unwrap();
+    let file = log.display();
+    // The second of the same name has nothing to wait for.
+    let script = format!(
+        ": {word}; if [ -e {file} ]; then echo again >> {file}; else echo first >> {file}; sleep 1000; fi"
+    );
+    assert!(start(&daemon, &shells(&script, 1), "").await);
+    eventually_blocking("the child's begin", || when(lines(&log) == ["first"], daemon.log()));
+    let running = launchers(daemon.pid());
+    assert_eq!(running.len(), 1, "{}", daemon.log());
+    rustix::process::kill_process(running[0], rustix::process::Signal::KILL).unwrap();
+    gone(&word);
+    assert!(start(&daemon, &shells(&script, 1), "").await);
+    eventually_blocking("a child of the next launcher", || {
+        when(lines(&log).contains(&"again".to_owned()), daemon.log())
+    });
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// One launcher starts all of them, and each is alone all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_root_reads_nothing_of_another_child() {
+    if !rustix::process::geteuid().is_root() {
+        crate::support::note_skipped(
+            "a_child_of_root_reads_nothing_of_another_child",
+            "only root may do this",
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    // The run's directory is of both. Neither ends before the other has looked.
+    let script = r#"n=$(sed 's/.*"n":\([0-9]*\).*/\1/'); other=$((3 - n)); : > here-$n
+until [ -e here-$other ]; do sleep 0.02; done
+found=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n' | grep ^MOONSWARM_HANDLE= | sort -u | wc -l)
+: > done-$n; until [ -e done-$other ]; do sleep 0.02; done; echo $found"#;
+    let body = json!({ "source": shells(script, 2), "input": {}, "wait": "60s" });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!((status, &view["status"]), (201, &json!("completed")), "{view}");
+    for n in 0..2 {
+        assert_eq!(view["output"][n]["stdout"], "1\n", "its own handle and no other: {view}");
     }
 }
 

@@ -208,7 +208,7 @@ impl Server {
         };
         let (service, child) = match &self.at {
             Where::Command { command, env } => {
-                let started = stdio::start(command, env, &self.environments)?;
+                let started = stdio::start(command, env, &self.environments).await?;
                 let service = listener.serve_with_lifecycle(started.pipes, lifecycle).await;
                 let service =
                     service.map_err(|error| self.unavailable(&error, started.complaints.last()))?;

@@ -42,7 +42,7 @@ pub(super) struct Started {
 }
 
 /// Starts a server.
-pub(super) fn start(
+pub(super) async fn start(
     command: &[String],
     env: &BTreeMap<String, Text>,
     environments: &Environments,
@@ -56,16 +56,16 @@ pub(super) fn start(
         let value = text.resolve().map_err(|error| failed(format!("failed to {error}")))?;
         variables.push((name.clone(), value.expose().into()));
     }
-    let start = || {
+    let start = async {
         let cwd = std::env::current_dir()?;
         let (theirs, ours) = std::io::pipe()?;
         // A pipe for messages, not an input of fixed size: closing it ends the server.
         let stdin = Sender::from_owned_fd(ours.into())?;
         let launch = environments.launch(program, &command[1..], variables, &cwd, &[&cwd])?;
         let input = Input::Pipe(theirs.into());
-        Ok((Running::start(launch, input, &DeathWatch::of_process())?, stdin))
+        Ok((Running::start(launch, input, &DeathWatch::of_process()).await?, stdin))
     };
-    let (mut child, stdin) = start().map_err(|error: io::Error| {
+    let (mut child, stdin) = start.await.map_err(|error: io::Error| {
         failed(format!("failed to start the MCP server `{program}`: {error}"))
     })?;
     let (stdout, stderr) = child.pipes().expect("the streams of a new child are pipes");

@@ -95,12 +95,15 @@ pub(in crate::operator) struct Running(Launched);
 
 impl Running {
     /// Starts a child.
-    pub(in crate::operator) fn start(
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the child if it has begun.
+    pub(in crate::operator) async fn start(
         launch: Launch,
         input: Input<'_>,
         watch: &Arc<DeathWatch>,
     ) -> io::Result<Self> {
-        launch.start(input, watch).map(Self)
+        launch.start(input, watch).await.map(Self)
     }
 
     /// Returns the pid of the child, which is the number of its group.
@@ -110,7 +113,7 @@ impl Running {
 
     /// Takes the pipes of its output; returns `None` if they were taken.
     pub(in crate::operator) fn pipes(&mut self) -> Option<(ChildStdout, ChildStderr)> {
-        Some((self.0.child.stdout.take()?, self.0.child.stderr.take()?))
+        Some((self.0.stdout.take()?, self.0.stderr.take()?))
     }
 
     /// Reads the output until the child or its attempt ends. Afterwards its process group is dead.
@@ -129,8 +132,8 @@ impl Running {
         };
         tokio::pin!(wall);
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let out = self.0.child.stdout.take();
-        let err = self.0.child.stderr.take();
+        let out = self.0.stdout.take();
+        let err = self.0.stderr.take();
         let ended = {
             let pump = async {
                 tokio::try_join!(
@@ -156,7 +159,7 @@ impl Running {
                     () = task.reported.cancelled() => {
                         let exit = async {
                             tokio::select! {
-                                status = self.0.child.wait() => status.map(|_| ()),
+                                status = self.0.wait() => status.map(|_| ()),
                                 () = idle_after(pump, pumping) => Ok(()),
                             }
                         };
@@ -170,7 +173,7 @@ impl Running {
                             break Err(ChildEnd::Overflow);
                         }
                     }
-                    status = self.0.child.wait() => {
+                    status = self.0.wait() => {
                         let status = status?;
                         self.0.group.kill();
                         if pumping
@@ -185,7 +188,7 @@ impl Running {
         };
         if ended.is_err() {
             self.0.group.kill();
-            self.0.child.wait().await?;
+            self.0.wait().await?;
         }
         Ok(match (ended, self.0.not_started()) {
             (Err(end), _) => end,
@@ -204,7 +207,7 @@ impl Running {
         self.0.group.signal(Signal::TERM);
         let exit = async {
             tokio::select! {
-                status = self.0.child.wait() => status.map(|_| ()),
+                status = self.0.wait() => status.map(|_| ()),
                 () = idle_after(pump, pumping) => Ok(()),
             }
         };

@@ -145,7 +145,7 @@ impl Process {
         Ok((variables, known))
     }
 
-    fn start(
+    async fn start(
         &self,
         task: &Task,
         input: &Json,
@@ -176,9 +176,8 @@ impl Process {
                 provisioned.launch(program, &arguments, &cwd, variables)
             }
         };
-        launch
-            .and_then(|launch| Running::start(launch, stdin, &self.watch))
-            .map_err(|error| not_started(&error))
+        let launch = launch.map_err(|error| not_started(&error))?;
+        Running::start(launch, stdin, &self.watch).await.map_err(|error| not_started(&error))
     }
 
     /// Interprets the end of a child: first for its boundary and limits, then for its task.
@@ -342,7 +341,7 @@ impl ExecTerminal for Child<'_> {
             Some(asked) => asked.input(),
             None => Input::Whole(input.as_str().as_bytes()),
         };
-        let running = process.start(task, input, stdin, prepared, command)?;
+        let running = process.start(task, input, stdin, prepared, command).await?;
         task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
         let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
         let more = prepared.scrubber.longest();

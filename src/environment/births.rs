@@ -1,0 +1,268 @@
+//! The launcher: a process that starts children for its host, and kills them when the host is gone.
+//!
+//! To become a child, the helper (`confine.rs`) first has to be loaded, which costs more than most
+//! children do. The launcher is loaded once. A thread of it enters the namespaces of one child,
+//! starts the child and waits for its end. Namespaces, Landlock and capabilities belong to a thread,
+//! so that no child sees those of another.
+//!
+//! The launcher takes only children without a boundary, and hides the data directory only if it is
+//! privileged: a user namespace cannot be entered by one of several threads. The helper starts all
+//! others.
+//!
+//! A child begins only while its launcher knows of it, in a process group of its own within the
+//! launcher's session, so that the host finds it should the launcher be killed. At the end of the orders, which is the end of
+//! the host, the launcher kills every process group that it has started, and ends.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs::File,
+    io::{self, IoSliceMut, Read as _, Write as _},
+    mem::MaybeUninit,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            net::UnixStream,
+            process::{CommandExt as _, ExitStatusExt as _},
+        },
+    },
+    path::Path,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    sync::Arc,
+    thread,
+};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::{
+    event::{PollFd, PollFlags},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group},
+    thread::UnshareFlags,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    bubblewrap::is_program,
+    order::{FILES, Order, Ready, Report},
+    paths,
+    plan::NotBegun,
+    veil,
+};
+
+/// The stack of a thread that starts a child, in bytes.
+const STACK: usize = 256 * 1024;
+
+/// Starts children until the host is gone.
+pub(super) fn serve() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("moonswarm: start children: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let orders = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+    // By the session, the host finds the children of a launcher that was killed.
+    rustix::process::setsid()?;
+    // A signal to everybody must not end the one that kills what the others leave. A handler, unlike
+    // an ignored signal, does not pass to the children.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
+    let _handled = kinds.map(signal);
+    drop(entered);
+    let ready = Ready { covers: covers() };
+    rustix::net::send(&orders, &serde_json::to_vec(&ready)?, SendFlags::NOSIGNAL)?;
+    let births = Arc::new(Births::default());
+    while let Some((order, streams, report)) = receive(&orders)? {
+        births.begin(order, streams, report);
+    }
+    births.end();
+    Ok(())
+}
+
+/// Returns true if a thread can have its own mounts, and keep its child from changing them.
+fn covers() -> bool {
+    let tries = || veil::unshare(UnshareFlags::NEWNS).is_ok() && paths::stay().is_ok();
+    let thread = thread::Builder::new().name("tries".to_owned()).spawn(tries);
+    thread.is_ok_and(|thread| thread.join().unwrap_or(false))
+}
+
+/// The three streams of a child.
+type Streams = [OwnedFd; 3];
+
+/// Returns the next order; `None` if the host is gone.
+fn receive(orders: &OwnedFd) -> io::Result<Option<(Order, Streams, UnixStream)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+    let mut along = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0; 2];
+    let got = loop {
+        let into = &mut [IoSliceMut::new(&mut word)];
+        match rustix::net::recvmsg(orders, into, &mut along, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            got => break got?,
+        }
+    };
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    let files = along.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files.collect::<Vec<_>>()),
+        _ => None,
+    });
+    let files: Result<[OwnedFd; FILES], _> = files.unwrap_or_default().try_into();
+    let [text, stdin, stdout, stderr, report] =
+        files.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let mut bytes = Vec::new();
+    File::from(text).read_to_end(&mut bytes)?;
+    let order = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
+    Ok(Some((order, [stdin, stdout, stderr], report.into())))
+}
+
+/// The children of a launcher.
+#[derive(Debug, Default)]
+struct Births {
+    /// Held for reading while a child is started, and for writing once no other may be.
+    open: RwLock<()>,
+    groups: Mutex<BTreeSet<i32>>,
+}
+
+impl Births {
+    fn begin(self: &Arc<Self>, order: Order, streams: Streams, report: UnixStream) {
+        let births = Arc::clone(self);
+        let report = Arc::new(report);
+        let to = Arc::clone(&report);
+        let birth = move || births.accompany(&order, streams, &to);
+        let thread = thread::Builder::new().name("child".to_owned()).stack_size(STACK);
+        if let Err(error) = thread.spawn(birth) {
+            say(&report, &Report::Not(not_begun("start a thread", &error)));
+        }
+    }
+
+    /// Starts a child, and stays until it has ended.
+    fn accompany(&self, order: &Order, streams: Streams, report: &UnixStream) {
+        if let Err(why) = stand_apart(order) {
+            return say(report, &Report::Not(why));
+        }
+        match self.start(order, streams) {
+            Ok(mut child) => {
+                say(report, &Report::Begun(Pid::from_child(&child).as_raw_nonzero().get()));
+                if let Ok(status) = self.watch(&mut child, report) {
+                    say(report, &Report::Ended(status.into_raw()));
+                }
+            }
+            Err(error) => {
+                let exec = error.raw_os_error();
+                let why = NotBegun { exec, ..not_begun("start the program", &error) };
+                say(report, &Report::Not(why));
+            }
+        }
+    }
+
+    fn start(&self, order: &Order, [stdin, stdout, stderr]: Streams) -> io::Result<Child> {
+        let mut command = order.command();
+        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let _open = self.open.read();
+        let child = command.spawn()?;
+        self.groups.lock().insert(Pid::from_child(&child).as_raw_nonzero().get());
+        Ok(child)
+    }
+
+    /// Waits for the end of a child, and kills it if the host stops listening. Then kills its group.
+    fn watch(&self, child: &mut Child, report: &UnixStream) -> io::Result<ExitStatus> {
+        let pid = Pid::from_child(child);
+        if let Ok(ends) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            loop {
+                // A closed socket is reported without being asked for.
+                let mut both =
+                    [PollFd::new(&ends, PollFlags::IN), PollFd::new(report, PollFlags::empty())];
+                match rustix::event::poll(&mut both, None) {
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break,
+                    Ok(_) => {
+                        if !both[1].revents().is_empty() {
+                            let _ = kill_process_group(pid, Signal::KILL);
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        // Until it is awaited, no other process can have its number.
+        let ends = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(pid), ends) {}
+        let mut groups = self.groups.lock();
+        let _ = kill_process_group(pid, Signal::KILL);
+        groups.remove(&pid.as_raw_nonzero().get());
+        drop(groups);
+        child.wait()
+    }
+
+    /// Kills all children. No other begins afterwards.
+    fn end(&self) {
+        let _shut = self.open.write();
+        for group in &*self.groups.lock() {
+            if let Some(group) = Pid::from_raw(*group) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+        std::process::exit(0);
+    }
+}
+
+impl Order {
+    fn command(&self) -> Command {
+        let found = self.found();
+        let mut command = match &found {
+            Some(file) => Command::new(file),
+            None => Command::new(&self.program),
+        };
+        let variables = self.variables.iter().map(|(name, value)| (name, value));
+        command.arg0(&self.program).args(&self.arguments).env_clear().envs(variables);
+        command.process_group(0);
+        command
+    }
+
+    /// Looks for a program that is named without its directory. The library would fork for it.
+    fn found(&self) -> Option<std::path::PathBuf> {
+        if self.program.contains('/') {
+            return None;
+        }
+        let path = self.variables.iter().rev().find(|(name, _)| name == "PATH");
+        let path = path.map_or(OsStr::new("/bin:/usr/bin"), |(_, path)| path);
+        let dirs = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+        dirs.map(|dir| dir.join(&self.program)).find(|file| is_program(file))
+    }
+}
+
+/// Enters what belongs to this child alone: its mounts and its working directory.
+fn stand_apart(order: &Order) -> Result<(), NotBegun> {
+    let step = |what: &'static str| move |error: io::Error| not_begun(what, &error);
+    match &order.cover {
+        None => veil::unshare(UnshareFlags::FS).map_err(step("leave the working directory"))?,
+        Some(cover) => {
+            veil::unshare(UnshareFlags::NEWNS).map_err(step("make the namespaces"))?;
+            cover.put().map_err(step("hide the data directory"))?;
+            let what = "keep the data directory hidden";
+            paths::stay().map_err(|reason| not_begun(what, &io::Error::other(reason)))?;
+            veil::give_up_looking_around().map_err(step("give up looking around"))?;
+        }
+    }
+    let what = "enter the working directory";
+    std::env::set_current_dir(Path::new(&order.cwd)).map_err(step(what))
+}
+
+fn not_begun(what: &str, error: &io::Error) -> NotBegun {
+    NotBegun { what: what.to_owned(), reason: error.to_string(), exec: None }
+}
+
+fn say(to: &UnixStream, report: &Report) {
+    if let Ok(bytes) = postcard::to_stdvec(report) {
+        // If nobody listens, nobody needs it.
+        let _ = { to }.write_all(&bytes);
+    }
+}

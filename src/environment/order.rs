@@ -1,0 +1,46 @@
+//! The protocol between the host and the launcher: orders and reports.
+//!
+//! An order is one message with five files: the text of the order, the child's three streams, and the
+//! socket for the reports of this child.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{plan::NotBegun, veil::Cover};
+
+/// The number of files that come with an order.
+pub(super) const FILES: usize = 5;
+/// The maximum size of a report, in bytes.
+pub(super) const LONGEST: usize = 8 * 1024;
+
+/// The first message of a launcher: its abilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    /// True if it can hide the data directory from a child.
+    pub(super) covers: bool,
+}
+
+/// A child to start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Order {
+    /// The directory to hide.
+    pub(super) cover: Option<Cover>,
+    /// The initial working directory.
+    pub(super) cwd: PathBuf,
+    pub(super) program: String,
+    pub(super) arguments: Vec<String>,
+    /// Its whole environment.
+    pub(super) variables: Vec<(String, OsString)>,
+}
+
+/// A report about one child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// It was started, in a process group with this number.
+    Begun(i32),
+    /// It was not started.
+    Not(NotBegun),
+    /// It has ended with this status, as the system counts, and its process group was killed.
+    Ended(i32),
+}
