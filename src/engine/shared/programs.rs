@@ -301,12 +301,33 @@ impl Programs {
         if let Some(face) = self.known_face(hash) {
             return Ok(face);
         }
-        let stored = self.store.meta(&faces::key_of(name))?;
-        if let Some(face) = stored.and_then(|record| Face::read(&record, &self.mark, hash)) {
-            self.faces.lock().insert(hash.to_owned(), Arc::clone(&face));
-            return Ok(face);
+        match self.stored_face(name, hash)? {
+            Some(face) => Ok(face),
+            None => Ok(Face::of(&*self.by_hash(hash)?)),
         }
-        Ok(Face::of(&*self.by_hash(hash)?))
+    }
+
+    fn stored_face(&self, name: &str, hash: &str) -> Result<Option<Arc<Face>>, EngineError> {
+        let stored = self.store.meta(&faces::key_of(name))?;
+        let face = stored.and_then(|record| Face::read(&record, &self.mark, hash));
+        if let Some(face) = &face {
+            self.faces.lock().insert(hash.to_owned(), Arc::clone(face));
+        }
+        Ok(face)
+    }
+
+    /// Reads what lists show of the current versions, until canceled, so that the first list after a
+    /// start is as fast as the next one. Whatever is not stored is left to the list.
+    pub(crate) fn read_faces_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
+        for (name, hash, _) in self.store.blueprint_names()?.into_iter().take(KEPT_FACES) {
+            if stopping.is_cancelled() {
+                break;
+            }
+            if self.known_face(&hash).is_none() {
+                self.stored_face(&name, &hash)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the write of what a list shows of a program, if it is stored.
