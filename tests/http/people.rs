@@ -280,7 +280,7 @@ impl Browser {
 const DESK: &str = "http://localhost:7";
 
 fn daemon_for_browsers(shell: &Shell, provider: &Provider) -> Daemon {
-    let secret = shell.write("secret", "hush & hide\n".to_owned());
+    let secret = shell.write("secret", "hush & hide\n");
     let text = format!(
         "[people.oidc]\nissuer = {:?}\naudience = \"swarm\"\nname = \"email\"\n\
          groups = \"groups\"\nallow_hosts = [\"127.0.0.1\"]\n\

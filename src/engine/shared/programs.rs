@@ -328,6 +328,18 @@ impl Programs {
         Ok((Face::of(&program), write))
     }
 
+    /// Reads what lists show of the current versions, until canceled, so that the first list after a
+    /// start is as fast as the next one. Whatever is not stored is left to the list.
+    pub(crate) fn read_faces_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
+        for (name, hash, _) in self.store.blueprint_names()?.into_iter().take(KEPT_FACES) {
+            if stopping.is_cancelled() {
+                break;
+            }
+            self.kept_face(&name, &hash)?;
+        }
+        Ok(())
+    }
+
     /// Returns the write of what a list shows of a program, if it is stored.
     pub(crate) fn face_of(&self, program: &Program) -> Option<Write> {
         let face = Face::of(program);

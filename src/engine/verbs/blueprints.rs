@@ -243,12 +243,20 @@ impl BlueprintVerbs<'_> {
     pub async fn tools(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
         let names = self.engine.read(|store| store.blueprint_names()).await?;
-        let mut views = Vec::new();
+        // All of them on one thread: most are no tools, and each would be a detour.
+        let shared = Arc::clone(&self.engine.inner.shared);
+        let tasks = shared.tasks.clone();
+        let find = tasks.spawn_blocking(move || {
+            let face = |name: &str, hash: &str| shared.programs.face(name, hash);
+            let is_tool = |(name, hash, _): &(String, String, u64)| {
+                face(name, hash).is_ok_and(|(face, _)| face.tool.is_some())
+            };
+            names.into_iter().filter(is_tool).collect::<Vec<_>>()
+        });
+        let names = find.await.map_err(|_| EngineError::Stopping)?;
+        let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
-            let known = self.engine.shared().programs.known_face(&hash);
-            if known.is_none_or(|face| face.tool.is_some()) {
-                views.push(self.view_stored(name, hash, at_ms).await);
-            }
+            views.push(self.view_stored(name, hash, at_ms).await);
         }
         views.retain(|view| view.tool.is_some());
         Ok(views)

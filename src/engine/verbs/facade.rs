@@ -148,6 +148,9 @@ impl Engine {
                 if let Err(error) = shared.programs.compile_ahead(shared.tasks.stopping()) {
                     tracing::debug!(%error, "some programs of waiting runs are left to compile");
                 }
+                if let Err(error) = shared.programs.read_faces_ahead(shared.tasks.stopping()) {
+                    tracing::debug!(%error, "some facts about blueprints are left to read");
+                }
             });
         }
         Ok(engine)
