@@ -101,7 +101,7 @@ fn batch(store: &dyn Store, header: Header, tell: mpsc::Sender<bool>) -> Batch {
 /// Writes the runs. Not every commit waits for the disk: what is measured comes later.
 async fn load(data: &Path, runs: u64, now_ms: u64) {
     let options = Options { synchronous: Synchronous::Normal, ..Options::default() };
-    let opened = open(data, &options).expect("a store");
+    let opened = open(data, &options, None).expect("a store");
     let (tell, told) = mpsc::channel();
     let mut waiting = 0;
     for _ in 0..runs {

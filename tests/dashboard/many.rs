@@ -54,7 +54,7 @@ impl Seed {
     fn of(data: &Path) -> Self {
         let options = Options { synchronous: Synchronous::Normal, ..Options::default() };
         let (tell, told) = mpsc::channel();
-        Self { opened: open(data, &options).unwrap(), tell, told, sent: 0 }
+        Self { opened: open(data, &options, None).unwrap(), tell, told, sent: 0 }
     }
 
     async fn send(&mut self, run: Option<RunWrite>, writes: Vec<Write>) {
