@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use minijinja::{Environment, ErrorKind, Value, value::ValueKind};
@@ -22,41 +23,30 @@ const MAX_LEN: usize = 128 * 1024 - 1;
 /// The maximum cost of rendering one template, in minijinja's units.
 const FUEL: u64 = 100_000;
 
-/// Renders the templates of one attempt.
-pub(super) struct Templates {
+/// Renders the templates of one attempt. Most have none, so that what they need is made with the first.
+pub(super) struct Templates<'a> {
+    task: &'a Task,
+    input: &'a Json,
+    bundle: &'a Path,
+    made: OnceLock<Made>,
+}
+
+/// What templates are rendered with.
+struct Made {
     environment: Environment<'static>,
     slots: Value,
 }
 
-impl Templates {
+impl<'a> Templates<'a> {
     /// Creates templates over `input`, `run.id`, `agent`, `attempt`, `bundle` (the directory of the
     /// blueprint's files), `moonswarm` (the host's own program) and the top-level keys of an object
     /// input; any other input is also available as `directive`.
-    pub(super) fn new(task: &Task, input: &Json, bundle: &Path) -> Self {
-        let input = input.to_value();
-        let mut slots = match &input {
-            serde_json::Value::Object(object) => object.clone(),
-            other => [("directive".to_owned(), other.clone())].into_iter().collect(),
-        };
-        slots.insert("input".to_owned(), input);
-        slots.insert("run".to_owned(), json!({ "id": task.run }));
-        slots.insert("agent".to_owned(), json!(&*task.agent_name));
-        slots.insert("attempt".to_owned(), json!(task.attempt));
-        slots.insert("bundle".to_owned(), json!(bundle.to_string_lossy()));
-        if let Ok(program) = own_file() {
-            slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
-        }
-        let mut environment = bounded_environment(FUEL);
-        environment.set_formatter(|out, _state, value| {
-            let text: Cow<'_, str> = match value.as_str() {
-                Some(text) => text.into(),
-                None if value.is_undefined() => return Err(ErrorKind::UndefinedError.into()),
-                None => json_of(value)?.to_string().into(),
-            };
-            charge(text.len())?;
-            Ok(out.write_str(&text)?)
-        });
-        Self { environment, slots: object_of(&slots) }
+    pub(super) fn new(task: &'a Task, input: &'a Json, bundle: &'a Path) -> Self {
+        Self { task, input, bundle, made: OnceLock::new() }
+    }
+
+    fn made(&self) -> &Made {
+        self.made.get_or_init(|| Made::of(self.task, self.input, self.bundle))
     }
 
     /// Renders one template; `place` names it in the failure.
@@ -70,11 +60,12 @@ impl Templates {
                 format!("failed to render {place} ({template:?}): {reason}"),
             )
         };
+        let made = self.made();
         let mut out = Capped(Vec::new());
         let rendered = bounded_template(template).and_then(|source| {
             begin_bounded();
-            let parsed = self.environment.template_from_str(&source)?;
-            parsed.render_captured_to(self.slots.clone(), &mut out).map(drop)
+            let parsed = made.environment.template_from_str(&source)?;
+            parsed.render_captured_to(made.slots.clone(), &mut out).map(drop)
         });
         match rendered {
             Ok(()) => String::from_utf8(out.0).map_err(|error| failure(error.to_string())),
@@ -88,7 +79,7 @@ impl Templates {
 
     /// Returns the reason why a template was not rendered; a name that is not defined is named.
     fn reason(&self, template: &str, error: &minijinja::Error) -> String {
-        let parsed = self.environment.template_from_str(template);
+        let parsed = self.made().environment.template_from_str(template);
         let missing = parsed.ok().filter(|_| error.kind() == ErrorKind::UndefinedError);
         let missing = missing.and_then(|parsed| {
             let mut names: Vec<String> = parsed.undeclared_variables(true).into_iter().collect();
@@ -96,14 +87,15 @@ impl Templates {
             names.into_iter().find(|name| self.is_missing(name))
         });
         let Some(name) = missing else { return error.to_string() };
-        let known = self.slots.try_iter().map(|it| it.map(|slot| slot.to_string()).collect());
+        let known =
+            self.made().slots.try_iter().map(|it| it.map(|slot| slot.to_string()).collect());
         let mut known: Vec<String> = known.unwrap_or_default();
         known.sort_unstable();
         format!("`{name}` is not defined; there are: {}", known.join(", "))
     }
 
     fn is_missing(&self, name: &str) -> bool {
-        let mut value = self.slots.clone();
+        let mut value = self.made().slots.clone();
         for part in name.split('.') {
             match value.get_attr(part) {
                 Ok(inner) if !inner.is_undefined() => value = inner,
@@ -158,9 +150,39 @@ impl Templates {
     }
 }
 
+impl Made {
+    fn of(task: &Task, input: &Json, bundle: &Path) -> Self {
+        let input = input.to_value();
+        let mut slots = match &input {
+            serde_json::Value::Object(object) => object.clone(),
+            other => [("directive".to_owned(), other.clone())].into_iter().collect(),
+        };
+        slots.insert("input".to_owned(), input);
+        slots.insert("run".to_owned(), json!({ "id": task.run }));
+        slots.insert("agent".to_owned(), json!(&*task.agent_name));
+        slots.insert("attempt".to_owned(), json!(task.attempt));
+        slots.insert("bundle".to_owned(), json!(bundle.to_string_lossy()));
+        if let Ok(program) = own_file() {
+            slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
+        }
+        let mut environment = bounded_environment(FUEL);
+        environment.set_formatter(|out, _state, value| {
+            let text: Cow<'_, str> = match value.as_str() {
+                Some(text) => text.into(),
+                None if value.is_undefined() => return Err(ErrorKind::UndefinedError.into()),
+                None => json_of(value)?.to_string().into(),
+            };
+            charge(text.len())?;
+            Ok(out.write_str(&text)?)
+        });
+        Self { environment, slots: object_of(&slots) }
+    }
+}
+
 /// Returns the directory of the run; creates it if it is the run's own.
 pub(super) fn workdir(task: &Task) -> Result<PathBuf, Failure> {
-    if task.own_workdir {
+    // Most steps of a run find it there.
+    if task.own_workdir && !task.workdir.is_dir() {
         std::fs::create_dir_all(&task.workdir).map_err(|error| {
             let dir = task.workdir.display();
             Failure::new(kind::PROCESS, format!("failed to make the directory {dir}: {error}"))
