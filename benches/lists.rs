@@ -146,7 +146,7 @@ struct Browser {
 
 impl Browser {
     async fn of(host: &Host) -> Self {
-        let client = reqwest::Client::builder()
+        let client = moonswarm::environment::http_client()
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");
@@ -397,7 +397,7 @@ async fn main() -> ExitCode {
         ..HostConfig::new(data.path())
     };
     let host = Host::open(config).await.expect("a host");
-    let client = reqwest::Client::new();
+    let client = moonswarm::environment::http_client().build().expect("a client");
     let month = jiff::Timestamp::from_millisecond((now_ms - 30 * DAY_MS) as i64).expect("a time");
     let lists = [
         ("newest", "/v1/runs?limit=50".to_owned()),
