@@ -20,7 +20,7 @@ const EVENTS: usize = 80;
 /// The number of events that are read at a time.
 const READ: usize = 500;
 /// The maximum number of events that a page looks at.
-const LOOK: usize = 5_000;
+const LOOK: usize = 2_000;
 /// The longest data that are shown in the row itself, in characters.
 const SHORT: usize = 120;
 /// The levels of log lines.
