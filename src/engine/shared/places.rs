@@ -1,4 +1,5 @@
-//! The places of entries in long histories: the entries of a step, and the parts of a step.
+//! The places of entries in long histories: the entries of a step, and the parts of a step. The steps
+//! of each line of the source are counted with them.
 //!
 //! A place is a number of an entry. What an entry says stays in the store and is read from there, so
 //! nothing here goes stale: a history only grows. The entries of a run are read once, and after that
@@ -11,6 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::line_counts::LineCounts;
 use crate::{
     journal::{Decision, Entry, Fact},
     store::{Store, StoreError},
@@ -62,6 +64,8 @@ pub(crate) struct Places {
     of_run: Vec<u32>,
     /// True if an attempt was given to somebody, or usage was reported.
     spent: bool,
+    /// The steps by the line that scheduled them.
+    lines: LineCounts,
 }
 
 impl PlaceBook {
@@ -118,6 +122,7 @@ impl Places {
         }
         self.upto = entry.seq;
         self.spent |= spends(&entry.fact);
+        self.lines.add(entry);
         if let Fact::StepScheduled(step) | Fact::StepRecorded(step, _) = &entry.fact {
             self.steps += 1;
             self.parts.extend(step.whole().map(|whole| (step.step, whole)));
@@ -130,7 +135,12 @@ impl Places {
     }
 
     fn size(&self) -> usize {
-        self.of_steps.len() + self.parts.len() + self.of_run.len()
+        self.of_steps.len() + self.parts.len() + self.of_run.len() + self.lines.size()
+    }
+
+    /// Returns the steps by the line that scheduled them.
+    pub(crate) fn lines(&self) -> &LineCounts {
+        &self.lines
     }
 
     /// Returns the number of steps.
