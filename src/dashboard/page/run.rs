@@ -48,9 +48,22 @@ const TABS: [(&str, &str, Verb); 9] = [
 ];
 
 /// The parameters of the URL that the tabs read, and their live fragments with them.
-const FILTERS: [&str; 13] = [
-    "scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw",
-    "node", "skip",
+const FILTERS: [&str; 15] = [
+    "scope",
+    "fold",
+    "file",
+    "cursor",
+    "type",
+    "step",
+    "level",
+    "q",
+    "prefix",
+    "open",
+    "raw",
+    "node",
+    "skip",
+    "status",
+    "blueprint",
 ];
 
 /// Shows the page.
