@@ -117,7 +117,7 @@ pub(in crate::dashboard) async fn fragments(
 ) -> Result<[Fragment; 1], Problem> {
     let page = desk.engine.runs(&visitor.caller, filter(fields, visitor.now_ms)?).await?;
     let empty = html! {
-        @if query(fields).is_empty() { "Nothing ran yet. Start a run from a " a href="/ui/blueprints" { "blueprint" } "." }
+        @if query(fields).is_empty() { "Nothing ran yet. Start a run from a " a href="/ui/blueprints" { "blueprint" } ", or with " code { "moonswarm init" } " and " code { "moonswarm run hello.lua" } "." }
         @else { "No run matches. " a href="/ui/runs" { "Show all" } }
     };
     let is_first = fields.given("cursor").is_none();
