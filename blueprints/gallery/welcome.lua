@@ -12,7 +12,9 @@ return swarm.blueprint {
     -- pure Lua: stands in for a model, a coding agent, a process or a worker
     writer = { operator = "lua", fn = function(input) return { text = input.word .. ", " .. input.who .. "!" } end },
     -- waits in the inbox until a person answers
-    choose = { operator = "human", output = s.object {
+    choose = { operator = "human",
+               prompt = "Which greeting is the best?\n\n1. {{ first }}\n2. {{ second }}\n3. {{ third }}",
+               output = s.object {
                  best = s.enum { "first", "second", "third" }, note = s.string { optional = true } } },
   },
 
@@ -28,6 +30,7 @@ return swarm.blueprint {
     })
     local best = texts[({ first = 1, second = 2, third = 3 })[said.best]]
     ctx:artifact("greeting.md", "# " .. best .. "\n\n" .. (said.note or ""))
+    ctx:status("chosen", { progress = 1 })
     return { greeting = best }
   end,
 }
