@@ -14,7 +14,7 @@ use crate::{
 /// A stream of fragments.
 pub struct Live {
     answer: Response,
-    buffer: String,
+    buffer: Vec<u8>,
     /// The text of each fragment, cut before each tag.
     held: HashMap<String, Vec<String>>,
     /// The bytes of the data of fragments that came so far.
@@ -27,15 +27,16 @@ impl Live {
             daemon.bare(Method::GET, path).header(COOKIE, &person.cookie).send().await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        Self { answer, buffer: String::new(), held: HashMap::new(), came: 0 }
+        Self { answer, buffer: Vec::new(), held: HashMap::new(), came: 0 }
     }
 
     /// The next event and its data; none at the end.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
-            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
-                let (event, rest) = (event.to_owned(), rest.to_owned());
-                self.buffer = rest;
+            // A character may come in two chunks, an event is whole.
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let event = String::from_utf8(event).unwrap();
                 let line = |name: &str| {
                     event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
                 };
@@ -44,7 +45,7 @@ impl Live {
                 return Some((kind, data));
             }
             let chunk = timeout(PATIENCE, self.answer.chunk()).await.expect("something comes");
-            self.buffer.push_str(std::str::from_utf8(&chunk.ok()??).unwrap());
+            self.buffer.extend_from_slice(&chunk.ok()??);
         }
     }
 
