@@ -8,6 +8,7 @@
 mod append;
 mod change;
 mod check;
+mod commit;
 mod durable_state;
 mod erase;
 mod errand;

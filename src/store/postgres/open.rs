@@ -291,11 +291,7 @@ impl Upkeep for Postgres {
     }
 
     async fn lost(&self) -> StoreError {
-        let mut health = self.health.clone();
-        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
-            Ok(Health::Lost(error)) => error.clone(),
-            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
-        }
+        Health::lost(self.health.clone()).await
     }
 
     fn close(&self) -> Result<(), StoreError> {
