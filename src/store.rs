@@ -21,6 +21,7 @@ mod lock;
 mod memory;
 mod numbers;
 mod open;
+mod page;
 mod part;
 mod postgres;
 mod queue;
@@ -58,13 +59,14 @@ pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
 pub use numbers::Numbers;
 pub use open::{Opened, open};
+pub use page::PageMark;
 pub use part::Partition;
 pub use postgres::{DatabaseAddress, Postgres, PostgresOptions};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-    IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    IdempotencyRow, OutboxRow, Retired, RunStatus, SessionRow, Space, StateRow, TaskFilter,
+    TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};

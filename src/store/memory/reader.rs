@@ -11,10 +11,11 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OpenTasksRow,
-        OutboxRow, PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
+        OutboxRow, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
         ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
         StatsFilter, StatsRow, StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED,
         VersionRow, Want, find,
+        page::Pages,
         rows::is_blob,
         run_filter::Pick,
         stats::{Grain, most_expensive},
@@ -196,18 +197,11 @@ impl Reader for Memory {
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
         let entries = self.all_entries(run, after_seq)?;
-        let mut pages: Vec<PageMark> = Vec::new();
+        let mut pages = Pages::default();
         for entry in entries.iter().rev() {
-            let bytes = entry.encode(run).len();
-            if !pages.last_mut().is_some_and(|page| page.take(bytes)) {
-                let mut page = PageMark::ending(u64::from(entry.seq), entry.seq);
-                page.take(bytes);
-                pages.push(page);
-            }
+            pages.add(u64::from(entry.seq), entry.seq, entry.encode(run).len());
         }
-        pages.reverse();
-        pages.truncate(PAGES);
-        Ok(pages)
+        Ok(pages.finish())
     }
 
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
