@@ -27,6 +27,7 @@ mod postgres;
 mod queue;
 mod rows;
 mod run_filter;
+mod shelf;
 mod size;
 mod sqlite;
 mod stats;
