@@ -32,6 +32,7 @@ pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
 pub use peer::Listener;
 pub use people::People;
+pub(crate) use people::Tokens;
 pub(crate) use percent::{URL_RESERVED, percent_encoded};
 pub(crate) use places::{Place, account};
 pub(crate) use problem::{
