@@ -60,7 +60,7 @@ pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
 pub use numbers::Numbers;
 pub use open::{Opened, open};
-pub use page::PageMark;
+pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
 pub use postgres::{DatabaseAddress, Postgres, PostgresOptions};
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{PAGE_BYTES, PAGE_ENTRIES, PAGES};
+use super::{PAGE_BYTES, PAGE_ENTRIES, PAGES, Reader, StoreError};
+use crate::journal::Entry;
 
 /// The position of a page in a run's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,5 +60,29 @@ impl Pages {
     /// Returns the marks, oldest first.
     pub(super) fn finish(self) -> Vec<PageMark> {
         self.marks.into_iter().rev().collect()
+    }
+}
+
+/// Calls `each` with the entries of a run's current history with numbers over `after_seq`, oldest
+/// first, and those that are added meanwhile. Holds one page of them at a time.
+///
+/// # Errors
+/// Fails when an entry cannot be read or decoded.
+pub fn read_in_pages(
+    store: &dyn Reader,
+    run: u64,
+    after_seq: u32,
+    mut each: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    let mut after = after_seq.max(store.history_start(run)?.saturating_sub(1));
+    loop {
+        let pages = store.pages(run, after)?;
+        for page in &pages {
+            store.page(run, page)?.iter().for_each(&mut each);
+            after = page.upto;
+        }
+        if pages.len() < PAGES {
+            return Ok(());
+        }
     }
 }

@@ -20,6 +20,9 @@ pub struct Memory {
     /// The number of entries that were read.
     #[cfg(test)]
     pub(crate) entries_read: std::sync::atomic::AtomicUsize,
+    /// The largest number of entries that were read at once.
+    #[cfg(test)]
+    pub(crate) most_read: std::sync::atomic::AtomicUsize,
 }
 
 /// A batch that became durable.
@@ -142,6 +145,8 @@ impl Memory {
             numbers: Numbers::after(last_run, last_lsn),
             #[cfg(test)]
             entries_read: Default::default(),
+            #[cfg(test)]
+            most_read: Default::default(),
         }
     }
 }

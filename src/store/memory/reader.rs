@@ -28,6 +28,17 @@ impl Memory {
         Ok(query(&self.reading().tables))
     }
 
+    /// Counts entries that are returned to a reader, for tests.
+    fn counted(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            self.entries_read.fetch_add(entries.len(), Relaxed);
+            self.most_read.fetch_max(entries.len(), Relaxed);
+        }
+        entries
+    }
+
     /// The tables, for somebody who may wait for a read.
     fn reading(&self) -> MutexGuard<'_, Inner> {
         may_wait();
@@ -159,10 +170,7 @@ impl Reader for Memory {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        let entries = self.reading().tables.entries(run, after_seq, false)?;
-        #[cfg(test)]
-        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
-        Ok(entries)
+        self.reading().tables.entries(run, after_seq, false).map(|entries| self.counted(entries))
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -207,7 +215,7 @@ impl Reader for Memory {
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
         let mut entries = self.all_entries(run, page.after)?;
         entries.retain(|entry| entry.seq <= page.upto);
-        Ok(entries)
+        Ok(self.counted(entries))
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
@@ -215,15 +223,14 @@ impl Reader for Memory {
     }
 
     fn history_start(&self, run: u64) -> Result<u32, StoreError> {
-        Ok(self.entries(run, 0)?.first().map_or(1, |first| first.seq))
+        let entries = self.reading().tables.entries(run, 0, false)?;
+        Ok(entries.first().map_or(1, |first| first.seq))
     }
 
     fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError> {
         let mut entries = self.all_entries(run, after)?;
         entries.truncate(upto.saturating_sub(after) as usize);
-        #[cfg(test)]
-        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
-        Ok(entries)
+        Ok(self.counted(entries))
     }
 
     fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {
