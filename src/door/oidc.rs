@@ -119,7 +119,7 @@ pub(super) struct Provider {
     exchanges: tokio::sync::Semaphore,
 }
 
-/// What a provider has published.
+/// The keys and addresses that a provider has published.
 #[derive(Debug)]
 struct Published {
     keys: ForeignKeys,

@@ -48,7 +48,7 @@ pub enum Checked {
 /// Receives the findings of a check. Returns false to stop the check.
 pub type Tell<'a> = &'a mut dyn FnMut(Checked) -> bool;
 
-/// What a check has found so far, and the receiver of its lines.
+/// The counters of a check in progress, and the receiver of its lines.
 pub(super) struct Findings<'a> {
     tell: Tell<'a>,
     /// Runs that were read.

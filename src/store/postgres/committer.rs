@@ -65,9 +65,9 @@ pub struct Committer {
 /// The state of a group after one attempt.
 enum Attempt {
     Done(Vec<BatchResult>),
-    /// It was rolled back.
+    /// The group was rolled back.
     Rolled(Failed),
-    /// Nobody knows. The results are those that the batches have if it was committed.
+    /// The connection broke during the commit. If the group was committed, these are its results.
     Unknown(Failed, Option<Decided>),
 }
 
@@ -112,7 +112,7 @@ impl Committer {
     fn transact(&mut self, group: &[&Batch]) -> GroupResult {
         let mut tries = 0;
         let mut pauses = 0;
-        // What the batches are told if the group turns out to be committed.
+        // The results of the batches, if the group turns out to be committed.
         let mut unknown: Option<Option<Decided>> = None;
         loop {
             if let Health::Lost(error) = &*self.health.borrow() {
