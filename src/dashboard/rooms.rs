@@ -24,7 +24,7 @@ use super::{delta, fragment::Fragment};
 /// A rendering that is older than this is not the first one of a viewer: times count from now.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-/// What the viewers of a room have in common.
+/// The identity of a room: its viewers have all of this in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The path and query of the page.
@@ -68,7 +68,7 @@ impl Piece {
     }
 }
 
-/// What a room shows at one moment.
+/// The latest rendering of a room.
 struct Shown {
     pieces: Vec<Arc<Piece>>,
     /// True if nothing will change any more.
