@@ -51,7 +51,7 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 6, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 7, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
 }

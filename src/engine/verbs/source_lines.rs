@@ -17,7 +17,7 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn lines(&self, caller: &Caller, run: RunId) -> Result<Lines, EngineError> {
-        self.counted(caller, run, LineCounts::by_line).await
+        counted(self, caller, run, LineCounts::by_line).await
     }
 
     /// Returns the lines that scheduled the steps of a run's current history, apart for each kind and
@@ -26,21 +26,21 @@ impl Engine {
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn line_acts(&self, caller: &Caller, run: RunId) -> Result<LineActs, EngineError> {
-        self.counted(caller, run, LineCounts::by_act).await
+        counted(self, caller, run, LineCounts::by_act).await
     }
+}
 
-    /// Returns counts of the lines. Only the entries that were added since the last time are read.
-    async fn counted<T: Send + 'static>(
-        &self,
-        caller: &Caller,
-        run: RunId,
-        counts: fn(&LineCounts) -> T,
-    ) -> Result<T, EngineError> {
-        caller.may(Verb::RunRead, run)?;
-        self.header(run).await?;
-        let book = Arc::clone(&self.inner.places);
-        self.read(move |store| book.look(store, run.num(), |places| counts(places.lines()))).await
-    }
+/// Returns counts of the lines. Only the entries that were added since the last time are read.
+async fn counted<T: Send + 'static>(
+    engine: &Engine,
+    caller: &Caller,
+    run: RunId,
+    counts: fn(&LineCounts) -> T,
+) -> Result<T, EngineError> {
+    caller.may(Verb::RunRead, run)?;
+    engine.header(run).await?;
+    let book = Arc::clone(&engine.inner.places);
+    engine.read(move |store| book.look(store, run.num(), |places| counts(places.lines()))).await
 }
 
 #[cfg(test)]
