@@ -208,14 +208,14 @@ fn happened(whole: &WholeStep, now_ms: u64) -> Markup {
             h2 { "What happened" }
             @if whole.earlier > 0 { p.dim { (whole.earlier) " earlier events are left out; the run's events have them." } }
             div.card.flush tabindex="0" {
-                table {
+                table.stack {
                     thead { tr { th.num { "Event" } th { "What" } th { "Attempt" } th { "Details" } th { "When" } } }
                     tbody { @for (event, data) in &events {
                         tr {
-                            td.num { (event.seq.unwrap_or(0)) }
-                            td { (text::short(&event.kind, 60)) }
-                            td { (word(data, "attempt")) }
-                            td.clip {
+                            td.num data-label="Event" { (event.seq.unwrap_or(0)) }
+                            td data-label="What" { (text::short(&event.kind, 60)) }
+                            td data-label="Attempt" { (word(data, "attempt")) }
+                            td.clip data-label="Details" {
                                 @for (label, key) in [("worker", "worker"), ("by", "by"), ("deadline", "deadline"), ("again at", "retry_at")] {
                                     @let value = word(data, key);
                                     @if !value.is_empty() { div.small { (label) " " code { (value) } } }
@@ -224,7 +224,7 @@ fn happened(whole: &WholeStep, now_ms: u64) -> Markup {
                                     div.small { (text::line(message, 300)) }
                                 }
                             }
-                            td { (time::of(&event.at, now_ms)) }
+                            td data-label="When" { (time::of(&event.at, now_ms)) }
                         }
                     } }
                 }
