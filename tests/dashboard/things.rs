@@ -300,7 +300,7 @@ async fn keys_are_rotated_with_the_token_that_is_entered_again() {
     assert_eq!(post(fields(&daemon.token, "both", "0s"), "").await.status, 400);
     let done = post(fields(&daemon.token, "signing", "1h"), "").await;
     assert!(
-        done.status == 200 && done.html.contains("The previous keys verify until"),
+        done.status == 200 && done.html.contains("The previous keys stop verifying"),
         "{}",
         done.html
     );

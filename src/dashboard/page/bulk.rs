@@ -171,14 +171,16 @@ fn table(view: &BulkView) -> Markup {
             @else {
                 table.stack {
                     thead { tr { th { "Run" } th { "Status before" } th { "Result" } } }
-                    tbody { @for item in &view.items { (row(item)) } }
+                    tbody { @for item in &view.items { (row(view.action, item)) } }
                 }
             }
         }
     }
 }
 
-fn row(item: &BulkItem) -> Markup {
+fn row(act: BulkAct, item: &BulkItem) -> Markup {
+    let name = text::line(item.blueprint.as_deref().unwrap_or("a run"), 60);
+    let is_gone = act == BulkAct::Delete && item.result == "done";
     let class = match item.result.as_str() {
         "eligible" | "done" => "status ok",
         "unchanged" => "status",
@@ -186,7 +188,8 @@ fn row(item: &BulkItem) -> Markup {
     };
     html! {
         tr {
-            td data-label="Run" { a href={ "/ui/runs/" (item.run) } { (text::line(item.blueprint.as_deref().unwrap_or("a run"), 60)) }
+            td data-label="Run" {
+                @if is_gone { (name) } @else { a href={ "/ui/runs/" (item.run) } { (name) } }
                 div.dim.small.mono { (item.run) } }
             td data-label="Status before" { @if let Some(status) = item.status { (status::pill(status.as_str())) } }
             td data-label="Result" { span class=(class) { (text::short(&item.result, 60)) }

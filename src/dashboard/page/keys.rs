@@ -81,7 +81,7 @@ pub(in crate::dashboard) async fn rotate(
         div.banner.ok role="status" {
             "The signing key is " code { (rotated.kid) } ". "
             @if ask.grace_ms == 0 { "Everything made with the previous keys is refused. Sign in again with a new token." }
-            @else { "The previous keys verify until " (time::of(&rfc3339(rotated.until_ms), visitor.now_ms)) "." }
+            @else { "The previous keys stop verifying " (time::of(&rfc3339(rotated.until_ms), visitor.now_ms)) "." }
         }
         @if let Some(token) = rotated.token.as_ref().filter(|_| ask.signing) {
             p { "This is the token that you entered, signed by the new key. It is shown this once." }
