@@ -117,9 +117,10 @@ pub(in crate::dashboard) async fn fragments(
 fn counts(open: &[RunView], day: &[RunView]) -> Markup {
     let shown = [RunStatus::Running, RunStatus::Waiting, RunStatus::Paused, RunStatus::Queued];
     let most = open.len() >= COUNTED;
+    let compensates = open.iter().any(|run| run.status == RunStatus::Compensating);
     html! {
         div.counts.card {
-            @for status in shown {
+            @for status in shown.into_iter().chain(compensates.then_some(RunStatus::Compensating)) {
                 a href={ "/ui/runs?status=" (status.as_str()) } {
                     b { (open.iter().filter(|run| run.status == status).count()) @if most { "+" } }
                     (status.as_str())
