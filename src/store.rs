@@ -8,7 +8,6 @@
 mod append;
 mod change;
 mod check;
-mod commit;
 mod durable_state;
 mod erase;
 mod errand;
@@ -25,12 +24,14 @@ mod page;
 mod part;
 mod postgres;
 mod queue;
+mod results;
 mod rows;
 mod run_filter;
 mod shelf;
 mod size;
 mod sqlite;
 mod stats;
+mod submit;
 mod threads;
 mod upkeep;
 mod used;
@@ -76,6 +77,7 @@ pub use sqlite::{
     restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
+pub use submit::commit;
 pub use threads::MovingRuns;
 pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;

@@ -4,7 +4,7 @@
 //! loop over a table asks nobody. Only tokens are looked at, in one pass; lines stay where they are,
 //! and a source that is not valid is left for the compiler to refuse.
 
-use super::tokens::{Kind, Token, tokens};
+use super::tokens::{Kind, Token, is_statement, tokens};
 
 /// The name of the function that is called. No source may use it.
 pub const EACH: &str = "__moonswarm_each";
@@ -108,7 +108,7 @@ impl Scan<'_, '_> {
                     _ => self.open(&mut frames),
                 },
                 Kind::Name("repeat") => self.open(&mut frames),
-                Kind::Name("if") if self.is_statement(index) => self.open(&mut frames),
+                Kind::Name("if") if is_statement(self.tokens, index) => self.open(&mut frames),
                 Kind::Name("end" | "until") => {
                     if let Some(Frame::Body(depth)) = frames.last_mut() {
                         *depth -= 1;
@@ -148,19 +148,6 @@ impl Scan<'_, '_> {
             }
         }
         false
-    }
-
-    /// Returns true if an `if` begins a statement, which has an `end`.
-    fn is_statement(&self, index: usize) -> bool {
-        match index.checked_sub(1).map(|before| &self.tokens[before].kind) {
-            None => true,
-            Some(Kind::Name(word)) => {
-                !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
-            }
-            Some(Kind::Symbol(symbol)) => matches!(*symbol, ")" | "]" | "}" | ";"),
-            Some(Kind::Interpolation { opens, .. }) => !opens,
-            Some(Kind::Text { .. } | Kind::Number(_)) => true,
-        }
     }
 
     /// Returns the offset of a word that was cut out of the source.

@@ -97,6 +97,19 @@ pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     Lexer { source, offset: 0, at: Position::START, braces: Vec::new(), out: Vec::new() }.run()
 }
 
+/// Returns true if the `if` at `index` begins a statement: an expression has no `end`.
+pub(super) fn is_statement(tokens: &[Token<'_>], index: usize) -> bool {
+    match index.checked_sub(1).and_then(|before| tokens.get(before)).map(|token| &token.kind) {
+        None => true,
+        Some(Kind::Name(word)) => {
+            !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
+        }
+        Some(Kind::Symbol(symbol)) => matches!(*symbol, ")" | "]" | "}" | ";"),
+        Some(Kind::Interpolation { opens, .. }) => !opens,
+        Some(Kind::Text { .. } | Kind::Number(_)) => true,
+    }
+}
+
 /// Returns the lines of a source on which no statement can begin: those inside of a bracket that has
 /// no function before them.
 pub fn lines_without_statements(source: &str) -> BTreeSet<u32> {

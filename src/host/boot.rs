@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::HostError;
 use crate::{
     engine::{Engine, EngineError},
-    store::{Batch, Store, StoreError, Write},
+    store::{Store, StoreError, Write, commit},
     tasks::Tasks,
 };
 
@@ -120,12 +120,5 @@ pub(super) async fn put_meta(
     key: &str,
     value: String,
 ) -> Result<(), StoreError> {
-    let (ack, acked) = tokio::sync::oneshot::channel();
-    store.submit(Batch {
-        checks: Vec::new(),
-        run: None,
-        writes: vec![Write::PutMeta { key: key.to_owned(), value }],
-        ack: Box::new(move |result| drop(ack.send(result))),
-    });
-    acked.await.unwrap_or(Err(StoreError::Closed))
+    commit(store, Vec::new(), None, vec![Write::PutMeta { key: key.to_owned(), value }]).await
 }

@@ -50,9 +50,7 @@ pub fn call_agent(
     limits: &TaskLimits,
     cancel: &AtomicBool,
 ) -> Result<Json, Failure> {
-    let no_room = || {
-        failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
-    };
+    let no_room = || no_room(limits);
     // What is counted is left when the VM goes.
     let counts = source.coverage().is_some();
     let kept = LAST.with_borrow_mut(Option::take).filter(|vm| vm.key() == source.key() && !counts);
@@ -68,6 +66,10 @@ pub fn call_agent(
     Ok(result)
 }
 
+fn no_room(limits: &TaskLimits) -> Failure {
+    failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
+}
+
 fn call(
     vm: &Vm,
     agent: &str,
@@ -75,9 +77,7 @@ fn call(
     limits: &TaskLimits,
     cancel: &AtomicBool,
 ) -> Result<Json, Failure> {
-    let no_room = || {
-        failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
-    };
+    let no_room = || no_room(limits);
     vm.desk.open(Mode::Pure, 0, Random::new(0), limits.value);
     let args = (agent, input.as_str());
     let co = vm.machine.coroutine(1, &vm.entries.agent, args).map_err(|_| no_room())?;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Hub;
 use crate::{
-    store::{Batch, Store, StoreError},
+    store::{Store, commit},
     tasks::Tasks,
 };
 
@@ -40,17 +40,7 @@ impl FrameWriter {
             if sessions.is_empty() {
                 continue;
             }
-            let (ack, acked) = tokio::sync::oneshot::channel();
-            let batch = Batch {
-                checks: Vec::new(),
-                run: None,
-                writes: writes.clone(),
-                // The receiver is gone only when the host stops.
-                ack: Box::new(move |result| drop(ack.send(result))),
-            };
-            self.store.room().await;
-            self.store.submit(batch);
-            let result = acked.await.unwrap_or(Err(StoreError::Closed));
+            let result = commit(&*self.store, Vec::new(), None, writes.clone()).await;
             if let Err(error) = &result {
                 tracing::error!(%error, "could not write what sessions are to be told");
                 tokio::select! {

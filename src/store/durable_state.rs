@@ -11,12 +11,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::OwnedMutexGuard;
 
 use super::{
-    Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
+    Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
     StoreError, Write,
     change::Answers,
+    commit,
     foreign::{Foreign, ForeignStores},
 };
 use crate::{
@@ -296,14 +297,7 @@ impl DurableState {
     }
 
     async fn submit(&self, checks: Vec<Check>, writes: Vec<Write>) -> Result<(), StoreError> {
-        let (ack, acked) = oneshot::channel();
-        let ack = Box::new(move |result| {
-            // The receiver may be gone. The write is valid anyway.
-            let _ = ack.send(result);
-        });
-        self.store.room().await;
-        self.store.submit(Batch { checks, run: None, writes, ack });
-        acked.await.map_err(|_| StoreError::Closed)?
+        commit(&*self.store, checks, None, writes).await
     }
 
     async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {

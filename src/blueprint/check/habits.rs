@@ -9,7 +9,7 @@ use crate::blueprint::{
     duration::old_form,
     edition::Edition,
     library,
-    tokens::{Kind, Token, tokens},
+    tokens::{Kind, Token, is_statement, tokens},
 };
 
 /// Findings in one file.
@@ -287,7 +287,7 @@ impl Look<'_, '_> {
                 Some("function" | "repeat") => depth += 1,
                 Some("do") => depth += 1,
                 Some("for" | "while") => loops.push(depth + 1),
-                Some("if") if self.is_statement(at) => depth += 1,
+                Some("if") if is_statement(self.tokens, at) => depth += 1,
                 Some("end" | "until") => {
                     loops.retain(|within| *within < depth);
                     depth -= 1;
@@ -320,19 +320,6 @@ impl Look<'_, '_> {
             message.to_owned(),
             Some(hint.to_owned()),
         );
-    }
-
-    /// Returns true if an `if` has an `end`: an expression has none.
-    fn is_statement(&self, index: usize) -> bool {
-        match index.checked_sub(1).and_then(|before| self.at(before)).map(|token| &token.kind) {
-            None => true,
-            Some(Kind::Name(word)) => {
-                !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
-            }
-            Some(Kind::Symbol(symbol)) => matches!(*symbol, ")" | "]" | "}" | ";"),
-            Some(Kind::Interpolation { opens, .. }) => !opens,
-            Some(Kind::Text { .. } | Kind::Number(_)) => true,
-        }
     }
 
     /// Reports the use of functions that the sandbox lacks.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use super::{GraphPart, PartPlace, Shape};
 use crate::blueprint::{
     diagnostics::Position,
-    tokens::{Kind, Token, tokens},
+    tokens::{Kind, Token, is_statement, tokens},
 };
 
 /// Parts that are drawn at most.
@@ -408,20 +408,5 @@ impl<'s> GraphReader<'_, 's> {
             out.push_str(&text);
         }
         out
-    }
-}
-
-/// Returns true if the `if` at `index` begins a statement: an expression has no `end`.
-fn is_statement(tokens: &[Token<'_>], index: usize) -> bool {
-    let Some(before) = index.checked_sub(1).and_then(|index| tokens.get(index)) else {
-        return true;
-    };
-    match &before.kind {
-        Kind::Name(word) => {
-            !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
-        }
-        Kind::Symbol(symbol) => matches!(*symbol, ")" | "]" | "}" | ";"),
-        Kind::Interpolation { opens, .. } => !opens,
-        Kind::Text { .. } | Kind::Number(_) => true,
     }
 }

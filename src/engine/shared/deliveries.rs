@@ -9,7 +9,6 @@ use std::{
 };
 
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use crate::{
     engine::{
@@ -18,7 +17,7 @@ use crate::{
     },
     fault,
     protocol::{ChangeKey, Code, DurationMs, EventSource, LifecycleEvent, ObservableEvent},
-    store::{Batch, ForeignChange, OutboxRow, StoreError, Write},
+    store::{ForeignChange, OutboxRow, StoreError, Write, commit},
 };
 
 /// The rows that are read at once.
@@ -175,21 +174,13 @@ fn refused(shared: &Shared, lane: &Lane, row: &OutboxRow, key: &ChangeKey, error
 /// Removes a row from the outbox; it is gone durably when this returns.
 async fn remove(shared: &Shared, row: &OutboxRow) {
     loop {
-        let (ack, acked) = oneshot::channel();
-        shared.store.room().await;
-        shared.store.submit(Batch {
-            checks: Vec::new(),
-            run: None,
-            writes: vec![Write::DeleteOutbox { run: row.run, step: row.step }],
-            // Whoever waits for it may be gone.
-            ack: Box::new(move |result| drop(ack.send(result))),
-        });
-        match acked.await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => {
+        let gone = vec![Write::DeleteOutbox { run: row.run, step: row.step }];
+        match commit(&*shared.store, Vec::new(), None, gone).await {
+            Ok(()) => return,
+            Err(StoreError::Closed) => {}
+            Err(error) => {
                 tracing::error!(run = row.run, %error, "could not remove a row of the outbox");
             }
-            Err(_) => {}
         }
         tokio::time::sleep(STORAGE).await;
     }

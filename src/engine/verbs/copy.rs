@@ -2,8 +2,6 @@
 //!
 //! Everything is written in one commit: the new run is complete, or does not exist.
 
-use tokio::sync::oneshot;
-
 use crate::{
     engine::{
         Caller, EngineError, IdempotencyKey, run::values::child_id, shared::message::ControlAsk,
@@ -12,8 +10,8 @@ use crate::{
     journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
     store::{
-        Answers, Batch, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange,
-        Used, Write, append, fresh_nonce,
+        Answers, Check, Header, RunStatus, RunWrite, StateAct, StateBatch, StateChange, StoreError,
+        Used, Write, append, commit, fresh_nonce,
     },
 };
 
@@ -118,18 +116,11 @@ impl HistoryVerbs<'_> {
         run: RunWrite,
         writes: Vec<Write>,
     ) -> Result<(), EngineError> {
-        let (ack, acked) = oneshot::channel();
-        let batch = Batch {
-            checks,
-            run: Some(run),
-            writes,
-            // The caller may be gone; the copy remains.
-            ack: Box::new(move |result| drop(ack.send(result))),
-        };
-        self.engine.shared().store.room().await;
-        self.engine.shared().store.submit(batch);
-        acked.await.map_err(|_| EngineError::Stopping)??;
-        Ok(())
+        let store = &*self.engine.shared().store;
+        commit(store, checks, Some(run), writes).await.map_err(|error| match error {
+            StoreError::Closed => EngineError::Stopping,
+            error => error.into(),
+        })
     }
 }
 

@@ -10,7 +10,6 @@ use std::{
 };
 
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use crate::{
     engine::{
@@ -22,7 +21,7 @@ use crate::{
     },
     fault,
     operator::{Posted, Prompt, inquiry_of},
-    store::{Batch, KeptRow, StoreError, TaskRow, Write},
+    store::{KeptRow, StoreError, TaskRow, Write, commit},
 };
 
 /// The rows that are read at once.
@@ -208,21 +207,13 @@ async fn page(shared: &Arc<Shared>, name: &str, after: &str) -> Result<Vec<KeptR
 /// Removes a row; it is gone durably when this returns.
 async fn remove(shared: &Shared, name: &str, key: String) {
     loop {
-        let (ack, acked) = oneshot::channel();
-        shared.store.room().await;
-        shared.store.submit(Batch {
-            checks: Vec::new(),
-            run: None,
-            writes: vec![Write::RemoveKept { layer: layer(name), key: key.clone() }],
-            // Whoever waits for it may be gone.
-            ack: Box::new(move |result| drop(ack.send(result))),
-        });
-        match acked.await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => {
+        let taken = vec![Write::RemoveKept { layer: layer(name), key: key.clone() }];
+        match commit(&*shared.store, Vec::new(), None, taken).await {
+            Ok(()) => return,
+            Err(StoreError::Closed) => {}
+            Err(error) => {
                 tracing::error!(webhook = name, %error, "could not remove what it has taken");
             }
-            Err(_) => {}
         }
         tokio::time::sleep(STORAGE).await;
     }

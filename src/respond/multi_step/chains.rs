@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::{LoopError, MultiStepStore, StoreError, Transition, assemble::assembled};
 use crate::{
@@ -20,7 +19,7 @@ use crate::{
         ChainStep, Failure, Json, NextAction, RecordedStep, RunId, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
-    store::{self, Batch, Header, RunStatus, RunWrite, Store, append},
+    store::{self, Header, RunStatus, RunWrite, Store, append, commit},
     tasks::Tasks,
 };
 
@@ -206,19 +205,11 @@ impl Chains {
                 Outcome::Canceled(_) => RunStatus::Canceled,
             };
         }
-        let (tell, told) = oneshot::channel();
-        let batch = Batch {
-            checks: Vec::new(),
-            run: Some(RunWrite { header, expected, entries: rows, whole: true }),
-            writes: Vec::new(),
-            // The receiver may be gone. The write is valid anyway.
-            ack: Box::new(move |result| drop(tell.send(result))),
-        };
-        self.store.room().await;
-        self.store.submit(batch);
-        match told.await.map_err(|_| Lost::Broken(stopping()))? {
+        let run = RunWrite { header, expected, entries: rows, whole: true };
+        match commit(&*self.store, Vec::new(), Some(run), Vec::new()).await {
             Ok(()) => Ok(()),
             Err(store::StoreError::Moved { .. }) => Err(Lost::Moved),
+            Err(store::StoreError::Closed) => Err(Lost::Broken(stopping())),
             Err(error) => Err(Lost::Broken(broken(&error))),
         }
     }

@@ -35,7 +35,7 @@ use crate::{
     metrics::Commits,
     store::{
         Batch, Health, StoreError,
-        commit::{self, BatchResult, GroupResult},
+        results::{self, BatchResult, GroupResult},
     },
 };
 
@@ -99,8 +99,8 @@ impl Committer {
         let watch = Stopwatch::start();
         let all: Vec<&Batch> = group.iter().collect();
         let result = self.transact(&all);
-        commit::count(&self.commits, &group, &result, watch.micros());
-        commit::acknowledge(group, result, || {
+        results::count(&self.commits, &group, &result, watch.micros());
+        results::acknowledge(group, result, || {
             let written = self.write_anew();
             fault::point("store.rewritten");
             written.map_err(|error| error.into_error("write the tables of the database anew"))

@@ -18,7 +18,7 @@ use crate::{
     store::{
         Answers, Batch, StateBatch, StateRow, Trace, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
-        commit::BatchResult,
+        results::BatchResult,
     },
 };
 

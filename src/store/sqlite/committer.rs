@@ -28,7 +28,7 @@ use crate::{
     metrics::Commits,
     store::{
         Batch, Check, Health, StoreError, Write,
-        commit::{self, BatchResult, GroupResult},
+        results::{self, BatchResult, GroupResult},
     },
 };
 
@@ -153,9 +153,9 @@ impl Committer {
     pub fn commit(&mut self, group: Vec<Batch>) {
         let watch = Stopwatch::start();
         let result = self.transact(&group);
-        commit::count(&self.commits, &group, &result, watch.micros());
+        results::count(&self.commits, &group, &result, watch.micros());
         let is_committed = result.is_ok();
-        commit::acknowledge(group, result, || self.write_anew());
+        results::acknowledge(group, result, || self.write_anew());
         if is_committed {
             self.write_back();
         }
