@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use jiff::fmt::temporal::DateTimePrinter;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -327,11 +328,10 @@ impl Clock {
 
 /// Formats a time as RFC 3339 in UTC, with milliseconds.
 pub fn rfc3339(ms: u64) -> String {
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms)
-        .unwrap_or(jiff::Timestamp::MAX)
-        .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
-        .to_string()
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
+    PRINTER.timestamp_to_string(&time)
 }
 
 impl fmt::Debug for Clock {

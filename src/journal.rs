@@ -25,6 +25,8 @@ pub use entry::{
     Scheduled, SignalReceived,
 };
 pub use fingerprint::fingerprint;
+#[cfg(feature = "host")]
+pub(crate) use key::KeyHash;
 pub use key::{ScopePath, StepKey};
 pub use spent::{Spent, Usage};
 pub use stored::{EntryError, OLDEST, VERSION};

@@ -81,6 +81,12 @@ impl<'a> MakeWriter<'a> for Clean {
 }
 
 impl Clean {
+    /// Returns true if a line consists of what cannot control a terminal, as most do.
+    fn is_plain(line: &[u8]) -> bool {
+        let Some(text) = line.strip_suffix(b"\n") else { return false };
+        text.iter().all(|byte| matches!(byte, b' '..=b'~')) && !text.ends_with(b" ")
+    }
+
     fn clean(self, line: &str) -> String {
         let text = line.trim_end_matches('\n');
         let mut clean = match self {
@@ -97,7 +103,13 @@ impl Clean {
 impl Write for Clean {
     /// Writes one whole line; the caller always passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        io::stderr().lock().write_all(self.clean(&String::from_utf8_lossy(line)).as_bytes())?;
+        match Self::is_plain(line) {
+            true => io::stderr().lock().write_all(line)?,
+            false => {
+                let clean = self.clean(&String::from_utf8_lossy(line));
+                io::stderr().lock().write_all(clean.as_bytes())?;
+            }
+        }
         Ok(line.len())
     }
 

@@ -1,7 +1,10 @@
-//! The speed of the bare disk: the same rows through SQLite in a plain loop, without a daemon.
+//! The speed of the bare machine, without a daemon: the same rows through SQLite in a plain loop, and
+//! children that do nothing.
 
 use std::{
     path::Path,
+    process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +30,8 @@ pub struct Bare {
     pub commit_p50_ms: f64,
     /// 99 of 100 commits of one step took no longer.
     pub commit_p99_ms: f64,
+    /// Children (`/bin/true`) a second, as many at a time as there are processors.
+    pub children_s: f64,
 }
 
 /// Writes for `time` at each batch.
@@ -36,7 +41,29 @@ pub fn measure(dir: &Path, time: Duration) -> Result<Bare> {
     let (steps_s_batch_64, _) = batches(&dir.join("64.db"), 64, time)?;
     times.sort_unstable();
     let at = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e3;
-    Ok(Bare { steps_s_batch_1, steps_s_batch_64, commit_p50_ms: at(0.5), commit_p99_ms: at(0.99) })
+    let (commit_p50_ms, commit_p99_ms) = (at(0.5), at(0.99));
+    let children_s = children(time)?;
+    Ok(Bare { steps_s_batch_1, steps_s_batch_64, commit_p50_ms, commit_p99_ms, children_s })
+}
+
+/// Starts children with pipes, and waits for them, for `time`.
+fn children(time: Duration) -> Result<f64> {
+    let began = Instant::now();
+    let one = || {
+        let mut children = 0_u32;
+        while began.elapsed() < time {
+            let mut child = Command::new("/bin/true");
+            child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+            children += 1;
+        }
+        anyhow::Ok(children)
+    };
+    let all = thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..thread::available_parallelism()?.get()).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().map(|it| it.join().expect("it counts")).sum::<Result<u32>>()
+    })?;
+    Ok(f64::from(all) / began.elapsed().as_secs_f64())
 }
 
 fn batches(path: &Path, batch: i64, time: Duration) -> Result<(f64, Vec<Duration>)> {

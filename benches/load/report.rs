@@ -142,6 +142,25 @@ impl Report {
             |ratio| ratio >= 0.2,
         );
         hold(
+            "steps/s that start a child each, 32 at a time, over bare children (at least 0.25)",
+            self.load("process", 10, 32).map(|it| it.steps_s / self.bare.children_s),
+            |ratio| ratio >= 0.25,
+        );
+        let cpu_over_serial = |load: &str| {
+            let (it, ten) = self.load(load, 10, 64).zip(ten)?;
+            Some(it.cpu_us_per_step? / ten.cpu_us_per_step?)
+        };
+        hold(
+            "CPU us of a step through a queue, over one in the process (at most 16)",
+            cpu_over_serial("queue"),
+            |ratio| ratio <= 16.0,
+        );
+        hold(
+            "CPU us of a step through a worker with batches, over one in the process (at most 12)",
+            cpu_over_serial("batch"),
+            |ratio| ratio <= 12.0,
+        );
+        hold(
             "a step of a 1,000-step run, over one of a 10-step run (at most 1.1)",
             ten.zip(self.serial(1_000, 64)).map(|(ten, more)| ten.steps_s / more.steps_s),
             |ratio| ratio <= 1.1,
@@ -291,10 +310,12 @@ impl Report {
     }
 
     fn print_disk(&self) {
-        let Bare { steps_s_batch_1, steps_s_batch_64, commit_p50_ms, commit_p99_ms } = &self.bare;
+        let Bare { steps_s_batch_1, steps_s_batch_64, commit_p50_ms, commit_p99_ms, children_s } =
+            &self.bare;
         println!();
         println!("bare loop, 1 step a commit    {steps_s_batch_1:>9.0} steps/s");
         println!("bare loop, 64 steps a commit  {steps_s_batch_64:>9.0} steps/s");
+        println!("bare children                 {children_s:>9.0} /s");
         println!(
             "bare commit                   p50 {commit_p50_ms:.3} ms, p99 {commit_p99_ms:.3} ms"
         );
@@ -420,9 +441,13 @@ impl Report {
     }
 
     fn serial(&self, steps: usize, concurrency: usize) -> Option<&Figures> {
+        self.load("serial", steps, concurrency)
+    }
+
+    fn load(&self, load: &str, steps: usize, concurrency: usize) -> Option<&Figures> {
         self.loads
             .iter()
-            .find(|it| it.load == "serial" && it.steps == steps && it.concurrency == concurrency)
+            .find(|it| it.load == load && it.steps == steps && it.concurrency == concurrency)
     }
 }
 

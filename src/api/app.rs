@@ -1,15 +1,33 @@
 //! The state of the API's handlers.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::{door::Door, engine::Engine, tasks::Tasks, testkit::Places};
 
-/// The dependencies of every handler.
+/// The state of every handler: its dependencies, which all requests share.
 #[derive(Clone)]
-pub(super) struct Api {
+pub(super) struct Api(Arc<Parts>);
+
+impl Api {
+    /// Returns the state with these dependencies.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for Api {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// The dependencies of the handlers.
+pub(super) struct Parts {
     /// The engine, which does the work.
     pub engine: Engine,
     /// The checks before each request.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use axum::{Router, handler::Handler, middleware::from_fn_with_state, routing::get};
 
-use super::{app::Api, metrics, openapi, routes};
+use super::{
+    app::{Api, Parts},
+    metrics, openapi, routes,
+};
 use crate::{
     door::{self, Door, Rule, Shape, Who},
     engine::Engine,
@@ -19,14 +22,14 @@ const LEAST_TESTS: usize = 2;
 /// Returns the router of the API: every route behind `door`.
 pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    routes::router(Api {
+    routes::router(Api::new(Parts {
         engine,
         door,
         stopping: tasks.stopping().clone(),
         tasks: tasks.clone(),
         tests: Places::new((cores / 2).max(LEAST_TESTS)),
         openapi: openapi::text,
-    })
+    }))
 }
 
 /// Returns the router of a listener that serves the metrics and nothing else, without a token.

@@ -514,6 +514,7 @@ fn hardened(mut response: Response) -> Response {
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     let headers = response.headers_mut();
+    headers.reserve(HEADERS.len());
     for (name, value) in HEADERS {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }

@@ -1,8 +1,11 @@
 //! Metadata of an entry beside its fact.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+};
 
 use crate::protocol::{Json, Tags, TraceParent};
 
@@ -74,9 +77,39 @@ impl StepFiles {
 /// that made it, in words), `queued_ms` and `ran_ms` (when the work was queued and when it ran),
 /// `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed trace), `output`
 /// (the operator's full output) and `traceback`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Additions(BTreeMap<String, Json>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Additions(Vec<(Cow<'static, str>, Json)>);
+
+/// Serialized as a map, sorted by name.
+impl Serialize for Additions {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Additions {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Named;
+
+        impl<'de> Visitor<'de> for Named {
+            type Value = Additions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of values by name")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Additions, M::Error> {
+                let mut additions = Additions::default();
+                while let Some((name, value)) = map.next_entry::<String, Json>()? {
+                    additions.put(name, value);
+                }
+                Ok(additions)
+            }
+        }
+
+        from.deserialize_map(Named)
+    }
+}
 
 impl Additions {
     /// Returns true if there are no additions.
@@ -86,7 +119,12 @@ impl Additions {
 
     /// Returns the value stored under a name.
     pub fn get(&self, name: &str) -> Option<&Json> {
-        self.0.get(name)
+        self.place(name).ok().map(|place| &self.0[place].1)
+    }
+
+    /// Returns the position of a name, or the one that it would have.
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(name))
     }
 
     /// Returns the text stored under a name.
@@ -95,8 +133,12 @@ impl Additions {
     }
 
     /// Stores a value under a name, and replaces an earlier one.
-    pub fn put(&mut self, name: impl Into<String>, value: Json) {
-        self.0.insert(name.into(), value);
+    pub fn put(&mut self, name: impl Into<Cow<'static, str>>, value: Json) {
+        let name = name.into();
+        match self.place(&name) {
+            Ok(place) => self.0[place].1 = value,
+            Err(place) => self.0.insert(place, (name, value)),
+        }
     }
 
     /// Returns the tags of a run that starts or is called; none if absent.
@@ -125,7 +167,7 @@ impl Additions {
 
     /// Removes the span of a distributed trace.
     pub(crate) fn remove_trace(&mut self) {
-        self.0.remove("trace");
+        self.0.retain(|(name, _)| name != "trace");
     }
 
     /// Returns the number of the last entry that was copied from another run, in the first entry of
@@ -179,12 +221,14 @@ impl Additions {
 
     /// Adds the values of others, and replaces those of the same names.
     pub fn extend(&mut self, others: Self) {
-        self.0.extend(others.0);
+        for (name, value) in others.0 {
+            self.put(name, value);
+        }
     }
 
     /// Iterates over all additions, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
+        self.0.iter().map(|(name, value)| (&**name, value))
     }
 
     /// Returns the approximate size in bytes.

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
     Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Tally,
-    Usage,
+    Usage, key::KeyHash,
 };
 use crate::protocol::{Failure, Json, StepKind, StepState, Tags, TraceParent};
 
@@ -47,8 +47,8 @@ pub struct Chain {
     entries: u32,
     first_step: u32,
     steps: Vec<Step>,
-    index: HashMap<StepKey, u32>,
-    tails: HashMap<ScopePath, u32>,
+    index: HashMap<StepKey, u32, KeyHash>,
+    tails: HashMap<ScopePath, u32, KeyHash>,
     open: BTreeSet<u32>,
     done: u32,
     signals: HashMap<String, VecDeque<Json>>,
@@ -337,7 +337,13 @@ impl Chain {
             return Err(ChainError::StepOrder { seq, expected, found });
         }
         let number = scheduled.step;
-        let mut scheduled = scheduled.clone();
+        // A lean chain keeps no request: all its steps share one null.
+        let request = match (self.keep_payloads, self.steps.last()) {
+            (true, _) => scheduled.request.clone(),
+            (false, Some(step)) => step.scheduled.request.clone(),
+            (false, None) => Json::null(),
+        };
+        let scheduled = Scheduled { request, ..scheduled.clone() };
         if scheduled.kind == StepKind::Signal {
             self.waiters.entry(scheduled.name.clone()).or_default().push_back(number);
         }
@@ -347,11 +353,11 @@ impl Chain {
         {
             self.agents.insert(scheduled.name.clone());
         }
-        if !self.keep_payloads {
-            scheduled.request = Json::null();
-        }
         self.index.insert(scheduled.key.clone(), number);
-        self.tails.insert(scheduled.key.scope.clone(), number);
+        match self.tails.get_mut(&scheduled.key.scope) {
+            Some(tail) => *tail = number,
+            None => drop(self.tails.insert(scheduled.key.scope.clone(), number)),
+        }
         self.open.insert(number);
         self.steps.push(Step::scheduled(scheduled, entry, self.keep_payloads));
         Ok(())

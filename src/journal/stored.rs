@@ -8,6 +8,7 @@
 //! The checksum is the first 8 bytes of BLAKE3 over the run's number (little endian, 8 bytes) and
 //! all bytes before the checksum. This program writes version 2, and every release reads both.
 
+use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
 
 use super::{Entry, Fact};
@@ -57,10 +58,10 @@ impl Entry {
         let mut bytes = Vec::with_capacity(self.fact.size_hint() + self.additions.size() + SUM);
         bytes.push(VERSION);
         let body = (self.seq, self.at_ms, &self.fact, &self.additions);
-        let mut bytes =
-            postcard::to_extend(&body, bytes).expect("an entry has no unserialisable part");
+        let mut bytes = postcard::serialize_with_flavor(&body, Bytes(bytes))
+            .expect("an entry has no unserialisable part");
         let sum = sum(run, &bytes);
-        bytes.extend(sum);
+        bytes.extend_from_slice(&sum);
         bytes
     }
 
@@ -117,6 +118,28 @@ impl Entry {
             Fact::RunStarted(started) => started.continues,
             _ => None,
         }
+    }
+}
+
+/// Collects an encoded entry. Copies a text as a whole, which postcard's own collector does byte by
+/// byte.
+struct Bytes(Vec<u8>);
+
+impl Flavor for Bytes {
+    type Output = Vec<u8>;
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.0.push(data);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
     }
 }
 

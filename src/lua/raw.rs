@@ -231,6 +231,12 @@ impl Coroutine {
         // SAFETY: as above.
         unsafe { traceback::place(self.state) }
     }
+
+    /// Returns the name of the library's function that it waits in.
+    pub(crate) fn called(&self) -> Option<String> {
+        // SAFETY: as above.
+        unsafe { traceback::function(self.state) }
+    }
 }
 
 impl Drop for Coroutine {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::raw::Coroutine;
 use crate::{
     flow::Command,
-    journal::{ScopePath, StepKey},
+    journal::{KeyHash, ScopePath, StepKey},
 };
 
 /// Numbers a branch, a join or a spawned function; never used twice.
@@ -96,10 +96,10 @@ pub(crate) enum Waiter {
 #[derive(Default)]
 pub(crate) struct Tree {
     last: Id,
-    pub(crate) branches: HashMap<Id, Branch>,
-    pub(crate) joins: HashMap<Id, Join>,
+    pub(crate) branches: HashMap<Id, Branch, KeyHash>,
+    pub(crate) joins: HashMap<Id, Join, KeyHash>,
     pub(crate) spawned: BTreeMap<Id, Spawned>,
-    pub(crate) waiting: HashMap<StepKey, Waiter>,
+    pub(crate) waiting: HashMap<StepKey, Waiter, KeyHash>,
 }
 
 impl Tree {

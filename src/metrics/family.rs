@@ -1,6 +1,7 @@
 //! Series by their labels, of which there is a limited number.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     sync::{
         Arc,
@@ -33,16 +34,25 @@ impl<const N: usize, V: Default> Series<N, V> {
 
     /// Returns the series with these labels; that of all others, if there are too many.
     pub fn of(&self, labels: [&str; N]) -> Arc<V> {
-        let key = key(labels);
-        if let Some(known) = self.known.read().get(&key) {
-            return Arc::clone(known);
+        thread_local! {
+            /// A key, to look for. Only a new series has one of its own.
+            static KEY: RefCell<String> = RefCell::default();
         }
-        let mut known = self.known.write();
-        if known.len() < self.most || known.contains_key(&key) {
-            return Arc::clone(known.entry(key).or_default());
-        }
-        self.is_full.store(true, Ordering::Relaxed);
-        Arc::clone(known.entry(self::key([OTHER; N])).or_default())
+        KEY.with_borrow_mut(|key| {
+            key.clear();
+            write_key(key, labels);
+            if let Some(known) = self.known.read().get(key.as_str()) {
+                return Arc::clone(known);
+            }
+            let mut known = self.known.write();
+            if known.len() < self.most || known.contains_key(key.as_str()) {
+                return Arc::clone(known.entry(key.clone()).or_default());
+            }
+            self.is_full.store(true, Ordering::Relaxed);
+            key.clear();
+            write_key(key, [OTHER; N]);
+            Arc::clone(known.entry(key.clone()).or_default())
+        })
     }
 
     /// Returns true if a series was counted with others.
@@ -64,8 +74,7 @@ impl<const N: usize, V: Default> Series<N, V> {
     }
 }
 
-fn key<const N: usize>(labels: [&str; N]) -> String {
-    let mut key = String::with_capacity(64);
+fn write_key<const N: usize>(key: &mut String, labels: [&str; N]) {
     for (at, label) in labels.into_iter().enumerate() {
         if at > 0 {
             key.push(BETWEEN);
@@ -73,7 +82,6 @@ fn key<const N: usize>(labels: [&str; N]) -> String {
         let fits = label.len() <= LONGEST && !label.contains(BETWEEN);
         key.push_str(if fits { label } else { OTHER });
     }
-    key
 }
 
 #[cfg(test)]

@@ -56,6 +56,11 @@ pub trait DispatchObserver: Send + Sync {
     /// Returns the name in logs.
     fn name(&self) -> &str;
 
+    /// Returns false if the layer would do nothing at present: a dispatch then goes around it.
+    fn is_on(&self) -> bool {
+        true
+    }
+
     /// Observes one dispatch: inspects it, runs it, and inspects the outcome.
     ///
     /// # Errors
@@ -255,7 +260,11 @@ impl<'a> Next<'a> {
     /// Fails when an inner layer refuses, or with the failure of the terminal.
     pub fn run(self, dispatch: Dispatch) -> BoxFuture<'a, Result<Dispatched, Failure>> {
         if let Some((observer, observers)) = self.observers.split_first() {
-            return observe(&**observer, dispatch, Next { observers, ..self }).boxed();
+            let rest = Next { observers, ..self };
+            return match observer.is_on() {
+                true => observe(&**observer, dispatch, rest).boxed(),
+                false => rest.run(dispatch),
+            };
         }
         if let Some((layer, transformers)) = self.transformers.split_first() {
             return layer.dispatch(dispatch, Next { transformers, ..self });

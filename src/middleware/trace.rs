@@ -1,7 +1,7 @@
 //! The outermost layer of every stack: a span around each dispatch.
 
 use async_trait::async_trait;
-use tracing::{Instrument, field};
+use tracing::{Instrument, field, level_filters::LevelFilter};
 
 use super::{
     DispatchObserver, Dispatched, ExecCall, ExecObserver, StoreCall, StoreObserver, Stored,
@@ -19,6 +19,10 @@ pub struct Tracing;
 impl DispatchObserver for Tracing {
     fn name(&self) -> &'static str {
         "tracing"
+    }
+
+    fn is_on(&self) -> bool {
+        LevelFilter::current() >= LevelFilter::DEBUG
     }
 
     async fn observe(&self, watched: Watched<'_>) -> Result<(), Failure> {

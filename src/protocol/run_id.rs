@@ -168,8 +168,12 @@ fn millis(uuid: Uuid) -> u64 {
 }
 
 fn print(f: &mut fmt::Formatter<'_>, prefix: &str, uuid: Uuid) -> fmt::Result {
-    let text = data_encoding::BASE32_NOPAD.encode(uuid.as_bytes()).to_ascii_lowercase();
-    write!(f, "{prefix}_{text}")
+    let mut text = [0; 26];
+    data_encoding::BASE32_NOPAD.encode_mut(uuid.as_bytes(), &mut text);
+    text.make_ascii_lowercase();
+    f.write_str(prefix)?;
+    f.write_str("_")?;
+    f.write_str(std::str::from_utf8(&text).expect("base 32 is ASCII"))
 }
 
 fn parse(text: &str, prefix: &'static str, tag: impl Fn(u64) -> bool) -> Result<Uuid, IdError> {

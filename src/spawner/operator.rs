@@ -45,10 +45,10 @@ impl SpawnerAdapter for OperatorSpawner {
             // It may be done at once, ahead of the commit, or is only put where a worker finds it: it
             // is not handed to another thread.
             let work = match futures::poll!(&mut work) {
-                std::task::Poll::Ready(reply) => std::future::ready(reply).boxed(),
-                std::task::Poll::Pending => work,
+                std::task::Poll::Ready(reply) => Work::Done(reply),
+                std::task::Poll::Pending => Work::Here(work),
             };
-            return Ok(Box::new(OperatorWorker { id, work: Work::Here(work) }));
+            return Ok(Box::new(OperatorWorker { id, work }));
         }
         // Whoever drops the worker gives up the work.
         let given_up = CancellationToken::new();
@@ -129,6 +129,8 @@ struct OperatorWorker {
 
 /// The place where the work of an attempt goes on.
 enum Work {
+    /// It is over.
+    Done(Result<Reply, Failure>),
     /// With whoever waits for it.
     Here(BoxFuture<'static, Result<Reply, Failure>>),
     /// By itself.
@@ -143,6 +145,7 @@ impl Worker for OperatorWorker {
 
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
         match self.work {
+            Work::Done(reply) => reply,
             Work::Here(work) => work.await,
             Work::Spawned(work, _guard) => work.await.unwrap_or_else(|_| {
                 Err(Failure::new(kind::WORKER, "the operator panicked").retryable())

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use crate::{
@@ -54,6 +54,9 @@ pub(crate) struct Run {
     pub(crate) is_stored: bool,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
+    /// Its blueprint, the hash of that, and who started it, as the layers get them; set with its
+    /// first task.
+    pub(crate) names: OnceLock<[Arc<str>; 3]>,
     /// The grant of the run's dispatches.
     pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
@@ -212,6 +215,7 @@ impl Run {
             waiters: Vec::new(),
             subscribers: Vec::new(),
             audience: Arc::default(),
+            names: OnceLock::new(),
             copies: Vec::new(),
             reload: false,
             restate: false,

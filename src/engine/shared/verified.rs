@@ -25,7 +25,7 @@ pub(crate) struct Auth {
     pub(crate) revoked: RwLock<HashSet<String>>,
     /// Verified tokens of the current key. Those of a retired key are verified each time, because
     /// its grace period ends.
-    pub(crate) verified: Mutex<LruCache<[u8; 32], Claims>>,
+    pub(crate) verified: Mutex<LruCache<[u8; 32], Arc<Claims>>>,
     /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
     /// The last use of tokens, in Unix milliseconds, by id.
@@ -84,7 +84,7 @@ impl Auth {
     }
 
     /// Verifies a token: the signature once, time and revocation at every use.
-    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
+    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Arc<Claims>, EngineError> {
         let mark = *blake3::hash(token.as_bytes()).as_bytes();
         let known = self.verified.lock().get(&mark).cloned();
         let claims = match known {
@@ -95,9 +95,9 @@ impl Auth {
             None => {
                 // Under one lock of the keys: a result of a key must not be cached after its end.
                 let keys = self.keys.read();
-                let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
+                let claims = Arc::new(keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?);
                 if keys.is_current(token) {
-                    self.verified.lock().insert(mark, claims.clone());
+                    self.verified.lock().insert(mark, Arc::clone(&claims));
                 }
                 claims
             }
@@ -106,7 +106,7 @@ impl Auth {
         let is_revoked =
             lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
         if is_revoked {
-            return Err(StoreError::Revoked { jti: claims.jti }.into());
+            return Err(StoreError::Revoked { jti: claims.jti.clone() }.into());
         }
         Ok(claims)
     }

@@ -115,8 +115,7 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         RunState::Active => turn.run.chain.paused().map(waiting::paused),
     };
     let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
-    let used = Used::encode(turn.run.chain.spent(), turn.run.chain.agents());
-    let header = &mut turn.run.header;
+    let (header, chain) = (&mut turn.run.header, &turn.run.chain);
     let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
     let whole = header.status != status
         || header.wake_at_ms != wake_at_ms
@@ -125,7 +124,7 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         || header.status_text != status_text
         || header.progress != progress;
     if whole || header.cursor == 0 {
-        header.used = used;
+        header.used = Used::encode(chain.spent(), chain.agents());
     }
     header.status = status;
     header.wake_at_ms = wake_at_ms;

@@ -14,9 +14,9 @@ use crate::{
 
 /// The part of a trigger that is counted.
 #[derive(Deserialize)]
-struct TriggerKind {
+pub(crate) struct TriggerKind {
     #[serde(default)]
-    kind: String,
+    pub(crate) kind: String,
 }
 
 /// Returns what a fact counts that needs to know only itself.

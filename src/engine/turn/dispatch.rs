@@ -25,6 +25,7 @@ use crate::{
             shards::Shared,
         },
         turn::{
+            counting::TriggerKind,
             facts::Turn,
             passage::AttemptState,
             seats,
@@ -102,8 +103,8 @@ fn check_route(shared: &Shared, task: &Task, route: &str) -> Result<(), Failure>
 
 /// Returns the trigger of an operator for the trigger of its run.
 fn trigger_of(trigger: &Json) -> TriggerType {
-    let trigger = trigger.to_value();
-    match trigger["kind"].as_str() {
+    let trigger = trigger.decode::<TriggerKind>().ok();
+    match trigger.as_ref().map(|it| it.kind.as_str()) {
         Some("schedule") => TriggerType::Schedule,
         Some("signal") => TriggerType::Signal,
         Some("watch") => TriggerType::SystemEvent,

@@ -1,5 +1,7 @@
 //! The row of a task, and the prompt in it.
 
+use serde::Deserialize;
+
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
@@ -28,7 +30,6 @@ pub(crate) fn task_row(turn: &Turn<'_>, number: u32) -> Result<TaskRow, Failure>
         // Nobody fetches it: the time of a task for people is counted from when it is asked.
         deadline_ms = task.timeout_ms.map(|timeout| turn.steady_ms + timeout);
     }
-    let title = prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
     Ok(TaskRow {
         run: turn.run.num,
         step: number,
@@ -47,10 +48,21 @@ pub(crate) fn task_row(turn: &Turn<'_>, number: u32) -> Result<TaskRow, Failure>
         deadline_ms,
         lease_ms: None,
         graces: 0,
-        summary: opts.summary.clone().or(title),
+        summary: opts.summary.clone().or_else(|| title_of(&prompt.input)),
         prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
         question: None,
     })
+}
+
+/// Returns the title in an input, if it has one.
+fn title_of(input: &Json) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Titled {
+        title: Option<serde_json::Value>,
+    }
+    // A list would be read as the fields in their order.
+    let fields = input.as_str().trim_start().starts_with('{').then_some(input)?;
+    fields.decode::<Titled>().ok()?.title?.as_str().map(str::to_owned)
 }
 
 fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {

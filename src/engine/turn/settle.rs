@@ -74,6 +74,10 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
     let heard = Arc::clone(&voice) as Arc<dyn Voice>;
     let (started, started_ms) = turn.run.chain.started().expect("a run with a task has started");
     let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
+    let [blueprint, version, principal] = turn.run.names.get_or_init(|| {
+        let blueprint = program.blueprint();
+        [blueprint.name(), blueprint.hash(), &started.principal].map(Arc::from)
+    });
     let agent = task.agent.agent();
     let mut tools = agent.tools.clone();
     if let Some(worker) = &agent.worker {
@@ -85,14 +89,14 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         attempt: task.attempt,
         epoch: turn.run.header.epoch,
         again: task.again,
-        blueprint: program.blueprint().name().into(),
-        version: program.blueprint().hash().into(),
+        blueprint: Arc::clone(blueprint),
+        version: Arc::clone(version),
         agent: Arc::clone(task.agent.name()),
         operator: Arc::clone(&task.operator),
         model_call: task.request.is_model_call(),
         tools,
         idempotency_key: task.request.opts.idempotency_key.clone(),
-        principal: started.principal.as_str().into(),
+        principal: Arc::clone(principal),
         started_ms,
         used: if turn.shared.stacks.meters(program) { used(turn.run) } else { Usage::default() },
         voice: heard,

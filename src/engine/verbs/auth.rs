@@ -105,9 +105,9 @@ impl Engine {
                 self.inner.auth.note_use(&claims.jti, self.shared().clock.now_ms());
                 Caller {
                     session: self.sessions().session_of(&claims)?,
-                    subject: claims.sub,
+                    subject: claims.sub.clone(),
                     grant,
-                    jti: claims.jti,
+                    jti: claims.jti.clone(),
                     expires_ms: claims.exp.saturating_mul(1_000),
                     trace: None,
                 }

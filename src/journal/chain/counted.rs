@@ -1,5 +1,7 @@
 //! Usage and counts: what a history spent, and what the statistics of the host get of it.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 
 use super::Chain;
@@ -61,16 +63,19 @@ impl Chain {
         usage: Option<&Usage>,
         at_ms: u64,
     ) {
-        let Some(step) = self.step(number) else { return };
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
         let took_ms = at_ms.saturating_sub(step.scheduled_ms);
         let ending = Ending::from(outcome);
         let of = match step.scheduled.kind {
             // A member of a composite is a part of its task.
             StepKind::Task if step.scheduled.parent.is_some() => return,
-            StepKind::Task | StepKind::ToolCall => (Dimension::Agent, step.scheduled.name.clone()),
+            StepKind::Task | StepKind::ToolCall => {
+                (Dimension::Agent, Cow::Borrowed(&*step.scheduled.name))
+            }
             StepKind::ModelCall => {
-                let name = || step.scheduled.name.clone();
-                (Dimension::Model, model_of(outcome).unwrap_or_else(name))
+                let name = || Cow::Borrowed(&*step.scheduled.name);
+                (Dimension::Model, model_of(outcome).map_or_else(name, Cow::Owned))
             }
             _ => return,
         };

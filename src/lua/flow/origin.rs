@@ -73,7 +73,7 @@ fn named(kind: JoinKind, parent: Option<&Coroutine>, number: u32) -> String {
     match kind {
         JoinKind::Timeout => "timeout".to_owned(),
         JoinKind::Race => format!("race, branch {number}"),
-        JoinKind::All => match parent.and_then(|co| co.place().function).as_deref() {
+        JoinKind::All => match parent.and_then(Coroutine::called).as_deref() {
             Some("map") => format!("map, item {number}"),
             _ => format!("all, branch {number}"),
         },

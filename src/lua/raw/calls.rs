@@ -20,7 +20,9 @@ pub(super) struct Call<'l> {
     pub(super) file: Cow<'l, str>,
     /// The line in progress.
     pub(super) line: u32,
-    about: ffi::lua_Debug,
+    name: *const c_char,
+    arguments: u8,
+    is_variadic: bool,
 }
 
 impl Call<'_> {
@@ -32,17 +34,17 @@ impl Call<'_> {
     /// Returns the name of the function, if it has one.
     pub(super) fn function(&self) -> Option<String> {
         // SAFETY: a name is null, or lives as long as its function, which the call holds.
-        unsafe { named(self.about.name) }
+        unsafe { named(self.name) }
     }
 
     /// Returns the number of the named arguments.
     pub(super) fn arguments(&self) -> c_int {
-        c_int::from(self.about.nparams)
+        c_int::from(self.arguments)
     }
 
     /// Returns true if the function takes arguments without names.
     pub(super) fn is_variadic(&self) -> bool {
-        self.about.isvararg != 0
+        self.is_variadic
     }
 }
 
@@ -71,7 +73,8 @@ unsafe fn call<'l>(state: *mut lua_State, level: c_int) -> Option<Call<'l>> {
     let source = unsafe { CStr::from_ptr(about.source) }.to_bytes();
     let file = String::from_utf8_lossy(source.strip_prefix(b"=").unwrap_or(source));
     let line = u32::try_from(about.currentline).unwrap_or(0);
-    Some(Call { level, file, line, about })
+    let (arguments, is_variadic) = (about.nparams, about.isvararg != 0);
+    Some(Call { level, file, line, name: about.name, arguments, is_variadic })
 }
 
 /// Returns a name that Luau gave.

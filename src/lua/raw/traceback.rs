@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use mlua::ffi::{self, lua_State};
 use serde::Serialize;
 
-use super::calls::calls;
+use super::calls::{Call, calls};
 
 /// Frames that are kept.
 pub(crate) const MOST: usize = 10;
@@ -46,13 +46,10 @@ pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
     frames
 }
 
-/// The place where a coroutine waits: the author's call, and the function of the library that it
-/// called.
+/// The place where a coroutine waits.
 pub(crate) struct Place {
-    /// `file:line`; absent where no line of the author's is in progress.
+    /// The author's call, `file:line`; absent where no line of the author's is in progress.
     pub(crate) line: Option<String>,
-    /// The name of the library's function.
-    pub(crate) function: Option<String>,
     /// The innermost node of a flow that is a table: its JSON pointer.
     pub(crate) node: Option<String>,
 }
@@ -62,7 +59,7 @@ pub(crate) struct Place {
 /// # Safety
 /// As [`traceback`].
 pub(super) unsafe fn place(state: *mut lua_State) -> Place {
-    let mut found = Place { line: None, function: None, node: None };
+    let mut found = Place { line: None, node: None };
     // SAFETY: the caller's promise.
     for call in unsafe { calls(state) } {
         if !call.is_of_library() {
@@ -73,9 +70,18 @@ pub(super) unsafe fn place(state: *mut lua_State) -> Place {
             // SAFETY: as above.
             found.node = unsafe { node(state, call.level) };
         }
-        found.function = found.function.or_else(|| call.function());
     }
     found
+}
+
+/// Returns the name of the library's function that the author's innermost call waits in.
+///
+/// # Safety
+/// As [`traceback`].
+pub(super) unsafe fn function(state: *mut lua_State) -> Option<String> {
+    // SAFETY: the caller's promise.
+    let calls = unsafe { calls(state) };
+    calls.take_while(Call::is_of_library).find_map(|call| call.function())
 }
 
 /// Returns the place of the node that a function of the library got as its first argument.

@@ -387,9 +387,7 @@ fn apply(
             return Err(BatchFailure::Refused(StoreError::Moved { run: num }));
         }
         run_index::keep(tx, run)?;
-        for row in &run.entries {
-            journal::append(tx, num, row)?;
-        }
+        journal::append(tx, num, &run.entries)?;
     }
     let mut plans = plans.into_iter();
     for each in &batch.writes {

@@ -18,16 +18,21 @@ const MARKED: u32 = 256;
 /// The number of bytes that suffice to read an entry's number.
 const HEAD: i64 = 8;
 
-/// Appends a row of a run.
-pub fn append(conn: &Connection, run: u64, row: &JournalRow) -> rusqlite::Result<()> {
-    let (lsn, before) = (int(row.lsn), row.before.map(int));
-    let (prev, continues) = if row.begins { (None, before) } else { (before, None) };
-    conn.prepare_cached(
+/// Appends rows of a run.
+pub fn append(conn: &Connection, run: u64, rows: &[JournalRow]) -> rusqlite::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut insert = conn.prepare_cached(
         "INSERT INTO journal (lsn, run, prev_lsn, entry, continues) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?
-    .execute(params![lsn, int(run), prev, row.bytes, continues])?;
-    if row.seq.is_multiple_of(MARKED) || continues.is_some() {
-        mark(conn, run, row.seq, lsn, continues.is_some())?;
+    )?;
+    for row in rows {
+        let (lsn, before) = (int(row.lsn), row.before.map(int));
+        let (prev, continues) = if row.begins { (None, before) } else { (before, None) };
+        insert.execute(params![lsn, int(run), prev, row.bytes, continues])?;
+        if row.seq.is_multiple_of(MARKED) || continues.is_some() {
+            mark(conn, run, row.seq, lsn, continues.is_some())?;
+        }
     }
     Ok(())
 }
