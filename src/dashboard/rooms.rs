@@ -23,7 +23,7 @@ use super::fragment::Fragment;
 /// A rendering that is older than this is not the first one of a viewer: times count from now.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-/// What the viewers of a room have in common.
+/// The identity of a room: its viewers have all of this in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The path and query of the page.
@@ -41,7 +41,7 @@ struct Piece {
     data: String,
 }
 
-/// What a room shows at one moment.
+/// The latest rendering of a room.
 struct Shown {
     pieces: Vec<Arc<Piece>>,
     /// True if nothing will change any more.

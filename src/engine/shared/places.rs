@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::{
     journal::{Decision, Entry, Fact},
-    store::{Store, StoreError},
+    store::{Store, StoreError, read_in_pages},
 };
 
 /// The maximum number of runs whose places are kept.
@@ -77,9 +77,8 @@ impl PlaceBook {
     ) -> Result<T, StoreError> {
         let places = self.page(run);
         let mut places = places.lock();
-        for entry in store.entries(run, places.upto)? {
-            places.add(&entry);
-        }
+        let upto = places.upto;
+        read_in_pages(store, run, upto, |entry| places.add(entry))?;
         self.measure(run, places.size());
         Ok(look(&places))
     }
