@@ -284,8 +284,9 @@ impl Reader for Sqlite {
     }
 
     fn metas(&self, keys: &[String]) -> Result<Vec<Option<String>>, StoreError> {
-        let all = |conn: &_| keys.iter().map(|key| meta::one(conn, key)).collect();
-        self.read("read values of the host", all)
+        self.read("read values of the host", |conn| {
+            keys.iter().map(|key| meta::one(conn, key)).collect()
+        })
     }
 
     fn ended_runs(&self) -> Result<u64, StoreError> {
