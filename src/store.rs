@@ -539,6 +539,14 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
+    /// Returns the host's own values under some keys, in the order of the keys.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn metas(&self, keys: &[String]) -> Result<Vec<Option<String>>, StoreError> {
+        keys.iter().map(|key| self.meta(key)).collect()
+    }
+
     /// Returns the runs that are to be deleted after they end (see [`UNSTORED`]); at most 1,000.
     ///
     /// # Errors

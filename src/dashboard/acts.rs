@@ -8,10 +8,13 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 
+use maud::html;
+
 use super::{
     desk::Desk,
     fields::Fields,
     headers,
+    layout::document,
     page::login,
     sign_in::{CODE_MS, LONGEST_MS},
     visitor::{Theme, Visitor, id},
@@ -57,17 +60,37 @@ pub(super) async fn login(State(desk): State<Desk>, request: Request) -> Result<
     }
 }
 
-/// Signs out: the token behind the sign-in is revoked.
+/// Signs out: the token behind the sign-in is revoked. Whoever signed in with a provider is then
+/// sent there, by the page and not by a redirect: forms lead to this origin only.
 pub(super) async fn logout(
     State(desk): State<Desk>,
     visitor: Visitor,
     arrival: Arrival,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    desk.sign_ins.end(&visitor.signed_in, &visitor.caller).await?;
+    let own = headers::cookie(&headers, desk.site.cookie()).unwrap_or_default();
+    let foreign = desk.sign_ins.end(&visitor.signed_in, &visitor.caller, own).await?;
     let secure = headers::is_secure(&arrival, &headers);
     let cookie = cookie_of(desk.site.cookie(), "", 0, secure);
-    Ok((set(cookie), Redirect::to("/ui/login")).into_response())
+    let farewell = match (foreign, desk.door.people()) {
+        (Some(id_token), Some(people)) => people.farewell(&id_token).await,
+        _ => None,
+    };
+    let onward =
+        farewell.as_ref().and_then(|to| HeaderValue::try_from(format!("0; url={to}")).ok());
+    let (Some(to), Some(onward)) = (farewell, onward) else {
+        return Ok((set(cookie), Redirect::to("/ui/login")).into_response());
+    };
+    let body = html! {
+        main #main { div.card.narrow {
+            p { "You are signed out of moonswarm. " a href=(to) { "Sign out of the provider as well" } }
+            p.dim.small { a href="/ui/login" { "Stay signed in there" } }
+        } }
+    };
+    let page = document("Signed out", visitor.theme, &[], StatusCode::OK, &body);
+    let mut page = (set(cookie), page).into_response();
+    page.headers_mut().insert(header::REFRESH, onward);
+    Ok(page)
 }
 
 /// Keeps the choice of colors.

@@ -90,7 +90,7 @@ pub(super) async fn finish(
     let issuer = Some(fields.text("iss")).filter(|issuer| !issuer.is_empty());
     let signed_in = match people.finish(&desk.engine, &attempt, (fields.text("code"), issuer)).await
     {
-        Ok(token) => desk.sign_ins.open(&token).await,
+        Ok((token, id_token)) => desk.sign_ins.open_with(&token, Some(&id_token)).await,
         Err(problem) => Err(problem),
     };
     let cookie = match signed_in {

@@ -37,6 +37,11 @@ pub(super) const CODE_MS: u64 = 60_000;
 const MOST_CODES: usize = 256;
 /// The maximum number of sign-ins in memory; others are read again.
 const MOST_REMEMBERED: usize = 4_096;
+/// The maximum length of a provider's token that is kept for signing out, in bytes.
+const MOST_FOREIGN: usize = 4 << 10;
+/// The contexts of the keys that seal a token, and the token of a provider.
+const OWN: &str = "moonswarm dashboard token 1";
+const FOREIGN: &str = "moonswarm dashboard provider 1";
 /// The prefix of a code.
 const CODE: &str = "once_";
 /// The length of a cookie, in characters.
@@ -107,6 +112,8 @@ struct OneTime {
 /// A sign-in.
 struct Entry {
     sealed: Vec<u8>,
+    /// The token of the provider with which the person signed in; empty if it is too long.
+    foreign: Option<Vec<u8>>,
     made_ms: u64,
     used_ms: AtomicU64,
     stored_ms: AtomicU64,
@@ -116,6 +123,8 @@ struct Entry {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     sealed: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    foreign: Option<String>,
     made_ms: u64,
     used_ms: u64,
 }
@@ -173,6 +182,18 @@ impl SignIns {
     /// # Errors
     /// Fails when the code was used or is too old, or the token is not one for the API.
     pub(super) async fn open(&self, secret: &str) -> Result<String, Problem> {
+        self.open_with(secret, None).await
+    }
+
+    /// Signs in as `open`, and keeps the token of a provider until the sign-out.
+    ///
+    /// # Errors
+    /// Fails as `open`.
+    pub(super) async fn open_with(
+        &self,
+        secret: &str,
+        foreign: Option<&str>,
+    ) -> Result<String, Problem> {
         let minted = if secret.starts_with(CODE) {
             let OneTime { by, role, .. } = self.take_code(secret)?;
             let may = |verb: &&Verb| permits(role, **verb) && by.grant.has(**verb);
@@ -200,7 +221,11 @@ impl SignIns {
         let cookie = random();
         let now_ms = self.clock.now_ms();
         let entry = Entry {
-            sealed: sealed(&cookie, minted.token.as_bytes()),
+            sealed: sealed(OWN, &cookie, minted.token.as_bytes()),
+            foreign: foreign.map(|token| {
+                let kept = if token.len() > MOST_FOREIGN { "" } else { token };
+                sealed(FOREIGN, &cookie, kept.as_bytes())
+            }),
             made_ms: now_ms,
             used_ms: AtomicU64::new(now_ms),
             stored_ms: AtomicU64::new(now_ms),
@@ -267,25 +292,34 @@ impl SignIns {
             entry.stored_ms.store(now_ms, Ordering::Relaxed);
             self.store(&key, &entry).await?;
         }
-        let token = String::from_utf8(sealed(cookie, &entry.sealed)).ok();
+        let token = String::from_utf8(sealed(OWN, cookie, &entry.sealed)).ok();
         let form = blake3::derive_key("moonswarm dashboard form 1", cookie.as_bytes());
         let form = HEXLOWER.encode(&form[..16]);
         Ok(token.map(|token| SignedIn { token, form, key }))
     }
 
-    /// Ends a sign-in: its token is revoked, and its cookie stands for nothing.
+    /// Ends a sign-in: its token is revoked, and its cookie stands for nothing. Returns the token of
+    /// the provider with which the person signed in.
     ///
     /// # Errors
     /// Fails when it cannot be stored.
-    pub(super) async fn end(&self, signed_in: &SignedIn, caller: &Caller) -> Result<(), Problem> {
-        self.known.lock().remove(&signed_in.key);
+    pub(super) async fn end(
+        &self,
+        signed_in: &SignedIn,
+        caller: &Caller,
+        cookie: &str,
+    ) -> Result<Option<String>, Problem> {
+        let entry = self.known.lock().remove(&signed_in.key);
         self.engine.tokens().drop_sign_in(signed_in.key.clone()).await?;
-        Ok(self.engine.tokens().sign_out(caller).await?)
+        self.engine.tokens().sign_out(caller).await?;
+        let foreign = entry.as_ref().and_then(|entry| entry.foreign.as_ref());
+        Ok(foreign.and_then(|it| String::from_utf8(sealed(FOREIGN, cookie, it)).ok()))
     }
 
     async fn store(&self, key: &str, entry: &Entry) -> Result<(), Problem> {
         let stored = Stored {
             sealed: BASE64.encode(&entry.sealed),
+            foreign: entry.foreign.as_ref().map(|it| BASE64.encode(it)),
             made_ms: entry.made_ms,
             used_ms: entry.used_ms.load(Ordering::Relaxed),
         };
@@ -298,6 +332,7 @@ impl Entry {
     fn of(stored: Stored) -> Option<Self> {
         Some(Self {
             sealed: BASE64.decode(stored.sealed.as_bytes()).ok()?,
+            foreign: stored.foreign.and_then(|it| BASE64.decode(it.as_bytes()).ok()),
             made_ms: stored.made_ms,
             used_ms: AtomicU64::new(stored.used_ms),
             stored_ms: AtomicU64::new(stored.used_ms),
@@ -321,11 +356,11 @@ fn key_of(cookie: &str) -> String {
     blake3::hash(cookie.as_bytes()).to_hex().to_string()
 }
 
-/// Seals or opens a token with the key of a cookie. A cookie seals one token only, and a token that
-/// was changed does not verify.
-fn sealed(cookie: &str, token: &[u8]) -> Vec<u8> {
+/// Seals or opens a token with the key of a cookie for a context. A cookie seals one token only in
+/// each, and a token that was changed does not verify.
+fn sealed(context: &str, cookie: &str, token: &[u8]) -> Vec<u8> {
     let mut stream = vec![0; token.len()];
-    let mut hasher = blake3::Hasher::new_derive_key("moonswarm dashboard token 1");
+    let mut hasher = blake3::Hasher::new_derive_key(context);
     hasher.update(cookie.as_bytes());
     hasher.finalize_xof().fill(&mut stream);
     stream.iter().zip(token).map(|(key, byte)| key ^ byte).collect()
@@ -338,9 +373,10 @@ mod tests {
     #[test]
     fn a_token_is_opened_by_its_own_cookie_only() {
         let (one, other) = (random(), random());
-        let closed = sealed(&one, b"header.claims.signature");
-        assert_eq!(sealed(&one, &closed), b"header.claims.signature");
-        assert_ne!(sealed(&other, &closed), b"header.claims.signature");
+        let closed = sealed(OWN, &one, b"header.claims.signature");
+        assert_eq!(sealed(OWN, &one, &closed), b"header.claims.signature");
+        assert_ne!(sealed(OWN, &other, &closed), b"header.claims.signature");
+        assert_ne!(sealed(FOREIGN, &one, b"header.claims.signature"), closed);
         assert_eq!((one.len(), key_of(&one).len()), (COOKIE_CHARS, 64));
     }
 
@@ -348,6 +384,7 @@ mod tests {
     fn a_sign_in_ends_after_eight_idle_hours_and_after_seven_days() {
         let entry = |made_ms, used_ms| Entry {
             sealed: Vec::new(),
+            foreign: None,
             made_ms,
             used_ms: AtomicU64::new(used_ms),
             stored_ms: AtomicU64::new(used_ms),

@@ -42,6 +42,8 @@ const ANSWER: usize = 256 << 10;
 const EXCHANGES: usize = 8;
 /// The maximum number of attempts that are remembered as used.
 const USED: usize = 4_096;
+/// The time limit for reading the provider's configuration at a sign-out, which has happened then.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// The maximum length of a code, in bytes.
 const MOST_CODE: usize = 4 << 10;
 
@@ -125,6 +127,7 @@ struct Published {
     keys: ForeignKeys,
     authorization: Option<Url>,
     token: Option<Url>,
+    end_session: Option<Url>,
     /// True if the secret of a client is sent in the body, and not as `Basic` credentials.
     secret_in_body: bool,
 }
@@ -207,11 +210,7 @@ impl Provider {
         let published = self.keys(self.clock.now_ms(), FRESH_MS).await?;
         let url = published.authorization.clone();
         let mut url = url.ok_or_else(|| self.unable("it has no `authorization_endpoint`"))?;
-        let is_trusted = url.scheme() == "https" || {
-            let host = url.host_str().unwrap_or_default();
-            url.scheme() == "http" && self.oidc.allow_hosts.iter().any(|it| it == host)
-        };
-        if !is_trusted {
+        if !self.is_trusted(&url) {
             return Err(self.unable("its `authorization_endpoint` is plain HTTP"));
         }
         let mut scopes = login.scopes.clone();
@@ -231,8 +230,36 @@ impl Provider {
         Ok(url.into())
     }
 
+    /// Returns true if browsers may be sent to an address of the provider.
+    fn is_trusted(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        url.scheme() == "https"
+            || url.scheme() == "http" && self.oidc.allow_hosts.iter().any(|it| it == host)
+    }
+
+    /// Returns the address at which a browser signs out of the provider, for the token with which it
+    /// signed in (OpenID Connect RP-Initiated Logout 1.0); `None` if the provider has none.
+    pub(super) async fn farewell(&self, id_token: &str) -> Option<String> {
+        let login = self.oidc.login.as_ref().filter(|login| login.sign_out)?;
+        let now_ms = self.clock.now_ms();
+        let published = match self.known(now_ms, STALE_MS) {
+            Some(known) => known,
+            None => tokio::time::timeout(FAREWELL, self.keys(now_ms, FRESH_MS)).await.ok()?.ok()?,
+        };
+        let mut url = published.end_session.clone().filter(|url| self.is_trusted(url))?;
+        if !id_token.is_empty() {
+            url.query_pairs_mut().append_pair("id_token_hint", id_token);
+        }
+        url.query_pairs_mut().extend_pairs([
+            ("client_id", &login.client_id),
+            ("post_logout_redirect_uri", &login.signed_out_uri()),
+        ]);
+        Some(url.into())
+    }
+
     /// Returns the person of a code that came back to the browser of an attempt. An attempt is good
-    /// for one code. `issuer` is the issuer that the answer names, if it names one.
+    /// for one code. `issuer` is the issuer that the answer names, if it names one. The token that
+    /// names the person comes with it.
     ///
     /// # Errors
     /// Fails when the attempt was used, the provider does not take the code, or its token is not one
@@ -242,7 +269,7 @@ impl Provider {
         attempt: &Attempt,
         code: &str,
         issuer: Option<&str>,
-    ) -> Result<Person, Problem> {
+    ) -> Result<(Person, String), Problem> {
         let login = self.login()?;
         let wrong =
             |why: &str| Problem::new(Code::Unauthenticated, format!("{why}; sign in again"));
@@ -273,7 +300,8 @@ impl Provider {
         if party.is_some_and(|it| it != login.client_id) || (several && party.is_none()) {
             return Err(self.refused("it was made for another client"));
         }
-        self.oidc.person(&claims).map_err(|why| self.refused(&why))
+        let person = self.oidc.person(&claims).map_err(|why| self.refused(&why))?;
+        Ok((person, token))
     }
 
     /// Exchanges a code for the token that names the person.
@@ -377,6 +405,7 @@ impl Provider {
             jwks_uri: String,
             authorization_endpoint: Option<String>,
             token_endpoint: Option<String>,
+            end_session_endpoint: Option<String>,
             #[serde(default)]
             token_endpoint_auth_methods_supported: Vec<String>,
         }
@@ -398,6 +427,7 @@ impl Provider {
             keys: ForeignKeys::parse(&keys).map_err(|error| error.to_string())?,
             authorization: found.authorization_endpoint.and_then(url),
             token: found.token_endpoint.and_then(url),
+            end_session: found.end_session_endpoint.and_then(url),
             // `Basic` is what a provider offers that says nothing.
             secret_in_body: offers("client_secret_post") && !offers("client_secret_basic"),
         })

@@ -174,7 +174,8 @@ impl Tokens {
         self.asked()?.begin(attempt).await
     }
 
-    /// Returns a token of the person who signed in, for the code that came back.
+    /// Returns a token of the person who signed in, for the code that came back, and the provider's
+    /// own token.
     ///
     /// # Errors
     /// Fails when the code or the token of the provider is not good, or no role fits.
@@ -183,9 +184,15 @@ impl Tokens {
         engine: &Engine,
         attempt: &Attempt,
         (code, issuer): (&str, Option<&str>),
-    ) -> Result<String, Problem> {
-        let person = self.asked()?.finish(attempt, code, issuer).await?;
-        self.of(engine, &person).await
+    ) -> Result<(String, String), Problem> {
+        let (person, id_token) = self.asked()?.finish(attempt, code, issuer).await?;
+        Ok((self.of(engine, &person).await?, id_token))
+    }
+
+    /// Returns the address at which a browser signs out of the provider; `None` if it has none, or
+    /// does not answer.
+    pub(crate) async fn farewell(&self, id_token: &str) -> Option<String> {
+        self.provider.as_ref()?.farewell(id_token).await
     }
 
     fn asked(&self) -> Result<&Provider, Problem> {

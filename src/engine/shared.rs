@@ -21,6 +21,7 @@ pub(crate) mod presence;
 pub(crate) mod programs;
 pub(crate) mod request;
 pub(crate) mod shards;
+pub(crate) mod speakers;
 pub(crate) mod stacks;
 pub(crate) mod taking_up;
 pub(crate) mod trigger_board;

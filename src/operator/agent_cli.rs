@@ -14,6 +14,7 @@ pub(in crate::operator) use stream::Listener;
 
 use crate::{
     environment::Input,
+    journal::Usage,
     operator::Task,
     protocol::{Failure, Json},
 };
@@ -37,6 +38,8 @@ pub(in crate::operator) struct CliCall {
     pub(in crate::operator) argv: (String, Vec<String>),
     /// The text on its stdin.
     pub(in crate::operator) stdin: String,
+    /// The usage of the conversation before this attempt, if it is known.
+    earlier: Option<Usage>,
 }
 
 impl CliCall {
@@ -67,15 +70,21 @@ impl AgentCli {
             system: system.as_deref(),
             tools,
             turns: agent.file_turns.or(self.max_turns),
-            resumed: resumed.as_deref(),
+            resumed: resumed.as_ref().map(|it| it.id.as_str()),
             permissions: self.permissions,
             args: &self.args,
         };
-        Ok(CliCall { argv: self.profile.argv(&call)?, stdin: text })
+        let argv = self.profile.argv(&call)?;
+        Ok(CliCall { argv, stdin: text, earlier: resumed.and_then(|it| it.used) })
     }
 
     /// Returns the reader of the stream of one attempt.
-    pub(in crate::operator) fn listener<'a>(&self, task: &'a Task) -> Listener<'a> {
-        Listener::new(self.profile.stream, self.profile.program.clone(), task)
+    pub(in crate::operator) fn listener<'a>(
+        &self,
+        task: &'a Task,
+        asked: Option<&CliCall>,
+    ) -> Listener<'a> {
+        let earlier = asked.and_then(|asked| asked.earlier.clone()).unwrap_or_default();
+        Listener::new(self.profile.stream, self.profile.program.clone(), task, earlier)
     }
 }

@@ -98,8 +98,8 @@ fn claude_code_gets_its_flags_and_its_stream_is_a_result_with_usage() {
         (&json!(20), &json!(6))
     );
     // The second call goes on with the conversation of the first.
-    let expected = "-p --output-format stream-json --verbose --resume c-1 --model sonnet \
-                    --append-system-prompt Be brief. --allowedTools Read --max-turns 5";
+    let expected = "-p --output-format stream-json --verbose --model sonnet \
+                    --append-system-prompt Be brief. --allowedTools Read --max-turns 5 --resume c-1";
     assert_eq!(stage.args().join(" "), expected);
     assert_eq!(stage.read("stdin"), "Say two.");
 }
@@ -152,9 +152,10 @@ fn codex_and_gemini_speak_their_own_streams() {
     assert_eq!(run["output"], json!(["sun", "sun"]));
     assert_eq!(
         (&run["usage"]["total"]["input_tokens"], &run["usage"]["total"]["output_tokens"]),
-        (&json!(18), &json!(10))
+        (&json!(9), &json!(5)),
+        "each turn reports the sum of the conversation"
     );
-    let expected = "exec resume th_1 --sandbox workspace-write --json --skip-git-repo-check -";
+    let expected = "exec --sandbox workspace-write resume th_1 --json --skip-git-repo-check -";
     assert_eq!(stage.args().join(" "), expected);
     assert_eq!(stage.read("stdin"), "Be brief.\n\nSay two.", "it has no flag for a system prompt");
     let failed = [json!({"type": "turn.failed", "error": {"message": "no quota"}})];

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -35,6 +35,8 @@ struct Provider {
     url: String,
     keys: Keys,
     reads: Arc<AtomicUsize>,
+    /// True while it answers nothing of use.
+    gone: Arc<AtomicBool>,
     /// The questions of browsers, by the codes that they got.
     asked: Arc<Mutex<HashMap<String, HashMap<String, String>>>>,
     /// The claims of the tokens that codes are exchanged for.
@@ -53,6 +55,7 @@ impl Provider {
             url,
             keys: Arc::default(),
             reads: Arc::default(),
+            gone: Arc::default(),
             asked: Arc::default(),
             claims: Arc::new(Mutex::new(json!({ "aud": "browsers" }))),
         };
@@ -68,11 +71,15 @@ impl Provider {
     }
 
     async fn configuration(State(it): State<Self>) -> Json<Value> {
+        if it.gone.load(Ordering::SeqCst) {
+            return Json(json!(null));
+        }
         Json(json!({
             "issuer": it.url,
             "jwks_uri": format!("{}/keys", it.url),
             "authorization_endpoint": format!("{}/authorize", it.url),
             "token_endpoint": format!("{}/token", it.url),
+            "end_session_endpoint": format!("{}/leave?realm=x", it.url),
         }))
     }
 
@@ -266,6 +273,21 @@ impl Browser {
         Page { status, to, cookies, text: answer.text().await.unwrap() }
     }
 
+    /// Presses the button for signing out; returns where the browser goes then.
+    async fn leave(&mut self, daemon: &Daemon) -> String {
+        let page = self.get(&format!("{}/ui/tokens", daemon.url)).await.text;
+        let form = page.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+        let (name, value) = self.cookies.iter().next().unwrap();
+        let out = self.http.post(format!("{}/ui/logout", daemon.url));
+        let out = out.header("cookie", format!("{name}={value}")).header("origin", &daemon.url);
+        let out = out.header("content-type", "application/x-www-form-urlencoded");
+        let out = out.body(format!("form={form}")).send().await.unwrap();
+        let gone = out.headers()["set-cookie"].to_str().unwrap();
+        assert!(gone.contains("Max-Age=0"), "{gone}");
+        let to = out.headers().get("location").or_else(|| out.headers().get("refresh"));
+        to.unwrap().to_str().unwrap().to_owned()
+    }
+
     /// Begins to sign in; returns the path and query with which the provider sends it back.
     async fn ask(&mut self, daemon: &Daemon, next: &str) -> String {
         let begin = format!("{}/ui/login/oidc?at=own&next={next}", daemon.url);
@@ -280,12 +302,17 @@ impl Browser {
 const DESK: &str = "http://localhost:7";
 
 fn daemon_for_browsers(shell: &Shell, provider: &Provider) -> Daemon {
+    daemon_with(shell, provider, "")
+}
+
+/// A daemon whose settings for browsers have these as well.
+fn daemon_with(shell: &Shell, provider: &Provider, more: &str) -> Daemon {
     let secret = shell.write("secret", "hush & hide\n");
     let text = format!(
         "[people.oidc]\nissuer = {:?}\naudience = \"swarm\"\nname = \"email\"\n\
          groups = \"groups\"\nallow_hosts = [\"127.0.0.1\"]\n\
          [people.oidc.login]\nclient_id = \"browsers\"\nclient_secret = {{ file = {:?} }}\n\
-         url = \"{DESK}\"\n\
+         url = \"{DESK}\"\n{more}\
          [[people.roles]]\ngroup = \"ops\"\nrole = \"operator\"\n",
         provider.url, secret
     );
@@ -325,16 +352,42 @@ async fn a_browser_signs_in_with_the_provider() {
     assert!(refused.text.contains("was used"), "{}", refused.text);
     assert!(again.cookies.is_empty());
 
-    // Signed out, the cookie stands for nothing.
-    let form = tokens.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();
-    let (name, value) = browser.cookies.iter().next().unwrap();
-    let out = browser.http.post(format!("{}/ui/logout", daemon.url));
-    let out = out.header("cookie", format!("{name}={value}")).header("origin", &daemon.url);
-    let out = out.header("content-type", "application/x-www-form-urlencoded");
-    let out = out.body(format!("form={form}")).send().await.unwrap();
-    assert_eq!(out.headers()["location"], "/ui/login");
+    // Signed out, the cookie stands for nothing, and the browser signs out of the provider.
+    let to = browser.leave(&daemon).await;
+    let to: reqwest::Url = to.strip_prefix("0; url=").unwrap().parse().unwrap();
+    let asked: HashMap<String, String> = to.query_pairs().into_owned().collect();
+    assert_eq!(to.as_str().split('?').next().unwrap(), format!("{}/leave", provider.url));
+    assert_eq!((&*asked["realm"], &*asked["client_id"]), ("x", "browsers"));
+    assert_eq!(asked["post_logout_redirect_uri"], format!("{DESK}/ui/login"));
+    let claims = asked["id_token_hint"].split('.').nth(1).unwrap();
+    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!((&claims["sub"], &claims["aud"]), (&json!("42"), &json!("browsers")));
     let runs = browser.get(&format!("{}/ui/runs", daemon.url)).await;
     assert_eq!((runs.status, &*runs.to), (303, "/ui/login?next=%2Fui%2Fruns"));
+}
+
+#[tokio::test]
+async fn signing_out_ends_the_sign_in_here_whatever_the_provider_does() {
+    let (shell, provider) = (Shell::new(), Provider::start().await);
+    let mut browser = Browser::new();
+    // A restarted daemon has not read the provider's configuration, which is gone now.
+    let daemon = daemon_for_browsers(&shell, &provider);
+    let back = browser.ask(&daemon, "/ui").await;
+    browser.get(&format!("{}{back}", daemon.url)).await;
+    assert_eq!(daemon.stop(), Some(0));
+    provider.gone.store(true, Ordering::SeqCst);
+    let daemon = daemon_for_browsers(&shell, &provider);
+    assert_eq!(browser.leave(&daemon).await, "/ui/login");
+    assert_eq!(browser.get(&format!("{}/ui/runs", daemon.url)).await.status, 303);
+    assert_eq!(daemon.stop(), Some(0));
+
+    provider.gone.store(false, Ordering::SeqCst);
+    let daemon = daemon_with(&shell, &provider, "sign_out = false\n");
+    browser.cookies.clear();
+    let back = browser.ask(&daemon, "/ui").await;
+    browser.get(&format!("{}{back}", daemon.url)).await;
+    assert_eq!(browser.leave(&daemon).await, "/ui/login", "the provider is left alone");
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ impl Host {
     }
 }
 
-fn clients() -> PathBuf {
+pub fn clients() -> PathBuf {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository("target"), PathBuf::from);
     target.join("clients")

@@ -6,6 +6,7 @@ mod support;
 mod agent;
 mod client;
 mod clients;
+mod codex;
 mod notices;
 mod offered;
 mod person;

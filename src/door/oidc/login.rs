@@ -38,6 +38,13 @@ pub(in crate::door) struct Login {
     /// The scopes that are asked for; `openid` is always one.
     #[serde(default = "scopes")]
     pub(super) scopes: Vec<String>,
+    /// Whether signing out here signs out of the provider as well.
+    #[serde(default = "yes")]
+    pub(super) sign_out: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn scopes() -> Vec<String> {
@@ -77,6 +84,11 @@ impl Login {
     /// Returns the address to which the provider sends the browser back. No request changes it.
     pub(super) fn redirect_uri(&self) -> String {
         format!("{}{CALLBACK}", self.url)
+    }
+
+    /// Returns the address to which the provider sends the browser after a sign-out.
+    pub(super) fn signed_out_uri(&self) -> String {
+        format!("{}/ui/login", self.url)
     }
 }
 

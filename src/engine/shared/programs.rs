@@ -37,6 +37,8 @@ const KEPT: usize = 256;
 const KEPT_FACTS: usize = 4_096;
 /// The maximum number of versions whose facts for lists are cached.
 const KEPT_FACES: usize = 2_048;
+/// The number of those that are read with one look at the store.
+const FACES_AT_ONCE: usize = 256;
 /// The number of waiting runs whose programs are compiled ahead; the second limits the programs.
 const AHEAD_RUNS: usize = 256;
 const AHEAD: usize = 16;
@@ -331,11 +333,31 @@ impl Programs {
     /// Reads what lists show of the current versions, until canceled, so that the first list after a
     /// start is as fast as the next one. Whatever is not stored is left to the list.
     pub(crate) fn read_faces_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
-        for (name, hash, _) in self.store.blueprint_names()?.into_iter().take(KEPT_FACES) {
+        let names = self.store.blueprint_names()?;
+        for part in names[..names.len().min(KEPT_FACES)].chunks(FACES_AT_ONCE) {
             if stopping.is_cancelled() {
                 break;
             }
-            self.kept_face(&name, &hash)?;
+            self.read_faces(part)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what lists show of some names' versions, as far as it is stored and not in memory yet:
+    /// many with one look at the store.
+    pub(crate) fn read_faces(&self, names: &[(String, String, u64)]) -> Result<(), EngineError> {
+        let unknown: Vec<_> = {
+            let faces = self.faces.lock();
+            names.iter().filter(|(_, hash, _)| !faces.contains_key(hash)).take(KEPT_FACES).collect()
+        };
+        for part in unknown.chunks(FACES_AT_ONCE) {
+            let keys: Vec<_> = part.iter().map(|(name, ..)| faces::key_of(name)).collect();
+            for ((_, hash, _), record) in part.iter().zip(self.store.metas(&keys)?) {
+                let face = record.and_then(|record| Face::read(&record, &self.mark, hash));
+                if let Some(face) = face {
+                    self.faces.lock().insert(hash.clone(), face);
+                }
+            }
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ use crate::{
             message::{Msg, RunMsg},
             presence::Presence,
             programs::Programs,
+            speakers::Speakers,
             stacks::StackBook,
             trigger_board::TriggerBoard,
             watch_board::WatchBoard,
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) host_log: HostLog,
     pub(crate) presence: Presence,
+    pub(crate) speakers: Speakers,
     /// Opened tasks on their way to webhooks.
     pub(crate) announcements: Announcements,
     /// The audit log.

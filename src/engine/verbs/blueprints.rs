@@ -247,6 +247,8 @@ impl BlueprintVerbs<'_> {
         let shared = Arc::clone(&self.engine.inner.shared);
         let tasks = shared.tasks.clone();
         let find = tasks.spawn_blocking(move || {
+            // What it cannot read is read by itself below, and its error is told there.
+            let _ = shared.programs.read_faces(&names);
             let face = |name: &str, hash: &str| shared.programs.face(name, hash);
             let is_tool = |(name, hash, _): &(String, String, u64)| {
                 face(name, hash).is_ok_and(|(face, _)| face.tool.is_some())
@@ -311,6 +313,7 @@ impl BlueprintVerbs<'_> {
         let tasks = shared.tasks.clone();
         let look = tasks.spawn_blocking(move || {
             let names = shared.store.blueprint_names()?;
+            shared.programs.read_faces(&names)?;
             let kept = |(name, hash, at_ms): (String, String, u64)| {
                 let is_kept = shared.programs.kept_face(&name, &hash)?.is_some();
                 Ok((name, hash, at_ms, is_kept))

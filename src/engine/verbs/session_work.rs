@@ -9,6 +9,7 @@ use crate::engine::{
     rfc3339,
     shared::{
         message::{ControlAsk, WorkerAsk},
+        speakers::Speaker,
         verified::denied,
     },
     verbs::engine::SessionVerbs,
@@ -155,17 +156,34 @@ impl SessionVerbs<'_> {
             wrong_seat(format!("work for session {session}: {help}"))
         };
         let looks = self.engine.shared().sessions.looks(session).ok_or_else(foreign)?;
-        let claims = self.stored_claims(looks.row.jti).await?;
-        let expires_ms = claims.exp.saturating_mul(1_000);
-        if claims.parent.as_ref() != Some(&caller.jti) {
+        let shared = self.engine.shared();
+        let known = match shared.speakers.get(&looks.row.jti) {
+            Some(known) => known,
+            None => {
+                let claims = self.stored_claims(looks.row.jti).await?;
+                let read = Speaker {
+                    opener: claims.parent.clone(),
+                    caller: Caller {
+                        grant: claims.grant(),
+                        subject: claims.sub,
+                        jti: claims.jti,
+                        expires_ms: 0,
+                        session: Some(session.clone()),
+                        trace: None,
+                    },
+                };
+                shared.speakers.keep(&read);
+                read
+            }
+        };
+        if known.opener.as_ref() != Some(&caller.jti) {
             return Err(foreign());
         }
-        if expires_ms <= self.engine.shared().clock.now_ms() {
+        let expires_ms = looks.row.expires_ms;
+        if expires_ms <= shared.clock.now_ms() {
             return Err(denied(format!("session {session} has expired; open another")));
         }
-        let grant = claims.grant();
-        let session = Some(session.clone());
-        Ok(Caller { subject: claims.sub, grant, jti: claims.jti, expires_ms, session, trace: None })
+        Ok(Caller { expires_ms, ..known.caller })
     }
 
     /// Acknowledges every frame up to a number: the tasks in them are delivered.

@@ -82,7 +82,8 @@ pub(super) struct Profile {
     /// The arguments for the maximum number of turns.
     #[serde(default)]
     pub(super) turns: Vec<String>,
-    /// The arguments that continue a conversation, before all others but `args`.
+    /// The arguments that continue a conversation, after all others but `last`: where they are a
+    /// command of their own, as Codex's, it has fewer flags than the one that it belongs to.
     #[serde(default)]
     pub(super) resume: Vec<String>,
     /// The arguments that permit changes of files.
@@ -174,30 +175,40 @@ impl Profile {
     /// # Errors
     /// Fails when the program has no arguments for what the call asks.
     pub(super) fn argv(&self, call: &Call<'_>) -> Result<(String, Vec<String>), Failure> {
-        let mut argv = self.args.clone();
-        let mut add = |what: &str, words: &[String], value: Option<&str>| {
-            let Some(value) = value else { return Ok(()) };
-            if words.is_empty() {
-                let message = format!("`{}` has no arguments for {what}", self.program);
-                return Err(Failure::new(kind::REFUSED, message));
-            }
-            argv.extend(words.iter().map(|word| word.replace("{}", value)));
-            Ok(())
-        };
         let tools = (!call.tools.is_empty()).then(|| call.tools.join(","));
         let turns = call.turns.map(|turns| turns.to_string());
-        add("a conversation to continue", &self.resume, call.resumed)?;
-        add("a model", &self.model, call.model)?;
-        add("a system prompt", &self.system, call.system)?;
-        add("a list of tools", &self.tools, tools.as_deref())?;
-        add("a maximum of turns", &self.turns, turns.as_deref())?;
-        match call.permissions {
-            Permissions::Own => {}
-            Permissions::AcceptEdits => add("changes of files", &self.edits, Some(""))?,
-            Permissions::Skip => add("skipped permissions", &self.skip, Some(""))?,
+        let is = |permissions| (call.permissions == permissions).then_some("");
+        let flags = [
+            ("a model", &self.model, call.model),
+            ("a system prompt", &self.system, call.system),
+            ("a list of tools", &self.tools, tools.as_deref()),
+            ("a maximum of turns", &self.turns, turns.as_deref()),
+            ("changes of files", &self.edits, is(Permissions::AcceptEdits)),
+            ("skipped permissions", &self.skip, is(Permissions::Skip)),
+        ];
+        let mut argv = self.args.clone();
+        for (what, words, value) in flags {
+            argv.extend(self.filled(what, words, value)?);
         }
-        argv.extend(call.args.iter().chain(&self.last).cloned());
+        argv.extend(call.args.iter().cloned());
+        argv.extend(self.filled("a conversation to continue", &self.resume, call.resumed)?);
+        argv.extend(self.last.iter().cloned());
         Ok((self.program.clone(), argv))
+    }
+
+    /// Returns the arguments for a value, and none without one.
+    fn filled(
+        &self,
+        what: &str,
+        words: &[String],
+        value: Option<&str>,
+    ) -> Result<Vec<String>, Failure> {
+        let Some(value) = value else { return Ok(Vec::new()) };
+        if words.is_empty() {
+            let message = format!("`{}` has no arguments for {what}", self.program);
+            return Err(Failure::new(kind::REFUSED, message));
+        }
+        Ok(words.iter().map(|word| word.replace("{}", value)).collect())
     }
 }
 
@@ -225,19 +236,19 @@ mod tests {
         };
         assert_eq!(
             argv("claude-code", &all).unwrap(),
-            "claude -p --output-format stream-json --verbose --resume c1 --model m \
+            "claude -p --output-format stream-json --verbose --model m \
              --append-system-prompt Be brief. --allowedTools Read,Bash(git *) --max-turns 3 \
-             --permission-mode acceptEdits --x"
+             --permission-mode acceptEdits --x --resume c1"
         );
         let some = Call { tools: &[], turns: None, system: None, ..all };
         assert_eq!(
             argv("codex", &some).unwrap(),
-            "codex exec resume c1 --model m --sandbox workspace-write --x --json \
+            "codex exec --model m --sandbox workspace-write --x resume c1 --json \
              --skip-git-repo-check -"
         );
         assert_eq!(
             argv("gemini", &Call { permissions: Permissions::Skip, ..some }).unwrap(),
-            "gemini --output-format stream-json --resume c1 --model m --approval-mode yolo --x"
+            "gemini --output-format stream-json --model m --approval-mode yolo --x --resume c1"
         );
         let turns = Call { turns: Some(1), ..Call::default() };
         assert_eq!(

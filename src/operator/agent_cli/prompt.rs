@@ -1,6 +1,10 @@
 //! The texts for a command line, and the conversation that it continues.
 
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
 use crate::{
+    journal::Usage,
     operator::Task,
     protocol::{Effect, Failure, Json, OperatorId, Scope, WorkflowId, failure::kind},
 };
@@ -39,22 +43,39 @@ fn place(task: &Task) -> Option<(Scope, String)> {
     Some((scope, format!("{KEY}{session}")))
 }
 
-/// Returns the id of the conversation that a task continues.
-pub(super) async fn conversation(task: &Task) -> Result<Option<String>, Failure> {
+/// A conversation that a program keeps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Conversation {
+    /// Its id.
+    pub(super) id: String,
+    /// The usage of all of it so far, from a program that reports nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) used: Option<Usage>,
+}
+
+/// Returns the conversation that a task continues.
+pub(super) async fn conversation(task: &Task) -> Result<Option<Conversation>, Failure> {
     let Some((scope, key)) = place(task) else { return Ok(None) };
     let read = task.state.read(&scope, &key).await.map_err(|error| {
         Failure::new(kind::PROCESS, format!("failed to read {key:?}: {error}")).retryable()
     })?;
-    Ok(read.and_then(|id| id.as_str().map(str::to_owned)))
+    Ok(read.and_then(|kept| match kept {
+        Value::String(id) => Some(Conversation { id, used: None }),
+        kept => serde_json::from_value(kept).ok(),
+    }))
 }
 
-/// Returns the effect that keeps the id of a conversation, with the result that it led to.
-pub(super) fn kept(task: &Task, id: &str) -> Option<Effect> {
+/// Returns the effect that keeps a conversation, with the result that it led to.
+pub(super) fn kept(task: &Task, conversation: &Conversation) -> Option<Effect> {
     let (scope, key) = place(task)?;
+    let value = match &conversation.used {
+        None => json!(conversation.id),
+        Some(_) => json!(conversation),
+    };
     Some(Effect::WriteMemory {
         scope,
         key,
-        value: id.into(),
+        value,
         tier: None,
         lifetime: None,
         content_kind: None,

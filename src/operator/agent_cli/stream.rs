@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{profile::Stream, prompt};
+use super::{
+    profile::Stream,
+    prompt::{self, Conversation},
+};
 use crate::{
     journal::Usage,
     middleware::TaskDone,
@@ -20,6 +23,8 @@ pub(in crate::operator) struct Listener<'a> {
     stream: Stream,
     program: String,
     task: &'a Task,
+    /// The usage of the conversation before this attempt.
+    earlier: Usage,
     heard: Heard,
 }
 
@@ -33,13 +38,15 @@ struct Heard {
     /// The number of messages, which are the items of the answer.
     messages: usize,
     usage: Option<Usage>,
+    /// The usage of the whole conversation, from a stream that reports that.
+    total: Option<Usage>,
     /// The end of the stream: none, or what went wrong.
     end: Option<Result<(), Failure>>,
 }
 
 impl<'a> Listener<'a> {
-    pub(super) fn new(stream: Stream, program: String, task: &'a Task) -> Self {
-        Self { stream, program, task, heard: Heard::default() }
+    pub(super) fn new(stream: Stream, program: String, task: &'a Task, earlier: Usage) -> Self {
+        Self { stream, program, task, earlier, heard: Heard::default() }
     }
 
     /// Takes a line of stdout. One that is not of the stream is ignored: programs print notices.
@@ -117,7 +124,11 @@ impl<'a> Listener<'a> {
             (Some("turn.completed"), _) => {
                 let mut usage = event["usage"].clone();
                 usage["cached"] = usage["cached_input_tokens"].clone();
-                self.heard.usage = read_usage(&usage);
+                usage["reasoning"] = usage["reasoning_output_tokens"].clone();
+                // It counts the whole conversation, also what was said before this attempt.
+                let total = read_usage(&usage);
+                self.heard.usage = total.as_ref().map(|total| since(total, &self.earlier));
+                self.heard.total = total;
                 self.heard.end = Some(Ok(()));
             }
             (Some("turn.failed"), _) => {
@@ -211,7 +222,7 @@ impl<'a> Listener<'a> {
         self,
         process: Result<(), Failure>,
     ) -> Result<TaskDone, Failure> {
-        let Heard { conversation, answer, usage, end, .. } = self.heard;
+        let Heard { conversation, answer, usage, total, end, .. } = self.heard;
         match (end, process) {
             (Some(Err(failure)), _) | (None, Err(failure)) => return Err(failure),
             (Some(Ok(())), _) => {}
@@ -225,14 +236,35 @@ impl<'a> Listener<'a> {
             Some(_) => json_in(&answer),
             None => Value::String(answer.trim_end_matches('\n').to_owned()),
         };
-        let effects =
-            conversation.and_then(|id| prompt::kept(self.task, &id)).into_iter().collect();
+        let conversation = conversation.map(|id| Conversation { id, used: total });
+        let kept = conversation.and_then(|it| prompt::kept(self.task, &it));
+        let effects = kept.into_iter().collect();
         Ok(TaskDone { output: Json::from(output), usage, effects })
     }
 }
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+/// Returns the usage since an earlier total. A total that is smaller has begun anew.
+fn since(total: &Usage, earlier: &Usage) -> Usage {
+    let counts =
+        |of: &Usage| [of.input_tokens, of.output_tokens, of.cached_tokens, of.reasoning_tokens];
+    let mut pairs = counts(total).into_iter().zip(counts(earlier));
+    if pairs.any(|(total, earlier)| total.unwrap_or(0) < earlier.unwrap_or(0)) {
+        return total.clone();
+    }
+    let less = |total: Option<u64>, earlier: Option<u64>| {
+        total.map(|total| total.saturating_sub(earlier.unwrap_or(0)))
+    };
+    Usage {
+        input_tokens: less(total.input_tokens, earlier.input_tokens),
+        output_tokens: less(total.output_tokens, earlier.output_tokens),
+        cached_tokens: less(total.cached_tokens, earlier.cached_tokens),
+        reasoning_tokens: less(total.reasoning_tokens, earlier.reasoning_tokens),
+        cost: total.cost.clone(),
+    }
 }
 
 /// Returns the JSON of an answer: all of it, or the block in it; else its text, for an agent whose
@@ -252,6 +284,18 @@ fn json_in(answer: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn usage_of_a_conversation_is_that_since_its_earlier_total() {
+        let used = |input, output| Usage {
+            input_tokens: Some(input),
+            output_tokens: Some(output),
+            ..Usage::default()
+        };
+        assert_eq!(since(&used(20, 6), &Usage::default()), used(20, 6));
+        assert_eq!(since(&used(20, 6), &used(12, 5)), used(8, 1));
+        assert_eq!(since(&used(9, 6), &used(12, 5)), used(9, 6), "it has begun anew");
+    }
 
     #[test]
     fn an_answer_is_json_or_has_a_block_of_it_or_is_a_text() {

@@ -346,7 +346,7 @@ impl ExecTerminal for Child<'_> {
         let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
         let more = prepared.scrubber.longest();
         let limits = Limits { wall, stderr: process.limits.stderr + more, ..process.limits };
-        let mut listener = process.cli.as_ref().map(|cli| cli.listener(task));
+        let mut listener = process.cli.as_ref().map(|cli| cli.listener(task, asked));
         let end = running.finish(task, limits, listener.as_mut()).await;
         process.judge(task, &call.program, prepared, end, listener).map(|reply| match reply {
             Reply::Done(done) => Dispatched::Done(done),

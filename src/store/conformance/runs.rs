@@ -212,6 +212,9 @@ pub fn a_batch_whose_run_has_moved_is_refused_alone(store: &dyn Store) {
     assert!(matches!(results[2], Err(StoreError::Moved { run: 1 })), "{results:?}");
     let kept = ["a", "b", "c", "d"].map(|key| store.meta(key).unwrap().is_some());
     assert_eq!(kept, [true, false, false, true]);
+    let one = Some("1".to_owned());
+    let keys = ["d", "c", "a", "a"].map(str::to_owned);
+    assert_eq!(store.metas(&keys).unwrap(), [one.clone(), None, one.clone(), one]);
     assert_eq!(seqs(&store.entries(1, 0).unwrap()), [1, 2]);
     assert_eq!(store.header(1).unwrap(), Some(mine));
 }

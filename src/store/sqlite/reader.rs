@@ -283,6 +283,12 @@ impl Reader for Sqlite {
         self.read("read a value of the host", |conn| meta::one(conn, key))
     }
 
+    fn metas(&self, keys: &[String]) -> Result<Vec<Option<String>>, StoreError> {
+        self.read("read values of the host", |conn| {
+            keys.iter().map(|key| meta::one(conn, key)).collect()
+        })
+    }
+
     fn ended_runs(&self) -> Result<u64, StoreError> {
         self.read("count ended runs", header::ended)
     }
