@@ -242,7 +242,12 @@ impl Node {
                     return Err(error.into());
                 }
             }
-            drop(member);
+            let over = member;
+            let stopped = blocking(&self.tasks, move || {
+                over.stop();
+                Ok(())
+            });
+            stopped.await?;
         }
     }
 

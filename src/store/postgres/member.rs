@@ -119,8 +119,8 @@ impl Member {
     pub fn claim(&self) -> Result<Option<Claim>, StoreError> {
         let wire = &self.seat.wire;
         let claim = || -> Result<Option<Claim>, Failed> {
-            let session = wire.starter()?;
-            session.batch("SET lock_timeout = '20s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
+            let session = wire.writer("moonswarm/claim")?;
+            session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
             let claim = self.take(&session)?;
             session.batch(if claim.is_some() { "COMMIT" } else { "ROLLBACK" })?;
             Ok(claim)
@@ -230,8 +230,8 @@ impl Member {
         put().map_err(|error| error.into_error("store the keys of the cluster"))
     }
 
-    /// Ends the thread.
-    fn stop(&self) {
+    /// Ends the renewals and the looks. Blocks until the last one is over.
+    pub fn stop(&self) {
         self.pulse.stop.store(true, Ordering::Release);
         self.pulse.trusted_until_ms.store(0, Ordering::Release);
         if let Some(thread) = self.thread.lock().take() {
@@ -290,9 +290,9 @@ fn peer_name(boot: &str, at: &str) -> String {
 
 /// Enters a standby, and returns its number.
 fn enter(seat: &Seat, joining: &Joining) -> Result<i64, Failed> {
-    let session = seat.wire.starter()?;
+    let session = seat.wire.writer("moonswarm/join")?;
     let key = &seat.options.key;
-    session.batch("SET lock_timeout = '20s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
+    session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
     let nodes = look(&session, key)?;
     let own: Vec<i64> =
         nodes.iter().filter(|it| it.home == seat.home).map(|it| it.row.node).collect();

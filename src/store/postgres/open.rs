@@ -127,7 +127,7 @@ impl Postgres {
     pub fn take_over(member: &Arc<Member>) -> Result<Option<Arc<Self>>, StoreError> {
         let Some(claim) = member.claim()? else { return Ok(None) };
         let (wire, readers) = (member.seat().wire.clone(), member.seat().options.readers);
-        let high = wire.starter().and_then(|session| high(&session));
+        let high = wire.reader().and_then(|session| high(&session));
         let high = high.map_err(|error| error.into_error("take the runs over"))?;
         let taken = Taken { wire, claim, high, readers };
         let store = Self::start(taken, None, |_, health| {
