@@ -271,12 +271,15 @@ impl Host {
         }
         engine.safe_mode().set_taking_up(config.recover && careful);
 
-        let admin = match key_files.admin_token()?.filter(|token| engine.tokens().is_lasting(token)) {
+        let admin = match key_files.admin_token()?.filter(|token| engine.tokens().is_lasting(token))
+        {
             Some(token) => token,
             None => {
                 let token = engine.tokens().mint_admin().await?.token;
                 fault::point("host.admin_minted");
-                key_files.keep_admin(&token).map_err(|reason| files::unkept(&config.data, reason))?;
+                key_files
+                    .keep_admin(&token)
+                    .map_err(|reason| files::unkept(&config.data, reason))?;
                 token
             }
         };
@@ -290,7 +293,10 @@ impl Host {
         let (address, url) = of_ports.or(of_node).expect("a host has ports, or its node has");
         let of_cluster = config.cluster.as_ref().and_then(|it| it.url.clone());
         engine.set_url(&of_cluster.unwrap_or_else(|| listen::url_of(&config.door, &url, address)));
-        engine.set_facts(Arc::new(doctor::Facts::of(&config, joined.map(|it| it.member.seat().view()))));
+        engine.set_facts(Arc::new(doctor::Facts::of(
+            &config,
+            joined.map(|it| it.member.seat().view()),
+        )));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {

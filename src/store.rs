@@ -60,7 +60,9 @@ pub use memory::{Commit, Memory};
 pub use nodes::{ClusterView, LeaseTimes, NodeRow, NodeState, PeerAddress};
 pub use open::{Opened, open};
 pub use part::Partition;
-pub use postgres::{DatabaseAddress, Joining, Member, Postgres, PostgresOptions, Seat, SeatOptions};
+pub use postgres::{
+    DatabaseAddress, Joining, Member, Postgres, PostgresOptions, Seat, SeatOptions,
+};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use server::Database;
 use support::{DEMO, Daemon, eventually, program, send, skip, when};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A run that waits for a worker of a queue.
 const PULL: &str = r#"
@@ -55,11 +56,15 @@ impl Cluster {
     }
 
     fn start(&self, name: &str, key: &str) -> Option<Daemon> {
-        let (url, key) = (self.database.url(), self.path(key));
+        self.start_over(&self.database.url(), name, key)
+    }
+
+    fn start_over(&self, url: &str, name: &str, key: &str) -> Option<Daemon> {
+        let key = self.path(key);
         Daemon::launch(
             &self.path(name),
             &[
-                ("MOONSWARM_STORE", &url),
+                ("MOONSWARM_STORE", url),
                 ("MOONSWARM_CLUSTER_KEY", key.to_str().unwrap()),
                 ("MOONSWARM_NODE", name),
                 ("MOONSWARM_CLUSTER_LEASE", LEASE),
@@ -90,6 +95,56 @@ impl Cluster {
         })
         .await;
     }
+}
+
+/// A way to the server that can hang: connections stay open, and nothing arrives.
+struct Between {
+    port: u16,
+    hangs: tokio::sync::watch::Sender<bool>,
+}
+
+impl Between {
+    async fn open(server: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (hangs, seen) = tokio::sync::watch::channel(false);
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let seen = seen.clone();
+                tokio::spawn(async move {
+                    let far = tokio::net::TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                    let ((near_in, near_out), (far_in, far_out)) =
+                        (near.into_split(), far.into_split());
+                    tokio::join!(
+                        pass(near_in, far_out, seen.clone()),
+                        pass(far_in, near_out, seen.clone())
+                    );
+                });
+            }
+        });
+        Self { port, hangs }
+    }
+
+    fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
+    }
+}
+
+/// Passes bytes on, but none while it hangs.
+async fn pass(
+    mut from: impl tokio::io::AsyncRead + Unpin,
+    mut to: impl tokio::io::AsyncWrite + Unpin,
+    mut hangs: tokio::sync::watch::Receiver<bool>,
+) {
+    let mut bytes = vec![0; 16_384];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        if hangs.wait_for(|hangs| !hangs).await.is_err()
+            || to.write_all(&bytes[..count]).await.is_err()
+        {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
 }
 
 async fn signal(daemon: &Daemon, run: &str) {
@@ -190,12 +245,12 @@ async fn sockets_streams_and_large_bodies_go_through_a_standby() {
     let mut stream = stream.await.unwrap();
     assert_eq!(stream.status(), 200);
     let mut heard = String::new();
-    while !heard.contains("signal") {
+    while !heard.contains("data: ") {
         let chunk = stream.chunk().await.unwrap().expect("the stream stays open");
         heard.push_str(&String::from_utf8_lossy(&chunk));
     }
     signal(&a, &run).await;
-    while !heard.contains("human") && !heard.contains("task_opened") {
+    while !heard.contains("\"go\"") {
         let chunk = stream.chunk().await.unwrap().expect("the stream stays open");
         heard.push_str(&String::from_utf8_lossy(&chunk));
     }
@@ -204,12 +259,10 @@ async fn sockets_streams_and_large_bodies_go_through_a_standby() {
     let mut socket = opened.connect(&b).await;
     let team = client::blueprint("return ctx:run(\"writer\", { what = \"x\" })");
     let started = b.run_source(&team, json!({})).await;
-    let frame = eventually("a task comes over the socket", async || {
-        let frame = socket.next().await.ok_or("it closed")?;
-        when(frame["method"] == "task/spawn", frame.to_string()).map(|()| frame)
-    })
-    .await;
-    assert!(frame["params"]["run"].as_str().is_some_and(|run| run == started), "{frame}");
+    let spawn = socket.until("task/spawn").await["params"].clone();
+    assert_eq!(spawn["run"], json!(started), "{spawn}");
+    socket.ask("task/result", json!({"task": spawn["task"], "output": 1})).await;
+    assert_eq!(b.ended(&started).await["output"], 1);
     // A body that is streamed, because it is too large to be kept.
     let large = "x".repeat(3 << 20);
     let source = format!("{DEMO}-- {large}");
@@ -237,12 +290,83 @@ async fn a_hung_driver_is_ended_and_writes_nothing_when_it_wakes_up() {
     // It finds that it was ended, and stands by: its answers are those of the other.
     let view = eventually("the former driver stands by", async || {
         let (status, view) = send(a.get(&format!("/v1/runs/{run}"))).await;
-        when(status == 200 && cluster.states().len() == 2, format!("{status} {view}")).map(|()| view)
+        when(status == 200 && cluster.states().len() == 2, format!("{status} {view}"))
+            .map(|()| view)
     })
     .await;
     assert_eq!(view["output"]["seen"], "on", "{view}");
     assert_eq!(cluster.states(), ["a standby", "b up"]);
     assert_eq!(cluster.database.sql(rows), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_cut_off_from_the_database_is_replaced() {
+    let Some(cluster) = Cluster::fresh() else { return };
+    let between = Between::open(cluster.database.port()).await;
+    let direct = format!(":{}/", cluster.database.port());
+    let url = cluster.database.tcp_url().replace(&direct, &format!(":{}/", between.port));
+    let a = cluster.start_over(&url, "a", "key").unwrap_or_else(|| panic!("{}", cluster.log("a")));
+    let b = cluster.node("b");
+    cluster.becomes(&["a up", "b standby"]).await;
+    let run = a.run_source(DEMO, json!({})).await;
+    a.waits(&run, "signal").await;
+    between.hang(true);
+    cluster.becomes(&["b up"]).await;
+    signal(&b, &run).await;
+    answer(&b, &run).await;
+    assert_eq!(b.ended(&run).await["output"]["seen"], "on");
+    // It knows that it is cut off, and answers nothing from its memory.
+    let (status, told) = send(a.get(&format!("/v1/runs/{run}"))).await;
+    assert_eq!((status, &told["code"]), (503, &json!("no_driver")), "{told}");
+    assert_eq!(send(a.get("/healthz")).await.0, 200, "the process lives");
+    assert_eq!(send(a.get("/readyz")).await.0, 503, "it is not ready");
+    between.hang(false);
+    cluster.becomes(&["a standby", "b up"]).await;
+    let view = eventually("it forwards", async || {
+        let (status, view) = send(a.get(&format!("/v1/runs/{run}"))).await;
+        when(status == 200, format!("{status} {view}")).map(|()| view)
+    })
+    .await;
+    assert_eq!(view["output"]["seen"], "on", "{view}");
+}
+
+#[tokio::test]
+async fn a_daemon_alone_becomes_the_first_node_and_its_tokens_stay_good() {
+    let Some(cluster) = Cluster::fresh() else { return };
+    let url = cluster.database.url();
+    let alone = Daemon::launch(&cluster.path("a"), &[("MOONSWARM_STORE", &url)]);
+    let alone = alone.unwrap_or_else(|| panic!("{}", cluster.log("a")));
+    let token = alone.token.clone();
+    let pulled = alone.run_source(PULL, json!({})).await;
+    let handle = lease(&alone).await;
+    // While it runs, nobody joins it: it does not know the key.
+    assert!(cluster.start("b", "key").is_none());
+    assert!(cluster.log("b").contains("has it; stop that one first"), "{}", cluster.log("b"));
+    assert_eq!(alone.stop(), Some(0));
+    // As the release before has left it.
+    cluster.database.sql(
+        "SET search_path = moonswarm; DROP TABLE keys;
+         ALTER TABLE nodes DROP COLUMN boot, DROP COLUMN url, DROP COLUMN peer_url, DROP COLUMN peer_key;
+         UPDATE cluster SET format = 10, oldest = 10",
+    );
+    let (a, b) = (cluster.node("a"), cluster.node("b"));
+    assert_eq!((&a.token, &b.token), (&token, &token));
+    let report = b.with(&handle, Method::POST, "/v1/worker/result").json(&json!({"output": 7}));
+    let (status, told) = send(report).await;
+    assert_eq!(status, 200, "{told}");
+    assert_eq!(a.ended(&pulled).await["output"], 7);
+    let (_, nodes) = send(b.get("/v1/nodes")).await;
+    let names = |of: &Value| (of["name"].clone(), of["state"].clone());
+    assert_eq!(names(&nodes["items"][0]), (json!("a"), json!("up")), "{nodes}");
+    assert_eq!(names(&nodes["items"][1]), (json!("b"), json!("standby")), "{nodes}");
+    // The keys that it rotates are those of the cluster, and each directory has the new token.
+    let (status, rotated) = send(b.post("/v1/keys/rotate", &json!({}))).await;
+    assert_eq!(status, 200, "{rotated}");
+    eventually("the standby has the new token", async || {
+        let read = |node: &str| std::fs::read(cluster.path(node).join("admin.token")).unwrap();
+        when(read("a") == read("b") && read("b") != token.as_bytes(), "the old one")
+    })
+    .await;
 }
 
 #[tokio::test]

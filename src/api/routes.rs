@@ -8,9 +8,9 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, bulk, check, dispatch, docs, erase, events, feed, fork,
-    health, host, layers, metrics, nodes, operators, query, queues, rerun, responses, run_diff, run_list,
-    runs, session, sessions, signals, state, stats, steps, tasks, testing, tokens, triggers,
-    upkeep, worker,
+    health, host, layers, metrics, nodes, operators, query, queues, rerun, responses, run_diff,
+    run_list, runs, session, sessions, signals, state, stats, steps, tasks, testing, tokens,
+    triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},

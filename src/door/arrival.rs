@@ -305,7 +305,8 @@ mod tests {
 
     #[test]
     fn only_a_node_tells_how_a_request_arrived() {
-        let told = Arrival { client: ip("192.0.2.7"), secure: true, local: true, ..Arrival::default() };
+        let told =
+            Arrival { client: ip("192.0.2.7"), secure: true, local: true, ..Arrival::default() };
         let request = || {
             let mut request = Request::builder().uri("/x").body(()).unwrap();
             request.headers_mut().insert(ARRIVAL, told.to_header());

@@ -499,7 +499,8 @@ fn strip(headers: &mut HeaderMap) {
 
 /// Joins the cookies, which HTTP/2 may send one by one.
 fn join_cookies(headers: &mut HeaderMap) {
-    let cookies: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(|it| it.as_bytes()).collect();
+    let cookies: Vec<&[u8]> =
+        headers.get_all(header::COOKIE).iter().map(|it| it.as_bytes()).collect();
     if cookies.len() < 2 {
         return;
     }

@@ -80,7 +80,8 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
         (Some(role), _, _) if (role.is_trusted)() => run(role.router, request).await,
         (_, Some(_), "/healthz") => Json(json!({ "status": "ok" })).into_response(),
         (Some(_), Some(_), _) => {
-            let detail = "this node cannot renew its lease, and does not know whether another has the runs";
+            let detail =
+                "this node cannot renew its lease, and does not know whether another has the runs";
             Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
         }
         (None, Some(forwarder), "/readyz") => readyz(forwarder),
@@ -92,7 +93,8 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
 async fn of_node(State(front): State<Front>, request: Request) -> Response {
     if request.uri().path() == DATABASE {
         let reaches = front.0.forwarder.as_ref().is_some_and(Forwarder::reaches_database);
-        return if reaches { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }.into_response();
+        return if reaches { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+            .into_response();
     }
     match front.role() {
         Some(role) if (role.is_trusted)() => run(role.router, request).await,

@@ -65,7 +65,10 @@ impl HostKeys for ClusterKeys {
             let secret = data_encoding::BASE64.decode(ring.handles.as_bytes()).ok();
             let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
             let secret = secret.ok_or_else(|| wrong("a handle secret has not 32 bytes".into()))?;
-            return ring.retired.behind(signing, HandleKey::new(secret, incarnation)).map_err(wrong);
+            return ring
+                .retired
+                .behind(signing, HandleKey::new(secret, incarnation))
+                .map_err(wrong);
         }
         // The first node of a cluster may have been a host of its own, whose tokens stay good.
         let (keys, handles) = match self.files.has_keys() {

@@ -44,10 +44,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Takes them from a configuration, and from what the node of the host sees.
-    pub(super) fn of(
-        config: &HostConfig,
-        cluster: Option<watch::Receiver<ClusterView>>,
-    ) -> Self {
+    pub(super) fn of(config: &HostConfig, cluster: Option<watch::Receiver<ClusterView>>) -> Self {
         Self {
             cluster,
             data: config.data.clone(),
@@ -116,7 +113,8 @@ fn cluster(view: &ClusterView) -> Line {
     let (standbys, ours) = (standbys.collect::<Vec<_>>(), env!("CARGO_PKG_VERSION"));
     if let Some(other) = standbys.iter().find(|it| it.version != ours) {
         let says = format!("{} runs {}, and this node {ours}", other.name, other.version);
-        return Line::new(DoctorVerdict::Warn, WHAT, says).next("end the upgrade: one release on all");
+        return Line::new(DoctorVerdict::Warn, WHAT, says)
+            .next("end the upgrade: one release on all");
     }
     match standbys.len() {
         0 => Line::new(DoctorVerdict::Warn, WHAT, "no node stands by")

@@ -107,9 +107,11 @@ impl Node {
     /// Fails when the database cannot be used or belongs to a cluster with another key, when another process
     /// owns the directory, or when an address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
-        let (Some(cluster), Some(postgres)) = (config.cluster.clone(), config.postgres.clone()) else {
+        let (Some(cluster), Some(postgres)) = (config.cluster.clone(), config.postgres.clone())
+        else {
             return Err(HostError::NoCluster);
         };
+        listen::check_exposure(config.listen, &config.door)?;
         let ports = Ports::bind(&config).await?;
         let (peers, peers_at) = listen::bind(cluster.peer_listen).await?;
         let at = match cluster.peer_address {
@@ -149,7 +151,18 @@ impl Node {
         ports.serve(front.router(), of_metrics, &door, (&files, 0), &tasks)?;
         let keys = None;
         Ok(Self {
-            config, seat, joining, front, forwarder, metrics, files, tasks, url, address, socket, keys,
+            config,
+            seat,
+            joining,
+            front,
+            forwarder,
+            metrics,
+            files,
+            tasks,
+            url,
+            address,
+            socket,
+            keys,
         })
     }
 
@@ -170,6 +183,20 @@ impl Node {
     /// Fails when this node cannot join at its start, cannot open the store that it took over, or when the
     /// store is lost for another reason than a take-over.
     pub async fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        grace: Duration,
+        ready: impl FnOnce(&Self),
+    ) -> Result<(), HostError> {
+        let (files, url) = (self.files.clone(), self.url.clone());
+        let result = Box::pin(self.take_turns(stop, grace, ready)).await;
+        if result.is_err() {
+            files.remove_server(&url);
+        }
+        result
+    }
+
+    async fn take_turns(
         mut self,
         stop: impl Future<Output = ()>,
         grace: Duration,
@@ -211,7 +238,9 @@ impl Node {
                 }
             };
             let Some(host) = host else {
-                tracing::warn!("this node did not renew its lease in time and was ended; it joins again");
+                tracing::warn!(
+                    "this node did not renew its lease in time and was ended; it joins again"
+                );
                 drop(member);
                 continue;
             };
@@ -342,7 +371,7 @@ impl Node {
             tracing::warn!("some requests did not end within the grace");
         }
         if let Some(member) = member
-            && let Err(error) = tokio::task::block_in_place(|| member.leave())
+            && let Err(error) = blocking(&self.tasks, move || member.leave()).await
         {
             tracing::warn!(%error, "could not leave the cluster; the lease ends by itself");
         }

@@ -50,7 +50,8 @@ impl Cluster {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let message = format!("{} is there already", path.display());
-                let next = "a cluster keeps its key; name another file for the key of another cluster";
+                let next =
+                    "a cluster keeps its key; name another file for the key of another cluster";
                 return Err(Stop::new(Exit::Conflict, message).next(next).into());
             }
             Err(error) => return Err(error).with_context(|| format!("make {}", path.display())),

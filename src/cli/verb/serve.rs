@@ -138,10 +138,11 @@ impl Serve {
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         if config.cluster.is_some() {
-            return self.execute_node(cx, config, served.as_deref(), stop).await;
+            return self.execute_node(cx, config, served.as_deref(), (stop, manager)).await;
         }
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
-        let about = Greeting { url: host.url(), metrics: host.metrics_at(), served: served.as_deref() };
+        let about =
+            Greeting { url: host.url(), metrics: host.metrics_at(), served: served.as_deref() };
         self.greet(cx, &about, host.migrated())?;
         manager.ready(host.url());
         let lost = tokio::select! {
@@ -170,10 +171,9 @@ impl Serve {
         cx: &Context,
         config: HostConfig,
         served: Option<&Path>,
-        mut stop: Stops,
+        (mut stop, manager): (Stops, ServiceManager),
     ) -> Result<Exit> {
         let explained = |error| explain(&cx.config.data, error);
-        let manager = ServiceManager::of_environment();
         let node = Node::open(config).await.map_err(explained)?;
         let stopping = CancellationToken::new();
         let ready = |node: &Node| {

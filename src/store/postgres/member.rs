@@ -57,6 +57,8 @@ pub struct Joining {
 pub struct Member {
     seat: Arc<Seat>,
     node: i64,
+    /// True if an earlier node of the same data directory died with the runs.
+    follows_death: bool,
     pulse: Arc<Pulse>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -83,7 +85,8 @@ impl Member {
     /// cannot be reached.
     pub fn join(seat: &Arc<Seat>, joining: &Joining) -> Result<Arc<Self>, StoreError> {
         let context = "join the cluster";
-        let node = enter(seat, joining).map_err(|error| error.into_error(context))?;
+        let entered = enter(seat, joining).map_err(|error| error.into_error(context))?;
+        let Entered { node, follows_death } = entered;
         let pulse = Arc::new(Pulse::default());
         let (of_thread, of_seat) = (Arc::clone(&pulse), Arc::clone(seat));
         let thread = thread::Builder::new()
@@ -94,7 +97,7 @@ impl Member {
                 reason: error.to_string(),
             })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { seat: Arc::clone(seat), node, pulse, thread }))
+        Ok(Arc::new(Self { seat: Arc::clone(seat), node, follows_death, pulse, thread }))
     }
 
     /// Returns the number of the node.
@@ -117,6 +120,9 @@ impl Member {
     /// # Errors
     /// Fails when the database cannot be reached, or this node has been ended.
     pub fn claim(&self) -> Result<Option<Claim>, StoreError> {
+        if !self.is_sure() && self.seat.view.borrow().nodes.iter().any(NodeRow::has_runs) {
+            return Ok(None);
+        }
         let wire = &self.seat.wire;
         let claim = || -> Result<Option<Claim>, Failed> {
             let session = wire.writer("moonswarm/claim")?;
@@ -139,12 +145,8 @@ impl Member {
         if alive.iter().any(|it| it.row.has_runs()) {
             return Ok(None);
         }
-        // After an outage of the database, or with another clock of it, everybody gets the time to renew.
-        let whole_ms = u64::try_from(self.seat.options.times.whole_ms()).unwrap_or(u64::MAX);
-        let since = self.pulse.unbroken_since_ms.load(Ordering::Acquire);
-        let is_sure = since > 0 && boot_ms().saturating_sub(since) >= whole_ms;
         let owner_died = dead.iter().any(|it| it.row.has_runs());
-        if owner_died && !is_sure {
+        if owner_died && !self.is_sure() {
             return Ok(None);
         }
         if !dead.is_empty() {
@@ -154,7 +156,15 @@ impl Member {
         }
         session.execute("UPDATE nodes SET state = 'up' WHERE node = $1", &[&self.node])?;
         owner::enter(session, self.node)?;
-        Ok(Some(Claim { node: self.node, owner_died }))
+        Ok(Some(Claim { node: self.node, owner_died: owner_died || self.follows_death }))
+    }
+
+    /// Returns true if this node may end others whose leases have lapsed: it has renewed its own for a whole
+    /// lease. After an outage of the database, or with another clock of it, everybody gets that time.
+    fn is_sure(&self) -> bool {
+        let whole_ms = u64::try_from(self.seat.options.times.whole_ms()).unwrap_or(u64::MAX);
+        let since = self.pulse.unbroken_since_ms.load(Ordering::Acquire);
+        since > 0 && boot_ms().saturating_sub(since) >= whole_ms
     }
 
     /// Tells `health` from now on when the lease cannot be renewed, or was lost.
@@ -216,7 +226,8 @@ impl Member {
             let mut calls = Vec::new();
             for (name, plain) in secrets {
                 let sealed = self.seat.options.key.seal(name, plain);
-                let sealed = sealed.ok_or_else(|| damaged("the system's randomness", "there is none"))?;
+                let sealed =
+                    sealed.ok_or_else(|| damaged("the system's randomness", "there is none"))?;
                 let call = Call::new(
                     "INSERT INTO keys (name, sealed, version)
                      VALUES ($1, $2, 1 + (SELECT coalesce(max(version), 0) FROM keys))
@@ -257,7 +268,8 @@ struct Looked {
 
 /// Reads the nodes that have not ended.
 fn look(session: &Session, key: &ClusterKey) -> Result<Vec<Looked>, Failed> {
-    let sql = format!("SELECT {COLUMNS} FROM nodes WHERE state <> 'gone' ORDER BY node LIMIT {MOST}");
+    let sql =
+        format!("SELECT {COLUMNS} FROM nodes WHERE state <> 'gone' ORDER BY node LIMIT {MOST}");
     session.query(&sql, &[])?.iter().map(|row| looked(row, key)).collect()
 }
 
@@ -288,14 +300,21 @@ fn peer_name(boot: &str, at: &str) -> String {
     format!("peer {boot} {at}")
 }
 
-/// Enters a standby, and returns its number.
-fn enter(seat: &Seat, joining: &Joining) -> Result<i64, Failed> {
+/// A node that was entered.
+struct Entered {
+    node: i64,
+    follows_death: bool,
+}
+
+/// Enters a standby.
+fn enter(seat: &Seat, joining: &Joining) -> Result<Entered, Failed> {
     let session = seat.wire.writer("moonswarm/join")?;
     let key = &seat.options.key;
     session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
     let nodes = look(&session, key)?;
-    let own: Vec<i64> =
-        nodes.iter().filter(|it| it.home == seat.home).map(|it| it.row.node).collect();
+    let own = || nodes.iter().filter(|it| it.home == seat.home);
+    let follows_death = own().any(|it| it.row.has_runs());
+    let own: Vec<i64> = own().map(|it| it.row.node).collect();
     let is_alone = |it: &&Looked| it.row.has_runs() && it.row.is_alive() && it.row.peer.is_none();
     if let Some(alone) = nodes.iter().filter(|it| it.home != seat.home).find(is_alone) {
         let (database, node) = (seat.wire.address().to_string(), alone.row.name.clone());
@@ -323,7 +342,8 @@ fn enter(seat: &Seat, joining: &Joining) -> Result<i64, Failed> {
         ],
     )?;
     session.batch("COMMIT")?;
-    row.map_or(Err(Failed::Silent), |row| get(&row, 0))
+    let node = row.map_or(Err(Failed::Silent), |row| get(&row, 0))?;
+    Ok(Entered { node, follows_death })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a lease has few milliseconds")]

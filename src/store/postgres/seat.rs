@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-use super::{address::DatabaseAddress, failed::Failed, format, session::Session, value::get, wire::Wire};
+use super::{
+    address::DatabaseAddress, failed::Failed, format, session::Session, value::get, wire::Wire,
+};
 use crate::{
     fault,
     store::{
