@@ -2,7 +2,7 @@
 //! forward requests, and take over when it is killed, stopped, hung or handed over.
 
 #[path = "sessions/client.rs"]
-#[allow(dead_code, reason = "this program talks to sessions a little")]
+#[expect(dead_code, reason = "this program talks to sessions a little")]
 mod client;
 #[path = "support/postgres.rs"]
 mod server;

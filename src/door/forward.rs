@@ -19,7 +19,10 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header},
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
+        request::Parts,
+    },
     response::{IntoResponse as _, Response},
 };
 use hyper::{
@@ -113,6 +116,24 @@ struct Driver {
     peer: PeerAddress,
 }
 
+/// What became of a request that was to be forwarded.
+pub(super) enum Passed {
+    /// It has an answer.
+    Answered(Response),
+    /// This node has taken the runs over, and answers it.
+    Ours(Request),
+}
+
+/// Who answers a request.
+enum Answers {
+    /// Another node.
+    Other(Driver),
+    /// This one: it has taken the runs over.
+    Ours,
+    /// Nobody, for as long as a request waits.
+    Nobody,
+}
+
 /// The body of a request.
 enum Outgoing {
     /// It can be sent as often as needed, and takes a part of the space for such bodies.
@@ -171,29 +192,57 @@ impl Forwarder {
         self.0.view.borrow().reached
     }
 
-    /// Sends a request to the node that drives, and returns its answer.
-    pub(super) async fn forward(&self, mut request: Request) -> Response {
+    /// Sends a request to the node that drives, and returns its answer. Gives the request back if this node
+    /// drives before another does, as `drives` says.
+    pub(super) async fn forward(&self, request: Request, drives: watch::Receiver<bool>) -> Passed {
         let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
             let detail = "too many requests are being forwarded; ask again";
-            return Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
+            let refusal = Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
+            return Passed::Answered(refusal);
         };
+        self.pass_on(request, drives, place).await
+    }
+
+    async fn pass_on(
+        &self,
+        mut request: Request,
+        mut drives: watch::Receiver<bool>,
+        place: OwnedSemaphorePermit,
+    ) -> Passed {
         let upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
-        let (head, mut body) = match self.prepare(request, upgrade.is_some()).await {
-            Ok(prepared) => prepared,
-            Err(problem) => return problem.into_response(),
+        let (original, content) = request.into_parts();
+        let head = self.head(original.clone(), upgrade.is_some());
+        let mut body = match self.keep(&original.headers, content).await {
+            Ok(body) => body,
+            Err(problem) => return Passed::Answered(problem.into_response()),
         };
         let is_safe = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
             || head.headers.contains_key("idempotency-key");
         let mut may_repeat = is_safe && body.is_kept();
         let mut waits = Box::pin(sleep(WAIT));
         loop {
-            let Some(driver) = self.wait_for_driver(&mut waits).await else { return no_driver() };
+            let driver = match self.wait(&mut waits, &mut drives).await {
+                Answers::Other(driver) => driver,
+                Answers::Ours => {
+                    let Some(content) = body.take() else {
+                        return Passed::Answered(unknown_outcome());
+                    };
+                    let mut request = Request::from_parts(original, content);
+                    if let Some(upgrade) = upgrade {
+                        request.extensions_mut().insert(upgrade);
+                    }
+                    return Passed::Ours(request);
+                }
+                Answers::Nobody => return Passed::Answered(no_driver()),
+            };
             let Some(mut sender) = self.connect(&driver).await else {
-                sleep(PAUSE).await;
+                if is_over_after_pause(&mut waits).await {
+                    return Passed::Answered(no_driver());
+                }
                 continue;
             };
-            let Some(content) = body.take() else { return unknown_outcome() };
+            let Some(content) = body.take() else { return Passed::Answered(unknown_outcome()) };
             let mut outgoing = Request::new(content);
             *outgoing.method_mut() = head.method.clone();
             *outgoing.uri_mut() = head.uri.clone();
@@ -203,32 +252,31 @@ impl Forwarder {
                 () = self.gone(driver.node) => Err(None),
                 () = self.stops_long_ago(), if is_safe => {
                     let detail = "this node is stopping; ask again";
-                    return Problem::new(Code::Stopping, detail).retry_after(1).into_response();
+                    let refusal = Problem::new(Code::Stopping, detail).retry_after(1);
+                    return Passed::Answered(refusal.into_response());
                 }
             };
             match sent {
                 Ok(response) if response.headers().contains_key(NOT_DRIVER) => {
-                    if !body.is_kept() {
-                        return no_driver();
+                    if !body.is_kept() || is_over_after_pause(&mut waits).await {
+                        return Passed::Answered(no_driver());
                     }
-                    sleep(PAUSE).await;
                 }
-                Ok(response) => return self.answer(response, sender, &driver, upgrade, place),
+                Ok(response) => {
+                    return Passed::Answered(
+                        self.answer(response, sender, &driver, upgrade, place),
+                    );
+                }
                 // Nothing of it was sent.
                 Err(Some(unsent)) => body.give_back(unsent.into_body()),
                 Err(None) if may_repeat => may_repeat = false,
-                Err(None) => return unknown_outcome(),
+                Err(None) => return Passed::Answered(unknown_outcome()),
             }
         }
     }
 
-    /// Returns the head of a request as it is sent to another node, and its body.
-    async fn prepare(
-        &self,
-        request: Request,
-        upgrades: bool,
-    ) -> Result<(axum::http::request::Parts, Outgoing), Problem> {
-        let (mut head, body) = request.into_parts();
+    /// Returns the head of a request as it is sent to another node.
+    fn head(&self, mut head: Parts, upgrades: bool) -> Parts {
         let arrival = head.extensions.get::<Arrival>().cloned().unwrap_or_default();
         let arrival = Arrival { reached: Some(self.0.listens_on), ..arrival };
         if !head.headers.contains_key(header::HOST)
@@ -249,8 +297,7 @@ impl Forwarder {
             head.headers.insert(header::UPGRADE, protocol);
         }
         head.headers.insert(ARRIVAL, arrival.to_header());
-        let body = self.keep(&head.headers, body).await?;
-        Ok((head, body))
+        head
     }
 
     /// Keeps a body that is small enough, so that it can be sent again.
@@ -282,19 +329,31 @@ impl Forwarder {
         Some(Driver { node: driver.node, peer: driver.peer.clone()? })
     }
 
-    async fn wait_for_driver(&self, waits: &mut Pin<Box<Sleep>>) -> Option<Driver> {
+    /// Waits for somebody who drives.
+    async fn wait(
+        &self,
+        waits: &mut Pin<Box<Sleep>>,
+        drives: &mut watch::Receiver<bool>,
+    ) -> Answers {
         let mut view = self.0.view.clone();
         while !waits.is_elapsed() {
             view.mark_unchanged();
-            if let Some(driver) = self.driver() {
-                return Some(driver);
+            if *drives.borrow_and_update() {
+                return Answers::Ours;
             }
-            tokio::select! {
-                changed = view.changed() => changed.ok()?,
-                () = waits.as_mut() => return None,
+            if let Some(driver) = self.driver() {
+                return Answers::Other(driver);
+            }
+            let is_over = tokio::select! {
+                changed = view.changed() => changed.is_err(),
+                changed = drives.changed() => changed.is_err(),
+                () = waits.as_mut() => true,
+            };
+            if is_over {
+                break;
             }
         }
-        None
+        Answers::Nobody
     }
 
     /// Waits until a node no longer has the runs.
@@ -327,7 +386,7 @@ impl Forwarder {
             }
         }
         match timeout(CONNECT, self.open(&driver.peer)).await {
-            Ok(Ok(sender)) => Some(sender),
+            Ok(Ok((sender, _))) => Some(sender),
             Ok(Err(error)) => {
                 tracing::debug!(%error, node = driver.node, "failed to reach the node that drives");
                 None
@@ -336,16 +395,25 @@ impl Forwarder {
         }
     }
 
-    async fn open(&self, peer: &PeerAddress) -> io::Result<SendRequest<Body>> {
+    /// Opens a connection to a node, and returns whether that one reaches the database. The question shows
+    /// that the node has accepted our key, which it checks after our end of the handshake is done.
+    async fn open(&self, peer: &PeerAddress) -> io::Result<(SendRequest<Body>, bool)> {
         let stream = TcpStream::connect(&peer.at).await?;
         stream.set_nodelay(true)?;
         let (connector, name) = self.0.keys.connector(peer);
         let stream = connector.connect(name, stream).await?;
         let opened = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        let (sender, connection) = opened;
+        let (mut sender, connection) = opened;
         // The requests report the end of a connection.
         self.0.tasks.spawn(async move { drop(connection.with_upgrades().await) });
-        Ok(sender)
+        let mut question = Request::new(Body::empty());
+        *question.uri_mut() = Uri::from_static(DATABASE);
+        question.headers_mut().insert(header::HOST, HeaderValue::from_static("node"));
+        let answer = sender.send_request(question).await.map_err(io::Error::other)?;
+        let reaches = answer.status() == StatusCode::OK;
+        drop(answer);
+        sender.ready().await.map_err(io::Error::other)?;
+        Ok((sender, reaches))
     }
 
     /// Turns the answer of a node into the one for the client.
@@ -412,24 +480,25 @@ impl Forwarder {
         if peers.is_empty() {
             return PeersSay::Alone;
         }
-        let asked = peers.iter().map(|peer| timeout(ASK, self.ask_one(peer)));
+        let asked = peers.iter().map(|peer| timeout(ASK, self.open(peer)));
         let said = futures::future::join_all(asked).await;
-        let said: Vec<bool> = said.into_iter().filter_map(|it| it.ok()?.ok()).collect();
+        let said: Vec<bool> =
+            said.into_iter().filter_map(|it| it.ok()?.ok()).map(|(_, reaches)| reaches).collect();
         match (said.is_empty(), said.contains(&true)) {
             (true, _) => PeersSay::Nothing,
             (false, true) => PeersSay::Reached,
             (false, false) => PeersSay::Away,
         }
     }
+}
 
-    async fn ask_one(&self, peer: &PeerAddress) -> io::Result<bool> {
-        let mut sender = self.open(peer).await?;
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = Uri::from_static(DATABASE);
-        request.headers_mut().insert(header::HOST, HeaderValue::from_static("node"));
-        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        Ok(answer.status() == StatusCode::OK)
-    }
+/// Pauses before the next attempt. Returns true if the request has waited for long enough.
+async fn is_over_after_pause(waits: &mut Pin<Box<Sleep>>) -> bool {
+    waits.is_elapsed()
+        || tokio::select! {
+            () = sleep(PAUSE) => false,
+            () = waits.as_mut() => true,
+        }
 }
 
 /// The body of an answer, on its way back.

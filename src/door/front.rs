@@ -11,11 +11,12 @@ use axum::{
 };
 use parking_lot::RwLock;
 use serde_json::json;
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::{
     Code,
-    forward::{DATABASE, Forwarder, NOT_DRIVER, no_driver},
+    forward::{DATABASE, Forwarder, NOT_DRIVER, Passed, no_driver},
     problem::Problem,
 };
 
@@ -28,6 +29,8 @@ pub struct Front(Arc<Inner>);
 
 struct Inner {
     role: RwLock<Option<Role>>,
+    /// True while there is a role.
+    drives: watch::Sender<bool>,
     /// Absent for a listener whose requests are for this process alone.
     forwarder: Option<Forwarder>,
 }
@@ -42,21 +45,31 @@ struct Role {
 impl Front {
     /// Creates the front of a node that stands by.
     pub fn new(forwarder: Forwarder) -> Self {
-        Self(Arc::new(Inner { role: RwLock::default(), forwarder: Some(forwarder) }))
+        Self(Arc::new(Inner {
+            role: RwLock::default(),
+            drives: watch::Sender::new(false),
+            forwarder: Some(forwarder),
+        }))
     }
 
     /// Creates a front that answers only while this node drives.
     pub fn of_driver() -> Self {
-        Self(Arc::new(Inner { role: RwLock::default(), forwarder: None }))
+        Self(Arc::new(Inner {
+            role: RwLock::default(),
+            drives: watch::Sender::new(false),
+            forwarder: None,
+        }))
     }
 
     /// Sends requests to `router` from now on, as long as the lease is trusted.
     pub fn drive(&self, router: Router, is_trusted: IsTrusted) {
         *self.0.role.write() = Some(Role { router, is_trusted });
+        self.0.drives.send_replace(true);
     }
 
     /// Sends requests to the node that drives from now on.
     pub fn stand_by(&self) {
+        self.0.drives.send_replace(false);
         *self.0.role.write() = None;
     }
 
@@ -85,7 +98,17 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
             Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
         }
         (None, Some(forwarder), "/readyz") => readyz(forwarder),
-        (None, Some(forwarder), _) => forwarder.forward(request).await,
+        (None, Some(forwarder), _) => {
+            let waiting = match forwarder.forward(request, front.0.drives.subscribe()).await {
+                Passed::Answered(answer) => return answer,
+                Passed::Ours(waiting) => waiting,
+            };
+            // This node has taken over while the request waited.
+            match front.role() {
+                Some(role) if (role.is_trusted)() => run(role.router, waiting).await,
+                Some(_) | None => no_driver(),
+            }
+        }
         (_, None, _) => no_driver(),
     }
 }
