@@ -49,6 +49,10 @@ const WINDOW: usize = 4_000;
 const DAYS: u64 = 60;
 const DAY_MS: u64 = 86_400_000;
 
+/// What a run waits for, as its header has it.
+const WAITS: &str =
+    r#"[{"kind":"signal","subject":{"name":"go"},"since":"2026-01-31T08:00:00.000Z"}]"#;
+
 /// Returns the header of a run: one in a hundred waits, one in twenty failed.
 fn header(num: u64, runs: u64, now_ms: u64) -> Header {
     let created_ms = now_ms - DAYS * DAY_MS + num * (DAYS * DAY_MS / runs.max(1));
@@ -80,7 +84,7 @@ fn header(num: u64, runs: u64, now_ms: u64) -> Header {
         ended_ms: (status != RunStatus::Waiting).then_some(created_ms + 2_000),
         error: (status == RunStatus::Failed)
             .then(|| serde_json::to_string(&failure()).expect("a failure is plain data")),
-        waiting_on: (status == RunStatus::Waiting).then(|| r#"["signal"]"#.to_owned()),
+        waiting_on: (status == RunStatus::Waiting).then(|| WAITS.to_owned()),
         bytes: 0,
         tags: Tags::new(tags).expect("a tag"),
         used: None,
@@ -404,6 +408,10 @@ async fn main() -> ExitCode {
         ("of a status", "/v1/runs?limit=50&status=failed".to_owned()),
         ("completed", "/v1/runs?limit=50&status=completed".to_owned()),
         ("waiting", "/v1/runs?limit=50&status=waiting&waiting_on=signal".to_owned()),
+        (
+            "waiting for what none waits for",
+            "/v1/runs?limit=50&status=waiting&waiting_on=nobody".to_owned(),
+        ),
         ("of a blueprint", "/v1/runs?limit=50&blueprint=b7".to_owned()),
         ("of a blueprint and a status", "/v1/runs?limit=50&blueprint=b3&status=failed".to_owned()),
         ("of a tag", "/v1/runs?limit=50&tag=customer%3Dc7".to_owned()),

@@ -10,6 +10,7 @@ mod acts;
 mod again;
 mod assets;
 mod component;
+mod delta;
 mod desk;
 mod fields;
 mod fragment;

@@ -20,6 +20,7 @@ mod pass;
 mod patient;
 mod peer;
 mod people;
+mod percent;
 mod person;
 mod places;
 mod problem;
@@ -37,6 +38,8 @@ pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
 pub use peer::Listener;
 pub use people::People;
+pub(crate) use people::Tokens;
+pub(crate) use percent::{URL_RESERVED, percent_encoded};
 pub(crate) use places::{Place, account};
 pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,

@@ -31,6 +31,7 @@ pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
 pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts, NodeView};
 pub use shared::key_files::{KeyFiles, Unkept};
+pub use shared::line_counts::{LineAct, LineActs, LineSteps, Lines};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
     Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
@@ -69,7 +70,6 @@ pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::Polled;
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
-pub use verbs::source_lines::{LineAct, LineActs, LineSteps, Lines};
 pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};

@@ -2,9 +2,9 @@
 //!
 //! Owns the parsing of a request (items, tools, settings), the conversation that it continues, the
 //! response object, the ordered events of a stream, and two other APIs for the same: the older chat
-//! completions, and Anthropic's messages. All of it is pure: a request and the events of a run go in, JSON comes out, and the same history always
-//! yields the same events with the same numbers. Refuses what the protocol does not allow, and
-//! names the invalid parameter. [`multi_step`] is separate: it runs the loop of a response on a
+//! completions, and Anthropic's messages. All of it is pure: a request and the events of a run go in,
+//! JSON comes out, and the same history always yields the same events with the same numbers. Refuses
+//! what the protocol does not allow, and names the invalid parameter. [`multi_step`] is separate: it runs the loop of a response on a
 //! custom store. The engine starts runs from requests, `api/responses/` handles HTTP.
 
 #[cfg(feature = "host")]

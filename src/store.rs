@@ -8,7 +8,11 @@
 mod append;
 mod change;
 mod check;
+<<<<<<< HEAD
 mod cluster_key;
+=======
+mod commit;
+>>>>>>> main
 mod durable_state;
 mod erase;
 mod errand;
@@ -19,13 +23,19 @@ mod health;
 mod load;
 mod lock;
 mod memory;
+<<<<<<< HEAD
 mod nodes;
+=======
+mod numbers;
+>>>>>>> main
 mod open;
+mod page;
 mod part;
 mod postgres;
 mod queue;
 mod rows;
 mod run_filter;
+mod shelf;
 mod size;
 mod sqlite;
 mod stats;
@@ -57,8 +67,13 @@ pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
+<<<<<<< HEAD
 pub use nodes::{ClusterView, LeaseTimes, NodeRow, NodeState, PeerAddress};
+=======
+pub use numbers::Numbers;
+>>>>>>> main
 pub use open::{Opened, open};
+pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
 pub use postgres::{
     DatabaseAddress, Joining, Member, Postgres, PostgresOptions, Seat, SeatOptions,
@@ -66,8 +81,8 @@ pub use postgres::{
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-    IdempotencyRow, OutboxRow, PageMark, Retired, RunStatus, SessionRow, Space, StateRow,
-    TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    IdempotencyRow, OutboxRow, Retired, RunStatus, SessionRow, Space, StateRow, TaskFilter,
+    TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};
@@ -122,17 +137,28 @@ pub trait Writer: Send + Sync {
     /// May be dropped at any time.
     async fn room(&self);
 
+    /// Returns the numbers of the store.
+    fn numbers(&self) -> &Numbers;
+
     /// Returns a new journal row number, larger than all before it.
-    fn next_lsn(&self) -> u64;
+    fn next_lsn(&self) -> u64 {
+        self.numbers().next_lsn()
+    }
 
     /// Returns the largest journal row number that was ever allocated.
-    fn last_lsn(&self) -> u64;
+    fn last_lsn(&self) -> u64 {
+        self.numbers().last_lsn()
+    }
 
     /// Returns a number for a new run, larger than all before it.
-    fn next_run(&self) -> u64;
+    fn next_run(&self) -> u64 {
+        self.numbers().next_run()
+    }
 
     /// Returns the largest run number that was ever allocated.
-    fn last_run(&self) -> u64;
+    fn last_run(&self) -> u64 {
+        self.numbers().last_run()
+    }
 
     /// Returns the counters of the commits, if the store has any.
     fn commits(&self) -> Option<&Commits> {
@@ -144,7 +170,9 @@ pub trait Writer: Send + Sync {
 
     /// Allocates the run number `run`, if neither it nor a larger one was ever allocated. Returns
     /// true on success.
-    fn reserve_run(&self, run: u64) -> bool;
+    fn reserve_run(&self, run: u64) -> bool {
+        self.numbers().reserve_run(run)
+    }
 }
 
 /// The reads of a store. A reader sees every batch that was acknowledged before the call.

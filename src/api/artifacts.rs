@@ -1,7 +1,5 @@
 //! Files of runs.
 
-use std::fmt::Write as _;
-
 use axum::{
     Json as JsonBody,
     extract::State,
@@ -18,7 +16,7 @@ use super::{
     params::{self, All, Asker, At, Params},
 };
 use crate::{
-    door::{Problem, ProblemBody},
+    door::{Problem, ProblemBody, percent_encoded},
     engine::ArtifactView,
 };
 
@@ -125,13 +123,7 @@ fn disposition(name: &str) -> String {
     let mut text = format!("attachment; filename=\"{ascii}\"");
     if ascii != name {
         text.push_str("; filename*=UTF-8''");
-        for byte in name.bytes() {
-            if byte.is_ascii_alphanumeric() || b".-_".contains(&byte) {
-                text.push(char::from(byte));
-            } else {
-                write!(text, "%{byte:02X}").expect("a string takes everything");
-            }
-        }
+        text.push_str(&percent_encoded(name));
     }
     text
 }

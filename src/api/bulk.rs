@@ -129,7 +129,7 @@ fn distinct(ids: &[String]) -> Result<Vec<RunId>, Problem> {
 ///
 /// A dry run lists what is eligible, with a `digest` of the selection. The act repeats the digest; if
 /// a run has changed its status since then, nothing is done. Each run has a result of its own. Needs
-/// the verb of the act as well.
+/// the verb of the act as well; a dry run of `delete` needs only a role that has it.
 #[utoipa::path(
     post, path = "/v1/runs/bulk", operation_id = "run_bulk", tag = "runs",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition of `rerun` harmless for 24 hours.")),

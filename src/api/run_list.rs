@@ -139,7 +139,7 @@ fn sought(text: String) -> Result<String, Problem> {
 /// Lists runs, newest first.
 ///
 /// `status`, `blueprint`, `tag` with a value, `started_by`, `parent`, `q` and the times of creation
-/// are found by an index. For every other condition a page looks at 5,000 runs at most; if it ends
+/// are found by an index. For every other condition a page looks at 2,500 runs at most; if it ends
 /// for that reason, it is `partial`, and `next_cursor` goes on.
 #[utoipa::path(
     get, path = "/v1/runs", operation_id = "run_list", tag = "runs",

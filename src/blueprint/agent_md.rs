@@ -453,7 +453,8 @@ fn labels(value: Value) -> Option<Value> {
     all.then_some(value)
 }
 
-/// A list of tools from a list, from a map of names to true, or from text with commas; a comma in parentheses does not separate.
+/// Returns a list of tools, of a list, of a map of names to true, or of text with commas. A comma in
+/// parentheses does not separate.
 fn tools(value: &Value) -> Option<Value> {
     match value {
         Value::Array(names) => names.iter().all(Value::is_string).then(|| value.clone()),

@@ -26,6 +26,7 @@ macro_rules! gallery {
 
 /// All of them.
 pub const GALLERY: &[Example] = gallery! {
+    "welcome": "a first run that needs nobody but you: in parallel, then a question to a person, then a file",
     "review-loop": "plan, implement in parallel, review until it passes, ship by a person",
     "research": "fan out over the parts of a question, write one answer",
     "map-reduce": "the same question about every file, summed up in a tree",

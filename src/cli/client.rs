@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use data_encoding::BASE64URL_NOPAD;
+use percent_encoding::{AsciiSet, utf8_percent_encode};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,6 +31,7 @@ use super::{
     sse::Events,
 };
 use crate::{
+    door::URL_RESERVED,
     engine::{
         ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
         GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
@@ -564,16 +566,12 @@ fn state_path(scope: &str, key: &str) -> String {
     format!("/v1/state/{}/{}", segment(scope), segment(key))
 }
 
-/// A text as one path segment.
+/// The characters that are encoded in a segment of a path. `@` stays, so that `name@hash` is readable.
+const SEGMENT: &AsciiSet = &URL_RESERVED.remove(b'@');
+
+/// Returns a text as one segment of a path.
 fn segment(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'@' => {
-                char::from(byte).to_string()
-            }
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
+    utf8_percent_encode(text, SEGMENT).to_string()
 }
 
 fn fresh_key() -> String {

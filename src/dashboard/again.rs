@@ -16,7 +16,8 @@ pub(super) fn field(id: &str) -> Markup {
     html! {
         div.field {
             label for=(id) { "Token" }
-            p.hint id={ (id) "-hint" } { "This needs a token itself, not only a sign-in. It is used once and not kept." }
+            p.hint id={ (id) "-hint" } { "This needs a token itself, not only a sign-in. It is used once and not kept. "
+                "The first one: " code { "cat .moonswarm/admin.token" } ", in the directory of the daemon." }
             input type="password" id=(id) name="token" required autocomplete="off" spellcheck="false"
                 aria-describedby={ (id) "-hint" };
         }

@@ -22,7 +22,7 @@ struct Asset {
 }
 
 /// An asset stands after those that it imports.
-const ASSETS: [Asset; 12] = [
+const ASSETS: [Asset; 13] = [
     Asset { name: "tokens.css", kind: CSS, text: include_str!("assets/tokens.css") },
     Asset { name: "base.css", kind: CSS, text: include_str!("assets/base.css") },
     Asset { name: "components.css", kind: CSS, text: include_str!("assets/components.css") },
@@ -33,6 +33,7 @@ const ASSETS: [Asset; 12] = [
     Asset { name: "timeline.js", kind: JS, text: include_str!("assets/timeline.js") },
     Asset { name: "graph.js", kind: JS, text: include_str!("assets/graph.js") },
     Asset { name: "away.js", kind: JS, text: include_str!("assets/away.js") },
+    Asset { name: "times.js", kind: JS, text: include_str!("assets/times.js") },
     Asset { name: "sign_in.js", kind: JS, text: include_str!("assets/sign_in.js") },
     Asset { name: "moon.svg", kind: SVG, text: include_str!("assets/moon.svg") },
 ];

@@ -86,12 +86,12 @@ impl Page<'_> {
                 @if self.live.is_some() { span #live role="status" {} }
                 (who(visitor))
             }
-            main #main data-live=[self.live] { (self.body) }
+            main #main data-live=[self.live] data-now=(visitor.now_ms) { (self.body) }
         };
         document(
             self.title,
             visitor.theme,
-            &["away.js", "live.js", "keys.js", "tree.js", "timeline.js", "graph.js"],
+            &["away.js", "live.js", "keys.js", "tree.js", "timeline.js", "graph.js", "times.js"],
             status,
             &body,
         )

@@ -110,6 +110,7 @@ fn table() -> Vec<Row> {
         form(Who::AnyBearer, "/ui/blueprints/{name}/archive", post(page::archive::archive)),
         form(Who::AnyBearer, "/ui/blueprints/{name}/restore", post(page::archive::restore)),
         form(Who::AnyBearer, "/ui/system/backup", post(page::system::backup)),
+        form(Who::AnyBearer, "/ui/system/keys", post(page::keys::rotate)),
         form(Who::Caller(SeatAcquire), "/ui/operators/seat", post(page::operators::seat)),
         form(Who::Caller(StateWrite), "/ui/state/put", post(page::state_value::put)).large(),
         form(Who::Caller(StateWrite), "/ui/state/delete", post(page::state_value::delete)),

@@ -9,6 +9,7 @@ pub(super) mod compare;
 pub(super) mod fork;
 pub(super) mod gallery;
 pub(super) mod inbox;
+pub(super) mod keys;
 pub(super) mod login;
 pub(super) mod operators;
 pub(super) mod overview;

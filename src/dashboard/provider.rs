@@ -21,7 +21,7 @@ use super::{
     sign_in::LONGEST_MS,
     visitor::Theme,
 };
-use crate::door::{ATTEMPT_MS, Arrival, Attempt, Code, Problem};
+use crate::door::{ATTEMPT_MS, Arrival, Attempt, Code, Problem, Tokens};
 
 /// The path at which an attempt begins.
 pub(super) const BEGIN: &str = "/ui/login/oidc";
@@ -35,11 +35,7 @@ pub(super) async fn begin(
 ) -> Result<Response, Problem> {
     let theme = headers::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
     let next = login::next(fields.text("next"));
-    let Some((people, (_, origin))) =
-        desk.door.people().and_then(|people| Some((people, people.login()?)))
-    else {
-        return Err(Problem::new(Code::NoRoute, "there is no such page"));
-    };
+    let (people, origin) = provider(&desk)?;
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let own = origin.split_once("://").map_or(origin, |(_, host)| host);
     if !host.eq_ignore_ascii_case(own) && fields.text("at") != "own" {
@@ -69,11 +65,7 @@ pub(super) async fn finish(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let theme = headers::cookie(&headers, "theme").map(Theme::of).unwrap_or_default();
-    let Some((people, (_, origin))) =
-        desk.door.people().and_then(|people| Some((people, people.login()?)))
-    else {
-        return Err(Problem::new(Code::NoRoute, "there is no such page"));
-    };
+    let (people, origin) = provider(&desk)?;
     let secure = headers::is_secure(&arrival, &headers) || origin.starts_with("https:");
     let gone = attempt_cookie(&desk, "", 0, secure);
     let again = |wrong: &str, next: &str, status: StatusCode| {
@@ -116,6 +108,12 @@ pub(super) async fn finish(
     page.headers_mut().append(header::SET_COOKIE, own);
     page.headers_mut().insert(header::REFRESH, onward);
     Ok(page)
+}
+
+/// Returns the tokens of people, and the origin to which their provider sends browsers back.
+fn provider(desk: &Desk) -> Result<(&Tokens, &str), Problem> {
+    let found = desk.door.people().and_then(|people| Some((people, people.login()?.1)));
+    found.ok_or_else(|| Problem::new(Code::NoRoute, "there is no such page"))
 }
 
 const NEVER_STORED: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");

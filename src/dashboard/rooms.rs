@@ -2,12 +2,13 @@
 //! them.
 //!
 //! A room opens with its first viewer and closes after the last one has left. Each viewer takes the
-//! latest rendering, so a slow one skips some and holds none back. Forms have a token of their
-//! reader, which each viewer gets in the place of a mark.
+//! latest rendering, so a slow one skips some and holds none back. One that has seen the rendering
+//! before it gets only what changed, any other the whole fragment. Forms have a token of their reader,
+//! which each viewer gets in the place of a mark.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -18,12 +19,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::fragment::Fragment;
+use super::{delta, fragment::Fragment};
 
 /// A rendering that is older than this is not the first one of a viewer: times count from now.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-/// What the viewers of a room have in common.
+/// The identity of a room: its viewers have all of this in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The path and query of the page.
@@ -34,14 +35,40 @@ pub(super) struct Key {
     pub rights: String,
 }
 
-/// A fragment as it is sent.
+/// A fragment as it was rendered.
 struct Piece {
     id: &'static str,
     hash: blake3::Hash,
-    data: String,
+    html: String,
+    /// All of it, as it is sent, once somebody needs it.
+    whole: OnceLock<String>,
+    /// The hash of the rendering before it, and what changed since, as it is sent.
+    change: Option<(blake3::Hash, String)>,
 }
 
-/// What a room shows at one moment.
+impl Piece {
+    /// Returns a new piece, and with it what changed since an earlier rendering.
+    fn new(Fragment { id, html }: Fragment, before: Option<&Self>) -> Self {
+        let html = html.into_string();
+        let change = before.and_then(|before| {
+            let parts = delta::between(&before.html, &html)?;
+            let data = json!({ "id": id, "parts": parts }).to_string();
+            (data.len() < html.len()).then_some((before.hash, data))
+        });
+        let hash = blake3::hash(html.as_bytes());
+        Self { id, hash, html, whole: OnceLock::new(), change }
+    }
+
+    /// Returns the data for a viewer who has seen a rendering of it, or none.
+    fn data(&self, seen: Option<blake3::Hash>) -> &str {
+        match &self.change {
+            Some((since, data)) if seen == Some(*since) => data,
+            _ => self.whole.get_or_init(|| json!({ "id": self.id, "html": self.html }).to_string()),
+        }
+    }
+}
+
+/// The latest rendering of a room.
 struct Shown {
     pieces: Vec<Arc<Piece>>,
     /// True if nothing will change any more.
@@ -133,22 +160,20 @@ impl Rooms {
 }
 
 impl Board {
-    /// Shows a rendering to all viewers; a fragment that it leaves out stays as it was. Returns the
-    /// bytes that are sent to them at most.
+    /// Shows a rendering to all viewers; a fragment that it leaves out stays as it was. Returns about how
+    /// many bytes are sent to them.
     pub(super) fn show(&self, fragments: Vec<Fragment>, over: bool) -> usize {
         let before = self.room.shown.borrow().clone();
         let mut pieces = before.map(|it| it.pieces.clone()).unwrap_or_default();
         let mut changed = 0;
-        for Fragment { id, html } in fragments {
-            let html = html.into_string();
-            let hash = blake3::hash(html.as_bytes());
-            let place = pieces.iter().position(|it| it.id == id);
-            if place.is_some_and(|place| pieces[place].hash == hash) {
+        for fragment in fragments {
+            let place = pieces.iter().position(|it| it.id == fragment.id);
+            let before = place.map(|place| &*pieces[place]);
+            if before.is_some_and(|before| before.html == fragment.html.0) {
                 continue;
             }
-            let data = json!({ "id": id, "html": html }).to_string();
-            changed += data.len();
-            let piece = Arc::new(Piece { id, hash, data });
+            let piece = Arc::new(Piece::new(fragment, before));
+            changed += piece.change.as_ref().map_or(piece.html.len(), |(_, data)| data.len());
             match place {
                 Some(place) => pieces[place] = piece,
                 None => pieces.push(piece),
@@ -217,8 +242,9 @@ impl Viewer {
         };
         let mut fragments = Vec::new();
         for piece in &shown.pieces {
-            if self.seen.insert(piece.id, piece.hash) != Some(piece.hash) {
-                fragments.push(piece.data.replace(&self.rooms.mark, &self.form));
+            let seen = self.seen.insert(piece.id, piece.hash);
+            if seen != Some(piece.hash) {
+                fragments.push(piece.data(seen).replace(&self.rooms.mark, &self.form));
             }
         }
         Some(Changes { fragments, over: shown.over })
@@ -249,14 +275,37 @@ mod tests {
         let (mut bob, none) = rooms.enter(key("observer"), "of-bob".into());
         assert!(none.is_none(), "the second one does not");
         assert!(rooms.enter(key("admin"), "x".into()).1.is_some(), "other rights, another room");
-        let sent = board.show(shown("a", "token the-mark"), false);
+        board.show(shown("a", "token the-mark"), false);
         let of_ann = ann.next().await.unwrap();
         assert!(of_ann.fragments[0].contains("token of-ann") && !of_ann.over);
-        assert_eq!(sent, 2 * (of_ann.fragments[0].len() + "the-mark".len() - "of-ann".len()));
         assert!(bob.next().await.unwrap().fragments[0].contains("token of-bob"));
         board.show(shown("a", "token the-mark"), true);
         let last = ann.next().await.unwrap();
         assert!(last.fragments.is_empty() && last.over, "what did not change is not sent again");
+    }
+
+    #[tokio::test]
+    async fn a_viewer_gets_what_changed_and_one_who_missed_a_rendering_all_of_it() {
+        let rooms = Arc::new(Rooms::new("the-mark".into(), FOR_LONG));
+        let list = |upto: u32| {
+            let html =
+                html! { table { @for n in 0..upto { tr { td { "row " (n) " the-mark" } } } } };
+            vec![Fragment { id: "a", html }]
+        };
+        let (mut ann, board) = rooms.enter(key("observer"), "of-ann".into());
+        let board = board.unwrap();
+        let (mut bob, _) = rooms.enter(key("observer"), "of-bob".into());
+        let whole = board.show(list(500), false);
+        ann.next().await.unwrap();
+        let sent = board.show(list(501), false);
+        assert!(sent * 100 < whole, "{sent} of {whole} bytes");
+        let of_ann = ann.next().await.unwrap().fragments;
+        assert!(of_ann[0].contains("row 500 of-ann") && !of_ann[0].contains("row 499"));
+        assert!(of_ann[0].contains("\"parts\":[[0,"), "{of_ann:?}");
+        let of_bob = bob.next().await.unwrap().fragments;
+        assert!(of_bob[0].contains("\"html\":") && of_bob[0].contains("row 0 of-bob"));
+        board.show(list(502), false);
+        assert!(bob.next().await.unwrap().fragments[0].contains("\"parts\":"), "he has all now");
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use self::login::Login;
 pub(crate) use self::login::{ATTEMPT_MS, Attempt, CALLBACK};
 use super::{
     Code,
+    percent::percent_encoded,
     person::{MOST_GROUPS, Person},
     problem::Problem,
 };
@@ -118,7 +119,7 @@ pub(super) struct Provider {
     exchanges: tokio::sync::Semaphore,
 }
 
-/// What a provider has published.
+/// The keys and addresses that a provider has published.
 #[derive(Debug)]
 struct Published {
     keys: ForeignKeys,
@@ -303,7 +304,8 @@ impl Provider {
         match secret.map_err(|error| format!("failed to {error}"))? {
             Some(secret) if !published.secret_in_body => {
                 // RFC 6749, 2.3.1: both are encoded as in a form.
-                let (id, secret) = (encoded(&login.client_id), encoded(secret.expose()));
+                let (id, secret) =
+                    (percent_encoded(&login.client_id), percent_encoded(secret.expose()));
                 request = request.basic_auth(id, Some(secret));
             }
             secret => {
@@ -312,7 +314,7 @@ impl Provider {
             }
         }
         let form: Vec<String> =
-            form.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+            form.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value))).collect();
         let request = request
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
@@ -400,20 +402,6 @@ impl Provider {
             secret_in_body: offers("client_secret_post") && !offers("client_secret_basic"),
         })
     }
-}
-
-/// Returns a text as it stands in a form.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 async fn fetch(client: &Client, egress: &Egress, url: &str) -> Result<Vec<u8>, String> {

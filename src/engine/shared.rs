@@ -12,6 +12,7 @@ pub(crate) mod in_flight;
 pub(crate) mod key_files;
 pub(crate) mod lanes;
 pub(crate) mod ledger;
+pub(crate) mod line_counts;
 pub(crate) mod looks;
 pub(crate) mod mailbox;
 pub(crate) mod message;

@@ -10,8 +10,9 @@
 //! others.
 //!
 //! A child begins only while its launcher knows of it, in a process group of its own within the
-//! launcher's session, so that the host finds it should the launcher be killed. At the end of the orders, which is the end of
-//! the host, the launcher kills every process group that it has started, and ends.
+//! launcher's session, so that the host finds it should the launcher be killed. At the end of the
+//! orders, which is the end of the host, the launcher kills every process group that it has started,
+//! and ends.
 
 use std::{
     collections::BTreeSet,

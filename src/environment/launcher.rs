@@ -45,7 +45,7 @@ pub(super) struct Launcher {
 #[derive(Debug, Default)]
 struct State {
     process: Option<Process>,
-    /// Whether it can hide the data directory; `None` before its first start.
+    /// True if the launcher can hide the data directory; `None` before its first start.
     covers: Option<bool>,
 }
 

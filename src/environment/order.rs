@@ -37,10 +37,10 @@ pub(super) struct Order {
 /// A report about one child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// It was started, in a process group with this number.
+    /// The child was started, in a process group with this number.
     Begun(i32),
-    /// It was not started.
+    /// The child was not started.
     Not(NotBegun),
-    /// It has ended with this status, as the system counts, and its process group was killed.
+    /// The child has ended with this wait status, and its process group was killed.
     Ended(i32),
 }

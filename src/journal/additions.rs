@@ -66,12 +66,14 @@ impl StepFiles {
 /// Named metadata of an entry, beside its fact.
 ///
 /// A release keeps the names that it does not know and ignores them, so new metadata needs no new
-/// stored form. Reserved names: `allowed` (the operators and tools that the layers
-/// left to a model), `artifacts` (the published files of a step), `copied` (in the first entry of a copy: the
-/// number of entries that describe its original), `line` and `branch` (the source line of the flow's request, and the branch that
-/// made it, in words), `queued_ms` and
-/// `ran_ms` (when the work was queued and when it ran), `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed
-/// trace), `output` (the operator's full output) and `traceback`.
+/// stored form.
+///
+/// Reserved names: `allowed` (the operators and tools that the layers left to a model), `artifacts`
+/// (the published files of a step), `copied` (in the first entry of a copy: the number of entries that
+/// describe its original), `line` and `branch` (the source line of the flow's request, and the branch
+/// that made it, in words), `queued_ms` and `ran_ms` (when the work was queued and when it ran),
+/// `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed trace), `output`
+/// (the operator's full output) and `traceback`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Additions(BTreeMap<String, Json>);

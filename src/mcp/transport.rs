@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Broken, Trouble};
-use crate::protocol::TraceParent;
+use crate::{door::percent_encoded, protocol::TraceParent};
 
 /// A request of a tool.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Path {
     /// Appends a segment.
     pub(super) fn at(mut self, segment: &str) -> Self {
         self.0.push('/');
-        encode(segment, &mut self.0);
+        self.0.push_str(&percent_encoded(segment));
         self
     }
 
@@ -109,19 +109,8 @@ impl Path {
         self.0.push(if self.0.contains('?') { '&' } else { '?' });
         self.0.push_str(name);
         self.0.push('=');
-        encode(&value.to_string(), &mut self.0);
+        self.0.push_str(&percent_encoded(&value.to_string()));
         self
-    }
-}
-
-fn encode(text: &str, to: &mut String) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                to.push(char::from(byte));
-            }
-            other => to.push_str(&format!("%{other:02X}")),
-        }
     }
 }
 

@@ -116,11 +116,11 @@ pub struct TracedRun {
 /// The way in which a run got the data of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Descent {
-    /// The other one called it.
+    /// The other one called the run.
     Called,
-    /// It is a copy of the other one's history, up to some step.
+    /// The run is a copy of the other one's history, up to some step.
     Forked,
-    /// It has the input of the other one.
+    /// The run has the input of the other one.
     Repeated,
 }
 

@@ -45,14 +45,7 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(NAME);
         let directory = File::open(dir).map_err(file("open", dir))?;
-        let mut held = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(file("open", &path))?;
+        let mut held = open_private(&path)?;
         let until = now() + DYING;
         loop {
             match flock(&held, FlockOperation::NonBlockingLockExclusive) {
@@ -98,6 +91,21 @@ impl Drop for Lock {
 #[expect(clippy::disallowed_methods, reason = "it waits for the kernel, before there is a host")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Opens a file that only this user may read, with its content. Creates it if it does not exist.
+///
+/// # Errors
+/// Fails on errors of the file system.
+pub fn open_private(path: &Path) -> Result<File, StoreError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(file("open", path))
 }
 
 /// Converts the error of a file operation on `path`.

@@ -207,38 +207,6 @@ pub struct ChargeSum {
     pub starts: u64,
 }
 
-/// The position of a page in a run's history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageMark {
-    /// The lsn of the last entry.
-    pub last: u64,
-    /// All entries have numbers over this one.
-    pub after: u32,
-    /// The number of the last entry.
-    pub upto: u32,
-    /// The bytes of the entries in their stored form.
-    pub bytes: usize,
-}
-
-impl PageMark {
-    /// Creates an empty page that will end with the given row.
-    pub(crate) fn ending(last: u64, upto: u32) -> Self {
-        Self { last, after: upto, upto, bytes: 0 }
-    }
-
-    /// Adds the row before the first one. Returns false if the page is full.
-    pub(crate) fn take(&mut self, bytes: usize) -> bool {
-        let entries = self.upto - self.after;
-        if entries > 0 && (entries >= super::PAGE_ENTRIES || self.bytes + bytes > super::PAGE_BYTES)
-        {
-            return false;
-        }
-        self.after = self.after.saturating_sub(1);
-        self.bytes += bytes;
-        true
-    }
-}
-
 /// The phase of an open task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

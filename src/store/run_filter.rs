@@ -187,6 +187,11 @@ fn uses(header: &Header, agent: &str) -> bool {
 
 fn waits_for(header: &Header, wanted: &str) -> bool {
     const NAMES: [&str; 6] = ["name", "operator", "operator_kind", "queue", "run", "task"];
+    // Most rows do not have the word at all, and need not be parsed. Escapes would hide it.
+    let text = header.waiting_on.as_deref().unwrap_or_default();
+    if !text.contains(wanted) && !text.contains('\\') {
+        return false;
+    }
     let fits = |item: &Value| {
         item["kind"] == wanted || NAMES.iter().any(|name| item["subject"][name] == wanted)
     };

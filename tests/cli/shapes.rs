@@ -45,7 +45,7 @@ fn every_verb_that_shows_something_shows_it_as_json() {
     assert_eq!((&wrote["name"], &wrote["file"]), (&json!("other"), &json!("other.lua")));
     assert_eq!(wrote["test"], "other_test.lua");
     let gallery = shell.run(&["init", "--list", "--json"]).ok().json();
-    assert_eq!(gallery.as_array().unwrap().len(), 10);
+    assert_eq!(gallery.as_array().unwrap().len(), 11);
 }
 
 #[test]

@@ -69,13 +69,46 @@ async fn many_runs_are_paused_resumed_and_canceled_after_a_look_at_what_would_be
     let made = confirm(&desk, &dry, &with_once).await.page();
     assert!(made.contains("the new run"), "{made}");
 
-    // Deleting is not for a sign-in, an observer has no form, and nothing selected is no act.
+    // An operator deletes nothing, an observer has no form, and nothing selected is no act.
     let delete = [("act", "delete"), ("which", "ids"), ("id", one.as_str())];
-    assert_eq!(desk.post("/ui/runs/bulk", &delete).await.status, 400);
+    assert_eq!(desk.post("/ui/runs/bulk", &delete).await.status, 403);
+    assert!(!desk.get("/ui/runs").await.page().contains("value=\"delete\""));
     assert_eq!(desk.post("/ui/runs/bulk", &[("act", "pause")]).await.to, "/ui/runs");
     let observer = Person::of_role(&daemon, "observer").await;
     assert!(!observer.get("/ui/runs").await.page().contains("/ui/runs/bulk"));
     assert_eq!(observer.post("/ui/runs/bulk", &picked).await.status, 403);
+}
+
+#[tokio::test]
+async fn ended_runs_are_deleted_with_a_token_that_is_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let admin = Person::with(&daemon, &daemon.token).await;
+    let (one, two) = (admin.starts("a").await, admin.starts("b").await);
+    let cancel = daemon.post(&format!("/v1/runs/{one}/cancel"), &json!({}));
+    assert_eq!(send(cancel).await.0, 200);
+    daemon.ended(&one).await;
+    daemon.waits(&two, "task").await;
+    let page = admin.get(&format!("/ui/runs/{one}")).await.page();
+    assert!(page.contains("Delete …") && page.contains("name=\"act\" value=\"delete\""), "{page}");
+    let open = admin.get(&format!("/ui/runs/{two}")).await.page();
+    assert!(!open.contains("Delete …"), "an open run is not deleted");
+    let both = [("act", "delete"), ("which", "ids"), ("id", one.as_str()), ("id", two.as_str())];
+    let dry = admin.post("/ui/runs/bulk", &both).await;
+    assert_eq!(dry.status, 200, "{}", dry.html);
+    for part in ["1</strong> of 2 runs", "would be deleted", "not_ended", "name=\"token\""] {
+        assert!(dry.html.contains(part), "{part}: {}", dry.html);
+    }
+    assert_eq!(confirm(&admin, &dry, &both).await.status, 403, "a sign-in is not enough");
+    assert_eq!(status(&daemon, &one).await, "canceled", "nothing was done");
+    let operator = crate::person::mint(&daemon, "operator", &json!({})).await;
+    for (token, expected) in [(operator.as_str(), 403), (daemon.token.as_str(), 200)] {
+        let fields: Vec<_> = both.iter().copied().chain([("token", token)]).collect();
+        let done = confirm(&admin, &dry, &fields).await;
+        assert_eq!(done.status, expected, "{}", done.html);
+    }
+    assert_eq!(send(daemon.get(&format!("/v1/runs/{one}"))).await.0, 404);
+    assert_eq!(status(&daemon, &two).await, "waiting");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Live fragments: sent when something changed, and no longer than the sign-in lasts.
 
+use std::collections::HashMap;
+
 use reqwest::{Method, Response, header::COOKIE};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -12,7 +14,11 @@ use crate::{
 /// A stream of fragments.
 pub struct Live {
     answer: Response,
-    buffer: String,
+    buffer: Vec<u8>,
+    /// The text of each fragment, cut before each tag.
+    held: HashMap<String, Vec<String>>,
+    /// The bytes of the data of fragments that came so far.
+    came: usize,
 }
 
 impl Live {
@@ -21,15 +27,16 @@ impl Live {
             daemon.bare(Method::GET, path).header(COOKIE, &person.cookie).send().await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        Self { answer, buffer: String::new() }
+        Self { answer, buffer: Vec::new(), held: HashMap::new(), came: 0 }
     }
 
     /// The next event and its data; none at the end.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
-            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
-                let (event, rest) = (event.to_owned(), rest.to_owned());
-                self.buffer = rest;
+            // A character may come in two chunks, an event is whole.
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let event = String::from_utf8(event).unwrap();
                 let line = |name: &str| {
                     event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
                 };
@@ -38,7 +45,7 @@ impl Live {
                 return Some((kind, data));
             }
             let chunk = timeout(PATIENCE, self.answer.chunk()).await.expect("something comes");
-            self.buffer.push_str(std::str::from_utf8(&chunk.ok()??).unwrap());
+            self.buffer.extend_from_slice(&chunk.ok()??);
         }
     }
 
@@ -58,12 +65,80 @@ impl Live {
     pub async fn shows(&mut self, id: &str, text: &str) -> String {
         loop {
             let (_, data) = self.next().await.unwrap_or_else(|| panic!("{id} never has {text:?}"));
-            let html = data["html"].as_str().unwrap_or_default();
+            let html = self.hold(&data);
             if data["id"] == id && html.contains(text) {
-                return html.to_owned();
+                return html;
             }
         }
     }
+
+    /// Keeps a fragment, and returns its text: all of it came, or what changed.
+    fn hold(&mut self, data: &Value) -> String {
+        self.came += data.to_string().len();
+        let before = self.held.remove(data["id"].as_str().unwrap()).unwrap_or_default();
+        let whole = vec![data["html"].clone()];
+        let parts = data["parts"].as_array().unwrap_or(&whole);
+        let texts = parts.iter().flat_map(|part| match part {
+            Value::String(text) => pieces(text),
+            part => {
+                let at = |n: usize| usize::try_from(part[n].as_u64().unwrap()).unwrap();
+                before[at(0)..at(0) + at(1)].to_vec()
+            }
+        });
+        let texts: Vec<String> = texts.collect();
+        let html = texts.concat();
+        self.held.insert(data["id"].as_str().unwrap().to_owned(), texts);
+        html
+    }
+}
+
+fn pieces(text: &str) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.get(1..).and_then(|it| it.find('<')) {
+        let (piece, after) = rest.split_at(at + 1);
+        pieces.push(piece.to_owned());
+        rest = after;
+    }
+    pieces.push(rest.to_owned());
+    pieces
+}
+
+#[tokio::test]
+async fn a_change_of_a_long_page_sends_little_and_makes_what_a_new_viewer_gets() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "admin").await;
+    let source = r#"return require("swarm").blueprint { name = "ticks",
+        agents = { echo = { operator = "echo" } },
+        flow = function(ctx)
+            for i = 1, 150 do ctx:run("echo", i) end
+            for i = 0, 9 do ctx:status("tick " .. i .. ".") ctx:wait("go") end
+        end }"#;
+    let run = daemon.run_source(source, Value::Null).await;
+    daemon.waits(&run, "signal").await;
+    let path = format!("/ui/live/runs/{run}?tab=steps");
+    let mut live = Live::of(&daemon, &desk, &path).await;
+    live.shows("run-head", "tick 0.").await;
+    live.shows("run-tab", "/steps/151").await;
+    let whole = live.came;
+    for tick in 1..=3 {
+        let (before, text) = (live.came, format!("tick {tick}."));
+        let signal = daemon.post(&format!("/v1/runs/{run}/signals/go"), &serde_json::json!(1));
+        assert!(signal.send().await.unwrap().status().is_success());
+        live.shows("run-head", &text).await;
+        live.shows("run-tab", &format!("/steps/{}", 151 + tick)).await;
+        let sent = live.came - before;
+        assert!(sent * 3 < whole, "{sent} of {whole} bytes");
+    }
+    // What was put together of the parts is what a viewer who comes now gets.
+    let mut other = Live::of(&daemon, &desk, &path).await;
+    let fresh = other.shows("run-tab", "/steps/154").await;
+    let step = |html: &str| html.split("<tr ").nth(120).map(str::to_owned);
+    let held = live.held["run-tab"].concat();
+    assert_eq!(held.matches("<tr ").count(), 154);
+    let names = |row: Option<String>| row.and_then(|it| Some(it.split_once("<svg")?.0.to_owned()));
+    assert_eq!(names(step(&held)), names(step(&fresh)));
 }
 
 #[tokio::test]

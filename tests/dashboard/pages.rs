@@ -51,7 +51,7 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 6, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 7, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
 }
@@ -201,7 +201,9 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
     assert!(wrong.html.contains("{&quot;ship&quot;:&quot;maybe&quot;}"), "what was written stays");
     let fields = [("revision", revision.as_str()), ("act", "answer"), ("raw", "{\"ship\":true}")];
     let done = boss.post(&answer, &fields).await;
-    assert_eq!((done.status, done.to.as_str()), (303, "/ui/inbox?done=answer"), "{}", done.html);
+    assert_eq!(done.status, 303, "{}", done.html);
+    assert_eq!(done.to, format!("/ui/inbox?done=answer&run={run}"));
+    assert!(desk.get(&done.to).await.page().contains("goes on"));
     assert_eq!(desk.post(&answer, &fields).await.status, 403, "an operator answers for nobody");
 
     daemon.waits(&run, "signal").await;

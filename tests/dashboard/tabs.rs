@@ -78,6 +78,21 @@ async fn events_and_logs_are_filtered_by_their_url() {
     assert!(few.contains("key/130") && !few.contains("key/001"), "{few}");
     let children = tab("children").await;
     assert!(rows(&children) == 1 && children.contains("writer"), "{children}");
+    assert_eq!(rows(&tab("children&status=completed&blueprint=writer").await), 1);
+    for none in ["children&status=failed", "children&blueprint=other"] {
+        assert!(tab(none).await.contains("No called run matches"), "{none}");
+    }
+    let status = desk.get(&format!("/ui/runs/{run}?tab=children&status=odd")).await.status;
+    assert_eq!(status, 400);
+
+    let files = tab("artifacts").await;
+    assert_eq!(rows(&files), 3, "{files}");
+    let named = tab("artifacts&q=REPORT").await;
+    assert!(rows(&named) == 1 && named.contains("report.md") && named.contains("Show all"));
+    let step = named.split("/steps/").nth(1).and_then(|it| it.split('"').next()).unwrap();
+    assert_eq!(rows(&tab(&format!("artifacts&step={step}")).await), 1);
+    assert!(tab("artifacts&step=9999").await.contains("No file matches"));
+    assert_eq!(desk.get(&format!("/ui/runs/{run}?tab=artifacts&step=x")).await.status, 400);
 }
 
 #[tokio::test]

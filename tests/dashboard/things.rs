@@ -275,6 +275,50 @@ async fn the_system_is_shown_and_a_backup_needs_the_token_again() {
 }
 
 #[tokio::test]
+async fn keys_are_rotated_with_the_token_that_is_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let observer = Person::of_role(&daemon, "observer").await;
+    assert!(!observer.get("/ui/system").await.page().contains("Rotate keys"));
+    let admin = Person::with(&daemon, &daemon.token).await;
+    assert!(admin.get("/ui/system").await.page().contains("moonswarm key rotate"));
+    let path = "/ui/system/keys";
+    let fields = |token: &str, keys: &str, grace: &str| {
+        [("token", token), ("keys", keys), ("grace", grace)]
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+    };
+    let post = async |fields: [(String, String); 3], now: &str| {
+        let mut all: Vec<(&str, &str)> =
+            fields.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        all.extend((!now.is_empty()).then_some(("now", now)));
+        admin.post(path, &all).await
+    };
+    let approver = crate::person::mint(&daemon, "approver", &json!({})).await;
+    assert_eq!(post(fields("", "both", "7d"), "").await.status, 403, "a sign-in is not enough");
+    assert_eq!(post(fields(&approver, "both", "7d"), "").await.status, 403);
+    assert_eq!(post(fields(&daemon.token, "all", "7d"), "").await.status, 400);
+    assert_eq!(post(fields(&daemon.token, "both", "0s"), "").await.status, 400);
+    let done = post(fields(&daemon.token, "signing", "1h"), "").await;
+    assert!(
+        done.status == 200 && done.html.contains("The previous keys verify until"),
+        "{}",
+        done.html
+    );
+    let of_pre = |html: &str| {
+        let token = html.split("<pre class=\"clip\" tabindex=\"0\">").nth(1)?;
+        Some(token.split('<').next()?.to_owned())
+    };
+    let token = of_pre(&done.html).unwrap();
+    assert_ne!(token, daemon.token);
+    assert_eq!(admin.get("/ui/system").await.status, 200, "within the grace the sign-in is good");
+    let done = post(fields(&token, "both", ""), "on").await;
+    assert!(done.status == 200 && done.html.contains("is refused"), "{}", done.html);
+    let newest = of_pre(&done.html).unwrap();
+    assert_eq!(admin.get("/ui/system").await.status, 303, "it has ended");
+    assert_eq!(Person::with(&daemon, &newest).await.get("/ui/system").await.status, 200);
+}
+
+#[tokio::test]
 async fn the_inbox_has_lists_of_what_is_open_mine_and_answered() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = crate::person::daemon(dir.path()).await;

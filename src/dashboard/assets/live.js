@@ -79,6 +79,9 @@ function tell(answers) {
 
 /** @type {EventSource | null} */
 let stream = null;
+/** The text of each fragment, cut before each tag: what follows names what did not change by its place.
+ * @type {Map<string, string[]>} */
+const held = new Map();
 let over = false;
 let wait = 500;
 
@@ -86,15 +89,21 @@ function connect() {
   if (!url || over || stream || document.hidden) return;
   const source = new EventSource(url);
   stream = source;
+  held.clear();
   source.addEventListener("open", () => {
     wait = 500;
     show("on", "live");
     tell(true);
   });
   source.addEventListener("fragment", (event) => {
-    const { id, html } = JSON.parse(/** @type {MessageEvent} */ (event).data);
+    const { id, html, parts } = JSON.parse(/** @type {MessageEvent} */ (event).data);
+    const before = held.get(id) ?? [];
+    const texts = (parts ?? [html]).flatMap((/** @type {string | [number, number]} */ part) =>
+      typeof part === "string" ? part.split(/(?=<)/) : before.slice(part[0], part[0] + part[1]),
+    );
+    held.set(id, texts);
     const old = document.getElementById(id);
-    const fresh = parsed(html);
+    const fresh = parsed(texts.join(""));
     if (old && fresh) morph(old, fresh);
   });
   source.addEventListener("end", () => {

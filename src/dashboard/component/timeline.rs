@@ -44,7 +44,7 @@ pub(in crate::dashboard) fn rows_of(run: RunId, rows: &[Row<'_>], now_ms: u64) -
         Row::Folded(_) => None,
     });
     let of_attempts = attempts.flatten().map(|it| Span::of_attempt(it, now_ms));
-    let axis = Axis::of(spans.iter().flatten().copied().chain(of_attempts));
+    let axis = Axis::of(spans.iter().flatten().copied().chain(of_attempts), now_ms);
     html! {
         table.steps data-zoom {
             thead { tr {
@@ -238,6 +238,14 @@ impl Span {
 struct Axis {
     points: Vec<(u64, f64)>,
     gaps: Vec<Gap>,
+    /// The room at the end of an axis that grows, in milliseconds.
+    room_ms: u64,
+}
+
+/// Returns the next of the numbers that are at most an eighth apart.
+fn stepped(number: u64) -> u64 {
+    let step = (number.next_power_of_two() / 16).max(1);
+    number.div_ceil(step).saturating_mul(step)
 }
 
 /// A gap in which nothing happened, drawn shorter than it was.
@@ -257,7 +265,9 @@ impl Gap {
 }
 
 impl Axis {
-    fn of(spans: impl Iterator<Item = Span>) -> Self {
+    /// Returns the axis of some times. One that goes up to now has room at its end, so that bars stay
+    /// where they are while it grows, and an open page needs little to follow it.
+    fn of(spans: impl Iterator<Item = Span>, now_ms: u64) -> Self {
         let mut times: Vec<u64> = spans.flat_map(|it| [it.begin, it.started, it.end]).collect();
         times.sort_unstable();
         times.dedup();
@@ -267,9 +277,12 @@ impl Axis {
         // With few times there is no typical gap, and all of them are as long as they were.
         let longest = match lengths.len() {
             0..4 => u64::MAX,
-            _ => median.saturating_mul(LONGEST_GAP).max(SHORT_MS),
+            _ => stepped(median.saturating_mul(LONGEST_GAP).max(SHORT_MS)),
         };
         let drawn: u64 = lengths.iter().map(|length| length.min(&longest)).sum();
+        let grows = times.last().is_some_and(|last| *last >= now_ms);
+        let room_ms = if grows { stepped(drawn) - drawn } else { 0 };
+        let drawn = drawn + room_ms;
         let scale = WIDTH / (drawn.max(1) as f64);
         let (mut at, mut points, mut gaps) = (0, Vec::with_capacity(times.len()), Vec::new());
         let mut before = None;
@@ -284,7 +297,7 @@ impl Axis {
             points.push((time, to));
             before = Some(time);
         }
-        Self { points, gaps }
+        Self { points, gaps, room_ms }
     }
 
     /// Returns the place of one of the times that the axis was made of.
@@ -302,7 +315,8 @@ impl Axis {
         };
         let of_gap = |gap: &Gap| [(gap.from, gap.since_ms), (gap.to, gap.since_ms + gap.ms)];
         let gaps = self.gaps.iter().flat_map(of_gap);
-        std::iter::once((0.0, 0)).chain(gaps).chain([(WIDTH, last - first)]).collect()
+        let end = (WIDTH, last - first + self.room_ms);
+        std::iter::once((0.0, 0)).chain(gaps).chain([end]).collect()
     }
 
     /// Returns the head of the axis: times, and how long the longest of the shortened gaps were.
@@ -362,13 +376,14 @@ mod tests {
 
     #[test]
     fn an_idle_night_takes_little_of_the_axis() {
-        let night = 8 * 3_600_000;
+        const END: u64 = 8 * 3_600_000 + 1_000;
+        let night = END - 1_000;
         let steps = [
             step(1, 0, 100, 1_000),
             step(2, 1_000, 1_100, 2_000),
             step(3, night, night + 100, night + 1_000),
         ];
-        let axis = Axis::of(steps.iter().filter_map(|step| Span::of(step, night + 1_000)));
+        let axis = Axis::of(steps.iter().filter_map(|step| Span::of(step, END)), END + 1);
         assert_eq!(axis.gaps.len(), 1);
         assert!(axis.x(2_000) > 200.0, "{axis:?}");
         assert!(axis.x(night) < 900.0 && axis.x(night) > axis.x(2_000), "{axis:?}");
@@ -376,6 +391,29 @@ mod tests {
         let head = axis.head().into_string();
         assert!(head.contains("⋯ 7 h idle") && head.contains(">8h 0m</text>"), "{head}");
         assert_eq!(time_at(&axis.bends(), axis.x(night)), night);
+    }
+
+    #[test]
+    fn bars_stay_where_they_are_while_the_axis_grows() {
+        let axis = |now_ms| {
+            let ended = |n: u32| {
+                let begin = u64::from(n) * 100;
+                step(n, begin, begin, begin + 100)
+            };
+            let open = StepView { state: "processing".into(), ended_at: None, ..ended(40) };
+            let all: Vec<_> = (0..40).map(ended).chain([open]).collect();
+            Axis::of(all.iter().filter_map(|it| Span::of(it, now_ms)), now_ms)
+        };
+        let (now, later) = (axis(4_010), axis(4_060));
+        for time in [0, 100, 2_500, 4_000] {
+            assert_eq!(now.x(time), later.x(time), "{time}");
+        }
+        assert!(now.x(4_010) < later.x(4_060) && later.x(4_060) <= WIDTH);
+        assert!(now.x(4_000) > 0.85 * WIDTH, "there is little room at the end");
+        let (bends, steps) = (now.bends(), [0, 1, 2, 3, 16, 17, 31, 33, 100, 1_000].map(stepped));
+        assert_eq!(bends.last().map(|(x, _)| *x), Some(WIDTH));
+        assert_eq!(time_at(&bends, now.x(2_500)) / 10, 250);
+        assert_eq!(steps, [0, 1, 2, 3, 16, 18, 32, 36, 104, 1_024]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
         fields::Fields,
         headers::escaped,
         layout::{Nav, Page},
+        page::gallery,
         visitor::Visitor,
     },
     door::Problem,
@@ -71,7 +72,8 @@ pub(in crate::dashboard) async fn show(
                 div.empty {
                     @if all.is_empty() && archived { "None is archived." }
                     @else if all.is_empty() { "No blueprint is stored. " code { "moonswarm init" } " writes one, "
-                        code { "moonswarm serve --blueprints DIR" } " watches a directory." }
+                        code { "moonswarm run hello.lua" } " runs it, and " code { "moonswarm serve --blueprints ." }
+                        " stores those of a directory. Or take an example:" }
                     @else { "None matches." }
                 }
             } @else {
@@ -96,6 +98,7 @@ pub(in crate::dashboard) async fn show(
             }
             (pager::links("/ui/blueprints", &filters, after.is_empty(), next))
         }
+        @if all.is_empty() && !archived { (gallery::form(&visitor)) }
         (command::same(&visitor.url, if archived { "moonswarm blueprints --archived" } else { "moonswarm blueprints" }, &command::Request {
             method: "GET",
             path: if archived { "/v1/blueprints?archived=true" } else { "/v1/blueprints" }.to_owned(),

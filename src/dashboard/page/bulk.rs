@@ -11,6 +11,7 @@ use serde_json::json;
 use super::runs;
 use crate::{
     dashboard::{
+        again,
         component::{command, pager, status, text},
         desk::Desk,
         fields::Fields,
@@ -60,7 +61,13 @@ pub(in crate::dashboard) async fn act(
     };
     let dry = Bulk { digest: None, ..bulk.clone() };
     let caller = &visitor.caller;
-    let (view, note, status) = match desk.engine.bulk(caller, bulk).await.map_err(Problem::from) {
+    // A sign-in only sees what would be deleted.
+    let entered = match act == BulkAct::Delete && bulk.digest.is_some() {
+        true => Some(again::caller(&desk, &fields)?),
+        false => None,
+    };
+    let actor = entered.as_ref().unwrap_or(caller);
+    let (view, note, status) = match desk.engine.bulk(actor, bulk).await.map_err(Problem::from) {
         Ok(view) => (view, html! {}, StatusCode::OK),
         Err(refused) if refused.code() == Code::SelectionChanged.as_str() => {
             let note = html! { div.banner.warn role="alert" {
@@ -85,13 +92,15 @@ pub(in crate::dashboard) async fn act(
 }
 
 fn act_of(word: &str) -> Result<BulkAct, Problem> {
-    // Deleting is not for a sign-in.
     match word {
         "cancel" => Ok(BulkAct::Cancel),
         "pause" => Ok(BulkAct::Pause),
         "resume" => Ok(BulkAct::Resume),
+        "delete" => Ok(BulkAct::Delete),
         "rerun" => Ok(BulkAct::Rerun),
-        _ => Err(Problem::new(Code::BadRequest, "the act is cancel, pause, resume or rerun")),
+        _ => {
+            Err(Problem::new(Code::BadRequest, "the act is cancel, pause, resume, delete or rerun"))
+        }
     }
 }
 
@@ -140,7 +149,11 @@ fn confirm(visitor: &Visitor, fields: &Fields, view: &BulkView) -> Markup {
                         input type="text" id="reason" name="reason" maxlength="500";
                     }
                 }
-                button.main.danger[view.action == BulkAct::Cancel] { "Do it" }
+                @if view.action == BulkAct::Delete {
+                    p { "Their histories, files and state are gone then. It cannot be undone." }
+                    (again::field("bulk-token"))
+                }
+                button.main.danger[matches!(view.action, BulkAct::Cancel | BulkAct::Delete)] { "Do it" }
                 (command::same(&visitor.url, &line, &command::Request {
                     method: "POST",
                     path: "/v1/runs/bulk".to_owned(),

@@ -1,4 +1,4 @@
-//! The gallery on the overview of a new host: an example is stored, and its form opened.
+//! The gallery on a new host: an example is stored, and its form opened.
 
 use axum::{extract::State, response::Redirect};
 use maud::{Markup, html};
@@ -31,10 +31,11 @@ pub(in crate::dashboard) fn form(visitor: &Visitor) -> Markup {
                         @for (at, it) in GALLERY.iter().enumerate() {
                             div { label.choice {
                                 input type="radio" name="example" value=(it.name) checked[at == 0];
-                                " " strong { (it.name) } span.dim { (it.about) }
+                                span { strong { (it.name) } " " span.dim { (it.about) } }
                             } }
                         }
                     }
+                    p.hint { "The example is stored as a blueprint, and its form opens." }
                     (again::field("gallery-token"))
                     button.main { "Run it …" }
                 }

@@ -10,10 +10,11 @@ use crate::{
         fields::Fields,
         fragment::Fragment,
         layout::{Nav, Page},
-        visitor::Visitor,
+        visitor::{Visitor, id},
     },
     door::{Code, Problem},
     engine::TaskView,
+    protocol::RunId,
     store::TaskFilter,
     token::Verb,
 };
@@ -30,7 +31,13 @@ pub(in crate::dashboard) async fn show(
     let [fragment] = fragments(&desk, &visitor, &fields).await?;
     let body = html! {
         h1 { "Inbox" }
-        @if fields.given("done") == Some("answer") { div.banner.ok role="status" { "Your answer is recorded." } }
+        @if fields.given("done") == Some("answer") {
+            div.banner.ok role="status" { "Your answer is recorded. "
+                @if let Some(run) = fields.given("run").and_then(|run| id::<RunId>(run).ok()) {
+                    a href={ "/ui/runs/" (run) } { "The run" } " goes on."
+                }
+            }
+        }
         @if !visitor.may(Verb::TaskAnswer) {
             p.dim { "This sign-in (" (visitor.caller.grant.role) ") reads tasks and does not answer them: "
                 code { "moonswarm open --role approver" } " makes one that does." }

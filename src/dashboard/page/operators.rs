@@ -71,22 +71,24 @@ fn of_operators(
     settings: Option<&BTreeMap<String, ShownSettings>>,
 ) -> Markup {
     let reaches = |name: &str| visitor.caller.grant.scopes.cover(&Need::Operator(name));
-    let all = desk.engine.operators().into_iter().filter(|(name, _)| reaches(name));
+    let all: Vec<_> =
+        desk.engine.operators().into_iter().filter(|(name, _)| reaches(name)).collect();
+    let composed = all.iter().any(|(name, _)| desk.engine.composite(name).is_some());
     html! {
         div.card.flush {
             table.stack {
-                thead { tr { th { "Name" } th { "Kind" } th { "Stands for" } @if settings.is_some() { th { "Settings" } } } }
-                tbody { @for (name, kind) in all {
+                thead { tr { th { "Name" } th { "Kind" } @if composed { th { "Stands for" } } @if settings.is_some() { th { "Settings" } } } }
+                tbody { @for (name, kind) in &all {
                     tr {
-                        td data-label="Name" { (text::line(&name, 80)) }
+                        td data-label="Name" { (text::line(name, 80)) }
                         td data-label="Kind" { (kind) }
-                        td data-label="Stands for" {
-                            @if let Some((rule, members)) = desk.engine.composite(&name) {
+                        @if composed { td data-label="Stands for" {
+                            @if let Some((rule, members)) = desk.engine.composite(name) {
                                 (rule) ": " (text::line(&members.iter().filter(|it| reaches(it)).cloned().collect::<Vec<_>>().join(", "), 200))
                             }
-                        }
+                        } }
                         @if let Some(settings) = settings {
-                            td data-label="Settings" { (of_settings(&name, settings.get(&name))) }
+                            td data-label="Settings" { (of_settings(name, settings.get(name))) }
                         }
                     }
                 } }
@@ -130,7 +132,7 @@ fn of_states(states: &[LayerState], now_ms: u64) -> Markup {
 fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
     html! {
         div.card.flush {
-            @if sessions.is_empty() { div.empty { "No session is open." } }
+            @if sessions.is_empty() { div.empty { "No session is open: " code { "moonswarm mcp" } " opens one for a coding agent, " code { "moonswarm sessions open" } " one for a client of yours." } }
             @else {
                 table.stack {
                     thead { tr { th { "Session" } th { "Operator" } th { "Opened by" } th { "State" } th.num { "Tasks" } th.num { "Unread frames" } th { "Last seen" } th { "Until" } } }

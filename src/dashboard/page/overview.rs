@@ -156,9 +156,8 @@ fn first_steps(visitor: &Visitor) -> Markup {
     html! {
         section.card {
             h2 { "Nothing ran yet" }
-            @if visitor.may(Verb::BlueprintRead) {
-                p { a href="/ui/blueprints" { "Choose a blueprint" } " and start it from its form, or:" }
-            }
+            @if visitor.may(Verb::RunStart) { p { "Run an example of the gallery below, or a blueprint of your own, in any directory on this machine:" } }
+            @else { p { "This sign-in (" (visitor.caller.grant.role) ") starts no runs: " code { "moonswarm open" } " makes one that does. On a command line:" } }
             pre { "moonswarm init\nmoonswarm run hello.lua who=moon" }
         }
         (gallery::form(visitor))

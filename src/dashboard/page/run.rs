@@ -28,6 +28,8 @@ use crate::{
     token::Verb,
 };
 
+/// The longest output in the head of the page, in characters.
+const SHORT: usize = 160;
 /// The number of steps of a page.
 const STEPS: usize = 200;
 /// The number of steps that are read at a time for a page that folds, and the maximum of all.
@@ -48,9 +50,22 @@ const TABS: [(&str, &str, Verb); 9] = [
 ];
 
 /// The parameters of the URL that the tabs read, and their live fragments with them.
-const FILTERS: [&str; 13] = [
-    "scope", "fold", "file", "cursor", "type", "step", "level", "q", "prefix", "open", "raw",
-    "node", "skip",
+const FILTERS: [&str; 15] = [
+    "scope",
+    "fold",
+    "file",
+    "cursor",
+    "type",
+    "step",
+    "level",
+    "q",
+    "prefix",
+    "open",
+    "raw",
+    "node",
+    "skip",
+    "status",
+    "blueprint",
 ];
 
 /// Shows the page.
@@ -66,7 +81,7 @@ pub(in crate::dashboard) async fn show(
     let tab = tab(&fields)?;
     let path = format!("/ui/runs/{run}");
     let body = html! {
-        @if let Some(done) = fields.given("done").and_then(done) { div.banner.ok role="status" { (done) } }
+        @if let Some(done) = fields.given("done").filter(|it| *it != "start" || view.ended_at.is_none()).and_then(done) { div.banner.ok role="status" { (done) } }
         (parts.head.html)
         (parts.waits.html)
         (parts.acts.html)
@@ -191,6 +206,12 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                 @if !view.tags.is_empty() { dt { "Tags" } dd { (run_table::tags(view)) } }
                 @if let Some(ended) = &view.ended_at { dt { "Ended" } dd { (time::of(ended, now_ms)) } }
                 dt { "Took" } dd { (run_table::lasted(view, now_ms)) }
+                @if let Some(output) = view.output.as_ref().filter(|it| !it.is_null()) {
+                    dt { "Output" } dd {
+                        code { (text::short(text::cut(output.as_str(), 4 * SHORT).0, SHORT)) } " "
+                        a.small href={ "/ui/runs/" (id) "?tab=data" } { "all of it" }
+                    }
+                }
                 dt { "Steps" } dd { (view.steps_done) " of " (view.steps) " ended" }
                 @for limit in &view.limits {
                     dt { "Limit of " (limit.name.trim_end_matches("_ms").replace('_', " ")) } dd { (amount(&limit.name, &limit.used)) " of " (amount(&limit.name, &limit.allowed)) }

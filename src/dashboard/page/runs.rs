@@ -18,7 +18,7 @@ use crate::{
     door::{Code, Problem},
     protocol::{RunId, TagIs},
     store::{RunFilter, RunStatus},
-    token::Verb,
+    token::{Verb, permits},
 };
 
 /// The number of runs of a page.
@@ -117,7 +117,7 @@ pub(in crate::dashboard) async fn fragments(
 ) -> Result<[Fragment; 1], Problem> {
     let page = desk.engine.runs(&visitor.caller, filter(fields, visitor.now_ms)?).await?;
     let empty = html! {
-        @if query(fields).is_empty() { "Nothing ran yet. Start a run from a " a href="/ui/blueprints" { "blueprint" } "." }
+        @if query(fields).is_empty() { "Nothing ran yet. Start a run from a " a href="/ui/blueprints" { "blueprint" } ", or with " code { "moonswarm init" } " and " code { "moonswarm run hello.lua" } "." }
         @else { "No run matches. " a href="/ui/runs" { "Show all" } }
     };
     let is_first = fields.given("cursor").is_none();
@@ -156,12 +156,14 @@ pub(in crate::dashboard) async fn fragments(
 /// Returns the acts on many runs that a token may do, each with its label.
 fn bulk_acts(visitor: &Visitor) -> Vec<(&'static str, &'static str)> {
     let all = [
-        ("pause", "Pause", Verb::RunPause),
-        ("resume", "Resume", Verb::RunResume),
-        ("rerun", "Run again", Verb::RunStart),
-        ("cancel", "Cancel", Verb::RunCancel),
+        ("pause", "Pause", visitor.may(Verb::RunPause)),
+        ("resume", "Resume", visitor.may(Verb::RunResume)),
+        ("rerun", "Run again", visitor.may(Verb::RunStart)),
+        ("cancel", "Cancel", visitor.may(Verb::RunCancel)),
+        // No sign-in has the verb: the page asks for a token.
+        ("delete", "Delete", permits(visitor.caller.grant.role, Verb::RunDelete)),
     ];
-    all.into_iter().filter(|it| visitor.may(it.2)).map(|(act, label, _)| (act, label)).collect()
+    all.into_iter().filter(|it| it.2).map(|(act, label, _)| (act, label)).collect()
 }
 
 /// Returns the filters that are set.

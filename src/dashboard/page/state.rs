@@ -64,7 +64,7 @@ async fn all(desk: &Desk, visitor: &Visitor, fields: &Fields) -> Result<Markup, 
             button { "Open" }
         }
         div.card.flush {
-            @if page.items.is_empty() { div.empty { "No scope that this token reaches has a stored value." } }
+            @if page.items.is_empty() { div.empty { "No scope that this token reaches has a stored value: " code { "moonswarm state set answer 42" } " stores one, and so does " code { "ctx.state:set(\"key\", value)" } " in a flow." } }
             @else {
                 table.stack {
                     thead { tr { th { "Scope" } th.num { "Keys" } th.num { "Size" } } }

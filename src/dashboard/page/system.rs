@@ -1,4 +1,5 @@
-//! `/ui/system`: whether the host is well, its configuration and layers, the audit log, a backup.
+//! `/ui/system`: whether the host is well, its configuration and layers, the audit log, a backup,
+//! the keys.
 
 use axum::{
     body::Body,
@@ -9,6 +10,7 @@ use axum::{
 use maud::{Markup, html};
 use tokio_util::io::ReaderStream;
 
+use super::keys;
 use crate::{
     dashboard::{
         again,
@@ -60,6 +62,7 @@ pub(in crate::dashboard) async fn show(
             (of_audit(&audit.items, audit.next_cursor.is_some(), verdict.as_ref(), visitor.now_ms))
         }
         (backup_form(&visitor))
+        (keys::form(&visitor))
         (command::same(&visitor.url, "moonswarm host", &command::Request {
             method: "GET",
             path: "/v1/host".to_owned(),

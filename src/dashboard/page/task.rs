@@ -53,7 +53,9 @@ pub(in crate::dashboard) async fn answer(
         }
     };
     match desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await {
-        Ok(_) => Ok(Redirect::to("/ui/inbox?done=answer").into_response()),
+        Ok(_) => {
+            Ok(Redirect::to(&format!("/ui/inbox?done=answer&run={}", view.run)).into_response())
+        }
         Err(error) => {
             let refused = Problem::from(error);
             if !refused.status().is_client_error() {
@@ -125,7 +127,7 @@ fn shown(
                 dt { "Answers" } dd { (view.answers.len()) " of " (required) }
             }
         }
-        @if let Some(prompt) = &view.prompt {
+        @if let Some(prompt) = view.prompt.as_ref().filter(|prompt| !is_input(prompt, view)) {
             section.card { (markdown::block(prompt, false, visitor.raw())) (markdown::switch(visitor)) }
         }
         @if let Some(input) = view.input.as_ref().filter(|input| !input.is_null()) {
@@ -136,10 +138,17 @@ fn shown(
                 (json::tree(&given.output, false)) }
         }
         @if open && visitor.may(Verb::TaskAnswer) { (forms(visitor, view, sent, wrong)) }
-        @else if open { p.dim { "This sign-in (" (visitor.caller.grant.role) ") does not answer tasks." } }
+        @else if open { p.dim { "This sign-in (" (visitor.caller.grant.role) ") does not answer tasks: "
+            code { "moonswarm open --role approver" } " makes one that does." } }
         @else { p.dim { "This task is over, or is not one for people." } }
     };
     Page { nav: Nav::Inbox, title, live: None, body }.with_status(visitor, status)
+}
+
+/// Returns true if a prompt is the input and nothing else: an agent without a prompt of its own.
+fn is_input(prompt: &str, view: &TaskView) -> bool {
+    let own = view.input.as_ref().map(Json::to_value);
+    own.is_some() && serde_json::from_str(prompt).ok() == own
 }
 
 fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {

@@ -1,7 +1,8 @@
 //! The loop that owns runs: load, advance, commit, perform; in that order, always.
 //!
 //! A shard is one thread. Every change to a run of it happens here, one message after the other;
-//! what is to leave the process waits in [`After`](crate::engine::run::resident::After) until the batch that it follows from is synced.
+//! what is to leave the process waits in [`After`](crate::engine::run::resident::After) until the
+//! batch that it follows from is synced.
 //!
 //! # Turns
 //!

@@ -1,4 +1,5 @@
-//! The places of entries in long histories: the entries of a step, and the parts of a step.
+//! The places of entries in long histories: the entries of a step, and the parts of a step. The steps
+//! of each line of the source are counted with them.
 //!
 //! A place is a number of an entry. What an entry says stays in the store and is read from there, so
 //! nothing here goes stale: a history only grows. The entries of a run are read once, and after that
@@ -11,9 +12,10 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::line_counts::LineCounts;
 use crate::{
     journal::{Decision, Entry, Fact},
-    store::{Store, StoreError},
+    store::{Store, StoreError, read_in_pages},
 };
 
 /// The maximum number of runs whose places are kept.
@@ -62,6 +64,8 @@ pub(crate) struct Places {
     of_run: Vec<u32>,
     /// True if an attempt was given to somebody, or usage was reported.
     spent: bool,
+    /// The steps by the line that scheduled them.
+    lines: LineCounts,
 }
 
 impl PlaceBook {
@@ -77,9 +81,8 @@ impl PlaceBook {
     ) -> Result<T, StoreError> {
         let places = self.page(run);
         let mut places = places.lock();
-        for entry in store.entries(run, places.upto)? {
-            places.add(&entry);
-        }
+        let upto = places.upto;
+        read_in_pages(store, run, upto, |entry| places.add(entry))?;
         self.measure(run, places.size());
         Ok(look(&places))
     }
@@ -118,6 +121,7 @@ impl Places {
         }
         self.upto = entry.seq;
         self.spent |= spends(&entry.fact);
+        self.lines.add(entry);
         if let Fact::StepScheduled(step) | Fact::StepRecorded(step, _) = &entry.fact {
             self.steps += 1;
             self.parts.extend(step.whole().map(|whole| (step.step, whole)));
@@ -130,7 +134,12 @@ impl Places {
     }
 
     fn size(&self) -> usize {
-        self.of_steps.len() + self.parts.len() + self.of_run.len()
+        self.of_steps.len() + self.parts.len() + self.of_run.len() + self.lines.size()
+    }
+
+    /// Returns the steps by the line that scheduled them.
+    pub(crate) fn lines(&self) -> &LineCounts {
+        &self.lines
     }
 
     /// Returns the number of steps.

@@ -179,7 +179,7 @@ mod tests {
             runs::RunRows,
             step_page::tests::{append, done, start, step, store},
         },
-        store::{Header, Memory, Reader as _},
+        store::{Header, Memory, PAGE_ENTRIES, Reader as _},
     };
 
     /// The number of the step that is still open, in the middle of a long history.
@@ -237,6 +237,24 @@ mod tests {
         assert_eq!((own.len(), own.last(), read), (11, Some(&10_003), 15), "with what was added");
         let found = Found::read(&store, &book, 1, OPEN, 3).unwrap();
         assert_eq!((found.parts, found.earlier), (vec![8_000, 9_000, 10_000], 6));
+    }
+
+    #[test]
+    fn the_places_and_the_usage_of_a_long_history_are_read_in_pages() {
+        const STEPS: u32 = 2_000;
+        let scheduled = |n| Fact::StepScheduled(step(n));
+        let delivered =
+            Fact::AttemptDelivered { step: 1, attempt: 1, worker: "w".into(), deadline_ms: None };
+        let facts = std::iter::once(start(1)).chain((1..=STEPS).map(scheduled)).chain([delivered]);
+        let (store, _) = store(facts.collect());
+        // As of a run that ended before headers had the usage.
+        let header = store.header(1).unwrap().unwrap();
+        assert_eq!(header.used, None);
+        RunRows::read(&store, &PlaceBook::default(), &header).unwrap();
+        let read = store.entries_read.load(Ordering::Relaxed);
+        assert!(read > 2 * STEPS as usize, "once for the places, once for the usage: {read}");
+        let most = store.most_read.load(Ordering::Relaxed);
+        assert!(most <= PAGE_ENTRIES as usize, "{most} at once");
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Engine {
         Ok(changes.into_iter().map(view).collect())
     }
 
-    /// Returns the limits of a run with so many steps in its current history. A version that does not compile any more has those of the host.
+    /// Returns the limits of a run with so many steps in its current history. A version that does not
+    /// compile any more has those of the host.
     async fn limits_of(&self, view: &RunView, in_history: u32) -> Vec<LimitView> {
         let program = self.blueprints().program_by(view.hash.clone()).await.ok();
         let own = program.as_ref().map(|program| program.blueprint().definition());

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The maximum number of rows that a page looks at.
-const LOOK: usize = 5_000;
+const LOOK: usize = 2_500;
 
 /// A page of runs.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

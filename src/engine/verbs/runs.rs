@@ -22,7 +22,7 @@ use crate::{
     memory::Level,
     protocol::{Code, Json, RunId},
     session::EVERY,
-    store::{Header, Health, RunFilter, RunStatus, Store, StoreError, Write},
+    store::{Header, Health, RunFilter, RunStatus, Store, StoreError, Write, read_in_pages},
     token::Verb,
 };
 
@@ -513,8 +513,8 @@ impl RunRows {
 
 /// Returns the usage in a history: runs that ended before headers kept it have it nowhere else.
 fn spent_in(store: &dyn Store, run: u64) -> Result<Option<Spent>, StoreError> {
-    let mut chain = Chain::lean();
-    let is_whole = store.entries(run, 0)?.iter().try_for_each(|entry| chain.apply(entry)).is_ok();
+    let (mut chain, mut is_whole) = (Chain::lean(), true);
+    read_in_pages(store, run, 0, |entry| is_whole = is_whole && chain.apply(entry).is_ok())?;
     Ok(is_whole.then(|| chain.spent().clone()))
 }
 

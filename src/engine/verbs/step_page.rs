@@ -98,7 +98,7 @@ fn is_enough(chain: &Chain, after: u32, limit: usize) -> bool {
 pub(super) mod tests {
     use super::*;
     use crate::{
-        journal::{Outcome, RunStarted, Scheduled, ScopePath, StepKey},
+        journal::{LINE, Outcome, RunStarted, Scheduled, ScopePath, StepKey},
         protocol::{Json, StepKind},
         store::{Batch, Header, JournalRow, Memory, Reader as _, RunStatus, RunWrite, Writer as _},
     };
@@ -168,7 +168,11 @@ pub(super) mod tests {
         let mut rows = Vec::new();
         for (seq, fact) in (header.seq + 1..).zip(facts) {
             let lsn = store.next_lsn();
-            rows.push(JournalRow::new(1, lsn, before, &Entry::new(seq, 9, fact)));
+            let mut entry = Entry::new(seq, 9, fact);
+            if let Fact::StepScheduled(_) | Fact::StepRecorded(..) = &entry.fact {
+                entry.additions.put(LINE, Json::encode(&"main.lua:3").unwrap());
+            }
+            rows.push(JournalRow::new(1, lsn, before, &entry));
             before = Some(lsn);
             (header.cursor, header.seq) = (lsn, seq);
         }

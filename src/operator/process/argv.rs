@@ -31,7 +31,7 @@ pub(super) struct Templates<'a> {
     made: OnceLock<Made>,
 }
 
-/// What templates are rendered with.
+/// The environment of the templates, and the values of their slots.
 struct Made {
     environment: Environment<'static>,
     slots: Value,

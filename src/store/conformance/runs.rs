@@ -12,6 +12,7 @@ use crate::{
     store::{
         ArtifactRow, ChargeRow, Check, Checked, Errand, Header, IdempotencyRow, Loaded, OutboxRow,
         PAGE_BYTES, PAGE_ENTRIES, Partition, RunFilter, RunStatus, Store, StoreError, Want, Write,
+        read_in_pages,
     },
 };
 
@@ -177,6 +178,9 @@ pub fn a_history_is_read_in_pages_that_are_bounded(store: &dyn Store) {
             seen.extend(seqs(&entries));
         }
         assert_eq!(seen, seqs(&store.all_entries(1, after).unwrap()), "after {after}");
+        let mut current = Vec::new();
+        read_in_pages(store, 1, after, |entry| current.push(entry.seq)).unwrap();
+        assert_eq!(current, seqs(&store.entries(1, after).unwrap()), "after {after}");
     }
     let pages = store.pages(1, 0).unwrap();
     put(store, vec![Write::DeleteRun { run: 1 }]);

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::tables::Tables;
 use crate::store::{
-    Ack, Batch, Health, JournalRow, StoreError, Write, Writer,
+    Ack, Batch, Health, JournalRow, Numbers, StoreError, Write, Writer,
     fair::{FairQueue, Weight, run_of},
 };
 
@@ -16,9 +16,13 @@ use crate::store::{
 pub struct Memory {
     pub(super) inner: Mutex<Inner>,
     held: bool,
+    numbers: Numbers,
     /// The number of entries that were read.
     #[cfg(test)]
     pub(crate) entries_read: std::sync::atomic::AtomicUsize,
+    /// The largest number of entries that were read at once.
+    #[cfg(test)]
+    pub(crate) most_read: std::sync::atomic::AtomicUsize,
 }
 
 /// A batch that became durable.
@@ -41,8 +45,6 @@ pub(super) struct Inner {
     acks: VecDeque<(Ack, Result<(), StoreError>)>,
     commits: Vec<Commit>,
     failure: Option<StoreError>,
-    last_lsn: u64,
-    last_run: u64,
     /// The approximate bytes of all batches that were ever submitted.
     written: u64,
 }
@@ -136,12 +138,15 @@ impl Memory {
         inner.failure = Some(StoreError::Closed);
         let written = inner.written;
         let (last_run, last_lsn) = tables.high_water();
-        let inner = Inner { tables, commits, last_lsn, last_run, written, ..Inner::default() };
+        let inner = Inner { tables, commits, written, ..Inner::default() };
         Self {
             inner: Mutex::new(inner),
             held: self.held,
+            numbers: Numbers::after(last_run, last_lsn),
             #[cfg(test)]
             entries_read: Default::default(),
+            #[cfg(test)]
+            most_read: Default::default(),
         }
     }
 }
@@ -181,31 +186,8 @@ impl Writer for Memory {
         ack(verdict);
     }
 
-    fn next_lsn(&self) -> u64 {
-        let mut inner = self.inner.lock();
-        inner.last_lsn += 1;
-        inner.last_lsn
-    }
-
-    fn last_lsn(&self) -> u64 {
-        self.inner.lock().last_lsn
-    }
-
-    fn next_run(&self) -> u64 {
-        let mut inner = self.inner.lock();
-        inner.last_run += 1;
-        inner.last_run
-    }
-
-    fn last_run(&self) -> u64 {
-        self.inner.lock().last_run
-    }
-
-    fn reserve_run(&self, run: u64) -> bool {
-        let mut inner = self.inner.lock();
-        let is_free = inner.last_run < run;
-        inner.last_run = inner.last_run.max(run);
-        is_free
+    fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     fn health(&self) -> Health {

@@ -11,10 +11,11 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OpenTasksRow,
-        OutboxRow, PAGES, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
+        OutboxRow, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
         ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
         StatsFilter, StatsRow, StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED,
         VersionRow, Want, find,
+        page::Pages,
         rows::is_blob,
         run_filter::Pick,
         stats::{Grain, most_expensive},
@@ -25,6 +26,17 @@ use crate::{
 impl Memory {
     fn read<T>(&self, query: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
         Ok(query(&self.reading().tables))
+    }
+
+    /// Counts entries that are returned to a reader, for tests.
+    fn counted(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            self.entries_read.fetch_add(entries.len(), Relaxed);
+            self.most_read.fetch_max(entries.len(), Relaxed);
+        }
+        entries
     }
 
     /// The tables, for somebody who may wait for a read.
@@ -158,10 +170,7 @@ impl Reader for Memory {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        let entries = self.reading().tables.entries(run, after_seq, false)?;
-        #[cfg(test)]
-        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
-        Ok(entries)
+        self.reading().tables.entries(run, after_seq, false).map(|entries| self.counted(entries))
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -196,24 +205,17 @@ impl Reader for Memory {
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
         let entries = self.all_entries(run, after_seq)?;
-        let mut pages: Vec<PageMark> = Vec::new();
+        let mut pages = Pages::default();
         for entry in entries.iter().rev() {
-            let bytes = entry.encode(run).len();
-            if !pages.last_mut().is_some_and(|page| page.take(bytes)) {
-                let mut page = PageMark::ending(u64::from(entry.seq), entry.seq);
-                page.take(bytes);
-                pages.push(page);
-            }
+            pages.add(u64::from(entry.seq), entry.seq, entry.encode(run).len());
         }
-        pages.reverse();
-        pages.truncate(PAGES);
-        Ok(pages)
+        Ok(pages.finish())
     }
 
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
         let mut entries = self.all_entries(run, page.after)?;
         entries.retain(|entry| entry.seq <= page.upto);
-        Ok(entries)
+        Ok(self.counted(entries))
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
@@ -221,15 +223,14 @@ impl Reader for Memory {
     }
 
     fn history_start(&self, run: u64) -> Result<u32, StoreError> {
-        Ok(self.entries(run, 0)?.first().map_or(1, |first| first.seq))
+        let entries = self.reading().tables.entries(run, 0, false)?;
+        Ok(entries.first().map_or(1, |first| first.seq))
     }
 
     fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError> {
         let mut entries = self.all_entries(run, after)?;
         entries.truncate(upto.saturating_sub(after) as usize);
-        #[cfg(test)]
-        self.entries_read.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
-        Ok(entries)
+        Ok(self.counted(entries))
     }
 
     fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     journal::{Chain, RunState},
     protocol::RunId,
-    store::{Checked, Header, StoreError, Tell, rows::is_blob},
+    store::{Header, StoreError, Tell, check::Findings, rows::is_blob},
 };
 
 /// The maximum number of rows of one kind that are reported as missing or left over.
@@ -50,52 +50,29 @@ const TABLES: [(&str, &str, [&str; 2], &[&str]); 11] = [
 /// # Errors
 /// Fails when the database cannot be read. Damage is not an error but a finding.
 pub fn everything(db: &Session, tell: Tell<'_>) -> Result<(), Failed> {
-    let mut check =
-        Check { db, tell, runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0, gone: false };
+    let mut check = Check { db, found: Findings::new(tell) };
     check.all_runs()?;
     check.values()?;
     check.files()?;
     check.blueprints()?;
     check.rows()?;
     check.orphans()?;
-    let Check { runs, entries, state, blobs, damaged, .. } = check;
-    (check.tell)(Checked::Done { runs, entries, state, blobs, damaged });
+    check.found.done();
     Ok(())
 }
 
 struct Check<'a> {
     db: &'a Session,
-    tell: Tell<'a>,
-    runs: u64,
-    entries: u64,
-    state: u64,
-    blobs: u64,
-    damaged: u64,
-    /// True if the receiver asked to stop.
-    gone: bool,
+    found: Findings<'a>,
 }
 
 impl Check<'_> {
-    fn say(&mut self, line: Checked) {
-        self.gone |= !(self.tell)(line);
-    }
-
-    fn damaged(&mut self, what: impl Into<String>, reason: impl ToString, next: impl Into<String>) {
-        self.damaged += 1;
-        let (what, reason, next) = (what.into(), reason.to_string(), next.into());
-        self.say(Checked::Damaged { what, reason, next });
-    }
-
-    fn progress(&mut self, part: &str, done: u64, of: u64) {
-        self.say(Checked::Progress { part: part.to_owned(), done, of: of.max(done) });
-    }
-
     /// Returns what was read. Reports damage and returns `None` for it.
     fn take<T, E: Into<Failed>>(&mut self, read: Result<T, E>) -> Result<Option<T>, Failed> {
         match read.map_err(Into::into) {
             Ok(it) => Ok(Some(it)),
             Err(Failed::Store(StoreError::Damaged { what, reason })) => {
-                self.damaged(what, reason, RESTORE);
+                self.found.damaged(what, reason, RESTORE);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -116,19 +93,19 @@ impl Check<'_> {
         mut one: impl FnMut(&mut Self, &Row) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         let (db, of, mut done) = (self.db, self.count(table)?, 0);
-        self.progress(part, 0, of);
+        self.found.progress(part, 0, of);
         cursor::each(db, sql, portion, |row| {
-            if self.gone {
+            if self.found.is_stopped() {
                 return Ok(false);
             }
             one(self, row)?;
             done += 1;
             if done % PORTION as u64 == 0 {
-                self.progress(part, done, of);
+                self.found.progress(part, done, of);
             }
             Ok(true)
         })?;
-        self.progress(part, done, of);
+        self.found.progress(part, done, of);
         Ok(())
     }
 
@@ -139,11 +116,11 @@ impl Check<'_> {
             let read = header::one(check.db, num);
             let Some(Some(header)) = check.take(read)? else { return Ok(()) };
             let id = RunId::new(num, header.created_ms);
-            check.runs += 1;
+            check.found.runs += 1;
             let read = check.history(&header);
             check.take(read)?;
             if !header.status.is_ended() && blueprints::one(check.db, &header.hash)?.is_none() {
-                check.damaged(
+                check.found.damaged(
                     format!("run {id}"),
                     format!("its blueprint {} is not stored", header.blueprint),
                     "publish the blueprint again, then `moonswarm resume`",
@@ -171,7 +148,7 @@ impl Check<'_> {
             for entry in &entries {
                 chain.apply(entry).map_err(|error| broken(error.to_string()))?;
             }
-            self.entries += entries.len() as u64;
+            self.found.entries += entries.len() as u64;
             let ended = matches!(chain.state(), RunState::Ended(_));
             if next > header.seq && ended != header.status.is_ended() {
                 let status = header.status.as_str();
@@ -188,7 +165,7 @@ impl Check<'_> {
         let sql = concat!("SELECT ", state::columns!(), " FROM state");
         self.each(("state", "state"), sql, PORTION, |check, row| {
             check.take(state::read(row))?;
-            check.state += 1;
+            check.found.state += 1;
             Ok(())
         })
     }
@@ -196,7 +173,7 @@ impl Check<'_> {
     fn files(&mut self) -> Result<(), Failed> {
         let sql = "SELECT hash, data FROM blobs";
         self.each(("blobs", "blobs"), sql, FILES, |check, row| {
-            check.blobs += 1;
+            check.found.blobs += 1;
             let read = text(row, 0).and_then(|hash| Ok(is_blob(&hash, bytes(row, 1)?)?));
             check.take(read.map_err(in_row(|| "a blob".to_owned()))).map(drop)
         })
@@ -214,7 +191,7 @@ impl Check<'_> {
     /// Reads all other tables: texts must be UTF-8, and documents JSON.
     fn rows(&mut self) -> Result<(), Failed> {
         for (what, table, keys, documents) in TABLES {
-            if self.gone {
+            if self.found.is_stopped() {
                 break;
             }
             // The columns that identify a row come first.
@@ -255,7 +232,7 @@ impl Check<'_> {
         ];
         for (sql, what, reason) in missing {
             for named in self.named(sql)? {
-                self.damaged(format!("{what} {named}"), reason, RESTORE);
+                self.found.damaged(format!("{what} {named}"), reason, RESTORE);
             }
         }
         let orphans = [
@@ -272,7 +249,7 @@ impl Check<'_> {
         ];
         for (sql, what) in orphans {
             for named in self.named(sql)? {
-                self.say(Checked::Orphan { what: format!("{what}: {named}") });
+                self.found.orphan(format!("{what}: {named}"));
             }
         }
         Ok(())
@@ -280,7 +257,7 @@ impl Check<'_> {
 
     /// Returns the names that a statement yields.
     fn named(&mut self, sql: &str) -> Result<Vec<String>, Failed> {
-        if self.gone {
+        if self.found.is_stopped() {
             return Ok(Vec::new());
         }
         let rows = self.db.query(sql, &[&limit(FAULTS)])?;

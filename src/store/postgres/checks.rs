@@ -15,7 +15,7 @@ use super::{
 };
 use crate::store::{Batch, Check, StoreError, Trace, UNSTORED, Write};
 
-/// What the batches of a group depend on.
+/// The stored values that the batches of a group depend on.
 #[derive(Default)]
 pub struct Known {
     /// The last row of each run, if it is stored.

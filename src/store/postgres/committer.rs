@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use super::{
     checks::{self, Known},
     failed::{Failed, Meaning},
-    group::{BatchResult, Decided, Group},
+    group::{Decided, Group},
     owner::{self, lane_name},
     session::{Call, Session},
     value::{get, uint},
@@ -33,7 +33,10 @@ use crate::{
     clock::Stopwatch,
     fault,
     metrics::Commits,
-    store::{Batch, Health, StoreError, Write},
+    store::{
+        Batch, Health, StoreError,
+        commit::{self, BatchResult, GroupResult},
+    },
 };
 
 /// The number of times that a group is tried again at once.
@@ -62,9 +65,9 @@ pub struct Committer {
 /// The state of a group after one attempt.
 enum Attempt {
     Done(Vec<BatchResult>),
-    /// It was rolled back.
+    /// The group was rolled back.
     Rolled(Failed),
-    /// Nobody knows. The results are those that the batches have if it was committed.
+    /// The connection broke during the commit. If the group was committed, these are its results.
     Unknown(Failed, Option<Decided>),
 }
 
@@ -96,42 +99,20 @@ impl Committer {
         let watch = Stopwatch::start();
         let all: Vec<&Batch> = group.iter().collect();
         let result = self.transact(&all);
-        self.count(&group, &result, watch.micros());
-        match result {
-            Ok(mut verdicts) => {
-                fault::point("store.committed");
-                self.rewrite(&group, &mut verdicts);
-                for (batch, verdict) in group.into_iter().zip(verdicts) {
-                    (batch.ack)(verdict);
-                }
-                fault::point("store.acked");
-            }
-            Err(error) => {
-                for batch in group {
-                    (batch.ack)(Err(error.clone()));
-                }
-            }
-        }
-    }
-
-    /// Counts a transaction.
-    fn count(&self, group: &[Batch], result: &Result<Vec<BatchResult>, StoreError>, took_us: u64) {
-        let Ok(verdicts) = result else { return self.commits.failed.inc() };
-        self.commits.whole.add(took_us);
-        self.commits.batches.add(group.len() as u64);
-        let of_run = |batch: &Batch| batch.run.as_ref().map_or(0, |run| run.entries.len() + 1);
-        let rows: usize = group.iter().map(|batch| batch.writes.len() + of_run(batch)).sum();
-        self.commits.rows.add(rows as u64);
-        let refused = verdicts.iter().filter(|it| it.is_err()).count();
-        self.commits.refused.add(refused as u64);
+        commit::count(&self.commits, &group, &result, watch.micros());
+        commit::acknowledge(group, result, || {
+            let written = self.write_anew();
+            fault::point("store.rewritten");
+            written.map_err(|error| error.into_error("write the tables of the database anew"))
+        });
     }
 
     /// Returns the result of each batch of a group that is now durable, or the error of the whole
     /// group. While the database cannot be reached, it waits.
-    fn transact(&mut self, group: &[&Batch]) -> Result<Vec<BatchResult>, StoreError> {
+    fn transact(&mut self, group: &[&Batch]) -> GroupResult {
         let mut tries = 0;
         let mut pauses = 0;
-        // What the batches are told if the group turns out to be committed.
+        // The results of the batches, if the group turns out to be committed.
         let mut unknown: Option<Option<Decided>> = None;
         loop {
             if let Health::Lost(error) = &*self.health.borrow() {
@@ -328,19 +309,6 @@ impl Committer {
     /// Returns true if this process can no longer write.
     pub fn is_lost(&self) -> bool {
         matches!(*self.health.borrow(), Health::Lost(_))
-    }
-
-    /// Writes the tables anew, if a batch of the group that was committed asks for it.
-    fn rewrite(&self, group: &[Batch], verdicts: &mut [BatchResult]) {
-        let asks = |batch: &Batch| matches!(*batch.writes, [.., Write::Rewrite]);
-        for (batch, verdict) in group.iter().zip(verdicts) {
-            if verdict.is_ok() && asks(batch) {
-                *verdict = self
-                    .write_anew()
-                    .map_err(|error| error.into_error("write the tables of the database anew"));
-                fault::point("store.rewritten");
-            }
-        }
     }
 
     /// Writes all tables with contents anew, so that their files hold nothing that was deleted.

@@ -32,9 +32,9 @@ impl From<tokio_postgres::Error> for Failed {
 /// The meaning of a failure for a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// It was rolled back for sure, and may succeed if it is made again.
+    /// The transaction was rolled back for certain, and may succeed if it is repeated.
     Again,
-    /// It was rolled back for sure, because of something in it.
+    /// The transaction was rolled back for certain, because of its content.
     Refused,
     /// The database cannot write at the moment.
     Waiting,

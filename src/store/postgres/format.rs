@@ -1,4 +1,4 @@
-//! What a database must be, and its format.
+//! The requirements of a database, and its format.
 
 use super::{address::DatabaseAddress, failed::Failed, session::Session, value::get};
 use crate::store::StoreError;

@@ -16,13 +16,11 @@ use super::{
 use crate::{
     protocol::RunId,
     store::{
-        Answers, Batch, StateBatch, StateRow, StoreError, Trace, UNSTORED, Write,
+        Answers, Batch, StateBatch, StateRow, Trace, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
+        commit::BatchResult,
     },
 };
-
-/// The result of a batch.
-pub type BatchResult = Result<(), StoreError>;
 
 /// A group whose transaction is open.
 pub struct Group<'a> {

@@ -3,7 +3,7 @@
 //! The numbers of a run's entries have no gaps, so a history is one range of rows. A partial index
 //! has the entries that begin a history.
 
-use std::{collections::VecDeque, fmt::Display};
+use std::fmt::Display;
 
 use tokio_postgres::Row;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     journal::Entry,
-    store::{FeedRow, PAGES, PageMark},
+    store::{FeedRow, PageMark, page::Pages},
 };
 
 /// The start of a read.
@@ -175,7 +175,7 @@ pub fn run_bytes(db: &Session, run: u64) -> Result<u64, Failed> {
 pub fn pages(db: &Session, run: u64, after_seq: u32) -> Result<Vec<PageMark>, Failed> {
     let sql = "SELECT seq FROM runs WHERE num = $1";
     let Some(row) = db.one(sql, &[&int(run)])? else { return Ok(Vec::new()) };
-    let mut pages: VecDeque<PageMark> = VecDeque::new();
+    let mut pages = Pages::default();
     let mut seq: u32 = uint(&row, 0)?;
     while seq > after_seq {
         let params: [i64; 4] = [int(run), after_seq.into(), seq.into(), limit(SIZES)];
@@ -189,18 +189,11 @@ pub fn pages(db: &Session, run: u64, after_seq: u32) -> Result<Vec<PageMark>, Fa
                 return gone(db, run, seq.into());
             }
             let bytes: usize = uint::<u64>(&row, 2)?.try_into().unwrap_or(usize::MAX);
-            if !pages.back_mut().is_some_and(|page| page.take(bytes)) {
-                let mut page = PageMark::ending(lsn, seq);
-                page.take(bytes);
-                pages.push_back(page);
-                if pages.len() > PAGES {
-                    pages.pop_front();
-                }
-            }
+            pages.add(lsn, seq, bytes);
             seq -= 1;
         }
     }
-    Ok(pages.into_iter().rev().collect())
+    Ok(pages.finish())
 }
 
 /// The sizes of the rows of a run up to a number, the newest first.

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -32,8 +32,8 @@ use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
-        TracesInCopy, Upkeep, Writer,
+        Batch, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError, Tell, TracedRun,
+        Traces, TracesInCopy, Upkeep, Writer,
         fair::Weight,
         lock::{Lock, file},
         queue::{Next, Queue},
@@ -42,6 +42,7 @@ use crate::{
 
 /// The maximum size of a group.
 const GROUP: Weight = Weight { rows: 512, bytes: 2 << 20 };
+
 /// The settings of a database.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
@@ -72,8 +73,7 @@ pub struct Postgres {
     pub(super) wire: Wire,
     health: watch::Receiver<Health>,
     closing: Arc<AtomicBool>,
-    lsn: AtomicU64,
-    run: AtomicU64,
+    numbers: Numbers,
     owner_died: bool,
     commits: Arc<Commits>,
 }
@@ -173,8 +173,7 @@ impl Postgres {
             wire,
             health,
             closing,
-            lsn: AtomicU64::new(lsn),
-            run: AtomicU64::new(run),
+            numbers: Numbers::after(run, lsn),
             owner_died: claim.owner_died,
             commits,
         }))
@@ -268,28 +267,12 @@ impl Writer for Postgres {
         Some(&self.commits)
     }
 
-    fn next_lsn(&self) -> u64 {
-        self.lsn.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn last_lsn(&self) -> u64 {
-        self.lsn.load(Ordering::Relaxed)
-    }
-
-    fn next_run(&self) -> u64 {
-        self.run.fetch_add(1, Ordering::Relaxed) + 1
+    fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     fn health(&self) -> Health {
         self.health.borrow().clone()
-    }
-
-    fn last_run(&self) -> u64 {
-        self.run.load(Ordering::Relaxed)
-    }
-
-    fn reserve_run(&self, run: u64) -> bool {
-        self.run.fetch_max(run, Ordering::Relaxed) < run
     }
 }
 
@@ -341,11 +324,7 @@ impl Upkeep for Postgres {
     }
 
     async fn lost(&self) -> StoreError {
-        let mut health = self.health.clone();
-        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
-            Ok(Health::Lost(error)) => error.clone(),
-            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
-        }
+        Health::lost(self.health.clone()).await
     }
 
     fn close(&self) -> Result<(), StoreError> {

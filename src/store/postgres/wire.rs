@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// The maximum time of a renewal.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// What every session begins with.
+/// The settings with which every session begins.
 const SETTINGS: &str =
     "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
     SET client_encoding = 'UTF8'; SET lock_timeout = '3s'; SET client_min_messages = 'warning';

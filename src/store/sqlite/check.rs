@@ -17,7 +17,7 @@ use super::{
 use crate::{
     journal::{Chain, RunState},
     protocol::RunId,
-    store::{Checked, Header, StoreError, Tell, lock::Lock, rows::is_blob},
+    store::{Header, StoreError, Tell, check::Findings, lock::Lock, rows::is_blob},
 };
 
 /// The maximum number of page faults reported.
@@ -107,8 +107,7 @@ pub fn directory(dir: &Path, tell: Tell<'_>) -> Result<(), StoreError> {
 /// # Errors
 /// Fails on errors of the database. Damage is not an error but a finding.
 pub fn everything(conn: &Connection, tell: Tell<'_>) -> Result<(), StoreError> {
-    let mut check =
-        Check { conn, tell, runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0, gone: false };
+    let mut check = Check { conn, found: Findings::new(tell) };
     check.pages();
     check.runs()?;
     check.values()?;
@@ -116,38 +115,16 @@ pub fn everything(conn: &Connection, tell: Tell<'_>) -> Result<(), StoreError> {
     check.blueprints()?;
     check.rows();
     check.orphans()?;
-    let Check { runs, entries, state, blobs, damaged, .. } = check;
-    (check.tell)(Checked::Done { runs, entries, state, blobs, damaged });
+    check.found.done();
     Ok(())
 }
 
 struct Check<'a> {
     conn: &'a Connection,
-    tell: Tell<'a>,
-    runs: u64,
-    entries: u64,
-    state: u64,
-    blobs: u64,
-    damaged: u64,
-    /// True if the receiver asked to stop.
-    gone: bool,
+    found: Findings<'a>,
 }
 
 impl Check<'_> {
-    fn say(&mut self, line: Checked) {
-        self.gone |= !(self.tell)(line);
-    }
-
-    fn damaged(&mut self, what: impl Into<String>, reason: impl ToString, next: impl Into<String>) {
-        self.damaged += 1;
-        let (what, reason, next) = (what.into(), reason.to_string(), next.into());
-        self.say(Checked::Damaged { what, reason, next });
-    }
-
-    fn progress(&mut self, part: &str, done: u64, of: u64) {
-        self.say(Checked::Progress { part: part.to_owned(), done, of: of.max(done) });
-    }
-
     /// Returns the number that a query yields; 0 on error, which the check of the pages reports.
     fn count(&self, sql: &str) -> u64 {
         self.conn.query_row(sql, [], |row| uint(row, 0)).unwrap_or_default()
@@ -163,7 +140,7 @@ impl Check<'_> {
             Ok(it) => Ok(Some(it)),
             Err(StoreError::Damaged { what: named, reason }) => {
                 let what = if named == "the database" { what.to_owned() } else { named };
-                self.damaged(what, reason, RESTORE);
+                self.found.damaged(what, reason, RESTORE);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -172,16 +149,16 @@ impl Check<'_> {
 
     fn pages(&mut self) {
         let of = self.count("SELECT page_count FROM pragma_page_count");
-        self.progress("pages", 0, of);
+        self.found.progress("pages", 0, of);
         match pages(self.conn, "integrity_check", FAULTS) {
             Ok(faults) => {
                 for fault in faults {
-                    self.damaged("a page of the database", fault, RESTORE);
+                    self.found.damaged("a page of the database", fault, RESTORE);
                 }
             }
-            Err(error) => self.damaged("the pages of the database", error, RESTORE),
+            Err(error) => self.found.damaged("the pages of the database", error, RESTORE),
         }
-        self.progress("pages", of, of);
+        self.found.progress("pages", of, of);
     }
 
     /// Visits the rows of a table by their numbers, in pages with a transaction each.
@@ -194,7 +171,7 @@ impl Check<'_> {
         let of = self.count(&format!("SELECT count(*) FROM {table}"));
         let sql = format!("SELECT rowid FROM {table} WHERE rowid > ?1 ORDER BY rowid LIMIT {PAGE}");
         let (mut after, mut done) = (i64::MIN, 0);
-        self.progress(part, 0, of);
+        self.found.progress(part, 0, of);
         loop {
             let ids = self.conn.prepare_cached(&sql).and_then(|mut it| {
                 it.query_map([after], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()
@@ -204,14 +181,14 @@ impl Check<'_> {
             let Some(ids) = ids else { return Ok(()) };
             let Some(&last) = ids.last() else { return Ok(()) };
             for id in ids {
-                if self.gone {
+                if self.found.is_stopped() {
                     return Ok(());
                 }
                 one(self, id)?;
                 done += 1;
             }
             after = last;
-            self.progress(part, done, of);
+            self.found.progress(part, done, of);
         }
     }
 
@@ -222,14 +199,14 @@ impl Check<'_> {
             let read = header::one(check.conn, num).map_err(database("read a run"));
             let Some(Some(header)) = check.take(&what, read)? else { return Ok(()) };
             let id = RunId::new(num, header.created_ms);
-            check.runs += 1;
+            check.found.runs += 1;
             let read = check.history(&header);
             check.take(&format!("the history of run {id}"), read)?;
             if !header.status.is_ended() {
                 let known = blueprints::one(check.conn, &header.hash);
                 match known.map_err(database("read a blueprint"))? {
                     Some(_) => {}
-                    None => check.damaged(
+                    None => check.found.damaged(
                         format!("run {id}"),
                         format!("its blueprint {} is not stored", header.blueprint),
                         "publish the blueprint again, then `moonswarm resume`",
@@ -259,7 +236,7 @@ impl Check<'_> {
             for entry in entries.iter().rev() {
                 chain.apply(entry).map_err(|error| damaged(error.to_string()))?;
             }
-            self.entries += entries.len() as u64;
+            self.found.entries += entries.len() as u64;
             let ended = matches!(chain.state(), RunState::Ended(_));
             if is_last && ended != header.status.is_ended() {
                 let status = header.status.as_str();
@@ -280,7 +257,7 @@ impl Check<'_> {
         self.each("state", "state", |check, id| {
             let read = state::by_id(check.conn, id).map_err(database("read a value of state"));
             check.take("a value of state", read)?;
-            check.state += 1;
+            check.found.state += 1;
             Ok(())
         })
     }
@@ -298,7 +275,7 @@ impl Check<'_> {
                 Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(()),
                 read => check.take("a blob", read.map_err(database("read a blob")))?,
             };
-            check.blobs += 1;
+            check.found.blobs += 1;
             let Some((Err(error), hash)) = found else { return Ok(()) };
             check.take(&format!("blob {hash}"), Err::<(), _>(error)).map(drop)
         })
@@ -324,13 +301,13 @@ impl Check<'_> {
     /// Reads all other tables: texts must be UTF-8, and documents JSON.
     fn rows(&mut self) {
         for ((what, table, documents), done) in TABLES.into_iter().zip(1..) {
-            if self.gone {
+            if self.found.is_stopped() {
                 return;
             }
             if let Err(error) = self.table(what, table, documents) {
-                self.damaged(format!("the table {table}"), error, RESTORE);
+                self.found.damaged(format!("the table {table}"), error, RESTORE);
             }
-            self.progress("rows", done, TABLES.len() as u64);
+            self.found.progress("rows", done, TABLES.len() as u64);
         }
     }
 
@@ -374,7 +351,7 @@ impl Check<'_> {
         ];
         for (sql, what, reason) in missing {
             for named in self.named(sql)? {
-                self.damaged(format!("{what} {named}"), reason, RESTORE);
+                self.found.damaged(format!("{what} {named}"), reason, RESTORE);
             }
         }
         let orphans = [
@@ -397,7 +374,7 @@ impl Check<'_> {
         ];
         for (sql, what) in orphans {
             for named in self.named(sql)? {
-                self.say(Checked::Orphan { what: format!("{what}: {named}") });
+                self.found.orphan(format!("{what}: {named}"));
             }
         }
         Ok(())
@@ -406,7 +383,7 @@ impl Check<'_> {
     /// Returns the names that a query yields, as far as its table can be read. The check of the
     /// pages reports the rest.
     fn named(&mut self, sql: &str) -> Result<Vec<String>, StoreError> {
-        if self.gone {
+        if self.found.is_stopped() {
             return Ok(Vec::new());
         }
         let named = self.conn.prepare(sql).and_then(|mut it| {

@@ -26,7 +26,10 @@ use crate::{
     clock::Stopwatch,
     fault,
     metrics::Commits,
-    store::{Batch, Check, Health, StoreError, Write},
+    store::{
+        Batch, Check, Health, StoreError, Write,
+        commit::{self, BatchResult, GroupResult},
+    },
 };
 
 /// The number of pages in the log from which on a checkpoint is made.
@@ -60,9 +63,6 @@ pub struct Committer {
     /// The counters of the commits.
     commits: Arc<Commits>,
 }
-
-/// The result of a batch.
-type BatchResult = Result<(), StoreError>;
 
 /// The reason why a batch was not written.
 enum BatchFailure {
@@ -153,35 +153,12 @@ impl Committer {
     pub fn commit(&mut self, group: Vec<Batch>) {
         let watch = Stopwatch::start();
         let result = self.transact(&group);
-        self.count(&group, &result, watch.micros());
-        match result {
-            Ok(mut verdicts) => {
-                fault::point("store.committed");
-                self.rewrite(&group, &mut verdicts);
-                for (batch, verdict) in group.into_iter().zip(verdicts) {
-                    (batch.ack)(verdict);
-                }
-                fault::point("store.acked");
-                self.write_back();
-            }
-            Err(error) => {
-                for batch in group {
-                    (batch.ack)(Err(error.clone()));
-                }
-            }
+        commit::count(&self.commits, &group, &result, watch.micros());
+        let is_committed = result.is_ok();
+        commit::acknowledge(group, result, || self.write_anew());
+        if is_committed {
+            self.write_back();
         }
-    }
-
-    /// Counts a transaction.
-    fn count(&self, group: &[Batch], result: &Result<Vec<BatchResult>, StoreError>, took_us: u64) {
-        let Ok(verdicts) = result else { return self.commits.failed.inc() };
-        self.commits.whole.add(took_us);
-        self.commits.batches.add(group.len() as u64);
-        let of_run = |batch: &Batch| batch.run.as_ref().map_or(0, |run| run.entries.len() + 1);
-        let rows: usize = group.iter().map(|batch| batch.writes.len() + of_run(batch)).sum();
-        self.commits.rows.add(rows as u64);
-        let refused = verdicts.iter().filter(|it| it.is_err()).count();
-        self.commits.refused.add(refused as u64);
     }
 
     /// Makes a checkpoint if the log is long, as far as readers permit.
@@ -193,16 +170,6 @@ impl Committer {
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
             let is_final = is_lost(&error);
             self.judge(is_final, database("write the log back into the database")(error));
-        }
-    }
-
-    /// Writes the database anew, if a batch of the group that was committed asks for it.
-    fn rewrite(&mut self, group: &[Batch], verdicts: &mut [BatchResult]) {
-        let asks = |batch: &Batch| matches!(*batch.writes, [.., Write::Rewrite]);
-        for (batch, verdict) in group.iter().zip(verdicts) {
-            if verdict.is_ok() && asks(batch) {
-                *verdict = self.write_anew();
-            }
         }
     }
 
@@ -286,7 +253,7 @@ impl Committer {
 
     /// Returns the result of each batch of a group that is now durable, or the error of the whole
     /// group.
-    fn transact(&mut self, group: &[Batch]) -> Result<Vec<BatchResult>, StoreError> {
+    fn transact(&mut self, group: &[Batch]) -> GroupResult {
         if let Health::Lost(error) = &*self.health.borrow() {
             return Err(error.clone());
         }

@@ -2,8 +2,6 @@
 //! `journal_marks` has the row of every 256th entry, and of each entry that starts a history after
 //! another, so that a part of a long history can be found.
 
-use std::collections::VecDeque;
-
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
@@ -12,7 +10,7 @@ use super::{
 };
 use crate::{
     journal::Entry,
-    store::{FeedRow, JournalRow, PAGES, PageMark, StoreError},
+    store::{FeedRow, JournalRow, PageMark, StoreError, page::Pages},
 };
 
 /// Every entry whose number is divisible by this has a mark.
@@ -250,7 +248,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
     let Some((cursor, seq)) = end(&tx, run).map_err(failed)? else { return Ok(Vec::new()) };
-    let mut pages: VecDeque<PageMark> = VecDeque::new();
+    let mut pages = Pages::default();
     let mut statement = tx.prepare_cached(SIZES).map_err(failed)?;
     let (mut next, mut seq) = (Some(cursor), seq);
     while let Some(last) = next.take().filter(|_| seq > after_seq) {
@@ -266,14 +264,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
                 return Err(damaged(run, lsn, "it is not of this history"));
             }
             oldest = Some(lsn);
-            if !pages.back_mut().is_some_and(|page| page.take(bytes)) {
-                let mut page = PageMark::ending(lsn, seq);
-                page.take(bytes);
-                pages.push_back(page);
-                if pages.len() > PAGES {
-                    pages.pop_front();
-                }
-            }
+            pages.add(lsn, seq, bytes);
             seq -= 1;
         }
         drop(rows);
@@ -284,7 +275,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
             next = before.and_then(|(_, before)| before);
         }
     }
-    Ok(pages.into_iter().rev().collect())
+    Ok(pages.finish())
 }
 
 /// Returns the entries of a page; empty if the run was deleted.

@@ -5,9 +5,9 @@
 //! was removed or its file was rolled back.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Read},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -18,7 +18,7 @@ use super::{
     error::{database, file},
     header, meta,
 };
-use crate::store::StoreError;
+use crate::store::{StoreError, lock::open_private};
 
 /// The name of the file within the data directory.
 const NAME: &str = "mark";
@@ -79,14 +79,7 @@ impl MarkFile {
     /// Fails on errors of the file system.
     pub fn open(dir: &Path, durable: bool) -> Result<Self, StoreError> {
         let path = dir.join(NAME);
-        let mut it = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(file("open", &path))?;
+        let mut it = open_private(&path)?;
         let mut bytes = Vec::new();
         Read::by_ref(&mut it)
             .take(BYTES as u64)

@@ -4,10 +4,7 @@ use std::{
     fs::{self, DirBuilder},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,8 +27,8 @@ use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, ErasureTarget, Health, Migrated, Space, Store, StoreError, Tell, TracedRun, Traces,
-        TracesInCopy, Upkeep, Writer,
+        Batch, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError, Tell, TracedRun,
+        Traces, TracesInCopy, Upkeep, Writer,
         lock::{self, Lock},
         queue::Queue,
     },
@@ -70,8 +67,7 @@ pub struct Sqlite {
     pub(super) pool: Pool,
     health: watch::Receiver<Health>,
     pub(super) path: PathBuf,
-    lsn: AtomicU64,
-    run: AtomicU64,
+    numbers: Numbers,
     owner_died: bool,
     migrated: Option<Migrated>,
     commits: Arc<Commits>,
@@ -146,8 +142,7 @@ impl Sqlite {
             queue: writer::start(committer, lock.opened())?,
             pool: Pool::new(readers),
             path,
-            lsn: AtomicU64::new(found.lsn),
-            run: AtomicU64::new(found.run),
+            numbers: Numbers::after(found.run, found.lsn),
             owner_died,
             migrated,
             commits,
@@ -188,28 +183,12 @@ impl Writer for Sqlite {
         Some(&self.commits)
     }
 
-    fn next_lsn(&self) -> u64 {
-        self.lsn.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn last_lsn(&self) -> u64 {
-        self.lsn.load(Ordering::Relaxed)
-    }
-
-    fn next_run(&self) -> u64 {
-        self.run.fetch_add(1, Ordering::Relaxed) + 1
+    fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     fn health(&self) -> Health {
         self.health.borrow().clone()
-    }
-
-    fn last_run(&self) -> u64 {
-        self.run.load(Ordering::Relaxed)
-    }
-
-    fn reserve_run(&self, run: u64) -> bool {
-        self.run.fetch_max(run, Ordering::Relaxed) < run
     }
 }
 
@@ -261,11 +240,7 @@ impl Upkeep for Sqlite {
     }
 
     async fn lost(&self) -> StoreError {
-        let mut health = self.health.clone();
-        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
-            Ok(Health::Lost(error)) => error.clone(),
-            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
-        }
+        Health::lost(self.health.clone()).await
     }
 
     fn close(&self) -> Result<(), StoreError> {

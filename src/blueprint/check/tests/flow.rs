@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is found in a flow with this body, as `column code`.
+/// Returns the findings in a flow with this body, each as `column code`.
 fn habits(body: &str) -> Vec<String> {
     let source = format!(
         "return swarm.blueprint {{ name = 'n', flow = function(ctx, input)\n{body}\nend }}"

@@ -10,7 +10,7 @@ use crate::{
     },
     engine::RunView,
     store::RunStatus,
-    token::Verb,
+    token::{Verb, permits},
 };
 
 /// Returns the buttons that the token and the run's status allow.
@@ -37,6 +37,7 @@ pub(super) fn of(visitor: &Visitor, view: &RunView) -> Markup {
             }
             @if view.steps > 0 && may(Verb::RunFork) { a.button href={ "/ui/runs/" (id) "/fork" } { "Fork …" } }
             @if open && may(Verb::RunCancel) { (with_reason(visitor, &id, "cancel", "Cancel", true)) }
+            @if !open && permits(visitor.caller.grant.role, Verb::RunDelete) { (delete(visitor, &id)) }
         }
     }
 }
@@ -63,6 +64,19 @@ fn rerun(visitor: &Visitor, id: &str) -> Markup {
                 button.main { "Run again" }
             }
             (command::same(&visitor.url, &format!("moonswarm rerun {id}"), &post(id, "rerun", None)))
+        }
+    }
+}
+
+/// Returns the button to the page that asks for a token.
+fn delete(visitor: &Visitor, id: &str) -> Markup {
+    html! {
+        form method="post" action="/ui/runs/bulk" {
+            (layout::token(visitor))
+            input type="hidden" name="act" value="delete";
+            input type="hidden" name="which" value="ids";
+            input type="hidden" name="id" value=(id);
+            button.danger { "Delete …" }
         }
     }
 }

@@ -43,27 +43,35 @@ pub(super) async fn tab(
     let skip = fields.given("cursor").map_or(Ok(0), str::parse::<usize>);
     let skip =
         skip.map_err(|_| Problem::new(Code::BadQuery, "cursor is not one of this list's"))?;
-    let fits: Vec<_> =
-        files.iter().filter(|file| file.name.to_lowercase().contains(&name)).collect();
+    let step = fields.given("step").map(|it| it.trim().parse::<u32>()).transpose();
+    let step = step.map_err(|_| Problem::new(Code::BadQuery, "step is the number of a step"))?;
+    let is_filtered = step.is_some() || !name.is_empty();
+    let fits = files.iter().filter(|file| {
+        file.name.to_lowercase().contains(&name) && step.is_none_or(|step| file.step == step)
+    });
+    let fits: Vec<_> = fits.collect();
     let next = (fits.len() > skip + LIMIT).then(|| (skip + LIMIT).to_string());
     let path = format!("/ui/runs/{}", view.id);
     let opened = match fields.given("open") {
         Some(open) => Some(tasks.artifact(&visitor.caller, id(open)?).await?),
         None => None,
     };
-    let query = [("tab", "artifacts"), ("q", fields.text("q"))];
+    let step = step.map(|it| it.to_string()).unwrap_or_default();
+    let query = [("tab", "artifacts"), ("q", fields.text("q")), ("step", step.as_str())];
     Ok(html! {
         @if let Some((file, data)) = &opened { (preview(visitor, file, data)) }
-        @if files.len() > 5 {
+        @if !files.is_empty() {
             form.card.filters method="get" action=(path) {
                 input type="hidden" name="tab" value="artifacts";
                 div { label for="q" { "Name" } input type="text" id="q" name="q" spellcheck="false" value=(fields.text("q")); }
+                div { label for="step" { "Step" } input type="text" inputmode="numeric" id="step" name="step" value=(step); }
                 button.main { "Filter" }
+                @if is_filtered { a href={ (path) "?tab=artifacts" } { "Show all" } }
             }
         }
         div.card.flush tabindex="0" {
             @if files.is_empty() { div.empty { "No artifacts: " code { "ctx:artifact(\"name\", text)" } " keeps a file." } }
-            @else if fits.is_empty() { div.empty { "No name matches." } }
+            @else if fits.is_empty() { div.empty { "No file matches." } }
             @else {
                 table.stack {
                     thead { tr { th { "Name" } th { "Step" } th.num { "Size" } th { "When" } th { "File" } } }
@@ -71,7 +79,7 @@ pub(super) async fn tab(
                         tr data-key=(file.id.to_string()) {
                             td data-label="Name" {
                                 @let open = file.id.to_string();
-                                a href=(pager::url(&path, &[("tab", "artifacts"), ("open", &open)])) { (text::line(&file.name, 200)) }
+                                a href=(pager::url(&path, &[query[0], query[1], query[2], ("open", &open)])) { (text::line(&file.name, 200)) }
                             }
                             td data-label="Step" { a href={ "/ui/runs/" (view.id) "/steps/" (file.step) } { (file.step) } }
                             td.num data-label="Size" { (usage::bytes(file.size)) }

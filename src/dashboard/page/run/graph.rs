@@ -78,7 +78,8 @@ impl States {
                 at_line.entry(line).or_default().push(node);
             }
         }
-        let (mut nodes, mut elsewhere) = (BTreeMap::new(), 0);
+        let mut nodes: BTreeMap<usize, LineSteps> = BTreeMap::new();
+        let mut elsewhere = 0;
         for (act, steps) in acts {
             let near = at_line.get(&act.line).filter(|_| act.file == graph.file);
             let near = near.map(Vec::as_slice).unwrap_or_default();
@@ -89,7 +90,7 @@ impl States {
             let mut found = false;
             for node in fits(wanted) {
                 found = true;
-                add(nodes.entry(node.id).or_default(), steps);
+                nodes.entry(node.id).or_default().add(steps);
             }
             // The drawing leaves out what reads and writes.
             if !found && !matches!(act.kind, "state" | "local") {
@@ -104,27 +105,11 @@ impl States {
                 speaking.extend(node.parent);
             }
             if let (Some(around), Some(own)) = (node.parent, nodes.get(&node.id).cloned()) {
-                add(nodes.entry(around).or_default(), &own);
+                nodes.entry(around).or_default().add(&own);
             }
         }
         Self { nodes, speaking, elsewhere }
     }
-}
-
-fn add(all: &mut LineSteps, more: &LineSteps) {
-    let newer = match (all.open > 0, more.open > 0) {
-        (true, false) => false,
-        (false, true) => true,
-        _ => more.latest > all.latest,
-    };
-    if newer {
-        all.latest = more.latest;
-    }
-    all.steps += more.steps;
-    all.open += more.open;
-    all.failed += more.failed;
-    all.canceled += more.canceled;
-    all.ended_ms += more.ended_ms;
 }
 
 /// The quality of the match between steps and a node of their line.

@@ -52,12 +52,17 @@ fn both_wait() -> String {
     in_session(&json!(script), "conv")
 }
 
-#[tokio::test]
-async fn of_two_loops_in_one_session_the_second_waits_for_the_first() {
-    let loops = Loops::new();
-    let body = both_wait();
+/// Starts the first run of a session. Its model is asked, and its answer is waited for.
+async fn first_waits() -> (Loops, String, RunId) {
+    let (loops, body) = (Loops::new(), both_wait());
     let first = loops.start(&body, "\"a\"").await;
     loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    (loops, body, first)
+}
+
+#[tokio::test]
+async fn of_two_loops_in_one_session_the_second_waits_for_the_first() {
+    let (loops, body, first) = first_waits().await;
     let second = loops.start(&body, "\"b\"").await;
     loops.waiting(second, "conversation").await;
     assert_eq!(loops.asked().len(), 1);
@@ -70,10 +75,7 @@ async fn of_two_loops_in_one_session_the_second_waits_for_the_first() {
 
 #[tokio::test]
 async fn a_loop_that_waits_for_a_conversation_does_so_after_a_restart_too_and_a_cancel_ends_it() {
-    let loops = Loops::new();
-    let body = both_wait();
-    let first = loops.start(&body, "\"a\"").await;
-    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let (loops, body, first) = first_waits().await;
     let runs = [loops.start(&body, "\"b\"").await, loops.start(&body, "\"c\"").await];
     for run in runs {
         loops.waiting(run, "conversation").await;
@@ -91,10 +93,7 @@ async fn a_loop_that_waits_for_a_conversation_does_so_after_a_restart_too_and_a_
 
 #[tokio::test]
 async fn of_two_loops_in_one_session_the_slower_one_answers_the_faster_ones_words_too() {
-    let loops = Loops::new();
-    let body = both_wait();
-    let first = loops.start(&body, "\"a\"").await;
-    loops.until(first, "it is asked", |_| loops.asked().len() == 1).await;
+    let (loops, body, first) = first_waits().await;
     let second = loops.start(&body, "\"b\"").await;
     loops.waiting(second, "conversation").await;
     // The first takes too long: the second goes ahead.

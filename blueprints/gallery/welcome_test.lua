@@ -1,0 +1,17 @@
+local t = require("swarm.test")
+
+t.test("the greeting that a person chose is kept", function()
+  local run = t.start("welcome.lua", { who = "sun" })
+  run:advance("2s")
+  t.equal(run:status(), "waiting")
+  t.equal(run:inputs("choose")[1].second, "Olá, sun!")
+  run:answer("choose", { best = "second" })
+  t.equal(run:finish(), { greeting = "Olá, sun!" })
+end)
+
+t.test("a note is kept with the greeting", function()
+  local run = t.start("welcome.lua", {})
+  run:answer("choose", { best = "first", note = "short" })
+  t.equal(run:finish(), { greeting = "Hello, moon!" })
+  t.equal(run:count("writer"), 3)
+end)

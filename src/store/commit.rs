@@ -1,0 +1,52 @@
+//! The part of a group's commit that is the same in every database: it is counted, tables are written
+//! anew if a batch asks for that, and each batch receives its result.
+
+use super::{Batch, StoreError, Write};
+use crate::{fault, metrics::Commits};
+
+/// The result of a batch.
+pub(super) type BatchResult = Result<(), StoreError>;
+
+/// The results of the batches of a group that is durable, or the error of the whole group.
+pub(super) type GroupResult = Result<Vec<BatchResult>, StoreError>;
+
+/// Counts a transaction that took `took_us` microseconds.
+pub(super) fn count(commits: &Commits, group: &[Batch], result: &GroupResult, took_us: u64) {
+    let Ok(verdicts) = result else { return commits.failed.inc() };
+    commits.whole.add(took_us);
+    commits.batches.add(group.len() as u64);
+    let of_run = |batch: &Batch| batch.run.as_ref().map_or(0, |run| run.entries.len() + 1);
+    let rows: usize = group.iter().map(|batch| batch.writes.len() + of_run(batch)).sum();
+    commits.rows.add(rows as u64);
+    let refused = verdicts.iter().filter(|it| it.is_err()).count();
+    commits.refused.add(refused as u64);
+}
+
+/// Sends each batch of a group its result, in order. Before that, calls `write_anew` for each batch
+/// that was committed and asks for it; the batch receives the result of the call.
+pub(super) fn acknowledge(
+    group: Vec<Batch>,
+    result: GroupResult,
+    mut write_anew: impl FnMut() -> BatchResult,
+) {
+    let mut verdicts = match result {
+        Ok(verdicts) => verdicts,
+        Err(error) => {
+            for batch in group {
+                (batch.ack)(Err(error.clone()));
+            }
+            return;
+        }
+    };
+    fault::point("store.committed");
+    let asks = |batch: &Batch| matches!(*batch.writes, [.., Write::Rewrite]);
+    for (batch, verdict) in group.iter().zip(&mut verdicts) {
+        if verdict.is_ok() && asks(batch) {
+            *verdict = write_anew();
+        }
+    }
+    for (batch, verdict) in group.into_iter().zip(verdicts) {
+        (batch.ack)(verdict);
+    }
+    fault::point("store.acked");
+}
