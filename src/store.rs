@@ -8,11 +8,8 @@
 mod append;
 mod change;
 mod check;
-<<<<<<< HEAD
 mod cluster_key;
-=======
 mod commit;
->>>>>>> main
 mod durable_state;
 mod erase;
 mod errand;
@@ -23,11 +20,8 @@ mod health;
 mod load;
 mod lock;
 mod memory;
-<<<<<<< HEAD
 mod nodes;
-=======
 mod numbers;
->>>>>>> main
 mod open;
 mod page;
 mod part;
@@ -67,11 +61,8 @@ pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
-<<<<<<< HEAD
 pub use nodes::{ClusterView, LeaseTimes, NodeRow, NodeState, PeerAddress};
-=======
 pub use numbers::Numbers;
->>>>>>> main
 pub use open::{Opened, open};
 pub use page::{PageMark, read_in_pages};
 pub use part::Partition;

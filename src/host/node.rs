@@ -236,11 +236,12 @@ impl Node {
                 {
                     break Some(host);
                 }
+                if member.is_stopped() {
+                    break None;
+                }
             };
             let Some(host) = host else {
-                tracing::warn!(
-                    "this node did not renew its lease in time and was ended; it joins again"
-                );
+                tracing::warn!("this node was ended or could not take over; it joins again");
                 drop(member);
                 continue;
             };
@@ -300,7 +301,13 @@ impl Node {
             Ok(Some(store)) => store,
             Ok(None) => return Ok(None),
             Err(error) => {
-                tracing::warn!(%error, "failed to take the runs over; trying again");
+                tracing::warn!(%error, "failed to take the runs over; joining again");
+                let over = Arc::clone(member);
+                let stopped = blocking(&self.tasks, move || {
+                    over.stop();
+                    Ok(())
+                });
+                stopped.await?;
                 tokio::time::sleep(AGAIN).await;
                 return Ok(None);
             }

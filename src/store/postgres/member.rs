@@ -115,6 +115,11 @@ impl Member {
         boot_ms() < self.pulse.trusted_until_ms.load(Ordering::Acquire)
     }
 
+    /// Returns true if it neither renews nor looks any more.
+    pub fn is_stopped(&self) -> bool {
+        self.pulse.stop.load(Ordering::Acquire)
+    }
+
     /// Takes the runs over if nobody alive has them. Blocks.
     ///
     /// # Errors
