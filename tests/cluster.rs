@@ -28,8 +28,8 @@ return swarm.blueprint {
 }
 "#;
 
-/// The time without a renewal after which a node is ended: short, but long for a busy machine.
-const LEASE: &str = "6s";
+/// The time without a renewal after which a node is ended: long for a busy machine.
+const LEASE: &str = "10s";
 
 /// A database, a key, and a place for the directories of nodes.
 struct Cluster {
