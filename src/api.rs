@@ -22,6 +22,7 @@ mod host;
 mod layers;
 mod metrics;
 mod mount;
+mod nodes;
 mod openapi;
 mod operators;
 mod params;

@@ -9,6 +9,7 @@ mod app;
 mod beside;
 mod changes;
 mod client;
+mod cluster;
 mod command;
 mod compile;
 mod connect;

@@ -5,6 +5,7 @@
 //! `cli`, which passes flags and environment variables as one layer, because clap already gives a
 //! flag precedence over its variable.
 
+mod cluster;
 mod shown;
 
 use std::{
@@ -32,6 +33,7 @@ use crate::{
     session::Fallback,
 };
 
+pub use cluster::ClusterLayer;
 pub use shown::shown;
 
 /// The file that is read by default, if it exists.
@@ -70,6 +72,8 @@ pub struct Layer {
     /// `{ env = "DATABASE_URL" }`, `{ file = "/run/secrets/database" }`, or the address itself if it has
     /// no password; `"sqlite"` for none.
     pub store: Option<environment::Text>,
+    /// The settings of this node, if it is one of several over that database.
+    pub cluster: Option<ClusterLayer>,
     /// The address to listen on.
     pub listen: Option<SocketAddr>,
     /// A directory of blueprints to watch.
@@ -260,6 +264,10 @@ impl Layer {
         Self {
             data: self.data.or(below.data),
             store: self.store.or(below.store),
+            cluster: match (self.cluster, below.cluster) {
+                (Some(above), Some(below)) => Some(above.over(below)),
+                (above, below) => above.or(below),
+            },
             listen: self.listen.or(below.listen),
             blueprints: self.blueprints.or(below.blueprints),
             shards: self.shards.or(below.shards),
@@ -384,6 +392,8 @@ pub struct Config {
     pub data: PathBuf,
     /// The address of the PostgreSQL database, if there is one.
     pub store: Option<environment::Text>,
+    /// The settings of this node, if it is one of a cluster.
+    pub cluster: Option<ClusterLayer>,
     /// The address to listen on.
     pub listen: SocketAddr,
     /// A directory of blueprints to watch.
@@ -457,6 +467,7 @@ impl From<Layer> for Config {
         Self {
             data: it.data.unwrap_or_else(|| PathBuf::from(".moonswarm")),
             store: it.store.filter(|it| *it != environment::Text::Plain("sqlite".to_owned())),
+            cluster: it.cluster,
             listen: it.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7700))),
             blueprints: it.blueprints,
             shards: it.shards.unwrap_or(0),

@@ -10,7 +10,10 @@ mod arrival;
 mod body;
 mod config;
 mod cors;
+mod forward;
+mod front;
 mod linger;
+mod node_keys;
 mod oidc;
 mod origin;
 mod pass;
@@ -27,6 +30,9 @@ mod tls;
 
 pub(crate) use arrival::Arrival;
 pub use config::{DoorConfig, Limits};
+pub use forward::{Forwarder, PeersSay};
+pub use front::{Front, IsTrusted};
+pub use node_keys::NodeKeys;
 pub(crate) use oidc::{ATTEMPT_MS, Attempt, CALLBACK};
 pub use pass::Door;
 pub(crate) use pass::{Rule, Who, bearer, pass};
@@ -38,7 +44,7 @@ pub(crate) use places::{Place, account};
 pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
 };
-pub use server::serve;
+pub use server::{Routes, serve};
 pub use tls::{Certificate, Looked, Tls, TlsError, TlsFiles, Validity, fingerprint};
 
 pub(crate) use crate::protocol::Code;

@@ -29,7 +29,7 @@ pub use error::{Breach, Checked, EngineError, Exceeded};
 pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
-pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts};
+pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts, NodeView};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::line_counts::{LineAct, LineActs, LineSteps, Lines};
 pub use shared::programs::BlueprintProblem;

@@ -4,16 +4,21 @@
 //! goes the other way round.
 
 mod boot;
+mod cluster_keys;
 pub mod doctor;
 mod embed;
+mod error;
 mod file_watch;
 mod files;
 mod house;
 mod listen;
+mod node;
 mod restore;
 mod socket;
 mod watch;
 
+pub use error::HostError;
+pub use node::{ClusterConfig, Node};
 pub use restore::{Restored, restore};
 pub use socket::Socket;
 pub use watch::{blueprints_in, main_file};
@@ -24,7 +29,7 @@ use crate::{
     api,
     clock::Clock,
     dashboard,
-    door::{self, Certificate, Door, DoorConfig, Listener, Tls},
+    door::{Certificate, Door, DoorConfig},
     engine::{
         ConfigItem, CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery,
         Retention, Schedules, Settings,
@@ -39,7 +44,7 @@ use crate::{
     respond::multi_step::{LlmModel, NoModel},
     session,
     spawner::Spawners,
-    store::{self, Migrated, Opened, Options, PostgresOptions, Store, Upkeep},
+    store::{self, Migrated, Opened, Options, Postgres, PostgresOptions, Store, Upkeep},
     tasks::Tasks,
     telemetry::otlp,
 };
@@ -83,6 +88,8 @@ pub struct HostConfig {
     pub store: Options,
     /// The PostgreSQL database that takes its place, if there is one.
     pub postgres: Option<PostgresOptions>,
+    /// The settings of this node, if it is one of several over that database. [`Node`] opens it then.
+    pub cluster: Option<ClusterConfig>,
     /// Access to the HTTP API, and its limits.
     pub door: DoorConfig,
     /// The order in which others take over the tasks of a delegate, or of the holder of a seat, whose
@@ -129,6 +136,7 @@ impl HostConfig {
             effects: CustomEffects::default(),
             store: Options::default(),
             postgres: None,
+            cluster: None,
             door: DoorConfig::default(),
             fallback: Vec::new(),
             operators: Declared::default(),
@@ -149,51 +157,13 @@ pub struct Host {
     engine: Engine,
     upkeep: Arc<dyn Upkeep>,
     tasks: Tasks,
-    files: files::DataFiles,
-    socket: Option<socket::Bound>,
+    /// Absent for a host of a node, which listens itself.
+    listens: Option<(files::DataFiles, Option<socket::Bound>)>,
     url: String,
     admin: String,
     left_open: Vec<RunId>,
     metrics_at: Option<SocketAddr>,
     _watch: Option<watch::Watch>,
-}
-
-/// The reason why a host could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] crate::store::StoreError),
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] crate::engine::EngineError),
-    /// A file of the data directory failed.
-    #[error("{what} {path}: {reason}")]
-    File {
-        /// The operation.
-        what: &'static str,
-        /// The file.
-        path: String,
-        /// The reason, and a remedy.
-        reason: String,
-    },
-    /// The certificate cannot be used.
-    #[error("serve with TLS: failed to {0}")]
-    Tls(#[from] door::TlsError),
-    /// Others could read the tokens on their way.
-    #[error("listen on {address} without TLS: whoever is on the way could read tokens and results")]
-    Exposed {
-        /// The address.
-        address: SocketAddr,
-    },
-    /// The address cannot be listened on.
-    #[error("listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error.
-        source: std::io::Error,
-    },
 }
 
 impl Host {
@@ -208,10 +178,28 @@ impl Host {
             Certificate::read(files, Clock::system().now_ms())?;
         }
         listen::check_exposure(config.listen, &config.door)?;
-        let Opened { store, upkeep } =
-            store::open(&config.data, &config.store, config.postgres.as_ref())?;
+        let opened = store::open(&config.data, &config.store, config.postgres.as_ref())?;
+        Self::open_or_close(config, opened, None).await
+    }
+
+    /// Opens the host of a node, over the database that it took over.
+    async fn open_joined(
+        config: HostConfig,
+        store: Arc<Postgres>,
+        joined: &node::Joined,
+    ) -> Result<Self, HostError> {
+        let opened = Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store };
+        Self::open_or_close(config, opened, Some(joined)).await
+    }
+
+    async fn open_or_close(
+        config: HostConfig,
+        Opened { store, upkeep }: Opened,
+        joined: Option<&node::Joined>,
+    ) -> Result<Self, HostError> {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
-        let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
+        let (on, by) = ((store, Arc::clone(&upkeep)), tasks.clone());
+        let opened = Self::open_on(config, on, by, joined).await;
         if opened.is_err() {
             // A start that fails in an orderly way does not count as a crash: closing the database
             // records that.
@@ -225,13 +213,20 @@ impl Host {
 
     async fn open_on(
         config: HostConfig,
-        store: Arc<dyn Store>,
-        upkeep: Arc<dyn Upkeep>,
+        (store, upkeep): (Arc<dyn Store>, Arc<dyn Upkeep>),
         tasks: Tasks,
+        joined: Option<&node::Joined>,
     ) -> Result<Self, HostError> {
         let files = files::DataFiles::open(&config.data)?;
         let incarnation = incarnation(&*store).await?;
-        let (keys, handles) = files.keys(incarnation)?;
+        let key_files: Arc<dyn files::HostKeys> = match joined {
+            None => Arc::new(files.clone()),
+            Some(it) => {
+                let member = Arc::clone(&it.member);
+                Arc::new(cluster_keys::ClusterKeys::new(member, files.clone()))
+            }
+        };
+        let (keys, handles) = key_files.open(incarnation)?;
         fault::point("host.keys");
 
         let hub = Arc::new(QueueHub::default());
@@ -256,7 +251,7 @@ impl Host {
             sessions,
             keys,
             handles,
-            key_files: Arc::new(files.clone()),
+            key_files: Arc::clone(&key_files) as _,
             limits: Limits::default(),
             settings: settings(&config),
             middleware: config.middleware.clone(),
@@ -276,29 +271,32 @@ impl Host {
         }
         engine.safe_mode().set_taking_up(config.recover && careful);
 
-        let admin = match files.admin_token()?.filter(|token| engine.tokens().is_lasting(token)) {
+        let admin = match key_files.admin_token()?.filter(|token| engine.tokens().is_lasting(token))
+        {
             Some(token) => token,
             None => {
                 let token = engine.tokens().mint_admin().await?.token;
                 fault::point("host.admin_minted");
-                files.put_admin_token(&token)?;
+                key_files
+                    .keep_admin(&token)
+                    .map_err(|reason| files::unkept(&config.data, reason))?;
                 token
             }
         };
 
-        let tls = match &config.door.tls {
-            Some(files) => Some(Tls::open(files.clone(), Clock::system())?),
-            None => None,
+        let ports = match joined {
+            None => Some(listen::Ports::bind(&config).await?),
+            Some(_) => None,
         };
-        let (listener, address) = listen::bind(config.listen).await?;
-        let metrics = match config.metrics {
-            Some(address) => Some(listen::bind(address).await?),
-            None => None,
-        };
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let url = format!("{scheme}://{address}");
-        engine.set_url(&listen::url_of(&config.door, &url, address));
-        engine.set_facts(Arc::new(doctor::Facts::of(&config)));
+        let of_ports = ports.as_ref().map(|it| (it.address, it.url.clone()));
+        let of_node = joined.map(|it| (it.address, it.url.clone()));
+        let (address, url) = of_ports.or(of_node).expect("a host has ports, or its node has");
+        let of_cluster = config.cluster.as_ref().and_then(|it| it.url.clone());
+        engine.set_url(&of_cluster.unwrap_or_else(|| listen::url_of(&config.door, &url, address)));
+        engine.set_facts(Arc::new(doctor::Facts::of(
+            &config,
+            joined.map(|it| it.member.seat().view()),
+        )));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {
@@ -314,24 +312,18 @@ impl Host {
         let tools = mcp::router(api.clone(), engine.clone(), Arc::clone(&door), &tasks);
         let pages = dashboard::router(engine.clone(), Arc::clone(&door), &tasks, site);
         let behind = api.merge(tools).merge(pages);
-        let socket = listen::local(&config.data).map(|(listener, bound)| {
-            let (behind, door, by) = (behind.clone(), Arc::clone(&door), tasks.clone());
-            tasks.spawn(async move { door::serve(listener, behind, &door, &by).await });
-            bound
-        });
-        let served_by = tasks.clone();
-        let (tls, certificate) = tls.map(|(tls, it)| (Arc::new(tls), it.fingerprint())).unzip();
-        let listener = Listener::new(listener, tls.clone());
-        tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
-        let metrics_at = metrics.map(|(listener, address)| {
-            listen::serve_metrics(&engine, &config.door, (listener, address), &tasks);
-            address
-        });
-        let server = files::Server::new(&url, incarnation, certificate);
-        files.put_server(&server)?;
-        if let Some(tls) = tls {
-            listen::renew(tls, files.clone(), server, &tasks);
-        }
+        let metrics_of = |at| listen::metrics_routes(&engine, &config.door, at);
+        let (metrics_at, listens) = match (ports, joined) {
+            (Some(ports), _) => {
+                let socket = listen::serve_local(&config.data, behind.clone(), &door, &tasks);
+                let metrics_at = ports.metrics_at();
+                let metrics = metrics_at.map(metrics_of);
+                ports.serve(behind, metrics, &door, (&files, incarnation), &tasks)?;
+                (metrics_at, Some((files, socket)))
+            }
+            (None, Some(joined)) => (joined.drive(behind, metrics_of), None),
+            (None, None) => (None, None),
+        };
         fault::point("host.announced");
 
         house::keep(&engine, &tasks);
@@ -342,7 +334,7 @@ impl Host {
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
         let _watch = watch;
-        Ok(Self { engine, upkeep, tasks, files, socket, url, admin, left_open, metrics_at, _watch })
+        Ok(Self { engine, upkeep, tasks, listens, url, admin, left_open, metrics_at, _watch })
     }
 
     /// Returns the address on which the metrics are served without a token, if they are.
@@ -398,8 +390,10 @@ impl Host {
     /// `grace`, and closes the store last.
     pub async fn stop(self, grace: Duration) {
         fault::point("host.stop");
-        self.files.remove_server(&self.url);
-        drop(self.socket);
+        if let Some((files, socket)) = self.listens {
+            files.remove_server(&self.url);
+            drop(socket);
+        }
         self.tasks.stopping().cancel();
         if let Err(error) = boot::end_well(&self.engine).await {
             tracing::warn!(%error, "could not note the clean end");

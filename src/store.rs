@@ -8,6 +8,7 @@
 mod append;
 mod change;
 mod check;
+mod cluster_key;
 mod durable_state;
 mod erase;
 mod errand;
@@ -18,6 +19,7 @@ mod health;
 mod load;
 mod lock;
 mod memory;
+mod nodes;
 mod numbers;
 mod open;
 mod page;
@@ -45,6 +47,7 @@ pub use change::{
 };
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
+pub use cluster_key::{ClusterKey, NotAClusterKey};
 pub use durable_state::{DurableState, StateLimits};
 pub use erase::{
     Descent, ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces,
@@ -59,11 +62,14 @@ pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
+pub use nodes::{ClusterView, LeaseTimes, NodeRow, NodeState, PeerAddress};
 pub use numbers::Numbers;
 pub use open::{Opened, open};
 pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
-pub use postgres::{DatabaseAddress, Postgres, PostgresOptions};
+pub use postgres::{
+    DatabaseAddress, Joining, Member, Postgres, PostgresOptions, Seat, SeatOptions,
+};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,

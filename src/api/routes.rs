@@ -8,9 +8,9 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     app::Api, artifacts, blueprints, bulk, check, dispatch, docs, erase, events, feed, fork,
-    health, host, layers, metrics, operators, query, queues, rerun, responses, run_diff, run_list,
-    runs, session, sessions, signals, state, stats, steps, tasks, testing, tokens, triggers,
-    upkeep, worker,
+    health, host, layers, metrics, nodes, operators, query, queues, rerun, responses, run_diff,
+    run_list, runs, session, sessions, signals, state, stats, steps, tasks, testing, tokens,
+    triggers, upkeep, worker,
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
@@ -192,6 +192,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::StateWrite,        routes!(state::delete)),
     || caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
+    || caller(Verb::HostRead,          routes!(nodes::list)),
     || caller(Verb::OperatorRead,      routes!(operators::list)),
     || caller(Verb::OperatorRead,      routes!(queues::list)),
     || caller(Verb::OperatorRead,      routes!(queues::workers)),

@@ -134,6 +134,8 @@ enum Verb {
     Expire(verb::Expire),
     Link(verb::Link),
     Operators(verb::Operators),
+    Cluster(verb::Cluster),
+    Nodes(verb::Nodes),
     Stats(verb::Stats),
     Events(verb::Events),
     Sessions(verb::Sessions),
@@ -186,6 +188,10 @@ impl App {
             data: self.global.data.clone(),
             store: match &self.verb {
                 Verb::Serve(serve) => serve.store(),
+                _ => None,
+            },
+            cluster: match &self.verb {
+                Verb::Serve(serve) => serve.cluster.layer(),
                 _ => None,
             },
             listen,
@@ -291,6 +297,8 @@ impl App {
             Verb::Expire(it) => it.execute(cx).await,
             Verb::Link(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
+            Verb::Cluster(it) => it.execute(cx),
+            Verb::Nodes(it) => it.execute(cx).await,
             Verb::Stats(it) => it.execute(cx).await,
             Verb::Events(it) => it.execute(cx).await,
             Verb::State(it) => it.execute(cx).await,

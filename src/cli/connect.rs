@@ -252,7 +252,8 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
             (Exit::Conflict, Some(next))
         }
         HostError::Store(StoreError::Taken { .. }) => {
-            let next = "stop the other host, or name another database with --store";
+            let next = "stop the other host, or name another database with --store; with the key of a \
+                        cluster, --cluster-key FILE, several hosts share one";
             (Exit::Conflict, Some(next.to_owned()))
         }
         HostError::Store(StoreError::Away { .. }) => {
@@ -322,6 +323,7 @@ fn embedded(config: &Config) -> Result<HostConfig> {
         effects: config.effects,
         store: crate::store::Options::default(),
         postgres: None,
+        cluster: None,
         door: crate::door::DoorConfig::default(),
         data: config.data.clone(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -4,7 +4,10 @@
 //! addresses in `proxies` and from nobody else, and no handler sees them: what they say is in the
 //! [`Arrival`] of a request.
 
-use std::{convert::Infallible, net::IpAddr};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+};
 
 use axum::{
     extract::FromRequestParts,
@@ -13,11 +16,15 @@ use axum::{
     },
 };
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::{DoorConfig, peer::Peer, people::People, person::Person};
 
-/// The headers of proxies. They are removed from every request.
-const FORWARDED: [HeaderName; 6] = [
+/// The header with which a node tells another how a request arrived. Only nodes are believed.
+pub(super) const ARRIVAL: HeaderName = HeaderName::from_static("x-moonswarm-arrival");
+/// The headers of proxies and nodes. They are removed from every request.
+const FORWARDED: [HeaderName; 7] = [
+    ARRIVAL,
     header::FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
@@ -29,7 +36,7 @@ const FORWARDED: [HeaderName; 6] = [
 const MOST_HOPS: usize = 32;
 
 /// The way on which a request reached the host.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Arrival {
     /// The address of the client, as far as it is known.
     pub client: Option<IpAddr>,
@@ -43,6 +50,24 @@ pub(crate) struct Arrival {
     pub person: Option<Person>,
     /// True if it came in plain text from another machine that is no proxy.
     pub exposed: bool,
+    /// The address of the listener that it came to, if that is one of another node.
+    pub reached: Option<SocketAddr>,
+}
+
+impl Arrival {
+    /// Returns the header that tells another node.
+    pub(super) fn to_header(&self) -> HeaderValue {
+        let text = serde_json::to_vec(self).expect("an arrival is plain data");
+        HeaderValue::from_bytes(&text).expect("JSON has no control characters")
+    }
+
+    /// Reads the header of a node. Without one, nothing is known of the client, and no token is taken from
+    /// it.
+    fn of_header(headers: &HeaderMap) -> Self {
+        let text = headers.get(ARRIVAL).map(HeaderValue::as_bytes);
+        let told = text.and_then(|text| serde_json::from_slice(text).ok());
+        told.unwrap_or_else(|| Self { exposed: true, ..Self::default() })
+    }
 }
 
 /// The proxies before this host.
@@ -71,6 +96,7 @@ impl Proxies {
     pub(super) fn note<B>(&self, request: &mut Request<B>, peer: Peer) {
         let arrival = match peer {
             Peer::Local => Arrival { local: true, ..Arrival::default() },
+            Peer::Node => Arrival::of_header(request.headers()),
             Peer::Remote { address, tls } if self.has(address) => {
                 let said = Said::of(request.headers(), |hop| self.has(hop));
                 if let Some(host) = said.host {
@@ -275,6 +301,31 @@ mod tests {
             let (arrival, host, _) = arrived("10.1.2.3", &[("forwarded", odd)]);
             assert_eq!((arrival.client, &*host), (ip("10.1.2.3"), "inner:7700"), "{odd}");
         }
+    }
+
+    #[test]
+    fn only_a_node_tells_how_a_request_arrived() {
+        let told =
+            Arrival { client: ip("192.0.2.7"), secure: true, local: true, ..Arrival::default() };
+        let request = || {
+            let mut request = Request::builder().uri("/x").body(()).unwrap();
+            request.headers_mut().insert(ARRIVAL, told.to_header());
+            request
+        };
+        let noted = |peer| {
+            let mut request = request();
+            proxies().note(&mut request, peer);
+            assert!(request.headers().is_empty(), "no handler sees it");
+            request.extensions().get::<Arrival>().unwrap().clone()
+        };
+        assert_eq!(noted(Peer::Node), told);
+        let remote = noted(Peer::Remote { address: ip("192.0.2.9").unwrap(), tls: true });
+        assert_eq!((remote.client, remote.local), (ip("192.0.2.9"), false));
+        let proxy = noted(Peer::Remote { address: ip("10.0.0.1").unwrap(), tls: true });
+        assert_eq!((proxy.client, proxy.local), (ip("10.0.0.1"), false));
+        let mut silent = Request::builder().uri("/x").body(()).unwrap();
+        proxies().note(&mut silent, Peer::Node);
+        assert!(silent.extensions().get::<Arrival>().unwrap().exposed);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Calls from pages of configured origins: the preflight, and the headers that let a page read an
 //! answer. Pages of the dashboard are never answered for another origin.
 
+use std::net::SocketAddr;
+
 use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse as _, Response},
@@ -25,12 +27,13 @@ impl Site {
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
+        reached: Option<SocketAddr>,
     ) -> Option<Response> {
         let asks = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         if method != Method::OPTIONS || !asks || !headers.contains_key(header::ORIGIN) {
             return None;
         }
-        let origin = match self.check(uri, headers, false) {
+        let origin = match self.check(uri, headers, false, reached) {
             Ok(()) => self.caller_of(uri, headers)?,
             Err(problem) => return Some(Problem::into_response(problem)),
         };

@@ -24,7 +24,7 @@ impl Site {
     }
 
     /// Checks the host first, then the origin, if the request has one. With `without_referrer`, the
-    /// origin of a form may be `null`.
+    /// origin of a form may be `null`. `reached` is the listener of another node that it came to.
     ///
     /// # Errors
     /// Returns the refusal if the host is not this server's, or the origin is not allowed.
@@ -33,8 +33,9 @@ impl Site {
         uri: &Uri,
         headers: &HeaderMap,
         without_referrer: bool,
+        reached: Option<SocketAddr>,
     ) -> Result<(), Problem> {
-        let host = self.host(uri, headers)?;
+        let host = self.host(uri, headers, reached.unwrap_or(self.listens_on))?;
         let null = headers.get(header::ORIGIN).is_some_and(|it| it == "null");
         if without_referrer && null && headers.get_all(header::ORIGIN).iter().count() == 1 {
             return Ok(());
@@ -42,7 +43,12 @@ impl Site {
         self.origin(host, headers)
     }
 
-    fn host<'a>(&self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Problem> {
+    fn host<'a>(
+        &self,
+        uri: &'a Uri,
+        headers: &'a HeaderMap,
+        listens_on: SocketAddr,
+    ) -> Result<&'a str, Problem> {
         let refuse = |host: &str| {
             let host: String = host.chars().take(120).collect();
             let detail = format!(
@@ -58,23 +64,23 @@ impl Site {
         };
         let in_uri = uri.authority().map(axum::http::uri::Authority::as_str);
         for host in header.iter().chain(&in_uri) {
-            if !self.is_ours(host) {
+            if !self.is_ours(host, listens_on) {
                 return Err(refuse(host));
             }
         }
         header.or(in_uri).ok_or_else(|| refuse(""))
     }
 
-    fn is_ours(&self, host: &str) -> bool {
+    fn is_ours(&self, host: &str, listens_on: SocketAddr) -> bool {
         let host = host.to_ascii_lowercase();
         let (name, port) = split_port(&host);
         if self.hosts.iter().any(|known| known == name) {
             return true;
         }
-        let ours = port.map_or(self.listens_on.port() == 80, |port| port == self.listens_on.port());
+        let ours = port.map_or(listens_on.port() == 80, |port| port == listens_on.port());
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let loopback = name == "localhost"
-            || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback() || ip == self.listens_on.ip());
+            || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback() || ip == listens_on.ip());
         ours && loopback
     }
 
@@ -125,7 +131,7 @@ mod tests {
         let headers =
             headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
         site()
-            .check(&uri.parse().unwrap(), &headers, false)
+            .check(&uri.parse().unwrap(), &headers, false, None)
             .map_err(|problem| problem.code().as_str())
     }
 
@@ -168,7 +174,7 @@ mod tests {
         for (name, value) in twice {
             headers.append(name, value.parse().unwrap());
         }
-        assert!(site().check(&"/".parse().unwrap(), &headers, false).is_err());
+        assert!(site().check(&"/".parse().unwrap(), &headers, false, None).is_err());
     }
 
     #[test]

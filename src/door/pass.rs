@@ -189,7 +189,7 @@ impl Door {
         headers: &'a HeaderMap,
     ) -> Result<Offer<'a>, Problem> {
         if !arrival.local {
-            self.site.check(uri, headers, rule.who == Who::Linked)?;
+            self.site.check(uri, headers, rule.who == Who::Linked, arrival.reached)?;
         }
         let is_open = match rule.who {
             Who::Anybody => true,
@@ -340,7 +340,8 @@ pub(crate) async fn pass(
     next: Next,
 ) -> Response {
     let (method, uri) = (request.method(), request.uri());
-    if let Some(answer) = door.site.preflight(method, uri, request.headers()) {
+    let reached = request.extensions().get::<Arrival>().and_then(|arrival| arrival.reached);
+    if let Some(answer) = door.site.preflight(method, uri, request.headers(), reached) {
         return hardened(answer);
     }
     let counts = engine.clone();

@@ -13,9 +13,9 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{patient::Patient, tls::Tls};
+use super::{node_keys::NodeKeys, patient::Patient, tls::Tls};
 
 /// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
@@ -25,13 +25,13 @@ const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain
 content-length: 43\r\nconnection: close\r\n\r\nthis port speaks TLS: use an https address\n";
 
 /// The socket that accepts connections: a port, or a file of the data directory.
-#[derive(Debug)]
 pub struct Listener(Socket);
 
-#[derive(Debug)]
 enum Socket {
     /// A port.
     Port(TcpListener, Option<Arc<Tls>>),
+    /// A port for the other nodes of the cluster.
+    Nodes(TcpListener, TlsAcceptor),
     /// A socket in the file system, for processes of this user.
     Local(UnixListener),
 }
@@ -48,12 +48,19 @@ pub(crate) enum Peer {
     },
     /// A process of this user, over the socket in the data directory.
     Local,
+    /// Another node of the cluster, which has proved its key.
+    Node,
 }
 
 impl Listener {
     /// Accepts connections from `socket`, with TLS if it is given.
     pub fn new(socket: TcpListener, tls: Option<Arc<Tls>>) -> Self {
         Self(Socket::Port(socket, tls))
+    }
+
+    /// Accepts connections of other nodes of the cluster from `socket`.
+    pub fn of_nodes(socket: TcpListener, keys: &NodeKeys) -> Self {
+        Self(Socket::Nodes(socket, keys.acceptor()))
     }
 
     /// Accepts connections of this user, and of root, from a socket in the file system.
@@ -67,6 +74,9 @@ impl Listener {
             Socket::Port(socket, tls) => {
                 let (stream, address) = socket.accept().await?;
                 return Ok(Incoming::Port(stream, address, tls.clone()));
+            }
+            Socket::Nodes(socket, acceptor) => {
+                return Ok(Incoming::Node(socket.accept().await?.0, acceptor.clone()));
             }
             Socket::Local(listener) => listener,
         };
@@ -84,6 +94,7 @@ impl Listener {
 /// An accepted connection.
 pub(super) enum Incoming {
     Port(TcpStream, SocketAddr, Option<Arc<Tls>>),
+    Node(TcpStream, TlsAcceptor),
     Local(UnixStream),
 }
 
@@ -94,6 +105,7 @@ impl Incoming {
             Self::Port(_, address, tls) => {
                 Peer::Remote { address: address.ip().to_canonical(), tls: tls.is_some() }
             }
+            Self::Node(..) => Peer::Node,
             Self::Local(_) => Peer::Local,
         }
     }
@@ -102,7 +114,7 @@ impl Incoming {
     pub(super) fn turn_away(self, text: &str) {
         // Best effort: the server does not wait for a client that it cannot serve.
         let _ = match self {
-            Self::Port(_, _, Some(_)) => return,
+            Self::Port(_, _, Some(_)) | Self::Node(..) => return,
             Self::Port(stream, ..) => stream.try_write(text.as_bytes()),
             Self::Local(stream) => stream.try_write(text.as_bytes()),
         };
@@ -115,6 +127,11 @@ impl Incoming {
     pub(super) async fn open(self, patience: Duration) -> io::Result<Stream> {
         let (stream, tls) = match self {
             Self::Port(stream, _, tls) => (stream, tls),
+            Self::Node(stream, acceptor) => {
+                let _ = stream.set_nodelay(true);
+                let stream = acceptor.accept(Patient::new(stream, patience)).await?;
+                return Ok(Stream::Tls(Box::new(stream)));
+            }
             Self::Local(stream) => return Ok(Stream::Local(Patient::new(stream, patience))),
         };
         // Responses are small. With Nagle's algorithm they would be delayed.

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The maximum number of groups that are read of a header or a token.
 pub(super) const MOST_GROUPS: usize = 256;
 
 /// A person whom a proxy or a provider has identified.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Person {
     /// The name.
     pub name: String,

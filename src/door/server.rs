@@ -42,6 +42,9 @@ const REST: Duration = Duration::from_millis(50);
 /// The write timeout of a connection, as a multiple of the timeout for a WebSocket message.
 const TAKEN: u32 = 3;
 
+/// What answers requests.
+pub type Routes = Router;
+
 /// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,
 /// completes the requests in progress and returns.
 pub async fn serve(listener: Listener, behind: Router, door: &Door, tasks: &Tasks) {

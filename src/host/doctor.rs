@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures::future::{BoxFuture, join_all};
+use tokio::sync::watch;
 
 pub use self::network::network;
 use super::HostConfig;
@@ -19,9 +20,10 @@ pub use crate::engine::{DoctorLine as Line, DoctorVerdict};
 use crate::{
     clock::Clock,
     door::DoorConfig,
-    engine::{ConfigItem, HostFacts, Retention},
+    engine::{ConfigItem, HostFacts, NodeView, Retention, rfc3339},
     environment::{self, Environments},
     operator::{Declared, ShownSettings, TaskWebhook},
+    store::{ClusterView, NodeRow},
 };
 
 /// Facts about a host.
@@ -36,12 +38,15 @@ pub(super) struct Facts {
     environments: environment::Config,
     watch: BTreeMap<String, PathBuf>,
     clock: Clock,
+    /// What this node of a cluster sees.
+    cluster: Option<watch::Receiver<ClusterView>>,
 }
 
 impl Facts {
-    /// Takes them from a configuration.
-    pub(super) fn of(config: &HostConfig) -> Self {
+    /// Takes them from a configuration, and from what the node of the host sees.
+    pub(super) fn of(config: &HostConfig, cluster: Option<watch::Receiver<ClusterView>>) -> Self {
         Self {
+            cluster,
             data: config.data.clone(),
             listen: config.listen,
             door: config.door.clone(),
@@ -69,6 +74,20 @@ impl HostFacts for Facts {
         self.operators.iter().map(|(name, it)| (name.to_owned(), it.shown())).collect()
     }
 
+    fn nodes(&self) -> Vec<NodeView> {
+        let view = self.cluster.as_ref().map(|view| view.borrow().clone()).unwrap_or_default();
+        let shown = |it: NodeRow| NodeView {
+            node: it.node,
+            name: it.name,
+            state: it.state.as_str().to_owned(),
+            version: it.version,
+            url: it.url,
+            lease_ms: it.lease_ms,
+            started_at: rfc3339(it.started_ms),
+        };
+        view.nodes.into_iter().map(shown).collect()
+    }
+
     fn examine(&self) -> BoxFuture<'_, Vec<Line>> {
         let Self { data, environments, clock, .. } = self;
         Box::pin(async move {
@@ -81,8 +100,27 @@ impl HostFacts for Facts {
             lines.extend(enforces(data, environments, clock));
             lines.extend(secrets(data, environments, clock).await);
             lines.extend(watched(&self.watch));
+            lines.extend(self.cluster.as_ref().map(|view| cluster(&view.borrow())));
             lines
         })
+    }
+}
+
+/// Examines the nodes of the cluster.
+fn cluster(view: &ClusterView) -> Line {
+    const WHAT: &str = "cluster";
+    let standbys = view.nodes.iter().filter(|it| it.node != view.me && it.is_alive());
+    let (standbys, ours) = (standbys.collect::<Vec<_>>(), env!("CARGO_PKG_VERSION"));
+    if let Some(other) = standbys.iter().find(|it| it.version != ours) {
+        let says = format!("{} runs {}, and this node {ours}", other.name, other.version);
+        return Line::new(DoctorVerdict::Warn, WHAT, says)
+            .next("end the upgrade: one release on all");
+    }
+    match standbys.len() {
+        0 => Line::new(DoctorVerdict::Warn, WHAT, "no node stands by")
+            .next("start a second one with the same --cluster-key and --store"),
+        1 => Line::new(DoctorVerdict::Ok, WHAT, "1 node stands by"),
+        more => Line::new(DoctorVerdict::Ok, WHAT, format!("{more} nodes stand by")),
     }
 }
 

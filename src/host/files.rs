@@ -25,11 +25,52 @@ const RETIRED: &str = "retired.keys";
 /// The file of the owner's token.
 const ADMIN: &str = "admin.token";
 
+/// Where a host has its keys and its owner's token.
+pub(super) trait HostKeys: KeyFiles {
+    /// Returns the keys of tokens and of handles; creates them at the first start.
+    fn open(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError>;
+
+    /// Returns the admin token, if there is one.
+    fn admin_token(&self) -> Result<Option<String>, HostError>;
+}
+
 /// The retired keys, each with the end of its grace period in Unix seconds.
 #[derive(Default, Serialize, Deserialize)]
-struct RetiredKeys {
+pub(super) struct RetiredKeys {
     signing: Vec<(String, u64)>,
     handles: Vec<(String, u64)>,
+}
+
+impl RetiredKeys {
+    /// Returns those of a ring.
+    pub(super) fn of(keys: &KeyRing, handles: &HandleKey) -> Self {
+        let signing = keys.retired().map(|(key, until_s)| (key.to_pem().to_string(), until_s));
+        let secret = |secret: &[u8; 32]| data_encoding::BASE64.encode(secret);
+        Self {
+            signing: signing.collect(),
+            handles: handles.retired().iter().map(|(it, until_s)| (secret(it), *until_s)).collect(),
+        }
+    }
+
+    /// Adds them to the current keys.
+    pub(super) fn behind(
+        self,
+        signing: SigningKey,
+        handles: HandleKey,
+    ) -> Result<(KeyRing, HandleKey), String> {
+        let (mut keys, mut handles) = (KeyRing::new(signing), handles);
+        for (pem, until_s) in self.signing {
+            let key = SigningKey::from_pem(pem.as_bytes()).map_err(|error| error.to_string())?;
+            keys = keys.with_retired(key, until_s);
+        }
+        for (text, until_s) in self.handles {
+            let secret = data_encoding::BASE64.decode(text.as_bytes()).ok();
+            let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
+            let secret = secret.ok_or("a handle secret has not 32 bytes")?;
+            handles = handles.with_retired(Zeroizing::new(secret), until_s);
+        }
+        Ok((keys, handles))
+    }
 }
 
 /// The content of `server.json`, by which commands find the host.
@@ -86,8 +127,12 @@ impl DataFiles {
         }
     }
 
-    /// Returns the keys of tokens and of handles; creates them at the first start.
-    pub(super) fn keys(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError> {
+    /// Returns true if the directory has keys of its own.
+    pub(super) fn has_keys(&self) -> bool {
+        self.dir.join(SIGNING).exists()
+    }
+
+    fn keys(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError> {
         let path = self.dir.join(RETIRED);
         let wrong = |error: String| fault("read", &path, error);
         let retired: RetiredKeys = match self.read_secret(&path)? {
@@ -96,19 +141,8 @@ impl DataFiles {
             }
             None => RetiredKeys::default(),
         };
-        let mut keys = KeyRing::new(self.signing_key()?);
-        for (pem, until_s) in retired.signing {
-            let key = SigningKey::from_pem(pem.as_bytes());
-            keys = keys.with_retired(key.map_err(|error| wrong(error.to_string()))?, until_s);
-        }
-        let mut handles = HandleKey::new(self.handle_secret()?, incarnation);
-        for (text, until_s) in retired.handles {
-            let secret = data_encoding::BASE64.decode(text.as_bytes()).ok();
-            let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
-            let secret = secret.ok_or_else(|| wrong("a handle secret has not 32 bytes".into()))?;
-            handles = handles.with_retired(Zeroizing::new(secret), until_s);
-        }
-        Ok((keys, handles))
+        let handles = HandleKey::new(self.handle_secret()?, incarnation);
+        retired.behind(self.signing_key()?, handles).map_err(wrong)
     }
 
     fn signing_key(&self) -> Result<SigningKey, HostError> {
@@ -132,12 +166,6 @@ impl DataFiles {
         let secret = random_bytes();
         self.write_secret(&path, &secret)?;
         Ok(secret)
-    }
-
-    /// Returns the admin token, if there is one.
-    pub(super) fn admin_token(&self) -> Result<Option<String>, HostError> {
-        let text = self.read_secret(&self.dir.join(ADMIN))?;
-        Ok(text.and_then(|bytes| String::from_utf8(bytes).ok()).map(|t| t.trim().to_owned()))
     }
 
     /// Writes the admin token.
@@ -200,18 +228,24 @@ impl DataFiles {
     }
 }
 
+impl HostKeys for DataFiles {
+    fn open(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError> {
+        self.keys(incarnation)
+    }
+
+    fn admin_token(&self) -> Result<Option<String>, HostError> {
+        let text = self.read_secret(&self.dir.join(ADMIN))?;
+        Ok(text.and_then(|bytes| String::from_utf8(bytes).ok()).map(|t| t.trim().to_owned()))
+    }
+}
+
 impl KeyFiles for DataFiles {
     fn seed(&self) -> [u8; 32] {
         random_bytes()
     }
 
     fn keep(&self, keys: &KeyRing, handles: &HandleKey) -> Result<(), String> {
-        let signing = keys.retired().map(|(key, until_s)| (key.to_pem().to_string(), until_s));
-        let secret = |secret: &[u8; 32]| data_encoding::BASE64.encode(secret);
-        let retired = RetiredKeys {
-            signing: signing.collect(),
-            handles: handles.retired().iter().map(|(it, until_s)| (secret(it), *until_s)).collect(),
-        };
+        let retired = RetiredKeys::of(keys, handles);
         let retired = Zeroizing::new(serde_json::to_vec(&retired).expect("plain data"));
         let (pem, secret) = (keys.current().to_pem(), handles.current());
         // From here on the retired keys verify, even if the following writes fail.
@@ -229,12 +263,17 @@ impl KeyFiles for DataFiles {
     }
 }
 
+/// Returns the error of an admin token that could not be stored.
+pub(super) fn unkept(dir: &Path, reason: String) -> HostError {
+    fault("write", &dir.join(ADMIN), reason)
+}
+
 fn fault(what: &'static str, path: &Path, reason: impl std::fmt::Display) -> HostError {
     HostError::File { what, path: path.display().to_string(), reason: reason.to_string() }
 }
 
 /// Returns 32 bytes from the system's random number generator.
-fn random_bytes() -> [u8; 32] {
+pub(super) fn random_bytes() -> [u8; 32] {
     // A version-4 UUID has 122 random bits; four of them, hashed, give 256.
     let mut hasher = blake3::Hasher::new();
     for _ in 0..4 {

@@ -5,13 +5,14 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 
 use super::{
-    HostError,
+    HostConfig, HostError,
     files::{DataFiles, Server},
     socket::{self, Bound},
 };
 use crate::{
     api,
-    door::{self, Door, DoorConfig, Listener, Looked, Tls},
+    clock::Clock,
+    door::{self, Door, DoorConfig, Listener, Looked, Routes, Tls},
     engine::Engine,
     tasks::Tasks,
 };
@@ -27,24 +28,78 @@ pub(super) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr
     Ok((listener, address))
 }
 
-/// Serves the metrics, and nothing else, without a token.
-pub(super) fn serve_metrics(
-    engine: &Engine,
-    config: &DoorConfig,
-    (listener, address): (TcpListener, SocketAddr),
-    tasks: &Tasks,
-) {
+/// The bound ports of a host, before it serves anything on them.
+pub(super) struct Ports {
+    listener: TcpListener,
+    /// The address for clients.
+    pub(super) address: SocketAddr,
+    /// The base URL.
+    pub(super) url: String,
+    tls: Option<Arc<Tls>>,
+    certificate: Option<String>,
+    metrics: Option<(TcpListener, SocketAddr)>,
+}
+
+impl Ports {
+    /// Binds the ports of a configuration.
+    pub(super) async fn bind(config: &HostConfig) -> Result<Self, HostError> {
+        let tls = match &config.door.tls {
+            Some(files) => Some(Tls::open(files.clone(), Clock::system())?),
+            None => None,
+        };
+        let (listener, address) = bind(config.listen).await?;
+        let metrics = match config.metrics {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{address}");
+        let (tls, certificate) = tls.map(|(tls, it)| (Arc::new(tls), it.fingerprint())).unzip();
+        Ok(Self { listener, address, url, tls, certificate, metrics })
+    }
+
+    /// Returns the address of the metrics, if they are served on one.
+    pub(super) fn metrics_at(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Serves on the ports, and publishes the address for the commands of the data directory.
+    pub(super) fn serve(
+        self,
+        behind: Routes,
+        metrics: Option<Routes>,
+        door: &Arc<Door>,
+        (files, incarnation): (&DataFiles, u64),
+        tasks: &Tasks,
+    ) -> Result<(), HostError> {
+        serve(Listener::new(self.listener, self.tls.clone()), behind, door, tasks);
+        if let (Some((listener, _)), Some(metrics)) = (self.metrics, metrics) {
+            serve(Listener::new(listener, None), metrics, door, tasks);
+        }
+        let server = Server::new(&self.url, incarnation, self.certificate);
+        files.put_server(&server)?;
+        if let Some(tls) = self.tls {
+            renew(tls, files.clone(), server, tasks);
+        }
+        Ok(())
+    }
+}
+
+/// Serves on a listener until the host stops.
+pub(super) fn serve(listener: Listener, behind: Routes, door: &Arc<Door>, tasks: &Tasks) {
+    let (door, by) = (Arc::clone(door), tasks.clone());
+    tasks.spawn(async move { door::serve(listener, behind, &door, &by).await });
+}
+
+/// Returns the routes of the metrics, and nothing else, without a token.
+pub(super) fn metrics_routes(engine: &Engine, config: &DoorConfig, address: SocketAddr) -> Routes {
     let door = Arc::new(Door::new(config, address));
-    let router = api::metrics_router(engine.clone(), Arc::clone(&door));
-    let served_by = tasks.clone();
-    tasks.spawn(async move {
-        door::serve(Listener::new(listener, None), router, &door, &served_by).await;
-    });
+    api::metrics_router(engine.clone(), door)
 }
 
 /// Serves a new certificate when its files have changed, and tells the commands of the data
 /// directory. One that cannot be used is logged.
-pub(super) fn renew(tls: Arc<Tls>, files: DataFiles, server: Server, tasks: &Tasks) {
+fn renew(tls: Arc<Tls>, files: DataFiles, server: Server, tasks: &Tasks) {
     let (stopping, spawns) = (tasks.stopping().clone(), tasks.clone());
     tasks.spawn(async move {
         loop {
@@ -100,10 +155,18 @@ pub(super) fn check_exposure(address: SocketAddr, door: &DoorConfig) -> Result<(
     if is_safe { Ok(()) } else { Err(HostError::Exposed { address }) }
 }
 
-/// Listens on the socket in the data directory. Without it, commands use the port.
-pub(super) fn local(data: &Path) -> Option<(Listener, Bound)> {
+/// Serves on the socket in the data directory. Without it, commands use the port.
+pub(super) fn serve_local(
+    data: &Path,
+    behind: Routes,
+    door: &Arc<Door>,
+    tasks: &Tasks,
+) -> Option<Bound> {
     match socket::bind(data) {
-        Ok((listener, bound)) => Some((Listener::local(listener), bound)),
+        Ok((listener, bound)) => {
+            serve(Listener::local(listener), behind, door, tasks);
+            Some(bound)
+        }
         Err(error) => {
             tracing::info!(%error, "no socket in the data directory; commands use the port");
             None

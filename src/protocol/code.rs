@@ -110,6 +110,7 @@ codes! {
     ResponseFailed = "response_failed", 500, "Response flow failed";
     Damaged = "damaged", 500, "Stored data is damaged";
     Storage = "storage", 500, "Storage error";
+    UnknownOutcome = "unknown_outcome", 502, "Outcome unknown";
     Overloaded = "overloaded", 503, "Too many requests in flight";
     NotReady = "not_ready", 503, "Not ready";
     Stopping = "stopping", 503, "Shutting down";
@@ -117,6 +118,7 @@ codes! {
     StorageFull = "storage_full", 503, "Disk full";
     StorageLocked = "storage_locked", 503, "Database locked by another process";
     StorageAway = "storage_away", 503, "Database unreachable";
+    NoDriver = "no_driver", 503, "No node has the runs";
 }
 
 impl Code {

@@ -6,13 +6,19 @@ use anyhow::Result;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::{Client, read};
-use crate::engine::{EraseView, HostView};
+use super::{Client, List, read};
+use crate::engine::{EraseView, HostView, NodeView};
 
 impl Client {
     /// The host.
     pub async fn host(&self) -> Result<HostView> {
         self.get("/v1/host", &[]).await
+    }
+
+    /// The nodes of the cluster.
+    pub async fn nodes(&self) -> Result<Vec<NodeView>> {
+        let page: List<NodeView> = self.get("/v1/nodes", &[]).await?;
+        Ok(page.items)
     }
 
     /// Succeeds if the daemon answers at all; without a token.

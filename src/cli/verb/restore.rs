@@ -72,6 +72,9 @@ fn refused(error: HostError) -> anyhow::Error {
         | HostError::File { .. }
         | HostError::Tls(_)
         | HostError::Exposed { .. }
+        | HostError::NoCluster
+        | HostError::NoPeerAddress { .. }
+        | HostError::NoRandomness
         | HostError::Listen { .. } => Stop::new(Exit::Failed, message).into(),
     }
 }

@@ -10,9 +10,11 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{
+        cluster::{self, ClusterFlags},
         connect::{disk_failed, explain, exported, told_of},
         context::Context,
         database, descriptors,
@@ -22,7 +24,7 @@ use crate::{
     config::LogFormat,
     door::TlsFiles,
     environment::Text,
-    host::{Host, HostConfig, blueprints_in},
+    host::{Host, HostConfig, Node, blueprints_in},
     store::Migrated,
     telemetry::otlp,
 };
@@ -36,6 +38,8 @@ pub struct Serve {
     /// PostgreSQL database for the runs, postgres://HOST/NAME [default: sqlite, in the data directory]
     #[arg(long, value_name = "ADDRESS", env = database::VARIABLE, hide_env_values = true)]
     store: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
     /// Certificate (PEM, with its chain) to serve https with
     #[arg(long, value_name = "FILE", env = "MOONSWARM_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -63,6 +67,13 @@ pub struct Serve {
     /// Time for work in progress to finish at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
     grace: Duration,
+}
+
+/// What a daemon says of itself once it listens.
+struct Greeting<'a> {
+    url: &'a str,
+    metrics: Option<SocketAddr>,
+    served: Option<&'a Path>,
 }
 
 impl Serve {
@@ -106,6 +117,7 @@ impl Serve {
                 ..crate::store::Options::default()
             },
             postgres: cx.config.store.as_ref().map(database::options).transpose()?,
+            cluster: cluster::settings(&cx.config)?,
             door: crate::door::DoorConfig {
                 limits: crate::door::Limits::for_connections(connections),
                 ..cx.config.door()
@@ -125,8 +137,13 @@ impl Serve {
             spawners: Default::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
+        if config.cluster.is_some() {
+            return self.execute_node(cx, config, served.as_deref(), (stop, manager)).await;
+        }
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
-        self.greet(cx, &host, served.as_deref())?;
+        let about =
+            Greeting { url: host.url(), metrics: host.metrics_at(), served: served.as_deref() };
+        self.greet(cx, &about, host.migrated())?;
         manager.ready(host.url());
         let lost = tokio::select! {
             () = stop.next() => None,
@@ -148,10 +165,47 @@ impl Serve {
         }
     }
 
-    fn greet(&self, cx: &Context, host: &Host, served: Option<&Path>) -> Result<()> {
+    /// Runs as a node of a cluster, until it is told to stop.
+    async fn execute_node(
+        &self,
+        cx: &Context,
+        config: HostConfig,
+        served: Option<&Path>,
+        (mut stop, manager): (Stops, ServiceManager),
+    ) -> Result<Exit> {
+        let explained = |error| explain(&cx.config.data, error);
+        let node = Node::open(config).await.map_err(explained)?;
+        let stopping = CancellationToken::new();
+        let ready = |node: &Node| {
+            let about = Greeting { url: node.url(), metrics: node.metrics_at(), served };
+            if let Err(error) = self.greet(cx, &about, None) {
+                tracing::warn!(%error, "failed to print the address");
+            }
+            manager.ready(node.url());
+        };
+        let run = node.run(stopping.cancelled(), self.grace, ready);
+        let mut run = std::pin::pin!(run);
+        let ended = tokio::select! {
+            ended = &mut run => ended,
+            never = manager.keep_alive() => match never {},
+            () = stop.next() => {
+                manager.stopping();
+                say(cx, "handing over and stopping; once more stops at once");
+                stopping.cancel();
+                tokio::select! {
+                    ended = &mut run => ended,
+                    () = stop.next() => return Ok(Exit::Interrupted),
+                }
+            }
+        };
+        ended.map_err(explained)?;
+        Ok(Exit::Ok)
+    }
+
+    fn greet(&self, cx: &Context, about: &Greeting<'_>, migrated: Option<Migrated>) -> Result<()> {
+        let &Greeting { url, metrics, served } = about;
         let data = cx.config.data.canonicalize().context("find the data directory")?;
         let token = data.join("admin.token");
-        let url = host.url();
         if cx.terminal.json || cx.config.log_format == LogFormat::Json {
             let mut greeting = json!({
                 "url": url,
@@ -161,10 +215,10 @@ impl Serve {
                 "token_file": token,
                 "blueprints": served,
             });
-            if let Some(metrics) = host.metrics_at() {
+            if let Some(metrics) = metrics {
                 greeting["metrics"] = json!(format!("http://{metrics}/metrics"));
             }
-            if let Some(Migrated { from, to, backup }) = host.migrated() {
+            if let Some(Migrated { from, to, backup }) = &migrated {
                 greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
             }
             if cx.terminal.json {
@@ -179,13 +233,13 @@ impl Serve {
         let say = |line: &str| cx.terminal.say(line);
         say(&format!("moonswarm {} at {url}", env!("CARGO_PKG_VERSION")));
         say(&format!("  data        {}", data.display()));
-        if let Some(migrated) = host.migrated() {
-            say(&format!("  migrated    {}", told_of(&migrated)));
+        if let Some(migrated) = &migrated {
+            say(&format!("  migrated    {}", told_of(migrated)));
         }
         say(&format!("  token       cat {}", token.display()));
         say(&format!("  dashboard   {url}/ui, or `moonswarm open` signs in"));
         say(&format!("  API docs    {url}/docs"));
-        if let Some(metrics) = host.metrics_at() {
+        if let Some(metrics) = metrics {
             say(&format!("  metrics     http://{metrics}/metrics (no token)"));
         }
         match served {

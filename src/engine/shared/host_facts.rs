@@ -59,6 +59,25 @@ impl DoctorLine {
     }
 }
 
+/// A node of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    /// Its number: each time a process joins, it gets a new one.
+    pub node: i64,
+    /// Its name.
+    pub name: String,
+    /// `up`: it has the runs. `draining`: it has them and hands over. `standby`: it forwards requests.
+    pub state: String,
+    /// The release that it runs.
+    pub version: String,
+    /// Its address for clients.
+    pub url: String,
+    /// The time until its lease ends, in milliseconds; below zero, it is late.
+    pub lease_ms: i64,
+    /// RFC 3339, UTC: when it joined.
+    pub started_at: String,
+}
+
 /// The host around an engine.
 pub trait HostFacts: Send + Sync {
     /// Returns the data directory.
@@ -69,6 +88,9 @@ pub trait HostFacts: Send + Sync {
 
     /// Returns the effective settings of the operators that the configuration declares, by name.
     fn operators(&self) -> BTreeMap<String, ShownSettings>;
+
+    /// Returns the nodes of the cluster that have not ended; none for a host that is alone.
+    fn nodes(&self) -> Vec<NodeView>;
 
     /// Examines the host. May take as long as its operators and secrets take to answer.
     fn examine(&self) -> BoxFuture<'_, Vec<DoctorLine>>;

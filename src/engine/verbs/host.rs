@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 
 use crate::{
     engine::{
-        Caller, ConfigItem, DoctorLine, DoctorVerdict, Engine, EngineError, HostFacts, rfc3339,
+        Caller, ConfigItem, DoctorLine, DoctorVerdict, Engine, EngineError, HostFacts, NodeView,
+        rfc3339,
         shared::{announcements::WebhookQueue, lanes::LaneView, shards::Shared},
         verbs::engine::UpkeepVerbs,
     },
@@ -185,6 +186,15 @@ impl UpkeepVerbs<'_> {
             config: inspects.map(|facts| facts.config()),
             doctor,
         })
+    }
+
+    /// Returns the nodes of the cluster that have not ended; none for a host that is alone.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub fn nodes(self, caller: &Caller) -> Result<Vec<NodeView>, EngineError> {
+        caller.grant.check(Verb::HostRead, &[])?;
+        Ok(self.engine.shared().facts.get().map(|facts| facts.nodes()).unwrap_or_default())
     }
 
     /// Returns the effective settings of the operators that the configuration declares, by name: those

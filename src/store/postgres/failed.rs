@@ -57,6 +57,15 @@ fn is_of_connection(error: &tokio_postgres::Error) -> bool {
 }
 
 impl Failed {
+    /// Returns the error of an open, which says more about a refused login.
+    pub fn explained(self, context: &str) -> StoreError {
+        if self.is_refused_login() {
+            let reason = format!("{}; check the user, its password and the name", self.reason());
+            return StoreError::Database { context: context.to_owned(), reason };
+        }
+        self.into_error(context)
+    }
+
     /// Returns the meaning for a transaction.
     pub fn meaning(&self) -> Meaning {
         let error = match self {

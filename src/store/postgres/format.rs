@@ -5,8 +5,15 @@ use crate::store::StoreError;
 
 /// The tables of a new database.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The format that this program reads and writes: the same number as that of the embedded store.
-pub const FORMAT: i32 = 10;
+/// The format that this program reads and writes.
+pub const FORMAT: i32 = 11;
+/// The migrations, each from the format before its number.
+const MIGRATIONS: &[(i32, &str)] = &[(
+    11,
+    "ALTER TABLE nodes ADD COLUMN boot text NOT NULL DEFAULT '', ADD COLUMN url text NOT NULL DEFAULT '',
+         ADD COLUMN peer_url text NOT NULL DEFAULT '', ADD COLUMN peer_key bytea;
+     CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL, version bigint NOT NULL);",
+)];
 /// The oldest server that is supported.
 const OLDEST_SERVER: i32 = 150_000;
 
@@ -28,6 +35,7 @@ pub fn prepare(session: &Session, address: &DatabaseAddress) -> Result<(), Faile
                     known: number(FORMAT),
                 }));
             }
+            Some(format) if MIGRATIONS.iter().any(|(to, _)| *to == format + 1) => migrate(session)?,
             Some(format) => {
                 let reason = format!("its format {format} is of no release");
                 return Err(unfit(address, reason));
@@ -111,14 +119,41 @@ fn create(session: &Session) -> Result<(), Failed> {
     session.batch(&insert)
 }
 
+/// Applies the migrations that are missing, in one transaction. Another host may be faster: then nothing is
+/// left to do.
+fn migrate(session: &Session) -> Result<(), Failed> {
+    session.batch("BEGIN; SET LOCAL lock_timeout = '20s'")?;
+    let migrated = || {
+        let row = session.one("SELECT format FROM cluster FOR UPDATE", &[])?;
+        let mut format: i32 = row.map_or(Err(Failed::Silent), |row| get(&row, 0))?;
+        for (to, sql) in MIGRATIONS {
+            if *to > format {
+                session.batch(sql)?;
+                format = *to;
+            }
+        }
+        session.execute("UPDATE cluster SET format = $1, oldest = $1", &[&format])?;
+        session.batch("COMMIT")
+    };
+    let result = migrated();
+    if result.is_err() && !session.is_closed() {
+        session.batch("ROLLBACK")?;
+    }
+    result
+}
+
 fn unfit(address: &DatabaseAddress, reason: String) -> Failed {
     Failed::Store(StoreError::Unfit { database: address.to_string(), reason })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn both_stores_have_the_same_format() {
-        assert_eq!(super::FORMAT.cast_unsigned(), crate::store::known_format());
+    fn the_migrations_end_at_the_format_of_this_program() {
+        assert_eq!(MIGRATIONS.last().map(|(to, _)| *to), Some(FORMAT));
+        assert!(MIGRATIONS.windows(2).all(|it| it[0].0 + 1 == it[1].0));
+        assert!(SCHEMA.contains(&format!("format {FORMAT},")));
     }
 }

@@ -1,9 +1,8 @@
 //! Opening and closing a database.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt as _,
     path::Path,
     sync::{
         Arc,
@@ -20,8 +19,10 @@ use super::{
     committer::Committer,
     failed::Failed,
     format,
+    member::Member,
     owner::{self, Claim, Lease},
     pool::Pool,
+    seat::{HOME, home},
     session::Session,
     space, traces,
     value::uint,
@@ -41,8 +42,6 @@ use crate::{
 
 /// The maximum size of a group.
 const GROUP: Weight = Weight { rows: 512, bytes: 2 << 20 };
-/// The file that names a data directory to the database.
-const HOME: &str = "node";
 
 /// The settings of a database.
 #[derive(Debug, Clone)]
@@ -69,7 +68,7 @@ impl PostgresOptions {
 /// A PostgreSQL database that this process owns, with the data directory that has its keys.
 pub struct Postgres {
     queue: Queue,
-    lease: Lease,
+    renewal: Renewal,
     pub(super) pool: Pool,
     pub(super) wire: Wire,
     health: watch::Receiver<Health>,
@@ -77,6 +76,23 @@ pub struct Postgres {
     numbers: Numbers,
     owner_died: bool,
     commits: Arc<Commits>,
+}
+
+/// Who renews the lease.
+enum Renewal {
+    /// A host without a cluster.
+    Own(Lease),
+    /// The node that opened the store.
+    OfNode(Arc<Member>),
+}
+
+/// A database that was taken over.
+struct Taken {
+    wire: Wire,
+    claim: Claim,
+    /// The largest numbers of a run and of a row.
+    high: (u64, u64),
+    readers: usize,
 }
 
 impl Postgres {
@@ -95,17 +111,46 @@ impl Postgres {
         let context = format!("open {}", options.address);
         let wire = Wire::new(options.address.clone())?;
         let opened = start(&wire, &home, &options.name);
-        let (claim, (run, lsn)) = opened.map_err(|error| explained(error, &context))?;
+        let (claim, high) = opened.map_err(|error| error.explained(&context))?;
+        let claim = Claim { owner_died: claim.owner_died || lock.owner_died(), ..claim };
         fault::point("store.opened");
-        let owner_died = claim.owner_died || lock.owner_died();
+        let taken = Taken { wire, claim, high, readers: options.readers };
+        Self::start(taken, Some(lock), |wire, health| {
+            Lease::start(wire, claim.node, health).map(Renewal::Own)
+        })
+    }
+
+    /// Takes the runs over if nobody alive has them, for a node that stands by. Blocks.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Fenced`] for a node that was ended. Fails when the database cannot be reached.
+    pub fn take_over(member: &Arc<Member>) -> Result<Option<Arc<Self>>, StoreError> {
+        let Some(claim) = member.claim()? else { return Ok(None) };
+        let (wire, readers) = (member.seat().wire.clone(), member.seat().options.readers);
+        let high = wire.reader().and_then(|session| high(&session));
+        let high = high.map_err(|error| error.into_error("take the runs over"))?;
+        let taken = Taken { wire, claim, high, readers };
+        let store = Self::start(taken, None, |_, health| {
+            member.watch_over(health);
+            Ok(Renewal::OfNode(Arc::clone(member)))
+        });
+        store.map(Some)
+    }
+
+    fn start(
+        taken: Taken,
+        lock: Option<Lock>,
+        renew: impl FnOnce(Wire, watch::Sender<Health>) -> Result<Renewal, StoreError>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let Taken { wire, claim, high: (run, lsn), readers } = taken;
         let (sender, health) = watch::channel(Health::Well);
         let closing = Arc::new(AtomicBool::new(false));
         let committer =
-            Committer::new(wire.clone(), claim.node, sender.clone(), Arc::clone(&closing))
-                .map_err(|error| error.into_error(&context))?;
+            Committer::new(wire.clone(), claim.node, sender.clone(), Arc::clone(&closing));
+        let committer = committer.map_err(|error| error.into_error("open the database"))?;
         let commits = committer.commits();
-        let lease = Lease::start(wire.clone(), claim.node, sender)?;
-        let lock = lock.opened();
+        let renewal = renew(wire.clone(), sender)?;
+        let lock = lock.map(Lock::opened);
         Ok(Arc::new(Self {
             queue: Queue::start(move |waiting| {
                 let mut committer = committer;
@@ -123,13 +168,13 @@ impl Postgres {
                 drop(lock);
                 result
             })?,
-            lease,
-            pool: Pool::new(wire.clone(), options.readers),
+            renewal,
+            pool: Pool::new(wire.clone(), readers),
             wire,
             health,
             closing,
             numbers: Numbers::after(run, lsn),
-            owner_died,
+            owner_died: claim.owner_died,
             commits,
         }))
     }
@@ -146,7 +191,10 @@ impl Postgres {
     /// Fails when the database cannot be reached. What was acknowledged is there.
     pub fn close(&self) -> Result<(), StoreError> {
         self.closing.store(true, Ordering::Release);
-        self.lease.stop();
+        match &self.renewal {
+            Renewal::Own(lease) => lease.stop(),
+            Renewal::OfNode(member) => member.retire(),
+        }
         let result = self.queue.close();
         self.pool.close();
         result
@@ -174,42 +222,27 @@ impl Postgres {
 fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Failed> {
     let session = wire.starter()?;
     format::prepare(&session, wire.address())?;
+    if session.exists("SELECT 1 FROM keys", &[])? {
+        return Err(Failed::Store(StoreError::Unfit {
+            database: wire.address().to_string(),
+            reason: "it belongs to a cluster; start this node with the key of the others: --cluster-key \
+                     FILE"
+                .to_owned(),
+        }));
+    }
     let claim = owner::claim(&session, wire, home, name)?;
+    Ok((claim, high(&session)?))
+}
+
+/// Returns the largest numbers of a run and of a row.
+fn high(session: &Session) -> Result<(u64, u64), Failed> {
     let row = session.one(
         "SELECT greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),
                 greatest(high_lsn, (SELECT coalesce(max(lsn), 0) FROM journal)) FROM cluster",
         &[],
     )?;
     let Some(row) = row else { return Err(Failed::Silent) };
-    Ok((claim, (uint(&row, 0)?, uint(&row, 1)?)))
-}
-
-fn explained(error: Failed, context: &str) -> StoreError {
-    if error.is_refused_login() {
-        let reason = format!("{}; check the user, its password and the name", error.reason());
-        return StoreError::Database { context: context.to_owned(), reason };
-    }
-    error.into_error(context)
-}
-
-/// Returns the name by which the database knows a data directory: random, and made once.
-fn home(dir: &Path) -> Result<String, StoreError> {
-    let path = dir.join(HOME);
-    if let Ok(known) = fs::read_to_string(&path)
-        && known.len() == 36
-    {
-        return Ok(known);
-    }
-    let fresh = uuid::Uuid::new_v4().to_string();
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .and_then(|mut it| it.write_all(fresh.as_bytes()).and_then(|()| it.sync_all()))
-        .map_err(file("write", &path))?;
-    Ok(fresh)
+    Ok((uint(&row, 0)?, uint(&row, 1)?))
 }
 
 impl Drop for Postgres {

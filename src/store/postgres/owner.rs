@@ -121,16 +121,7 @@ fn take(session: &Session, home: &str, name: &str, dead: &[Other]) -> Result<Cla
             hosts = ?dead.iter().map(|it| &it.name).collect::<Vec<_>>(),
             "the host before did not end in an orderly way; taking its database over"
         );
-        let names: Vec<String> = nodes.iter().map(|node| lane_name(*node)).collect();
-        // Spares the wait for what they left open.
-        session.query(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-             WHERE datname = current_database() AND usename = current_user
-               AND pid <> pg_backend_pid() AND application_name = ANY($1)",
-            &[&names],
-        )?;
-        session.execute("DELETE FROM lanes WHERE node = ANY($1)", &[&nodes])?;
-        session.execute("UPDATE nodes SET state = 'gone' WHERE node = ANY($1)", &[&nodes])?;
+        fence(session, &nodes)?;
     }
     let row = session.one(
         "INSERT INTO nodes (name, home, version, state, lease_until)
@@ -139,13 +130,34 @@ fn take(session: &Session, home: &str, name: &str, dead: &[Other]) -> Result<Cla
     )?;
     let Some(row) = row else { return Err(Failed::Silent) };
     let node: i64 = get(&row, 0)?;
+    enter(session, node)?;
+    Ok(Claim { node, owner_died: !nodes.is_empty() })
+}
+
+/// Ends nodes, within a transaction: what they have not committed yet, they never will.
+pub fn fence(session: &Session, nodes: &[i64]) -> Result<(), Failed> {
+    let names: Vec<String> = nodes.iter().map(|node| lane_name(*node)).collect();
+    // Spares the wait for what they left open.
+    session.query(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND usename = current_user
+           AND pid <> pg_backend_pid() AND application_name = ANY($1)",
+        &[&names],
+    )?;
+    session.execute("DELETE FROM lanes WHERE node = ANY($1)", &[&nodes])?;
+    session.execute("UPDATE nodes SET state = 'gone' WHERE node = ANY($1)", &[&nodes])?;
+    Ok(())
+}
+
+/// Gives a node its lane, within a transaction, and forgets nodes that ended long ago.
+pub fn enter(session: &Session, node: i64) -> Result<(), Failed> {
     session.all(&[
         Call::new("INSERT INTO lanes (node, lane) VALUES ($1, 0)").with(node),
         Call::new("INSERT INTO marks (node, lane, seq) VALUES ($1, 0, 0)").with(node),
         Call::new("DELETE FROM marks WHERE node < $1").with(node),
         Call::new("DELETE FROM nodes WHERE state = 'gone' AND node < $1").with(node - ENDED),
     ])?;
-    Ok(Claim { node, owner_died: !nodes.is_empty() })
+    Ok(())
 }
 
 /// Renews the lease on a thread of its own, until it is dropped.
@@ -214,7 +226,7 @@ pub fn lose(health: &watch::Sender<Health>, error: StoreError) {
 }
 
 /// Sets the health to waiting, if it was well.
-fn away(health: &watch::Sender<Health>, error: Failed) {
+pub fn away(health: &watch::Sender<Health>, error: Failed) {
     health.send_if_modified(|health| {
         let is_news = matches!(health, Health::Well);
         if is_news {
@@ -226,7 +238,7 @@ fn away(health: &watch::Sender<Health>, error: Failed) {
 }
 
 /// Sets the health to well, if only a renewal had failed.
-fn well(health: &watch::Sender<Health>) {
+pub fn well(health: &watch::Sender<Health>) {
     health.send_if_modified(|health| {
         let waits = matches!(
             health,

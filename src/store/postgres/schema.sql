@@ -1,4 +1,4 @@
--- The tables of format 10, all in the schema "moonswarm".
+-- The tables of format 11, all in the schema "moonswarm".
 --
 -- Everything that came from outside is bytea: PostgreSQL's text refuses U+0000, and bytes sort as Rust
 -- compares them. Words of closed vocabularies are smallint. Times are Unix milliseconds.
@@ -22,8 +22,22 @@ CREATE TABLE nodes (
     version     text NOT NULL,
     state       text NOT NULL,
     started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    lease_until timestamptz NOT NULL
+    lease_until timestamptz NOT NULL,
+    -- Of a node of a cluster: a random name of its start, its addresses for clients and for nodes, and
+    -- the fingerprint of its key, sealed with the key of the cluster.
+    boot        text NOT NULL DEFAULT '',
+    url         text NOT NULL DEFAULT '',
+    peer_url    text NOT NULL DEFAULT '',
+    peer_key    bytea
 ) WITH (fillfactor = 50);
+
+-- The secrets that the nodes of a cluster share, sealed with the key of the cluster. A database without a
+-- row here belongs to one host, whose data directory has the secrets.
+CREATE TABLE keys (
+    name    text PRIMARY KEY,
+    sealed  bytea NOT NULL,
+    version bigint NOT NULL
+);
 
 -- One row for each writing connection. It is locked first in every writing transaction and never
 -- updated. Deleting it ends the writer for good.

@@ -1,0 +1,622 @@
+//! Requests that another node answers: sent to the node that drives, with the answer streamed back.
+//!
+//! | what happens | the client gets |
+//! |---|---|
+//! | nobody drives | the answer of the next driver, or after 15 seconds `503 no_driver` |
+//! | the connection breaks before the request was sent | the same |
+//! | it breaks after that: a GET, or a request with an `Idempotency-Key` | the answer to the same request, sent again |
+//! | it breaks after that: any other | `502 unknown_outcome` |
+//! | the driver was taken over while it answers | the connection closes |
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
+        request::Parts,
+    },
+    response::{IntoResponse as _, Response},
+};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    client::conn::http1::{self, SendRequest},
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Sleep, sleep, timeout},
+};
+
+use super::{
+    Code, Limits,
+    arrival::{ARRIVAL, Arrival},
+    node_keys::NodeKeys,
+    problem::Problem,
+};
+use crate::{
+    store::{ClusterView, PeerAddress},
+    tasks::Tasks,
+};
+
+/// The time for which a request waits for a node that drives.
+const WAIT: Duration = Duration::from_secs(15);
+/// The pause after a node could not be reached.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The maximum time of a connection attempt with its handshake.
+const CONNECT: Duration = Duration::from_secs(3);
+/// The time for which reads that wait at another node go on after this one began to stop.
+const LAST: Duration = Duration::from_secs(3);
+/// The maximum time of a question to another node.
+const ASK: Duration = Duration::from_millis(1_500);
+/// The maximum size of a body that is kept, to be sent again.
+const KEPT: usize = 1 << 20;
+/// The maximum size of all such bodies together.
+const ALL_KEPT: usize = 128 << 20;
+/// The maximum number of connections that are kept for later requests.
+const IDLE: usize = 64;
+/// The header of a refusal by a node that does not drive; nothing was done.
+pub(super) const NOT_DRIVER: HeaderName = HeaderName::from_static("x-moonswarm-not-driver");
+/// The path at which a node says whether it reaches the database.
+pub(super) const DATABASE: &str = "/peer/database";
+
+/// The headers of a connection, which are not those of a message.
+const HOPS: [HeaderName; 7] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// What the other nodes say about the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeersSay {
+    /// There is no other node.
+    Alone,
+    /// At least one reaches it.
+    Reached,
+    /// None of those that answer reaches it.
+    Away,
+    /// None answers.
+    Nothing,
+}
+
+/// Forwards requests to the node that drives.
+#[derive(Clone)]
+pub struct Forwarder(Arc<Inner>);
+
+struct Inner {
+    view: watch::Receiver<ClusterView>,
+    keys: NodeKeys,
+    /// Connections that have answered a request, with the number of their node.
+    idle: Mutex<Vec<(i64, SendRequest<Body>)>>,
+    places: Arc<Semaphore>,
+    kept: Arc<Semaphore>,
+    body_time: Duration,
+    listens_on: std::net::SocketAddr,
+    tasks: Tasks,
+}
+
+/// A node that drives.
+struct Driver {
+    node: i64,
+    peer: PeerAddress,
+}
+
+/// What became of a request that was to be forwarded.
+pub(super) enum Passed {
+    /// It has an answer.
+    Answered(Response),
+    /// This node has taken the runs over, and answers it.
+    Ours(Request),
+}
+
+/// Who answers a request.
+enum Answers {
+    /// Another node.
+    Other(Driver),
+    /// This one: it has taken the runs over.
+    Ours,
+    /// Nobody, for as long as a request waits.
+    Nobody,
+}
+
+/// The body of a request.
+enum Outgoing {
+    /// It can be sent as often as needed, and takes a part of the space for such bodies.
+    Kept { bytes: Bytes, _space: Option<OwnedSemaphorePermit> },
+    /// It can be sent once, as it arrives.
+    Streams(Option<Body>),
+}
+
+impl Outgoing {
+    fn take(&mut self) -> Option<Body> {
+        match self {
+            Self::Kept { bytes, .. } => Some(Body::from(bytes.clone())),
+            Self::Streams(body) => body.take(),
+        }
+    }
+
+    fn give_back(&mut self, unsent: Body) {
+        if let Self::Streams(body) = self {
+            *body = Some(unsent);
+        }
+    }
+
+    fn is_kept(&self) -> bool {
+        matches!(self, Self::Kept { .. })
+    }
+}
+
+impl Forwarder {
+    /// Creates the forwarder of a node that listens for clients on `listens_on`.
+    pub fn new(
+        view: watch::Receiver<ClusterView>,
+        keys: NodeKeys,
+        limits: &Limits,
+        listens_on: std::net::SocketAddr,
+        tasks: &Tasks,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            view,
+            keys,
+            idle: Mutex::default(),
+            places: Arc::new(Semaphore::new(limits.in_flight)),
+            kept: Arc::new(Semaphore::new(ALL_KEPT)),
+            body_time: limits.body_time,
+            listens_on,
+            tasks: tasks.clone(),
+        }))
+    }
+
+    /// Returns true if there is a node that requests can be sent to.
+    pub(super) fn has_driver(&self) -> bool {
+        self.driver().is_some()
+    }
+
+    /// Returns true if the last look of this node reached the database.
+    pub(super) fn reaches_database(&self) -> bool {
+        self.0.view.borrow().reached
+    }
+
+    /// Sends a request to the node that drives, and returns its answer. Gives the request back if this node
+    /// drives before another does, as `drives` says.
+    pub(super) async fn forward(&self, request: Request, drives: watch::Receiver<bool>) -> Passed {
+        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
+            let detail = "too many requests are being forwarded; ask again";
+            let refusal = Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
+            return Passed::Answered(refusal);
+        };
+        self.pass_on(request, drives, place).await
+    }
+
+    async fn pass_on(
+        &self,
+        mut request: Request,
+        mut drives: watch::Receiver<bool>,
+        place: OwnedSemaphorePermit,
+    ) -> Passed {
+        let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+        let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
+        let (original, content) = request.into_parts();
+        let head = self.head(original.clone(), upgrade.is_some());
+        let mut body = match self.keep(&original.headers, content).await {
+            Ok(body) => body,
+            Err(problem) => return Passed::Answered(problem.into_response()),
+        };
+        let is_safe = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
+            || head.headers.contains_key("idempotency-key");
+        let mut may_repeat = is_safe && body.is_kept();
+        let mut waits = Box::pin(sleep(WAIT));
+        loop {
+            let driver = match self.wait(&mut waits, &mut drives).await {
+                Answers::Other(driver) => driver,
+                Answers::Ours => {
+                    let Some(content) = body.take() else {
+                        return Passed::Answered(unknown_outcome());
+                    };
+                    let mut request = Request::from_parts(original, content);
+                    if let Some(upgrade) = upgrade {
+                        request.extensions_mut().insert(upgrade);
+                    }
+                    return Passed::Ours(request);
+                }
+                Answers::Nobody => return Passed::Answered(no_driver()),
+            };
+            let Some(mut sender) = self.connect(&driver).await else {
+                if is_over_after_pause(&mut waits).await {
+                    return Passed::Answered(no_driver());
+                }
+                continue;
+            };
+            let Some(content) = body.take() else { return Passed::Answered(unknown_outcome()) };
+            let mut outgoing = Request::new(content);
+            *outgoing.method_mut() = head.method.clone();
+            *outgoing.uri_mut() = head.uri.clone();
+            *outgoing.headers_mut() = head.headers.clone();
+            let sent = tokio::select! {
+                sent = sender.try_send_request(outgoing) => sent.map_err(|mut it| it.take_message()),
+                () = self.gone(driver.node) => Err(None),
+                () = self.stops_long_ago(), if is_safe => {
+                    let detail = "this node is stopping; ask again";
+                    let refusal = Problem::new(Code::Stopping, detail).retry_after(1);
+                    return Passed::Answered(refusal.into_response());
+                }
+            };
+            match sent {
+                Ok(response) if response.headers().contains_key(NOT_DRIVER) => {
+                    if !body.is_kept() || is_over_after_pause(&mut waits).await {
+                        return Passed::Answered(no_driver());
+                    }
+                }
+                Ok(response) => {
+                    return Passed::Answered(
+                        self.answer(response, sender, &driver, upgrade, place),
+                    );
+                }
+                // Nothing of it was sent.
+                Err(Some(unsent)) => body.give_back(unsent.into_body()),
+                Err(None) if may_repeat => may_repeat = false,
+                Err(None) => return Passed::Answered(unknown_outcome()),
+            }
+        }
+    }
+
+    /// Returns the head of a request as it is sent to another node.
+    fn head(&self, mut head: Parts, upgrades: bool) -> Parts {
+        let arrival = head.extensions.get::<Arrival>().cloned().unwrap_or_default();
+        let arrival = Arrival { reached: Some(self.0.listens_on), ..arrival };
+        if !head.headers.contains_key(header::HOST)
+            && let Some(authority) = head.uri.authority()
+            && let Ok(host) = HeaderValue::try_from(authority.as_str())
+        {
+            head.headers.insert(header::HOST, host);
+        }
+        let path = head.uri.path_and_query().map_or("/", |it| it.as_str());
+        head.uri = Uri::try_from(path).unwrap_or_default();
+        head.version = Version::HTTP_11;
+        join_cookies(&mut head.headers);
+        let protocol = head.headers.get(header::UPGRADE).cloned();
+        strip(&mut head.headers);
+        head.headers.remove(header::EXPECT);
+        if let Some(protocol) = protocol.filter(|_| upgrades) {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            head.headers.insert(header::UPGRADE, protocol);
+        }
+        head.headers.insert(ARRIVAL, arrival.to_header());
+        head
+    }
+
+    /// Keeps a body that is small enough, so that it can be sent again.
+    async fn keep(&self, headers: &HeaderMap, body: Body) -> Result<Outgoing, Problem> {
+        if body.is_end_stream() {
+            return Ok(Outgoing::Kept { bytes: Bytes::new(), _space: None });
+        }
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+        let length = length.and_then(|it| it.parse::<u32>().ok());
+        let Some(length) = length.filter(|length| *length as usize <= KEPT) else {
+            return Ok(Outgoing::Streams(Some(body)));
+        };
+        let Ok(space) = Arc::clone(&self.0.kept).try_acquire_many_owned(length) else {
+            return Ok(Outgoing::Streams(Some(body)));
+        };
+        match timeout(self.0.body_time, axum::body::to_bytes(body, KEPT)).await {
+            Ok(Ok(bytes)) => Ok(Outgoing::Kept { bytes, _space: Some(space) }),
+            Ok(Err(_)) => {
+                let detail = "the connection closed before the body was complete";
+                Err(Problem::new(Code::BadRequest, detail))
+            }
+            Err(_) => Err(Problem::new(Code::BodyTimeout, "the body did not arrive in time")),
+        }
+    }
+
+    fn driver(&self) -> Option<Driver> {
+        let view = self.0.view.borrow();
+        let driver = view.driver().filter(|driver| driver.node != view.me)?;
+        Some(Driver { node: driver.node, peer: driver.peer.clone()? })
+    }
+
+    /// Waits for somebody who drives.
+    async fn wait(
+        &self,
+        waits: &mut Pin<Box<Sleep>>,
+        drives: &mut watch::Receiver<bool>,
+    ) -> Answers {
+        let mut view = self.0.view.clone();
+        while !waits.is_elapsed() {
+            view.mark_unchanged();
+            if *drives.borrow_and_update() {
+                return Answers::Ours;
+            }
+            if let Some(driver) = self.driver() {
+                return Answers::Other(driver);
+            }
+            let is_over = tokio::select! {
+                changed = view.changed() => changed.is_err(),
+                changed = drives.changed() => changed.is_err(),
+                () = waits.as_mut() => true,
+            };
+            if is_over {
+                break;
+            }
+        }
+        Answers::Nobody
+    }
+
+    /// Waits until a node no longer has the runs.
+    async fn gone(&self, node: i64) {
+        let mut view = self.0.view.clone();
+        let has_ended = |view: &ClusterView| {
+            !view.nodes.iter().any(|it| it.node == node && it.has_runs() && it.is_alive())
+        };
+        // An error means that this process stops.
+        let _ = view.wait_for(has_ended).await;
+    }
+
+    /// Waits until this process has been stopping for a while.
+    async fn stops_long_ago(&self) {
+        self.0.tasks.stopping().cancelled().await;
+        sleep(LAST).await;
+    }
+
+    /// Returns a connection to a node.
+    async fn connect(&self, driver: &Driver) -> Option<SendRequest<Body>> {
+        loop {
+            let idle = {
+                let mut idle = self.0.idle.lock();
+                idle.retain(|(node, sender)| *node == driver.node && !sender.is_closed());
+                idle.pop()
+            };
+            let Some((_, mut sender)) = idle else { break };
+            if let Ok(Ok(())) = timeout(CONNECT, sender.ready()).await {
+                return Some(sender);
+            }
+        }
+        match timeout(CONNECT, self.open(&driver.peer)).await {
+            Ok(Ok((sender, _))) => Some(sender),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, node = driver.node, "failed to reach the node that drives");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Opens a connection to a node, and returns whether that one reaches the database. The question shows
+    /// that the node has accepted our key, which it checks after our end of the handshake is done.
+    async fn open(&self, peer: &PeerAddress) -> io::Result<(SendRequest<Body>, bool)> {
+        let stream = TcpStream::connect(&peer.at).await?;
+        stream.set_nodelay(true)?;
+        let (connector, name) = self.0.keys.connector(peer);
+        let stream = connector.connect(name, stream).await?;
+        let opened = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let (mut sender, connection) = opened;
+        // The requests report the end of a connection.
+        self.0.tasks.spawn(async move { drop(connection.with_upgrades().await) });
+        let mut question = Request::new(Body::empty());
+        *question.uri_mut() = Uri::from_static(DATABASE);
+        question.headers_mut().insert(header::HOST, HeaderValue::from_static("node"));
+        let answer = sender.send_request(question).await.map_err(io::Error::other)?;
+        let reaches = answer.status() == StatusCode::OK;
+        drop(answer);
+        sender.ready().await.map_err(io::Error::other)?;
+        Ok((sender, reaches))
+    }
+
+    /// Turns the answer of a node into the one for the client.
+    fn answer(
+        &self,
+        mut response: Response<Incoming>,
+        sender: SendRequest<Body>,
+        driver: &Driver,
+        upgrade: Option<OnUpgrade>,
+        place: OwnedSemaphorePermit,
+    ) -> Response {
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        // A stream of events ends only when its client or its server wants it.
+        let is_endless = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let gone = {
+            let (forwarder, node) = (self.clone(), driver.node);
+            let stopping = self.0.tasks.stopping().clone();
+            Box::pin(async move {
+                tokio::select! {
+                    () = forwarder.gone(node) => {}
+                    () = stopping.cancelled(), if is_endless => {}
+                }
+            })
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(client) = upgrade else { return unknown_outcome() };
+            let server = hyper::upgrade::on(&mut response);
+            let stopping = self.0.tasks.stopping().clone();
+            self.0.tasks.spawn(async move {
+                let _place = place;
+                let moved = async {
+                    let (client, server) = tokio::try_join!(client, server)?;
+                    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+                    // Either end may close it at any time.
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    Ok::<(), hyper::Error>(())
+                };
+                tokio::select! {
+                    _ = moved => {}
+                    () = gone => {}
+                    () = stopping.cancelled() => {}
+                }
+            });
+            return response.map(|_| Body::empty());
+        }
+        let (mut head, body) = response.into_parts();
+        strip(&mut head.headers);
+        head.version = Version::default();
+        let forwarded = Forwarded {
+            body,
+            ended: false,
+            back: Some((driver.node, sender)),
+            forwarder: self.clone(),
+            gone,
+            _place: place,
+        };
+        Response::from_parts(head, Body::new(forwarded))
+    }
+
+    /// Asks the other nodes whether they reach the database.
+    pub async fn ask(&self) -> PeersSay {
+        let peers: Vec<_> =
+            self.0.view.borrow().others().filter_map(|it| it.peer.clone()).collect();
+        if peers.is_empty() {
+            return PeersSay::Alone;
+        }
+        let asked = peers.iter().map(|peer| timeout(ASK, self.open(peer)));
+        let said = futures::future::join_all(asked).await;
+        let said: Vec<bool> =
+            said.into_iter().filter_map(|it| it.ok()?.ok()).map(|(_, reaches)| reaches).collect();
+        match (said.is_empty(), said.contains(&true)) {
+            (true, _) => PeersSay::Nothing,
+            (false, true) => PeersSay::Reached,
+            (false, false) => PeersSay::Away,
+        }
+    }
+}
+
+/// Pauses before the next attempt. Returns true if the request has waited for long enough.
+async fn is_over_after_pause(waits: &mut Pin<Box<Sleep>>) -> bool {
+    waits.is_elapsed()
+        || tokio::select! {
+            () = sleep(PAUSE) => false,
+            () = waits.as_mut() => true,
+        }
+}
+
+/// The body of an answer, on its way back.
+struct Forwarded {
+    body: Incoming,
+    ended: bool,
+    back: Option<(i64, SendRequest<Body>)>,
+    forwarder: Forwarder,
+    gone: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Forwarded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() && self.gone.as_mut().poll(cx).is_ready() {
+            // What a node that was ended still says does not count.
+            let gone = io::Error::other("the node that answered has ended");
+            return Poll::Ready(Some(Err(axum::Error::new(gone))));
+        }
+        self.ended |= matches!(polled, Poll::Ready(None));
+        polled.map_err(axum::Error::new)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        if !self.ended && !self.body.is_end_stream() {
+            return;
+        }
+        let mut idle = self.forwarder.0.idle.lock();
+        if idle.len() < IDLE
+            && let Some(back) = self.back.take()
+        {
+            idle.push(back);
+        }
+    }
+}
+
+/// Removes the headers of the connection.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOPS) {
+        headers.remove(name);
+    }
+}
+
+/// Joins the cookies, which HTTP/2 may send one by one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&[u8]> =
+        headers.get_all(header::COOKIE).iter().map(|it| it.as_bytes()).collect();
+    if cookies.len() < 2 {
+        return;
+    }
+    if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// The refusal of a request while no node drives.
+pub(super) fn no_driver() -> Response {
+    let detail = "no node of the cluster has the runs at the moment; nothing was done";
+    Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
+}
+
+fn unknown_outcome() -> Response {
+    let detail = "the connection to the node that has the runs was lost after the request was sent: look \
+                  at the state before it is repeated, or send an Idempotency-Key";
+    Problem::new(Code::UnknownOutcome, detail).retry_after(2).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        all.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn headers_of_a_connection_stay_behind() {
+        let mut all = headers(&[
+            ("connection", "close, x-private"),
+            ("x-private", "1"),
+            ("transfer-encoding", "chunked"),
+            ("authorization", "Bearer x"),
+        ]);
+        strip(&mut all);
+        assert_eq!(all, headers(&[("authorization", "Bearer x")]));
+    }
+
+    #[test]
+    fn cookies_of_http2_are_joined() {
+        let mut all = headers(&[("cookie", "a=1"), ("cookie", "b=2")]);
+        join_cookies(&mut all);
+        assert_eq!(all, headers(&[("cookie", "a=1; b=2")]));
+    }
+}

@@ -1,0 +1,144 @@
+//! The front of a node: one listener for clients and one for nodes, whose requests go to the engine of this
+//! process while it drives, and to the node that drives otherwise.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use parking_lot::RwLock;
+use serde_json::json;
+use tokio::sync::watch;
+use tower::ServiceExt as _;
+
+use super::{
+    Code,
+    forward::{DATABASE, Forwarder, NOT_DRIVER, Passed, no_driver},
+    problem::Problem,
+};
+
+/// Says whether nobody else can have taken over.
+pub type IsTrusted = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The front of a node.
+#[derive(Clone)]
+pub struct Front(Arc<Inner>);
+
+struct Inner {
+    role: RwLock<Option<Role>>,
+    /// True while there is a role.
+    drives: watch::Sender<bool>,
+    /// Absent for a listener whose requests are for this process alone.
+    forwarder: Option<Forwarder>,
+}
+
+/// What answers while this node drives.
+#[derive(Clone)]
+struct Role {
+    router: Router,
+    is_trusted: IsTrusted,
+}
+
+impl Front {
+    /// Creates the front of a node that stands by.
+    pub fn new(forwarder: Forwarder) -> Self {
+        Self(Arc::new(Inner {
+            role: RwLock::default(),
+            drives: watch::Sender::new(false),
+            forwarder: Some(forwarder),
+        }))
+    }
+
+    /// Creates a front that answers only while this node drives.
+    pub fn of_driver() -> Self {
+        Self(Arc::new(Inner {
+            role: RwLock::default(),
+            drives: watch::Sender::new(false),
+            forwarder: None,
+        }))
+    }
+
+    /// Sends requests to `router` from now on, as long as the lease is trusted.
+    pub fn drive(&self, router: Router, is_trusted: IsTrusted) {
+        *self.0.role.write() = Some(Role { router, is_trusted });
+        self.0.drives.send_replace(true);
+    }
+
+    /// Sends requests to the node that drives from now on.
+    pub fn stand_by(&self) {
+        self.0.drives.send_replace(false);
+        *self.0.role.write() = None;
+    }
+
+    /// Returns the router of the listener for clients.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(of_client).with_state(self.clone())
+    }
+
+    /// Returns the router of the listener for nodes.
+    pub fn router_of_nodes(&self) -> Router {
+        Router::new().fallback(of_node).with_state(self.clone())
+    }
+
+    fn role(&self) -> Option<Role> {
+        self.0.role.read().clone()
+    }
+}
+
+async fn of_client(State(front): State<Front>, request: Request) -> Response {
+    match (front.role(), &front.0.forwarder, request.uri().path()) {
+        (Some(role), _, _) if (role.is_trusted)() => run(role.router, request).await,
+        (_, Some(_), "/healthz") => Json(json!({ "status": "ok" })).into_response(),
+        (Some(_), Some(_), _) => {
+            let detail =
+                "this node cannot renew its lease, and does not know whether another has the runs";
+            Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
+        }
+        (None, Some(forwarder), "/readyz") => readyz(forwarder),
+        (None, Some(forwarder), _) => {
+            let waiting = match forwarder.forward(request, front.0.drives.subscribe()).await {
+                Passed::Answered(answer) => return answer,
+                Passed::Ours(waiting) => waiting,
+            };
+            // This node has taken over while the request waited.
+            match front.role() {
+                Some(role) if (role.is_trusted)() => run(role.router, waiting).await,
+                Some(_) | None => no_driver(),
+            }
+        }
+        (_, None, _) => no_driver(),
+    }
+}
+
+async fn of_node(State(front): State<Front>, request: Request) -> Response {
+    if request.uri().path() == DATABASE {
+        let reaches = front.0.forwarder.as_ref().is_some_and(Forwarder::reaches_database);
+        return if reaches { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+            .into_response();
+    }
+    match front.role() {
+        Some(role) if (role.is_trusted)() => run(role.router, request).await,
+        // A request that was forwarded once is not forwarded again.
+        Some(_) | None => (StatusCode::MISDIRECTED_REQUEST, [(NOT_DRIVER, "1")]).into_response(),
+    }
+}
+
+async fn run(router: Router, request: Request) -> Response {
+    match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+fn readyz(forwarder: &Forwarder) -> Response {
+    match forwarder.has_driver() {
+        true => Json(json!({ "status": "ready" })).into_response(),
+        false => {
+            let detail = "this node stands by, and no other has the runs";
+            Problem::new(Code::NotReady, detail).retry_after(1).into_response()
+        }
+    }
+}

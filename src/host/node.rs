@@ -1,0 +1,399 @@
+//! A host as a node of a cluster: it listens all the time, forwards requests while another node has the
+//! runs, and takes them over when nobody alive has them.
+//!
+//! | this node | and then | it |
+//! |---|---|---|
+//! | stands by | nobody alive has the runs | claims them, opens the engine, answers itself |
+//! | stands by | was ended, because its lease had lapsed | joins again |
+//! | drives | is to stop | announces that, stops the engine, gives the runs up |
+//! | drives | cannot renew its lease, and others reach the database, or none answers | stops the engine |
+//! | drives | was ended | stops the engine and joins again as a standby |
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use super::{
+    Host, HostConfig, HostError, cluster_keys,
+    files::DataFiles,
+    listen::{self, Ports},
+    socket,
+};
+use crate::{
+    door::{Door, Forwarder, Front, IsTrusted, Listener, NodeKeys, PeersSay, Routes},
+    store::{
+        ClusterKey, ClusterView, Joining, LeaseTimes, Member, PeerAddress, Postgres, Seat,
+        SeatOptions, StoreError,
+    },
+    tasks::Tasks,
+};
+
+/// The interval at which a node that drives looks at its own lease.
+const LOOK: Duration = Duration::from_millis(250);
+/// The pause before a node joins or claims again after a failure.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The maximum time that the engine of a node that was ended has to stop.
+const FENCED: Duration = Duration::from_secs(5);
+
+/// The settings of a node.
+#[derive(Debug, Clone)]
+pub struct ClusterConfig {
+    /// The key that all nodes have.
+    pub key: ClusterKey,
+    /// The name of the node, for people; that of the machine and the process if absent.
+    pub name: Option<String>,
+    /// The address to listen on for other nodes.
+    pub peer_listen: SocketAddr,
+    /// The host and port at which others reach it, if that is another.
+    pub peer_address: Option<String>,
+    /// The address of the cluster for workers, such as that of its load balancer.
+    pub url: Option<String>,
+    /// The times of the lease.
+    pub times: LeaseTimes,
+}
+
+/// What a host needs to know of the node that it belongs to.
+pub(super) struct Joined {
+    pub(super) member: Arc<Member>,
+    pub(super) front: Front,
+    pub(super) metrics: Option<(Front, SocketAddr)>,
+    pub(super) url: String,
+    pub(super) address: SocketAddr,
+}
+
+impl Joined {
+    /// Sends requests to `routes`, and those of the metrics to what `metrics` makes, from now on.
+    pub(super) fn drive(
+        &self,
+        routes: Routes,
+        metrics: impl FnOnce(SocketAddr) -> Routes,
+    ) -> Option<SocketAddr> {
+        let member = Arc::clone(&self.member);
+        let is_trusted: IsTrusted = Arc::new(move || member.is_trusted());
+        self.front.drive(routes, Arc::clone(&is_trusted));
+        let (front, at) = self.metrics.as_ref()?;
+        front.drive(metrics(*at), is_trusted);
+        Some(*at)
+    }
+}
+
+/// A node of a cluster.
+pub struct Node {
+    config: HostConfig,
+    seat: Arc<Seat>,
+    joining: Joining,
+    front: Front,
+    forwarder: Forwarder,
+    metrics: Option<(Front, SocketAddr)>,
+    files: DataFiles,
+    tasks: Tasks,
+    url: String,
+    address: SocketAddr,
+    socket: Option<socket::Bound>,
+    /// The version of the keys with which the admin token was written.
+    keys: Option<i64>,
+}
+
+/// Why a node no longer drives.
+enum Ended {
+    /// It is to stop.
+    Stopped,
+    /// It can no longer write.
+    Lost(StoreError),
+}
+
+impl Node {
+    /// Takes ownership of the data directory, listens, and gets ready to join.
+    ///
+    /// # Errors
+    /// Fails when the database cannot be used or belongs to a cluster with another key, when another process
+    /// owns the directory, or when an address is taken.
+    pub async fn open(config: HostConfig) -> Result<Self, HostError> {
+        let (Some(cluster), Some(postgres)) = (config.cluster.clone(), config.postgres.clone())
+        else {
+            return Err(HostError::NoCluster);
+        };
+        listen::check_exposure(config.listen, &config.door)?;
+        let ports = Ports::bind(&config).await?;
+        let (peers, peers_at) = listen::bind(cluster.peer_listen).await?;
+        let at = match cluster.peer_address {
+            Some(at) => at,
+            None if peers_at.ip().is_unspecified() => {
+                return Err(HostError::NoPeerAddress { address: peers_at });
+            }
+            None => peers_at.to_string(),
+        };
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let options = SeatOptions {
+            address: postgres.address,
+            readers: postgres.readers,
+            key: cluster.key,
+            times: cluster.times,
+        };
+        let seat = blocking(&tasks, {
+            let data = config.data.clone();
+            move || Seat::take(&data, options)
+        });
+        let seat = seat.await?;
+        let files = DataFiles::open(&config.data)?;
+        let keys = NodeKeys::generate(seat.view()).ok_or(HostError::NoRandomness)?;
+        let name = cluster.name.unwrap_or(postgres.name);
+        let peer = PeerAddress { at, fingerprint: keys.fingerprint() };
+        let joining = Joining { name, url: ports.url.clone(), peer };
+        let (address, url) = (ports.address, ports.url.clone());
+        let limits = config.door.limits.clone();
+        let forwarder = Forwarder::new(seat.view(), keys.clone(), &limits, address, &tasks);
+        let front = Front::new(forwarder.clone());
+        let door = Arc::new(Door::new(&config.door, address));
+
+        listen::serve(Listener::of_nodes(peers, &keys), front.router_of_nodes(), &door, &tasks);
+        let socket = listen::serve_local(&config.data, front.router(), &door, &tasks);
+        let metrics = ports.metrics_at().map(|at| (Front::of_driver(), at));
+        let of_metrics = metrics.as_ref().map(|(front, _)| front.router());
+        ports.serve(front.router(), of_metrics, &door, (&files, 0), &tasks)?;
+        let keys = None;
+        Ok(Self {
+            config,
+            seat,
+            joining,
+            front,
+            forwarder,
+            metrics,
+            files,
+            tasks,
+            url,
+            address,
+            socket,
+            keys,
+        })
+    }
+
+    /// Returns the base URL of this node.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the address on which the metrics are served without a token, if they are.
+    pub fn metrics_at(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Stands by and drives, in turn, until `stop`; hands over then. Calls `ready` once, when the admin
+    /// token is in the data directory.
+    ///
+    /// # Errors
+    /// Fails when this node cannot join at its start, cannot open the store that it took over, or when the
+    /// store is lost for another reason than a take-over.
+    pub async fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        grace: Duration,
+        ready: impl FnOnce(&Self),
+    ) -> Result<(), HostError> {
+        let (files, url) = (self.files.clone(), self.url.clone());
+        let result = Box::pin(self.take_turns(stop, grace, ready)).await;
+        if result.is_err() {
+            files.remove_server(&url);
+        }
+        result
+    }
+
+    async fn take_turns(
+        mut self,
+        stop: impl Future<Output = ()>,
+        grace: Duration,
+        ready: impl FnOnce(&Self),
+    ) -> Result<(), HostError> {
+        let mut stop = std::pin::pin!(stop);
+        let mut ready = Some(ready);
+        let mut is_first = true;
+        loop {
+            let member = tokio::select! {
+                member = self.join(is_first) => member?,
+                () = &mut stop => return self.end(None, grace).await,
+            };
+            is_first = false;
+            let mut view = self.seat.view();
+            let host = loop {
+                tokio::select! {
+                    () = &mut stop => return self.end(Some(member), grace).await,
+                    changed = view.changed() => if changed.is_err() { return Ok(()) },
+                }
+                let now = view.borrow_and_update().clone();
+                if now.me != member.node() {
+                    continue;
+                }
+                if now.fenced {
+                    break None;
+                }
+                self.refresh_token(&now).await;
+                if self.keys.is_some()
+                    && let Some(ready) = ready.take()
+                {
+                    ready(&self);
+                }
+                // None if another was faster, or it is too early.
+                if now.is_vacant()
+                    && let Some(host) = self.take_over(&member).await?
+                {
+                    break Some(host);
+                }
+                if member.is_stopped() {
+                    break None;
+                }
+            };
+            let Some(host) = host else {
+                tracing::warn!("this node was ended or could not take over; it joins again");
+                drop(member);
+                continue;
+            };
+            if let Some(ready) = ready.take() {
+                ready(&self);
+            }
+            let ended = self.drive(&host, &member, &mut stop).await;
+            self.front.stand_by();
+            if let Some((front, _)) = &self.metrics {
+                front.stand_by();
+            }
+            let announced = !matches!(ended, Ended::Lost(_));
+            if announced {
+                tracing::info!("handing the runs over");
+                let announcing = Arc::clone(&member);
+                if let Err(error) = blocking(&self.tasks, move || announcing.announce_end()).await {
+                    tracing::warn!(%error, "the other nodes are not told that this one ends");
+                }
+            }
+            host.stop(if announced { grace } else { grace.min(FENCED) }).await;
+            match ended {
+                Ended::Stopped => return self.end(Some(member), grace).await,
+                Ended::Lost(StoreError::Fenced) => {
+                    tracing::warn!("another node may have the runs; this one stands by");
+                }
+                Ended::Lost(error) => {
+                    self.end(Some(member), grace).await?;
+                    return Err(error.into());
+                }
+            }
+            let over = member;
+            let stopped = blocking(&self.tasks, move || {
+                over.stop();
+                Ok(())
+            });
+            stopped.await?;
+        }
+    }
+
+    /// Joins as a standby. Only at the start of the process is a failure the end.
+    async fn join(&self, is_first: bool) -> Result<Arc<Member>, HostError> {
+        loop {
+            let (seat, joining) = (Arc::clone(&self.seat), self.joining.clone());
+            match blocking(&self.tasks, move || Member::join(&seat, &joining)).await {
+                Ok(member) => return Ok(member),
+                Err(error) if is_first => return Err(error),
+                Err(error) => tracing::warn!(%error, "failed to join the cluster; trying again"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Takes the runs over if nobody alive has them, and opens a host for them.
+    async fn take_over(&self, member: &Arc<Member>) -> Result<Option<Host>, HostError> {
+        let claiming = Arc::clone(member);
+        let store = match blocking(&self.tasks, move || Postgres::take_over(&claiming)).await {
+            Ok(Some(store)) => store,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "failed to take the runs over; joining again");
+                let over = Arc::clone(member);
+                let stopped = blocking(&self.tasks, move || {
+                    over.stop();
+                    Ok(())
+                });
+                stopped.await?;
+                tokio::time::sleep(AGAIN).await;
+                return Ok(None);
+            }
+        };
+        tracing::info!(node = member.node(), "this node has the runs now");
+        let joined = Joined {
+            member: Arc::clone(member),
+            front: self.front.clone(),
+            metrics: self.metrics.clone(),
+            url: self.url.clone(),
+            address: self.address,
+        };
+        Host::open_joined(self.config.clone(), store, &joined).await.map(Some)
+    }
+
+    /// Waits until this node no longer drives.
+    async fn drive(
+        &self,
+        host: &Host,
+        member: &Arc<Member>,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Ended {
+        loop {
+            tokio::select! {
+                () = &mut *stop => return Ended::Stopped,
+                error = host.lost() => return Ended::Lost(error),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            if member.is_trusted() {
+                continue;
+            }
+            match self.forwarder.ask().await {
+                // Nobody can take over: what runs goes on until the database is back.
+                PeersSay::Alone | PeersSay::Away => {}
+                PeersSay::Reached | PeersSay::Nothing if member.is_trusted() => {}
+                PeersSay::Reached | PeersSay::Nothing => {
+                    tracing::error!(
+                        "this node is cut off from the database and others may take over: it stops its work"
+                    );
+                    member.give_up();
+                }
+            }
+        }
+    }
+
+    /// Writes the admin token into the data directory when it is new.
+    async fn refresh_token(&mut self, view: &ClusterView) {
+        if self.keys == Some(view.keys) {
+            return;
+        }
+        let seat = Arc::clone(&self.seat);
+        match blocking(&self.tasks, move || cluster_keys::admin_token(&seat)).await {
+            Ok(None) => {}
+            Ok(Some(token)) => match self.files.put_admin_token(&token) {
+                Ok(()) => self.keys = Some(view.keys),
+                Err(error) => tracing::warn!(%error, "failed to write the admin token"),
+            },
+            Err(error) => tracing::warn!(%error, "failed to read the admin token of the cluster"),
+        }
+    }
+
+    /// Leaves the cluster and ends what this node does: requests that wait for the next driver get its
+    /// answer.
+    async fn end(self, member: Option<Arc<Member>>, grace: Duration) -> Result<(), HostError> {
+        self.files.remove_server(&self.url);
+        drop(self.socket);
+        if !self.tasks.stop(grace).await {
+            tracing::warn!("some requests did not end within the grace");
+        }
+        if let Some(member) = member
+            && let Err(error) = blocking(&self.tasks, move || member.leave()).await
+        {
+            tracing::warn!(%error, "could not leave the cluster; the lease ends by itself");
+        }
+        self.seat.leave();
+        Ok(())
+    }
+}
+
+/// Calls what blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    tasks: &Tasks,
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, HostError> {
+    match tasks.spawn_blocking(work).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(StoreError::Closed.into()),
+    }
+}
