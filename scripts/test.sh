@@ -242,6 +242,14 @@ newer_node() {
   ((${#missing[@]} == 0)) || npm install --silent --save-exact "${missing[@]}" || return 1
   ln -sfn "node_modules/node-linux-$arch" node
 }
+# Codex, a coding agent of others, for tests/mcp/codex.rs: 130 MB.
+coding_agent() {
+  { have node && have npm; } || debian nodejs npm || return 1
+  mkdir -p "$clients/agents" && cd "$clients/agents" || return 1
+  test -f package.json || echo '{"private": true}' >package.json
+  grep -qs '"version": "0.169.0"' node_modules/@openai/codex/package.json ||
+    timeout 300 npm install --silent --no-audit --no-fund --save-exact @openai/codex@0.169.0
+}
 conformance() {
   local data="$scratch/mcp" daemon proxy status=1 url revision
   "$moonswarm" --data "$data" serve --listen 127.0.0.1:0 --blueprints tests/mcp/conformance 2>"$scratch/mcp.log" &
@@ -355,6 +363,7 @@ if (newer_node); then
 else
   skip "a newer Node" "node and npm, or the registry, are not there"
 fi
+(coding_agent) || skip "Codex" "node and npm, or the registry, are not there"
 if (typescript_client); then
   step "the types of the official TypeScript client" eval "(compile_typescript)"
 else

@@ -9,6 +9,8 @@ mod append;
 mod change;
 mod check;
 mod commit;
+mod copy;
+mod copy_tables;
 mod durable_state;
 mod erase;
 mod errand;
@@ -44,6 +46,7 @@ pub use change::{
 };
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
+pub use copy::{CopiedTable, CopyProgress, CopyTo, StoreCopied, copy};
 pub use durable_state::{DurableState, StateLimits};
 pub use erase::{
     Descent, ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces,
@@ -62,7 +65,10 @@ pub use numbers::Numbers;
 pub use open::{Opened, open};
 pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
-pub use postgres::{DatabaseAddress, Postgres, PostgresOptions};
+pub use postgres::{
+    DatabaseAddress, DatabaseFinding, FindingLevel, Postgres, PostgresOptions,
+    survey as survey_database,
+};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,

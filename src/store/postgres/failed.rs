@@ -95,6 +95,13 @@ impl Failed {
             || code == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
     }
 
+    /// Returns true if a connection was not made because the server takes no writes.
+    pub fn is_read_only(&self) -> bool {
+        let Self::Database(error) = self else { return false };
+        // The library has no code for it.
+        error.source().is_some_and(|it| it.to_string().contains("does not allow writes"))
+    }
+
     /// Returns the error for a caller. `context` says what failed.
     pub fn into_error(self, context: &str) -> StoreError {
         match self {

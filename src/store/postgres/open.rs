@@ -22,6 +22,7 @@ use super::{
     format,
     owner::{self, Claim, Lease},
     pool::Pool,
+    server,
     session::Session,
     space, traces,
     value::uint,
@@ -173,6 +174,7 @@ impl Postgres {
 /// Checks the database, takes it over, and returns the largest numbers of a run and of a row.
 fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Failed> {
     let session = wire.starter()?;
+    server::check(&session, wire)?;
     format::prepare(&session, wire.address())?;
     let claim = owner::claim(&session, wire, home, name)?;
     let row = session.one(
@@ -184,16 +186,24 @@ fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Fai
     Ok((claim, (uint(&row, 0)?, uint(&row, 1)?)))
 }
 
-fn explained(error: Failed, context: &str) -> StoreError {
+/// Returns the error of a connection attempt, with advice for a refused login.
+pub(super) fn explained(error: Failed, context: &str) -> StoreError {
     if error.is_refused_login() {
         let reason = format!("{}; check the user, its password and the name", error.reason());
         return StoreError::Database { context: context.to_owned(), reason };
+    }
+    if error.is_read_only() {
+        let database = context.strip_prefix("open ").unwrap_or(context).to_owned();
+        let reason = "it is read-only, or a standby; name the primary, or both: \
+                      postgres://db1,db2/NAME"
+            .to_owned();
+        return StoreError::Unfit { database, reason };
     }
     error.into_error(context)
 }
 
 /// Returns the name by which the database knows a data directory: random, and made once.
-fn home(dir: &Path) -> Result<String, StoreError> {
+pub(super) fn home(dir: &Path) -> Result<String, StoreError> {
     let path = dir.join(HOME);
     if let Ok(known) = fs::read_to_string(&path)
         && known.len() == 36
