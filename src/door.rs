@@ -7,6 +7,7 @@
 //! provides a router with a rule for each route; `host.rs` mounts and serves it.
 
 mod arrival;
+mod away;
 mod body;
 mod config;
 mod cors;

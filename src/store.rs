@@ -9,6 +9,8 @@ mod append;
 mod change;
 mod check;
 mod cluster_key;
+mod copy;
+mod copy_tables;
 mod durable_state;
 mod erase;
 mod errand;
@@ -48,6 +50,7 @@ pub use change::{
 pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use cluster_key::{ClusterKey, NotAClusterKey};
+pub use copy::{CopiedTable, CopyProgress, CopyTo, StoreCopied, copy};
 pub use durable_state::{DurableState, StateLimits};
 pub use erase::{
     Descent, ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces,
@@ -68,7 +71,8 @@ pub use open::{Opened, open};
 pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
 pub use postgres::{
-    DatabaseAddress, Joining, Member, Postgres, PostgresOptions, Seat, SeatOptions,
+    DatabaseAddress, DatabaseFinding, FindingLevel, Joining, Member, Postgres, PostgresOptions,
+    Seat, SeatOptions, survey as survey_database,
 };
 
 pub use rows::{

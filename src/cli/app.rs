@@ -154,6 +154,7 @@ enum Verb {
     Health(verb::Health),
     Backup(verb::Backup),
     Restore(verb::Restore),
+    Store(verb::Store),
     Gc(verb::Gc),
     Delete(verb::Delete),
     Erase(verb::Erase),
@@ -188,6 +189,8 @@ impl App {
             data: self.global.data.clone(),
             store: match &self.verb {
                 Verb::Serve(serve) => serve.store(),
+                Verb::Store(store) => store.store(),
+                Verb::Doctor(doctor) => doctor.store(),
                 _ => None,
             },
             cluster: match &self.verb {
@@ -317,6 +320,7 @@ impl App {
             Verb::Health(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),
+            Verb::Store(it) => it.execute(cx),
             Verb::Gc(it) => it.execute(cx).await,
             Verb::Delete(it) => it.execute(cx).await,
             Verb::Erase(it) => it.execute(cx).await,

@@ -18,6 +18,7 @@ use futures::{FutureExt, StreamExt as _};
 use super::{
     Code, DoorConfig, Limits,
     arrival::{Arrival, Proxies},
+    away::{self, Away},
     cors,
     origin::Site,
     people::Tokens,
@@ -41,6 +42,7 @@ pub struct Door {
     site: Site,
     rates: Rates,
     places: Arc<Places>,
+    away: Away,
     /// The limits.
     pub(crate) limits: Limits,
     /// The clock.
@@ -102,6 +104,7 @@ impl Door {
             site: Site::new(listens_on, &config.hosts, &config.origins),
             rates: Rates::new(config.clock.clone(), limits.rate, limits.burst),
             places: Places::new(limits.in_flight, limits.body_bytes),
+            away: Away::new(),
             limits,
             clock: config.clock.clone(),
             proxies: Arc::new(Proxies::of(config)),
@@ -349,8 +352,9 @@ pub(crate) async fn pass(
     let origin = door.site.caller_of(uri, request.headers());
     let client = request.extensions().get::<Arrival>().and_then(|arrival| arrival.client);
     let handled = async {
-        let (bearer, _place) = enter(&engine, &door, rule, &mut request).await?;
-        let response = next.run(request).await;
+        let (bearer, _places) = enter(&engine, &door, rule, &mut request).await?;
+        let method = request.method().clone();
+        let response = away::bounded(&engine, &method, next.run(request)).await?;
         Ok(match bearer {
             Some(given) if is_of_events(&response) => {
                 while_good(engine, given, door.clock.clone(), response)
@@ -435,8 +439,8 @@ async fn enter(
     door: &Door,
     rule: Rule,
     request: &mut Request,
-) -> Result<(Option<Given>, Option<Arc<Place>>), Problem> {
-    let mut place = None;
+) -> Result<(Option<Given>, Vec<Arc<Place>>), Problem> {
+    let mut places = Vec::new();
     let arrival: Arrival = request.extensions().get().cloned().unwrap_or_default();
     let given = match door.screen(rule, &arrival, request.uri(), request.headers())? {
         Offer::Nothing => None,
@@ -463,12 +467,20 @@ async fn enter(
         }
         door.admit(rule, &bearer)?;
         let taken = door.places.take(&bearer)?;
+        let bytes = request.headers().get(header::CONTENT_LENGTH);
+        let bytes = bytes.and_then(|it| it.to_str().ok()?.parse().ok()).unwrap_or_default();
+        places.extend(door.away.enter(
+            engine.is_storage_away(),
+            request.method(),
+            &bearer,
+            bytes,
+        )?);
         request.extensions_mut().insert(bearer);
         request.extensions_mut().insert(Arc::clone(&taken));
-        place = Some(taken);
+        places.push(taken);
     }
     request.extensions_mut().insert(rule);
-    Ok((given, place))
+    Ok((given, places))
 }
 
 fn is_of_events(response: &Response) -> bool {

@@ -1,6 +1,7 @@
 //! The problems that could keep a host from running well: `moonswarm doctor` and `/v1/host` show
 //! them.
 
+mod database;
 mod network;
 
 use std::{
@@ -14,7 +15,7 @@ use std::{
 use futures::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 
-pub use self::network::network;
+pub use self::{database::database, network::network};
 use super::HostConfig;
 pub use crate::engine::{DoctorLine as Line, DoctorVerdict};
 use crate::{

@@ -217,6 +217,21 @@ pub enum TaskPhase {
     Delivered,
 }
 
+impl TaskPhase {
+    /// Returns the word that stores use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivered => "delivered",
+        }
+    }
+
+    /// Returns the phase with a word.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Pending, Self::Delivered].into_iter().find(|phase| phase.as_str() == word)
+    }
+}
+
 /// A task that is executed outside the flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {

@@ -13,6 +13,7 @@ mod charges;
 mod check;
 mod committer;
 mod connection;
+mod copy;
 mod erase;
 mod error;
 mod evidence;
@@ -52,6 +53,7 @@ mod tests;
 
 pub use check::directory as check_directory;
 pub use connection::Synchronous;
+pub use copy::SqliteCopy;
 pub use erase::copies as copies_in;
 pub use format::known as known_format;
 pub use open::{Options, Sqlite};

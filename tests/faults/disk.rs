@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::{
     shim::Shim,
-    support::{Daemon, Shell, eventually, eventually_blocking, program, refusal, send, when},
+    support::{
+        Daemon, Shell, eventually, eventually_blocking, needs_sqlite, program, refusal, send, when,
+    },
 };
 
 const BLUEPRINT: &str = r#"
@@ -102,6 +104,9 @@ async fn fill(shim: &Shim, daemon: &Daemon, at: u64) -> bool {
 
 #[tokio::test]
 async fn a_disk_that_is_full_at_any_write_loses_nothing_and_is_waited_for() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
     let data = shell.path("data");
@@ -119,6 +124,9 @@ async fn a_disk_that_is_full_at_any_write_loses_nothing_and_is_waited_for() {
 
 #[tokio::test]
 async fn a_sync_that_fails_ends_the_daemon_and_is_never_tried_again() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
     let data = shell.path("data");
@@ -150,6 +158,9 @@ async fn a_sync_that_fails_ends_the_daemon_and_is_never_tried_again() {
 
 #[test]
 fn a_sync_that_fails_ends_a_run_without_a_daemon_too() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
     let file = shell.write("waits.lua", BLUEPRINT.replace("1ms", "1m"));
@@ -177,6 +188,9 @@ fn a_sync_that_fails_ends_a_run_without_a_daemon_too() {
 
 #[tokio::test]
 async fn a_sync_that_fails_while_the_log_is_written_back_ends_the_daemon_too() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     // Commits sync the log alone; the database itself is only synced when the log is written back.
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db$");
@@ -220,6 +234,9 @@ return swarm.blueprint {
 
 #[tokio::test]
 async fn a_change_of_shared_state_waits_for_room_and_is_made_once() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
     let data = shell.path("data");
@@ -244,6 +261,9 @@ type Tear = fn(&mut Vec<u8>);
 
 #[tokio::test]
 async fn a_torn_last_page_takes_the_last_commit_and_nothing_else() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     const RUNS: u64 = 8;
     let shell = Shell::new();
     let data = shell.path("data");
@@ -302,6 +322,9 @@ fn copy_dir(from: &Path, to: &Path) {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named_with_what_to_do() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let data = shell.path("data");
     fs::create_dir(&data).unwrap();
@@ -322,6 +345,9 @@ fn a_directory_that_cannot_be_written_is_named_with_what_to_do() {
 
 #[tokio::test]
 async fn a_refused_write_names_its_code_and_when_to_come_back() {
+    if needs_sqlite("the disk below the database") {
+        return;
+    }
     let shell = Shell::new();
     let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
     let daemon = shim.start(&shell.path("data"));

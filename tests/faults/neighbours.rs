@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, eventually, send, when};
+use crate::support::{Daemon, Shell, eventually, needs_sqlite, send, when};
 
 const WAITS: &str = r#"
 local swarm = require("swarm")
@@ -36,6 +36,9 @@ async fn unready(daemon: &Daemon) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_another_program_locks_is_waited_for() {
+    if needs_sqlite("other programs at the file of the database") {
+        return;
+    }
     let shell = Shell::new();
     let data = shell.path("data");
     let daemon = Daemon::start(&data);
@@ -61,6 +64,9 @@ async fn a_database_that_another_program_locks_is_waited_for() {
 
 #[tokio::test]
 async fn a_run_that_cannot_be_read_rests_with_its_bytes_and_all_others_go_on() {
+    if needs_sqlite("other programs at the file of the database") {
+        return;
+    }
     let shell = Shell::new();
     let data = shell.path("data");
     let daemon = Daemon::start(&data);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     feed::Feed,
-    support::{Daemon, Shell, refusal, send},
+    support::{Daemon, Shell, needs_sqlite, refusal, send},
 };
 
 /// A daemon with this configuration.
@@ -151,6 +151,9 @@ async fn results_are_redacted_before_they_are_stored() {
     report(&daemon, &lease(&daemon).await, json!({"output": {"say": "sk-violet"}})).await;
     assert_eq!(daemon.ended(&run).await["output"], json!({"say": "[redacted]"}));
     daemon.stop();
+    if needs_sqlite("the bytes of the database's file") {
+        return;
+    }
     let database = std::fs::read(shell.path("data").join("moonswarm.db")).unwrap();
     // The answer to a repeated report is kept as a hash; nothing has the secret itself.
     assert!(!database.windows(9).any(|it| it == b"sk-violet"));
@@ -179,6 +182,9 @@ async fn the_audit_log_is_a_chain_that_a_change_breaks() {
     let request = daemon.with(token["token"].as_str().unwrap(), Method::GET, "/v1/audit");
     assert_eq!(refusal(request).await, (403, "forbidden_verb".to_owned()));
     daemon.stop();
+    if needs_sqlite("an audit log that is changed in the database's file") {
+        return;
+    }
 
     // The database itself refuses a change; whoever removes that first is found by the hashes.
     let db = rusqlite_open(&shell);

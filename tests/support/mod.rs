@@ -16,6 +16,7 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+pub mod postgres;
 pub mod provider;
 pub mod receiver;
 pub mod stored_run;
@@ -159,6 +160,21 @@ fn as_program(mut command: Command) -> Command {
     command
 }
 
+/// Returns true if the daemons of the tests have their runs in PostgreSQL.
+pub fn over_postgres() -> bool {
+    std::env::var("MOONSWARM_TEST_STORE").as_deref() == Ok("postgres")
+}
+
+/// Returns true, and notes that the test is left out, if the daemons have their runs in PostgreSQL:
+/// the test is about what only the embedded database does.
+pub fn needs_sqlite(what: &str) -> bool {
+    let skips = over_postgres();
+    if skips {
+        note_skipped(&format!("over PostgreSQL, {what}"), "only SQLite has it");
+    }
+    skips
+}
+
 /// A file of the repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -232,6 +248,10 @@ impl Daemon {
         let log = data.with_extension("log");
         let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
         command.args(["serve", "--json", "--data"]).arg(data);
+        // A directory that a test has filled has its runs in itself.
+        if over_postgres() && !postgres::has_runs(data) {
+            command.env("MOONSWARM_STORE", postgres::Database::of(data));
+        }
         if !flags.contains(&OsStr::new("--listen")) {
             command.args(["--listen", "127.0.0.1:0"]);
         }

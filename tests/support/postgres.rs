@@ -7,12 +7,13 @@
 #![allow(dead_code, reason = "every test program uses its own part of it")]
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions, Permissions},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::OnceLock,
+    process::{Child, Command, Output, Stdio},
+    sync::{Mutex, OnceLock},
 };
 
 /// The password of the user `postgres` over TCP; over the socket it needs none.
@@ -30,9 +31,59 @@ pub struct Server {
     binaries: PathBuf,
     port: u16,
     /// The options of the server beside its place.
-    options: &'static str,
+    options: String,
     /// Locked as long as the server is needed.
     _use: File,
+}
+
+/// A pooler before a server, which is ended with it.
+pub struct Pooler {
+    child: Child,
+    port: u16,
+}
+
+impl Pooler {
+    /// Starts one in transaction mode; none where there is no PgBouncer.
+    pub fn before(server: &Server) -> Option<Self> {
+        let path = std::env::var_os("PATH")?;
+        let mut places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+        let program = places.find_map(|it| Some(it.join("pgbouncer")).filter(|it| it.is_file()))?;
+        // It may be where an unprivileged user cannot go.
+        let runs = unprivileged(&program).arg("--version").status().is_ok_and(|it| it.success());
+        if !runs {
+            return None;
+        }
+        let (port, dir) = (free_port(), server.dir.join("pooler"));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("pgbouncer.ini");
+        let config = format!(
+            "[databases]\n* = host={} port={} user={USER}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+             ignore_startup_parameters = extra_float_digits\n",
+            server.dir.display(),
+            server.port
+        );
+        fs::write(&file, config).unwrap();
+        let child = unprivileged(&program).arg(&file).spawn().unwrap();
+        Some(Self { child, port })
+    }
+
+    /// Returns the address of a database through it.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Returns true once it listens.
+    pub fn listens(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A database of a test, which is dropped with it.
@@ -52,7 +103,7 @@ impl Server {
             let place = env!("CARGO_MANIFEST_DIR").replace(|c: char| !c.is_alphanumeric(), "-");
             let uid = rustix::process::geteuid().as_raw();
             let name = format!("moonswarm-postgres-{uid}{place}");
-            Self::take(std::env::temp_dir().join(name), false)
+            Self::take(std::env::temp_dir().join(name), false, "-c fsync=off", Self::create)
         });
         server.as_ref().map_err(Clone::clone)
     }
@@ -62,11 +113,70 @@ impl Server {
     /// # Errors
     /// Returns the reason why there is none.
     pub fn own() -> Result<Self, String> {
-        let name = format!("moonswarm-postgres-{}", random());
-        Self::take(std::env::temp_dir().join(name), true)
+        Self::own_with("", Self::create)
     }
 
-    fn take(dir: PathBuf, is_own: bool) -> Result<Self, String> {
+    /// Starts a server of its own that has a certificate.
+    ///
+    /// # Errors
+    /// Returns the reason why there is none.
+    pub fn with_tls(certificate: &Path, key: &Path) -> Result<Self, String> {
+        let options = "-c ssl=on -c ssl_cert_file=cert.pem -c ssl_key_file=key.pem \
+                       -c listen_addresses=127.0.0.1,127.0.0.2";
+        Self::own_with(options, |server| {
+            server.create()?;
+            for (from, name) in [(certificate, "cert.pem"), (key, "key.pem")] {
+                let to = server.dir.join("data").join(name);
+                fs::copy(from, &to).map_err(|error| error.to_string())?;
+                fs::set_permissions(&to, Permissions::from_mode(0o600)).unwrap();
+                if let Some((uid, gid)) = user_for_root() {
+                    chown(&to, Some(uid), Some(gid)).map_err(|error| error.to_string())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Starts a standby of this server, which follows it.
+    ///
+    /// # Errors
+    /// Returns the reason why there is none.
+    pub fn standby(&self) -> Result<Self, String> {
+        Self::own_with("", |standby| {
+            standby.give_directory()?;
+            let mut copy = unprivileged(&standby.binaries.join("pg_basebackup"));
+            copy.arg("-D").arg(standby.dir.join("data")).args(["-R", "-X", "stream", "-c", "fast"]);
+            copy.arg("-h").arg(&self.dir).arg("-p").arg(self.port.to_string()).args(["-U", USER]);
+            match copy.status() {
+                Ok(status) if status.success() => Ok(()),
+                other => Err(format!("pg_basebackup: {other:?}")),
+            }
+        })
+    }
+
+    /// Makes a standby a server that takes writes.
+    ///
+    /// # Panics
+    /// If it does not become one.
+    pub fn promote(&self) {
+        assert!(self.control(&["-w", "promote"]), "the standby is not promoted");
+    }
+
+    fn own_with(
+        options: &str,
+        create: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let name = format!("moonswarm-postgres-{}", random());
+        let options = format!("-c fsync=on {options}");
+        Self::take(std::env::temp_dir().join(name), true, &options, create)
+    }
+
+    fn take(
+        dir: PathBuf,
+        is_own: bool,
+        options: &str,
+        create: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let binaries = binaries().ok_or("there is no initdb of PostgreSQL 15 or newer")?;
         fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
         let file = |name: &str| {
@@ -82,11 +192,11 @@ impl Server {
         let known = fs::read_to_string(&port_file).ok().and_then(|text| text.parse().ok());
         let port = known.unwrap_or_default();
         // Nobody takes the power from the shared one; each commit of each test waits for syncs otherwise.
-        let options = if is_own { "-c fsync=on" } else { "-c fsync=off" };
+        let options = options.to_owned();
         let mut server = Self { dir, binaries, port, options, _use: in_use };
         if known.is_none() || !server.is_running() {
             server.port = free_port();
-            server.create()?;
+            create(&server)?;
             server.start();
             fs::write(&port_file, server.port.to_string()).unwrap();
             server.watch(is_own);
@@ -115,12 +225,16 @@ impl Server {
     /// # Panics
     /// If it fails.
     pub fn sql(&self, database: &str, sql: &str) -> String {
+        let output = self.psql(database, sql);
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn psql(&self, database: &str, sql: &str) -> Output {
         let mut psql = Command::new(self.binaries.join("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", database]);
         psql.arg("-h").arg(&self.dir).arg("-p").arg(self.port.to_string()).args(["-c", sql]);
-        let output = psql.current_dir("/").stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        psql.current_dir("/").stdin(Stdio::null()).output().unwrap()
     }
 
     /// Creates an empty database.
@@ -128,6 +242,23 @@ impl Server {
         let name = format!("t_{}", random().replace('-', "_"));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         name
+    }
+
+    /// Drops the databases of directories that are gone.
+    fn drop_left_over(&self) {
+        let known = self.sql(
+            "postgres",
+            "SELECT datname, shobj_description(oid, 'pg_database') FROM pg_database
+             WHERE shobj_description(oid, 'pg_database') LIKE '/%'",
+        );
+        for line in known.lines() {
+            let Some((name, home)) = line.split_once('|') else { continue };
+            if !Path::new(home).exists() {
+                // Another test may drop it at the same time.
+                let _ =
+                    self.psql("postgres", &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+            }
+        }
     }
 
     /// Starts the server, after [`Server::stop`].
@@ -180,9 +311,7 @@ impl Server {
         let password = self.dir.join("password");
         fs::write(&password, PASSWORD).unwrap();
         fs::set_permissions(&password, Permissions::from_mode(0o644)).unwrap();
-        if let Some((uid, gid)) = user_for_root() {
-            chown(&self.dir, Some(uid), Some(gid)).map_err(|error| error.to_string())?;
-        }
+        self.give_directory()?;
         let mut init = unprivileged(&self.binaries.join("initdb"));
         init.arg("-D").arg(&data).arg(format!("--pwfile={}", password.display())).args([
             "-U",
@@ -198,6 +327,16 @@ impl Server {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(format!("initdb ends with {status}")),
             Err(error) => Err(format!("initdb cannot be run: {error}")),
+        }
+    }
+
+    /// Gives the directory to the unprivileged user.
+    fn give_directory(&self) -> Result<(), String> {
+        match user_for_root() {
+            Some((uid, gid)) => {
+                chown(&self.dir, Some(uid), Some(gid)).map_err(|error| error.to_string())
+            }
+            None => Ok(()),
         }
     }
 
@@ -229,6 +368,27 @@ impl Database {
         Ok(Self { server, name: server.create_database() })
     }
 
+    /// Returns the address of the database that belongs to a data directory, also after the daemon
+    /// over it has ended. It is dropped some time after the directory is gone.
+    ///
+    /// # Panics
+    /// If there is no server.
+    pub fn of(data: &Path) -> String {
+        static OF: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+        let mut all = OF.lock().unwrap();
+        if let Some(url) = all.get(data) {
+            return url.clone();
+        }
+        let server = Server::shared().expect("MOONSWARM_TEST_STORE=postgres needs a server");
+        server.drop_left_over();
+        let name = server.create_database();
+        let home = data.parent().unwrap_or(data).display().to_string().replace('\'', "");
+        server.sql("postgres", &format!("COMMENT ON DATABASE {name} IS '{home}'"));
+        let url = server.url(&name);
+        all.insert(data.to_owned(), url.clone());
+        url
+    }
+
     /// Returns its address over the socket.
     pub fn url(&self) -> String {
         self.server.url(&self.name)
@@ -257,6 +417,11 @@ impl Drop for Database {
     fn drop(&mut self) {
         self.server.sql("postgres", &format!("DROP DATABASE {} WITH (FORCE)", self.name));
     }
+}
+
+/// Returns true if a data directory has its runs in itself.
+pub fn has_runs(data: &Path) -> bool {
+    data.join("moonswarm.db").exists()
 }
 
 /// Returns the directory of the newest binaries.

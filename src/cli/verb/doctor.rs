@@ -18,12 +18,14 @@ use crate::{
         client::Client,
         connect::{Connection, Owner, Start, Target},
         context::Context,
+        database,
         exit::Exit,
     },
     config::Config,
+    environment::Text,
     host::doctor::{
-        DoctorVerdict, Line, directory, disk, enforces, network, operators, retention, secret,
-        secrets, watched,
+        self, DoctorVerdict, Line, directory, disk, enforces, network, operators, retention,
+        secret, secrets, watched,
     },
 };
 
@@ -37,9 +39,17 @@ pub struct Doctor {
     /// runs would diverge; changes nothing
     #[arg(long, value_name = "BINARY", conflicts_with = "deep")]
     upgrade: Option<PathBuf>,
+    /// The PostgreSQL database to look at, postgres://HOST/NAME
+    #[arg(long, value_name = "ADDRESS", env = database::VARIABLE, hide_env_values = true)]
+    store: Option<String>,
 }
 
 impl Doctor {
+    /// The database that the flag or its variable names.
+    pub fn store(&self) -> Option<Text> {
+        self.store.as_deref().map(database::named)
+    }
+
     /// Runs the command.
     ///
     /// # Errors
@@ -54,6 +64,9 @@ impl Doctor {
         lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
         lines.push(daemon(cx).await);
         lines.push(disk(data));
+        if let Some(address) = cx.config.store.as_ref().filter(|_| cx.target.server.is_none()) {
+            lines.extend(doctor::database(&database::options(address)?));
+        }
         lines.push(retention(data, cx.config.retention));
         lines.extend(network(cx.config.listen, &cx.config.door(), &cx.clock));
         lines.extend(operators(&cx.config.operators).await);

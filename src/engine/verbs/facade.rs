@@ -49,7 +49,9 @@ use crate::{
     protocol::{RunId, Sampling},
     session::{self, FrameWriter},
     spawner::Spawners,
-    store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
+    store::{
+        Batch, DurableState, Health, StateLimits, Store, StoreError, TaskFilter, TaskPhase, Write,
+    },
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
 };
@@ -313,6 +315,12 @@ impl Engine {
     /// Returns true between the end of the boot and the begin of the shutdown.
     pub(crate) fn is_booted(&self) -> bool {
         self.inner.booted.load(Ordering::Acquire)
+    }
+
+    /// Returns true if the database cannot be reached at the moment.
+    pub(crate) fn is_storage_away(&self) -> bool {
+        let health = self.inner.shared.store.health();
+        matches!(health, Health::Waiting(StoreError::Away { .. }))
     }
 
     /// Returns whether the host accepts work.

@@ -63,6 +63,13 @@ impl Failed {
             let reason = format!("{}; check the user, its password and the name", self.reason());
             return StoreError::Database { context: context.to_owned(), reason };
         }
+        if self.is_read_only() {
+            let database = context.strip_prefix("open ").unwrap_or(context).to_owned();
+            let reason = "it is read-only, or a standby; name the primary, or both: \
+                          postgres://db1,db2/NAME"
+                .to_owned();
+            return StoreError::Unfit { database, reason };
+        }
         self.into_error(context)
     }
 
@@ -102,6 +109,13 @@ impl Failed {
             || code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
             || code == Some(&SqlState::UNDEFINED_DATABASE)
             || code == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    }
+
+    /// Returns true if a connection was not made because the server takes no writes.
+    pub fn is_read_only(&self) -> bool {
+        let Self::Database(error) = self else { return false };
+        // The library has no code for it.
+        error.source().is_some_and(|it| it.to_string().contains("does not allow writes"))
     }
 
     /// Returns the error for a caller. `context` says what failed.

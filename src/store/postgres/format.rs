@@ -1,11 +1,11 @@
-//! The requirements of a database, and its format.
+//! The format of a database.
 
 use super::{address::DatabaseAddress, failed::Failed, session::Session, value::get};
 use crate::store::StoreError;
 
 /// The tables of a new database.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The format that this program reads and writes.
+/// The format that this program reads and writes. The embedded store has numbers of its own.
 pub const FORMAT: i32 = 11;
 /// The migrations, each from the format before its number.
 const MIGRATIONS: &[(i32, &str)] = &[(
@@ -14,16 +14,14 @@ const MIGRATIONS: &[(i32, &str)] = &[(
          ADD COLUMN peer_url text NOT NULL DEFAULT '', ADD COLUMN peer_key bytea;
      CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL, version bigint NOT NULL);",
 )];
-/// The oldest server that is supported.
-const OLDEST_SERVER: i32 = 150_000;
+/// The number in place of the format of a database whose runs go on in a data directory.
+pub const MOVED: i32 = -1;
 
-/// Checks the server, and makes the tables if the database is new.
+/// Makes the tables if the database is new.
 ///
 /// # Errors
-/// Returns [`StoreError::Unfit`] for a server or a database that cannot be used, and
-/// [`StoreError::Newer`].
+/// Returns [`StoreError::Unfit`] for a database that cannot be used, and [`StoreError::Newer`].
 pub fn prepare(session: &Session, address: &DatabaseAddress) -> Result<(), Failed> {
-    check_server(session, address)?;
     loop {
         match found(session, address)? {
             Some(format) if format == FORMAT => return Ok(()),
@@ -36,6 +34,11 @@ pub fn prepare(session: &Session, address: &DatabaseAddress) -> Result<(), Faile
                 }));
             }
             Some(format) if MIGRATIONS.iter().any(|(to, _)| *to == format + 1) => migrate(session)?,
+            Some(MOVED) => {
+                let reason = "its runs were copied into a data directory, and go on there; to use this \
+                              database again, remove what is left with DROP SCHEMA moonswarm CASCADE";
+                return Err(unfit(address, reason.to_owned()));
+            }
             Some(format) => {
                 let reason = format!("its format {format} is of no release");
                 return Err(unfit(address, reason));
@@ -53,40 +56,11 @@ pub fn prepare(session: &Session, address: &DatabaseAddress) -> Result<(), Faile
     }
 }
 
-fn check_server(session: &Session, address: &DatabaseAddress) -> Result<(), Failed> {
-    let row = session.one(
-        "SELECT current_setting('server_version_num')::int, version(),
-                pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on',
-                current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off'",
-        &[],
-    )?;
-    let Some(row) = row else { return Err(unfit(address, "it does not answer".to_owned())) };
-    let version: i32 = get(&row, 0)?;
-    let name: &str = get(&row, 1)?;
-    if name.contains("Cockroach") || name.contains("-YB-") {
-        let reason = "it is not PostgreSQL itself; its locks are not those that this needs";
-        return Err(unfit(address, reason.to_owned()));
-    }
-    if version < OLDEST_SERVER {
-        let reason = format!("it is PostgreSQL {}; 15 or newer is needed", version / 10_000);
-        return Err(unfit(address, reason));
-    }
-    if get(&row, 2)? {
-        let reason = "it is read-only, or a standby; name the primary";
-        return Err(unfit(address, reason.to_owned()));
-    }
-    if get(&row, 3)? {
-        tracing::warn!(
-            database = %address,
-            "the server runs with fsync or full_page_writes off: a crash of its machine loses what \
-             was acknowledged, or all"
-        );
-    }
-    Ok(())
-}
-
 /// Returns the format of a database; `None` for a new one.
-fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<i32>, Failed> {
+///
+/// # Errors
+/// Returns [`StoreError::Unfit`] for a schema that is not of this program.
+pub fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<i32>, Failed> {
     let row = session.one(
         "SELECT to_regnamespace('moonswarm') IS NOT NULL, to_regclass('moonswarm.cluster') IS NOT NULL",
         &[],
@@ -112,11 +86,19 @@ fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<i32>, Fa
 }
 
 fn create(session: &Session) -> Result<(), Failed> {
-    session.batch("BEGIN; CREATE SCHEMA moonswarm; SET LOCAL search_path = moonswarm;")?;
+    session.batch("BEGIN")?;
+    lay_out(session)?;
+    session.batch("COMMIT")
+}
+
+/// Makes the tables, within a transaction.
+///
+/// # Errors
+/// Returns the error of the database.
+pub fn lay_out(session: &Session) -> Result<(), Failed> {
+    session.batch("CREATE SCHEMA moonswarm; SET LOCAL search_path = moonswarm;")?;
     session.batch(SCHEMA)?;
-    let insert =
-        format!("INSERT INTO cluster (format, oldest) VALUES ({FORMAT}, {FORMAT}); COMMIT");
-    session.batch(&insert)
+    session.batch(&format!("INSERT INTO cluster (format, oldest) VALUES ({FORMAT}, {FORMAT})"))
 }
 
 /// Applies the migrations that are missing, in one transaction. Another host may be faster: then nothing is
@@ -142,7 +124,8 @@ fn migrate(session: &Session) -> Result<(), Failed> {
     result
 }
 
-fn unfit(address: &DatabaseAddress, reason: String) -> Failed {
+/// Returns the error for a database that cannot be used.
+pub fn unfit(address: &DatabaseAddress, reason: String) -> Failed {
     Failed::Store(StoreError::Unfit { database: address.to_string(), reason })
 }
 

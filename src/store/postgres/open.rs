@@ -23,6 +23,7 @@ use super::{
     owner::{self, Claim, Lease},
     pool::Pool,
     seat::{HOME, home},
+    server,
     session::Session,
     space, traces,
     value::uint,
@@ -221,6 +222,7 @@ impl Postgres {
 /// Checks the database, takes it over, and returns the largest numbers of a run and of a row.
 fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Failed> {
     let session = wire.starter()?;
+    server::check(&session, wire)?;
     format::prepare(&session, wire.address())?;
     if session.exists("SELECT 1 FROM keys", &[])? {
         return Err(Failed::Store(StoreError::Unfit {

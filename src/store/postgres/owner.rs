@@ -94,6 +94,15 @@ pub fn claim(session: &Session, wire: &Wire, home: &str, name: &str) -> Result<C
     Err(Failed::Silent)
 }
 
+/// Returns the name of a living host that has another data directory than `home`.
+///
+/// # Errors
+/// Returns the error of the database.
+pub fn living(session: &Session, home: &str) -> Result<Option<String>, Failed> {
+    let alive = others(session)?.into_iter().find(|it| !it.lapsed && it.home != home);
+    Ok(alive.map(|it| it.name))
+}
+
 fn others(session: &Session) -> Result<Vec<Other>, Failed> {
     let rows = session.query(
         "SELECT node, name, home, lease_until < clock_timestamp() - interval '1 second',

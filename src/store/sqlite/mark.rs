@@ -5,7 +5,7 @@
 //! was removed or its file was rolled back.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
     os::unix::fs::FileExt,
     path::Path,
@@ -149,6 +149,18 @@ fn decode(bytes: &[u8]) -> Option<Mark> {
     let mut lines = std::str::from_utf8(bytes).ok()?.lines();
     let text = lines.next()?;
     (lines.next()? == sum(text)).then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+/// Removes the mark of a directory, whose database is replaced.
+///
+/// # Errors
+/// Fails on errors of the file system.
+pub fn remove(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join(NAME);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file("remove", &path)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn sum(text: &str) -> String {

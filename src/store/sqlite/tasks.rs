@@ -33,7 +33,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         task.operator,
         task.kind,
         task.queue,
-        phase_word(task.phase),
+        task.phase.as_str(),
         int(task.scheduled_ms),
         int(task.opened_ms),
         task.worker,
@@ -56,7 +56,7 @@ pub fn hold(conn: &Connection, hold: &TaskHold) -> rusqlite::Result<()> {
     .execute(params![
         int(hold.run),
         hold.step,
-        phase_word(hold.phase),
+        hold.phase.as_str(),
         hold.worker,
         hold.deadline_ms.map(int),
         hold.lease_ms.map(int),
@@ -164,7 +164,7 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<TaskRow
         operator: row.get(5)?,
         kind: row.get(6)?,
         queue: row.get(7)?,
-        phase: word(row, 8, parse_phase)?,
+        phase: word(row, 8, TaskPhase::parse)?,
         scheduled_ms: uint(row, 9)?,
         opened_ms: uint(row, 10)?,
         worker: row.get(11)?,
@@ -175,15 +175,4 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<TaskRow
         question: json_or_null(row, 16, what)?,
         graces: row.get(17)?,
     })
-}
-
-fn phase_word(phase: TaskPhase) -> &'static str {
-    match phase {
-        TaskPhase::Pending => "pending",
-        TaskPhase::Delivered => "delivered",
-    }
-}
-
-fn parse_phase(word: &str) -> Option<TaskPhase> {
-    [TaskPhase::Pending, TaskPhase::Delivered].into_iter().find(|&phase| phase_word(phase) == word)
 }

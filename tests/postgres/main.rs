@@ -1,18 +1,23 @@
 //! A daemon whose runs are in a PostgreSQL database: it does the main job, goes on after a kill and
 //! after a restart of the database, and is the only one that has the database.
 
-#[path = "support/postgres.rs"]
-mod server;
+mod away;
+mod copy;
+mod refused;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::path::Path;
 
 use serde_json::{Value, json};
-use server::{Database, PASSWORD, Server};
-use support::{DEMO, Daemon, eventually, program, repository, send, skip, when};
+use support::{
+    DEMO, Daemon, eventually,
+    postgres::{Database, PASSWORD, Server},
+    program, repository, send, skip, when,
+};
 
 /// Twenty steps, each of them a commit of its own.
-const STEPS: &str = r#"
+pub const STEPS: &str = r#"
 local swarm = require("swarm")
 return swarm.blueprint {
   name = "steps",
@@ -26,11 +31,12 @@ return swarm.blueprint {
 "#;
 
 /// Returns what a server gives, or notes that the test is left out.
-fn there<T>(found: Result<T, String>) -> Option<T> {
+pub fn there<T>(found: Result<T, String>) -> Option<T> {
     found.map_err(|why| skip("the daemon over PostgreSQL", &why)).ok()
 }
 
-fn start(data: &Path, url: &str) -> Daemon {
+/// Starts a daemon over a database.
+pub fn start(data: &Path, url: &str) -> Daemon {
     match Daemon::launch(data, &[("MOONSWARM_STORE", url)]) {
         Some(daemon) => daemon,
         None => panic!("{}", std::fs::read_to_string(data.with_extension("log")).unwrap()),
