@@ -261,7 +261,7 @@ conformance() {
   if timeout 30 bash -c "until test -s '$scratch/proxy'; do sleep 0.1; done"; then
     status=0
     for revision in 2025-11-25 2026-07-28; do
-      timeout 300 "$MOONSWARM_NODE" "$clients/mcp/node_modules/@modelcontextprotocol/conformance/dist/index.js" server \
+      timeout 300 "$MOONSWARM_NODEJS" "$clients/mcp/node_modules/@modelcontextprotocol/conformance/dist/index.js" server \
         --url "$(cat "$scratch/proxy")/mcp" --requirements "$revision" \
         --expected-failures "tests/mcp/conformance/expected-$revision.yml" >"$scratch/conformance.log" 2>&1 || status=1
       grep -E "^(✗|✓)|^Total|^Unexpected|^Stale" "$scratch/conformance.log"
@@ -359,7 +359,7 @@ else
   skip "the official Python client" "python3 with venv, or the registry, is not there"
 fi
 if (newer_node); then
-  export MOONSWARM_NODE="${MOONSWARM_NODE:-$clients/mcp/node/bin/node}"
+  export MOONSWARM_NODEJS="${MOONSWARM_NODEJS:-$clients/mcp/node/bin/node}"
 else
   skip "a newer Node" "node and npm, or the registry, are not there"
 fi
@@ -396,7 +396,7 @@ if tester; then
 else
   skip "the API against its description" "python3 with venv, or the registry, is not there"
 fi
-if [[ -n "${MOONSWARM_NODE:-}" && -d "$clients/mcp/node_modules" ]]; then
+if [[ -n "${MOONSWARM_NODEJS:-}" && -d "$clients/mcp/node_modules" ]]; then
   step "the MCP server against the conformance suite of the protocol" conformance
 else
   skip "the conformance suite of MCP" "it could not be installed"

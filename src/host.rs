@@ -179,7 +179,8 @@ impl Host {
         }
         listen::check_exposure(config.listen, &config.door)?;
         let opened = store::open(&config.data, &config.store, config.postgres.as_ref())?;
-        Self::open_or_close(config, opened, None).await
+        // Opening takes many steps; without the box, every command would be as large as all of them.
+        Box::pin(Self::open_or_close(config, opened, None)).await
     }
 
     /// Opens the host of a node, over the database that it took over.

@@ -4,8 +4,6 @@
 #[path = "sessions/client.rs"]
 #[expect(dead_code, reason = "this program talks to sessions a little")]
 mod client;
-#[path = "support/postgres.rs"]
-mod server;
 mod support;
 
 use std::path::PathBuf;
@@ -13,7 +11,7 @@ use std::path::PathBuf;
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use server::Database;
+use support::postgres::Database;
 use support::{DEMO, Daemon, eventually, program, send, skip, when};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

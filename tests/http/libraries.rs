@@ -139,7 +139,7 @@ fn compiled(shell: &Shell) -> Option<(PathBuf, Command)> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository("target"), PathBuf::from);
     let modules = target.join("clients/ts/node_modules");
-    let node = std::env::var_os("MOONSWARM_NODE").unwrap_or_else(|| "node".into());
+    let node = std::env::var_os("MOONSWARM_NODEJS").unwrap_or_else(|| "node".into());
     let there = modules.join(".bin/tsc").exists();
     if !there || Command::new(&node).arg("--version").output().is_err() {
         let why = format!("{} or {} is not there", modules.display(), node.display());

@@ -249,7 +249,8 @@ struct Page {
 
 impl Browser {
     fn new() -> Self {
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        let http =
+            moonswarm::environment::http_client().redirect(reqwest::redirect::Policy::none());
         Self { http: http.build().unwrap(), cookies: HashMap::new() }
     }
 

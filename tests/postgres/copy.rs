@@ -134,7 +134,7 @@ async fn a_store_goes_into_postgresql_and_back_and_everything_given_out_stays_go
     is_sound(&shell);
     let (status, repeated) = send(key(daemon.post("/v1/runs", &begin))).await;
     assert!(status < 300 && repeated["id"] == first.as_str(), "{repeated}");
-    assert_eq!(texts(&daemon).await, [failed.clone()]);
+    assert_eq!(texts(&daemon).await, std::slice::from_ref(&failed));
     let (_, tagged) = send(daemon.get("/v1/runs?tag=team=moon")).await;
     assert_eq!(tagged["items"][0]["id"], first.as_str(), "{tagged}");
     report(&daemon, &held, json!("by the old handle")).await;

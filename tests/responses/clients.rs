@@ -73,7 +73,7 @@ async fn the_official_typescript_clients_are_served() {
     }
     let shell = Shell::new();
     let daemon = daemon(&shell).await;
-    let node = std::env::var_os("MOONSWARM_NODE").unwrap_or_else(|| "node".into());
+    let node = std::env::var_os("MOONSWARM_NODEJS").unwrap_or_else(|| "node".into());
     for script in scripts {
         let mut command = Command::new(&node);
         command.arg(script);

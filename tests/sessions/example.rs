@@ -20,9 +20,9 @@ fn python() -> Option<String> {
     has.is_ok_and(|done| done.status.success()).then_some(python)
 }
 
-/// A Node that runs TypeScript and has a WebSocket: `MOONSWARM_NODE`, or the system's.
+/// A Node that runs TypeScript and has a WebSocket: `MOONSWARM_NODEJS`, or the system's.
 fn node() -> Option<String> {
-    let node = std::env::var("MOONSWARM_NODE").unwrap_or_else(|_| "node".to_owned());
+    let node = std::env::var("MOONSWARM_NODEJS").unwrap_or_else(|_| "node".to_owned());
     let has = "process.exit(process.features.typescript && globalThis.WebSocket ? 0 : 1)";
     let done = Command::new(&node).args(["-e", has]).output();
     done.is_ok_and(|done| done.status.success()).then_some(node)

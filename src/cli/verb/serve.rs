@@ -138,7 +138,8 @@ impl Serve {
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         if config.cluster.is_some() {
-            return self.execute_node(cx, config, served.as_deref(), (stop, manager)).await;
+            return Box::pin(self.execute_node(cx, config, served.as_deref(), (stop, manager)))
+                .await;
         }
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
         let about =
