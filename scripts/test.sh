@@ -92,6 +92,22 @@ build() {
   fi
 }
 
+# A pooler for the tests over PostgreSQL, taken out of Debian's packages: installing would start its service.
+pooler_of_debian() {
+  local dir="$PWD/target/pgbouncer"
+  { have pgbouncer || test -x /usr/sbin/pgbouncer; } && return 0
+  if [[ ! -x "$dir/bin/pgbouncer" ]]; then
+    have apt-get && have dpkg-deb || return 1
+    mkdir -p "$dir/bin" && (cd "$dir" && apt-get download -qq pgbouncer libc-ares2 libevent-2.1-7 &&
+      for file in *.deb; do dpkg-deb -x "$file" . || exit 1; done) >/dev/null 2>&1 || return 1
+    printf '#!/bin/sh\nexec env LD_LIBRARY_PATH="%s" "%s" "$@"\n' \
+      "$(dirname "$(find "$dir" -name 'libcares.so.2' | head -1)")" "$dir/usr/sbin/pgbouncer" >"$dir/bin/pgbouncer"
+    chmod +x "$dir/bin/pgbouncer" && chmod -R a+rX "$dir"
+  fi
+  export PATH="$PATH:$dir/bin"
+  pgbouncer --version >/dev/null 2>&1
+}
+
 # What the tests leave out, they write into this file.
 export MOONSWARM_SKIPPED="$scratch/skipped"
 tests() {
@@ -379,6 +395,7 @@ if promtool_of_debian; then
 else
   skip "the alert rules and the form of the metrics" "promtool (Debian's package prometheus) is not there"
 fi
+pooler_of_debian || skip "a pooler before PostgreSQL" "pgbouncer (Debian's package pgbouncer) is not there"
 language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"

@@ -81,7 +81,9 @@ impl Pooler {
 
 impl Drop for Pooler {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // The child is what runs the pooler as another user. It passes this signal on, and no other.
+        let child = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(child, rustix::process::Signal::TERM);
         let _ = self.child.wait();
     }
 }
