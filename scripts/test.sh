@@ -122,6 +122,21 @@ tests() {
   return "$status"
 }
 
+# The same suites of the daemon, with its runs in PostgreSQL.
+over_postgres() {
+  local status suites=(--test http --test sessions --test responses --test faults --test failpoints --test storm)
+  if have cargo-nextest; then
+    MOONSWARM_TEST_STORE=postgres cargo nextest run --features faults --no-fail-fast "${suites[@]}" 2>&1 |
+      tee "$scratch/over-postgres"
+  else
+    MOONSWARM_TEST_STORE=postgres cargo test --features faults --no-fail-fast "${suites[@]}" 2>&1 |
+      tee "$scratch/over-postgres"
+  fi
+  status=${PIPESTATUS[0]}
+  count "$scratch/over-postgres"
+  return "$status"
+}
+
 # The ten tests that took longest, as nextest reported them.
 slowest() {
   sed -nE 's/^ *(PASS|FAIL|TIMEOUT|SLOW|TRY [0-9]+ PASS) \[ *>? *([0-9.]+)s\] +(\([^)]*\) +)?(.*)$/\2 \4/p' "$1" |
@@ -404,6 +419,11 @@ step "a crate that depends on the protocol alone" core
 step "the public tests of layer0 and onwards" suites
 step "build" build
 step "tests" tests
+if have initdb || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null; then
+  step "the suites of the daemon over PostgreSQL" over_postgres
+else
+  skip "the suites of the daemon over PostgreSQL" "initdb (Debian's package postgresql) is not there"
+fi
 step "doctests" doctests
 moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
 step "blueprints" blueprints

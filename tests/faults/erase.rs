@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Daemon, Shell, send};
+use crate::support::{Daemon, Shell, needs_sqlite, send};
 
 const BLUEPRINT: &str = r#"
 local swarm = require("swarm")
@@ -28,6 +28,9 @@ fn is_on_disk(data: &std::path::Path) -> bool {
 
 #[tokio::test]
 async fn an_erasure_that_was_killed_anywhere_is_completed_by_its_repetition() {
+    if needs_sqlite("an erasure by a command without a daemon") {
+        return;
+    }
     for at in [
         "engine.erase_marked#1",
         "engine.erase_runs#1",

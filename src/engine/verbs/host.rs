@@ -14,7 +14,7 @@ use crate::{
         Caller, ConfigItem, DoctorLine, DoctorVerdict, Engine, EngineError, HostFacts, NodeView,
         rfc3339,
         shared::{announcements::WebhookQueue, lanes::LaneView, shards::Shared},
-        verbs::engine::UpkeepVerbs,
+        verbs::{engine::UpkeepVerbs, measure::database_bytes},
     },
     operator::ShownSettings,
     token::{Need, Verb},
@@ -222,13 +222,13 @@ impl UpkeepVerbs<'_> {
         caller.grant.check(Verb::HostRead, &[])?;
         let shared = self.engine.shared();
         let Some(facts) = shared.facts.get().cloned() else { return Ok(DiskView::default()) };
+        let inner = Arc::clone(&self.engine.inner);
         let measure = move || {
             let dir = facts.data();
-            let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len());
-            let stored = size("moonswarm.db") + size("moonswarm.db-wal");
+            let bytes = database_bytes(&inner.shared, &dir);
             let free = rustix::fs::statvfs(&dir).ok();
             DiskView {
-                database_bytes: Some(stored),
+                database_bytes: bytes.map(|(database, log)| database + log),
                 free_bytes: free.map(|it| it.f_bavail.saturating_mul(it.f_frsize)),
             }
         };

@@ -1,6 +1,6 @@
 //! A reading of all metrics: the counters of the host, and what it knows at this moment.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde::Deserialize;
 
@@ -96,12 +96,22 @@ fn memory(shared: &Shared, scrape: &mut Scrape) {
 fn disk(shared: &Shared, scrape: &mut Scrape) {
     let Some(facts) = shared.facts.get() else { return };
     let dir = facts.data();
-    let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len());
-    scrape.count("moonswarm_database_bytes", &[], size("moonswarm.db"));
-    scrape.count("moonswarm_database_log_bytes", &[], size("moonswarm.db-wal"));
+    if let Some((database, log)) = database_bytes(shared, &dir) {
+        scrape.count("moonswarm_database_bytes", &[], database);
+        scrape.count("moonswarm_database_log_bytes", &[], log);
+    }
     if let Ok(free) = rustix::fs::statvfs(&dir) {
         let free = free.f_bavail.saturating_mul(free.f_frsize);
         scrape.count("moonswarm_disk_free_bytes", &[], free);
+    }
+}
+
+/// Returns the bytes of the database and of its log; `None` if it cannot be asked. A server's log is its own.
+pub(super) fn database_bytes(shared: &Shared, dir: &Path) -> Option<(u64, u64)> {
+    let size = |name: &str| Some(std::fs::metadata(dir.join(name)).ok()?.len());
+    match size("moonswarm.db") {
+        Some(file) => Some((file, size("moonswarm.db-wal").unwrap_or_default())),
+        None => Some((shared.store.upkeep().space().ok()?.used, 0)),
     }
 }
 
