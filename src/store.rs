@@ -3,7 +3,8 @@
 //! Owns the types of stored rows and the guarantee of a commit: a [`Batch`] is written as a whole
 //! or not at all, and is synced to disk before it is acknowledged. Refuses a batch whose run has
 //! moved on, and a data directory that another process owns or a newer release wrote. `sqlite/` is
-//! the embedded adapter, `memory/` the one for simulations. Only this room uses SQL.
+//! the embedded adapter, `postgres/` the one for several machines, `memory/` the one for simulations.
+//! Only this room uses SQL.
 
 mod append;
 mod change;
