@@ -2,12 +2,14 @@
 # Makes everything that a release has, into target/release-files:
 #   scripts/release.sh                     builds the program first, which takes minutes
 #   scripts/release.sh --program FILE      takes a program that is built already
-# an archive (program, manual, completions, unit), a Debian package, a container image, the bill of materials,
-# and SHA256SUMS. The package is installed, started, upgraded and purged in a scratch root, and the image's
-# files are started, before anything is handed out.
+# an archive (program, manual, completions, unit), a Debian package, a container image, the worker libraries for
+# Python and TypeScript, the bill of materials, and SHA256SUMS. The package is installed, started, upgraded and
+# purged in a scratch root, the image's files are started, and the libraries are installed and imported, before
+# anything is handed out.
 #
-# Needs what a build needs, and dpkg. cargo-deb and cargo-cyclonedx are built below target/tools; buildah is
-# Debian's. What cannot be made is named at the end, and the script ends non-zero, unless --allow-missing.
+# Needs what a build needs, dpkg, Python with venv, and Node with npm. cargo-deb and cargo-cyclonedx are built below
+# target/tools; buildah is Debian's. What cannot be made is named at the end, and the script ends non-zero, unless
+# --allow-missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
@@ -75,6 +77,31 @@ if tool cargo-cyclonedx 0.5.9; then
   mv bom.json "$out/moonswarm-$version.cdx.json"
 else
   missing+=("the bill of materials: cargo-cyclonedx could not be installed")
+fi
+
+# Both registries want the licences within the package.
+for library in python typescript; do
+  cp -r "clients/$library" "$staged/$library"
+  cp LICENSE-* "$staged/$library/"
+done
+say "worker library for Python"
+if python3 -c "import ensurepip" 2>/dev/null && python3 -m venv "$tools/python" &&
+  "$tools/python/bin/pip" install --quiet --disable-pip-version-check build; then
+  "$tools/python/bin/python" -m build --outdir "$out" "$staged/python" >"$staged/python.log" || { cat "$staged/python.log" >&2; exit 1; }
+  python3 -m venv "$staged/wheel"
+  "$staged/wheel/bin/pip" install --quiet --disable-pip-version-check --no-index "$out"/moonswarm_worker-*.whl
+  "$staged/wheel/bin/python" -c "import moonswarm_worker; print('moonswarm-worker', moonswarm_worker.__version__)"
+else
+  missing+=("the worker library for Python: python3 with venv, or the registry, is not there")
+fi
+say "worker library for TypeScript"
+if command -v npm >/dev/null && (cd "$staged/typescript" && npm install --silent --no-audit --no-fund); then
+  (cd "$staged/typescript" && npm pack --silent --pack-destination "$out" >/dev/null)
+  mkdir "$staged/npm"
+  (cd "$staged/npm" && npm install --silent --no-audit --no-fund --offline "$out"/moonswarm-worker-*.tgz &&
+    node --input-type=module -e 'import { Worker } from "moonswarm-worker"; console.log("moonswarm-worker for Node:", typeof Worker)')
+else
+  missing+=("the worker library for TypeScript: node and npm, or the registry, are not there")
 fi
 
 say "Debian package"

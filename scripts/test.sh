@@ -184,12 +184,14 @@ fuzz() {
   PROPTEST_CASES="${PROPTEST_CASES:-20000}" long --test fuzz
 }
 kills() { MOONSWARM_KILLS="${MOONSWARM_KILLS:-200}" MOONSWARM_KILL_RUNS="${MOONSWARM_KILL_RUNS:-200}" long --test kill; }
+node_kills() { MOONSWARM_KILLS="${MOONSWARM_NODE_KILLS:-50}" long --test cluster -E 'test(/killed/)'; }
 seeds() { MOONSWARM_SEEDS="${MOONSWARM_SEEDS:-20000}" long --lib -E 'test(/simulation/)'; }
 
-# The library as a dependency: a crate of somebody else's, without this repository's lock file. It
-# takes the settings of our own profile, so that libraries of the same release are not read again.
+# The library as a dependency: a crate of somebody else's. It takes the settings of our own profile and
+# our lock file, so that libraries are not read again; the full form takes the newest releases of them,
+# as `cargo add` and `cargo install` do.
 outside() {
-  cp -r tests/outside "$scratch/outside" &&
+  cp -r tests/outside "$scratch/outside" && { $full || cp Cargo.lock "$scratch/outside"; } &&
     sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$scratch/outside/Cargo.toml" &&
     CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")" \
       cargo check --manifest-path "$scratch/outside/Cargo.toml" \
@@ -452,6 +454,7 @@ if $full && have cargo-nextest; then
   step "storms" storms
   step "fuzzing" fuzz
   step "kills" kills
+  step "kills of one of three nodes" node_kills
   step "seeds of the simulation" seeds
 elif $full; then
   step "gates of speed" gates

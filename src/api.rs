@@ -47,5 +47,6 @@ mod triggers;
 mod upkeep;
 mod worker;
 
-pub use mount::{metrics_router, router};
+pub use metrics::NodeMeasures;
+pub use mount::{metrics_router, node_metrics_router, router};
 pub use openapi::openapi;

@@ -30,6 +30,7 @@ mod people;
 mod render;
 mod report_worker;
 mod resolve;
+mod run_filters;
 mod service;
 mod skill;
 mod sse;

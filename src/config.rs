@@ -31,6 +31,7 @@ use crate::{
     middleware,
     operator::{Declared, Mistake, TaskWebhook},
     session::Fallback,
+    store::Durability,
 };
 
 pub use cluster::ClusterLayer;
@@ -72,6 +73,8 @@ pub struct Layer {
     /// `{ env = "DATABASE_URL" }`, `{ file = "/run/secrets/database" }`, or the address itself if it has
     /// no password; `"sqlite"` for none.
     pub store: Option<environment::Text>,
+    /// What a failover of that database may lose: `synchronous` (nothing) or `asynchronous`.
+    pub durability: Option<Durability>,
     /// The settings of this node, if it is one of several over that database.
     pub cluster: Option<ClusterLayer>,
     /// The address to listen on.
@@ -131,7 +134,7 @@ pub struct Layer {
     /// The operators in addition to the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
-    /// The receivers that hear when a task for people has opened, by name.
+    /// The webhooks that are called when a task for people has opened, by name.
     #[serde(default, deserialize_with = "webhooks")]
     pub webhooks: Option<BTreeMap<String, TaskWebhook>>,
     /// The layers around tasks and state, in order.
@@ -264,6 +267,7 @@ impl Layer {
         Self {
             data: self.data.or(below.data),
             store: self.store.or(below.store),
+            durability: self.durability.or(below.durability),
             cluster: match (self.cluster, below.cluster) {
                 (Some(above), Some(below)) => Some(above.over(below)),
                 (above, below) => above.or(below),
@@ -392,6 +396,8 @@ pub struct Config {
     pub data: PathBuf,
     /// The address of the PostgreSQL database, if there is one.
     pub store: Option<environment::Text>,
+    /// What a failover of that database may lose.
+    pub durability: Durability,
     /// The settings of this node, if it is one of a cluster.
     pub cluster: Option<ClusterLayer>,
     /// The address to listen on.
@@ -437,7 +443,7 @@ pub struct Config {
     pub effects: CustomEffects,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// The receivers that hear when a task for people has opened, by name.
+    /// The webhooks that are called when a task for people has opened, by name.
     pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
@@ -467,6 +473,7 @@ impl From<Layer> for Config {
         Self {
             data: it.data.unwrap_or_else(|| PathBuf::from(".moonswarm")),
             store: it.store.filter(|it| *it != environment::Text::Plain("sqlite".to_owned())),
+            durability: it.durability.unwrap_or_default(),
             cluster: it.cluster,
             listen: it.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7700))),
             blueprints: it.blueprints,

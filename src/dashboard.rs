@@ -9,6 +9,7 @@
 mod acts;
 mod again;
 mod assets;
+mod budget;
 mod component;
 mod delta;
 mod desk;

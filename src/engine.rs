@@ -10,7 +10,7 @@
 //! | `view` | what is shown: the shapes of the API |
 //! | `shared` | what all shards share, and the messages between them |
 //! | `turn` | one transition of a run: steps, attempts, composites, loops, state, endings |
-//! | `inbox` | what a run is asked: by workers, by people, by whoever controls it |
+//! | `inbox` | the requests to a run: of workers, of people, of callers that control it |
 //! | `shard` | who owns runs: load, advance, commit, perform |
 //! | `verbs` | what the API, the command line and embedders call, in families: `engine.tasks()` |
 
@@ -37,6 +37,7 @@ pub use shared::request::{
     Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
     Program, Report, StartRun, Started, Verdict,
 };
+pub use shared::server_spans::ServerSpan;
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::answer_links::{AnswerLink, LINK_MS, OpenLink};
@@ -46,7 +47,7 @@ pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::{
     BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
-    SessionVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs, UpkeepVerbs,
+    SessionVerbs, SpanVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs, UpkeepVerbs,
 };
 pub use verbs::erase::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays};
 pub use verbs::events::Events;
@@ -54,10 +55,11 @@ pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};
 pub use verbs::host::{ChainView, DiskView, HostView, RetentionView};
 pub use verbs::host_events::{HostEvent, HostEvents, HostEventsAsk, Since};
-pub use verbs::inbox::AnsweredView;
+pub use verbs::inbox::{AnsweredView, Sought};
 pub use verbs::journal_feed::{AgentFacts, JournalFeed, OperatorFacts, VersionFacts};
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
+pub use verbs::moves::Moves;
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};
 pub use verbs::parts::{StepBounds, StepPart, StepParts, WholeStep};
 pub use verbs::queues::{LineView, QueueView, WorkerView};

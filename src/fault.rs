@@ -43,6 +43,12 @@ mod off {
     pub const fn is_broken(_what: Break) -> bool {
         false
     }
+
+    /// Returns `None`.
+    #[inline(always)]
+    pub const fn next_release() -> Option<bool> {
+        None
+    }
 }
 
 #[cfg(feature = "faults")]
@@ -113,6 +119,13 @@ mod on {
     /// Returns true if this thread breaks `what`.
     pub fn is_broken(what: Break) -> bool {
         BROKEN.get() == Some(what)
+    }
+
+    /// Returns `Some` if this process stands for the next release, by `MOONSWARM_NEXT_RELEASE`: with `true`
+    /// (`breaks`) for one whose format the present release cannot work on.
+    pub fn next_release() -> Option<bool> {
+        static NEXT: OnceLock<Option<bool>> = OnceLock::new();
+        *NEXT.get_or_init(|| Some(std::env::var("MOONSWARM_NEXT_RELEASE").ok()? == "breaks"))
     }
 
     /// Sets what this thread breaks from now on; `None` for nothing.

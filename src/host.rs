@@ -97,7 +97,7 @@ pub struct HostConfig {
     pub fallback: Vec<session::Fallback>,
     /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// The receivers that hear when a task for people has opened, by name.
+    /// The webhooks that are called when a task for people has opened, by name.
     pub webhooks: BTreeMap<String, TaskWebhook>,
     /// Secrets, and named environments.
     pub environments: environment::Config,
@@ -294,10 +294,7 @@ impl Host {
         let (address, url) = of_ports.or(of_node).expect("a host has ports, or its node has");
         let of_cluster = config.cluster.as_ref().and_then(|it| it.url.clone());
         engine.set_url(&of_cluster.unwrap_or_else(|| listen::url_of(&config.door, &url, address)));
-        engine.set_facts(Arc::new(doctor::Facts::of(
-            &config,
-            joined.map(|it| it.member.seat().view()),
-        )));
+        engine.set_facts(Arc::new(doctor::Facts::of(&config, joined.map(|it| it.facts.clone()))));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {

@@ -1,6 +1,6 @@
 //! The facts of a run: the entry, the fold of entries into a chain, the fingerprint.
 //!
-//! Owns the durable vocabulary and its binary form (version 2; version 1 is still read). Refuses an
+//! Owns the durable vocabulary and its binary form (version 4; versions 1 and 2 are still read). Refuses an
 //! entry of a newer version, an entry whose checksum differs, and a fact that does not follow from
 //! the chain. Pure: no clock, no IO. The engine appends, the store keeps bytes, the API shows
 //! chains.

@@ -8,6 +8,7 @@
 
 mod answer;
 mod desk;
+mod direct;
 mod docs;
 mod follow;
 mod form;
@@ -16,7 +17,9 @@ mod listing;
 mod mount;
 mod news;
 mod notices;
+mod observed;
 mod offered;
+mod operation;
 mod pipe;
 mod prompts;
 mod published;

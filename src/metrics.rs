@@ -6,21 +6,25 @@
 //! family is counted as [`OTHER`], and no label is an id.
 
 mod catalogue;
+mod cluster;
 mod commits;
 mod counts;
 mod family;
 mod http;
 pub mod log_lines;
+mod mcp;
 mod number;
 mod process;
 mod scrape;
 mod text;
 
 pub use catalogue::{Described, FAMILIES, Kind};
+pub use cluster::ClusterCounts;
 pub use commits::Commits;
 pub use counts::{Attempt, Counts, ModelCall, RunSeries, ShardGauges};
 pub use family::{OTHER, Series};
 pub use http::{HttpCounts, Requested};
+pub use mcp::McpCounts;
 pub use number::{Counter, Gauge, Histogram};
 pub use process::collect as collect_process;
 pub use scrape::{Points, Sample, Scrape, Value};

@@ -1,4 +1,4 @@
-//! The traits of durable storage: one writer that commits in groups, and readers.
+//! The traits of durable storage: writers that commit in groups, and readers.
 //!
 //! Owns the types of stored rows and the guarantee of a commit: a [`Batch`] is written as a whole
 //! or not at all, and is synced to disk before it is acknowledged. Refuses a batch whose run has
@@ -12,6 +12,7 @@ mod check;
 mod cluster_key;
 mod copy;
 mod copy_tables;
+mod durability;
 mod durable_state;
 mod erase;
 mod errand;
@@ -25,6 +26,7 @@ mod memory;
 mod nodes;
 mod numbers;
 mod open;
+mod padded;
 mod page;
 mod part;
 mod postgres;
@@ -52,6 +54,7 @@ pub(crate) use change::{Planned, plan};
 pub use check::{Checked, Tell};
 pub use cluster_key::{ClusterKey, NotAClusterKey};
 pub use copy::{CopiedTable, CopyProgress, CopyTo, StoreCopied, copy};
+pub use durability::Durability;
 pub use durable_state::{DurableState, StateLimits};
 pub use erase::{
     Descent, ErasureTarget, MOST_ERASED_ROWS, MOST_ERASED_RUNS, Trace, TracedRun, Traces,
@@ -66,14 +69,16 @@ pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
-pub use nodes::{ClusterView, LeaseTimes, NodeRow, NodeState, PeerAddress};
+pub use nodes::{ClusterView, Finalized, LeaseTimes, NodeRow, NodeState, PeerAddress};
 pub use numbers::Numbers;
 pub use open::{Opened, open};
 pub use page::{PageMark, read_in_pages};
 pub use part::Partition;
 pub use postgres::{
-    DatabaseAddress, DatabaseFinding, FindingLevel, Joining, Member, Postgres, PostgresOptions,
-    Seat, SeatOptions, survey as survey_database,
+    ClusterStatus, Connections, DatabaseAddress, DatabaseFinding, FindingLevel, Joining, Member,
+    Postgres, PostgresOptions, Retained, Seat, SeatOptions, Standbys, begin_after_restore,
+    cluster_status, drain_node, fence_node, finalize as finalize_upgrade, hold as hold_upgrade,
+    survey as survey_database,
 };
 
 pub use rows::{
@@ -123,8 +128,8 @@ pub trait Store: Writer + Reader {
 /// The write side: everything durable goes through it.
 #[async_trait]
 pub trait Writer: Send + Sync {
-    /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
-    /// or refused. Batches of one run commit in the order of their submission, and so do those that
+    /// Queues a batch. Its `ack` is called once, on a writer's thread, after the batch is synced
+    /// or refused; those of different runs may be called at the same time. Batches of one run commit in the order of their submission, and so do those that
     /// belong to no run. Across runs the order is fair, not that of submission. Never blocks, also
     /// while the queue is full: callers wait for [`Writer::room`] first.
     fn submit(&self, batch: Batch);
@@ -1049,7 +1054,7 @@ pub enum StoreError {
     /// A newer release wrote the data directory.
     #[error(
         "open {path}: its format is {found}, of a newer release; this program knows formats up to \
-         {known}: use the release that wrote it"
+         {known}: {remedy}"
     )]
     Newer {
         /// The database's path.
@@ -1058,6 +1063,8 @@ pub enum StoreError {
         found: u32,
         /// The newest format known.
         known: u32,
+        /// What to do.
+        remedy: String,
     },
     /// There is not enough disk space for a migration.
     #[error(

@@ -13,6 +13,7 @@ use std::{
 
 use tokio::{
     runtime::{EnterGuard, Handle},
+    sync::oneshot,
     task::{JoinError, JoinHandle},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -34,14 +35,17 @@ enum Executor {
     Driven(Driver),
 }
 
+/// A future without its type. A runtime has many functions for each type that it runs: with one type,
+/// the program has them once.
+type Piece = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Spawned work, as a future of its result.
 #[derive(Debug)]
-pub struct Spawned<T>(Waits<T>);
-
-#[derive(Debug)]
-enum Waits<T> {
-    Runtime(JoinHandle<T>),
-    Driven(tokio::sync::oneshot::Receiver<T>),
+pub struct Spawned<T> {
+    /// Nothing once it is known that there is none.
+    result: Option<oneshot::Receiver<T>>,
+    /// Says why there is none, if a runtime does the work.
+    end: Option<JoinHandle<()>>,
 }
 
 /// The reason why spawned work has no result.
@@ -82,35 +86,61 @@ impl Tasks {
 
     /// Runs a future to its end. While the host stops, the future continues for up to the grace
     /// period.
-    #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
     pub fn spawn<F>(&self, future: F) -> Spawned<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let future = self.tracker.track_future(future);
-        Spawned(match &self.place {
-            Executor::Runtime(runtime) => Waits::Runtime(runtime.spawn(future)),
-            Executor::Driven(driver) => Waits::Driven(driver.add(future).1),
-        })
+        let (tell, result) = oneshot::channel();
+        let piece = async move {
+            let value = future.await;
+            // Nobody may wait for it.
+            let _ = tell.send(value);
+        };
+        Spawned { result: Some(result), end: self.begin(Box::pin(piece)) }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
+    fn begin(&self, piece: Piece) -> Option<JoinHandle<()>> {
+        let piece = self.tracker.track_future(piece);
+        match &self.place {
+            Executor::Runtime(runtime) => Some(runtime.spawn(piece)),
+            Executor::Driven(driver) => {
+                driver.push(Box::pin(piece));
+                None
+            }
+        }
     }
 
     /// Runs a closure on a thread that may block.
-    #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
     pub fn spawn_blocking<F, T>(&self, work: F) -> Spawned<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
+        let (tell, result) = oneshot::channel();
+        let work = move || {
+            let value = work();
+            // Nobody may wait for it.
+            let _ = tell.send(value);
+        };
+        Spawned { result: Some(result), end: self.begin_blocking(Box::new(work)) }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
+    fn begin_blocking(&self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
         let guard = self.tracker.token();
         let work = move || {
             let _guard = guard;
-            work()
+            work();
         };
-        Spawned(match &self.place {
-            Executor::Runtime(runtime) => Waits::Runtime(runtime.spawn_blocking(work)),
-            Executor::Driven(driver) => Waits::Driven(driver.add(async move { work() }).1),
-        })
+        match &self.place {
+            Executor::Runtime(runtime) => Some(runtime.spawn_blocking(work)),
+            Executor::Driven(driver) => {
+                driver.push(Box::pin(async move { work() }));
+                None
+            }
+        }
     }
 
     /// Returns the token that is canceled when the host begins to stop.
@@ -130,11 +160,36 @@ impl<T> Future for Spawned<T> {
     type Output = Result<T, Unfinished>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Waits::Runtime(handle) => Pin::new(handle).poll(context).map_err(Unfinished::from),
-            Waits::Driven(result) => {
-                Pin::new(result).poll(context).map_err(|_| Unfinished::GivenUp)
+        if let Some(result) = &mut self.result {
+            match std::task::ready!(Pin::new(result).poll(context)) {
+                Ok(value) => return Poll::Ready(Ok(value)),
+                Err(_) => self.result = None,
             }
         }
+        let Some(end) = &mut self.end else { return Poll::Ready(Err(Unfinished::GivenUp)) };
+        let ended = std::task::ready!(Pin::new(end).poll(context));
+        Poll::Ready(Err(ended.map_or_else(Unfinished::from, |()| Unfinished::GivenUp)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails() {
+        panic!("a defect");
+    }
+
+    #[tokio::test]
+    async fn a_result_comes_back_and_a_panic_is_the_reason_why_there_is_none() {
+        let tasks = Tasks::new(Handle::current());
+        assert_eq!(tasks.spawn(async { 1 }).await.unwrap(), 1);
+        assert_eq!(tasks.spawn_blocking(|| 2).await.unwrap(), 2);
+        for panics in [tasks.spawn(async { fails() }), tasks.spawn_blocking(fails)] {
+            let Err(Unfinished::Runtime(error)) = panics.await else { panic!("no reason") };
+            assert!(error.is_panic(), "{error}");
+        }
+        drop(tasks.spawn(async { 3 }));
+        assert!(tasks.stop(Duration::from_secs(30)).await);
     }
 }

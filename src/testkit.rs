@@ -30,7 +30,7 @@ use crate::{
 pub use budget::Bounds;
 pub use coverage::{Covered, Recorder, lcov, node_rows, rows as coverage_rows};
 pub use files::{Posted, PostedError, is_test};
-pub use places::{NoPlace, Place, Places};
+pub use places::{NoPlace, Places, RequestPlace};
 pub use report::{junit, lines, summary};
 pub use snapshot::Snapshots;
 

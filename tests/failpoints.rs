@@ -339,7 +339,10 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
     let doomed = client.ended(&cast.doomed).await;
     assert_eq!(doomed["status"], "canceled", "{doomed}");
 
-    let all = client.get("/v1/runs?limit=50").await;
+    // A called run is canceled after its caller, by a message that is durable with the caller's end.
+    let have_ended =
+        |all: &Value| all["items"].as_array().unwrap().iter().all(|run| !run["ended_at"].is_null());
+    let all = client.until("/v1/runs?limit=50", have_ended).await;
     let mut seen: Vec<_> = all["items"]
         .as_array()
         .unwrap()

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value, json as object};
 
@@ -49,6 +50,10 @@ pub struct Mcp {
     pub at_once: usize,
     /// The rounds a second of these clients together.
     pub rounds_per_second: f64,
+    /// The processor time of the daemon for each of these rounds.
+    pub daemon_us: Option<f64>,
+    /// The same of this client, which shares the cores of the daemon.
+    pub client_us: f64,
 }
 
 fn rounds() -> String {
@@ -119,7 +124,7 @@ pub async fn measure(binary: &Path, dir: &Path, time: Duration) -> Result<Mcp> {
         }
         agent.report(&task).await?;
     }
-    let rounds_per_second = at_once(&daemon, &tokens, time).await?;
+    let together = at_once(&daemon, &tokens, time).await?;
     drop((daemon, client, agent));
     let started_list_ms = first_list(binary, dir).await?;
     let (lists, rounds) = (drive::sorted(lists), drive::sorted(rounds));
@@ -133,7 +138,9 @@ pub async fn measure(binary: &Path, dir: &Path, time: Duration) -> Result<Mcp> {
         round_p50_ms: rounds[rounds.len() / 2],
         round_p99_ms: rounds[rounds.len() * 99 / 100],
         at_once: AT_ONCE,
-        rounds_per_second,
+        rounds_per_second: together.per_second,
+        daemon_us: together.daemon_us,
+        client_us: together.client_us,
     })
 }
 
@@ -190,8 +197,21 @@ impl Agent {
     }
 }
 
-/// Lets agents go round, each with a token and a connection, and counts the rounds a second.
-async fn at_once(daemon: &Daemon, tokens: &[String], time: Duration) -> Result<f64> {
+/// The rounds of many agents.
+struct Together {
+    per_second: f64,
+    daemon_us: Option<f64>,
+    client_us: f64,
+}
+
+/// Returns the processor time of this process.
+fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Lets agents go round, each with a token and a connection, and counts the rounds.
+async fn at_once(daemon: &Daemon, tokens: &[String], time: Duration) -> Result<Together> {
     let count = Rc::new(Cell::new(0_u64));
     let mut agents = Vec::new();
     for token in tokens.iter().take(AT_ONCE) {
@@ -217,9 +237,16 @@ async fn at_once(daemon: &Daemon, tokens: &[String], time: Duration) -> Result<f
             Ok(())
         });
     }
-    let began = Instant::now();
+    let (began, daemon_before, client_before) = (Instant::now(), daemon.cpu(), own_cpu());
     drive::together(workers).await?;
-    Ok(count.get() as f64 / began.elapsed().as_secs_f64())
+    let (took, client) = (began.elapsed(), own_cpu() - client_before);
+    let daemon = daemon.cpu().zip(daemon_before).map(|(after, before)| after - before);
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / count.get().max(1) as f64;
+    Ok(Together {
+        per_second: count.get() as f64 / took.as_secs_f64(),
+        daemon_us: daemon.map(each),
+        client_us: each(client),
+    })
 }
 
 fn message(method: &str, params: &Value) -> String {

@@ -418,8 +418,14 @@ impl Report {
             it.started_list_ms
         );
         println!(
-            "report_task and next_task     p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",
-            it.round_p50_ms, it.round_p99_ms, it.rounds_per_second, it.at_once
+            "report_task and next_task     p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}, with {} us \
+             of processor time in the daemon and {:.0} us in the client",
+            it.round_p50_ms,
+            it.round_p99_ms,
+            it.rounds_per_second,
+            it.at_once,
+            it.daemon_us.map_or_else(|| "?".to_owned(), |us| format!("{us:.0}")),
+            it.client_us
         );
     }
 

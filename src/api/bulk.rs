@@ -41,7 +41,8 @@ pub(super) struct BulkFilter {
     /// Ended before this time.
     ended_until: Option<String>,
     /// An error of this kind.
-    error: Option<String>,
+    #[serde(alias = "error")]
+    kind: Option<String>,
     /// A task of this agent.
     agent: Option<String>,
     /// Waits for this.
@@ -107,7 +108,7 @@ impl BulkFilter {
             until: self.until,
             ended_since: self.ended_since,
             ended_until: self.ended_until,
-            error: self.error,
+            kind: self.kind,
             agent: self.agent,
             waiting_on: self.waiting_on,
             q: self.q,

@@ -34,6 +34,10 @@ pub(super) struct ReadyView {
     /// The program's version, for a caller with a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<&'static str>,
+    /// `asynchronous` if a failover of the database may lose the last commits, for a caller with a
+    /// token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 /// Returns whether the host accepts work. Without a token it says no more than that, for load
@@ -55,7 +59,9 @@ pub(super) async fn readyz(
     match ready {
         Ok(()) => {
             let version = is_known.then_some(env!("CARGO_PKG_VERSION"));
-            Ok(JsonBody(ReadyView { status: "ready", version }))
+            let durability = api.engine.is_asynchronous().then_some("asynchronous");
+            let durability = durability.filter(|_| is_known);
+            Ok(JsonBody(ReadyView { status: "ready", version, durability }))
         }
         Err(reason) => {
             let reason = if is_known { reason } else { "a token shows the reason".to_owned() };

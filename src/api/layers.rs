@@ -13,7 +13,7 @@ use crate::{
     engine::{AuditView, LayerState, LayerView, Page},
 };
 
-/// Whose layers to list.
+/// The agent or blueprint whose layers are listed.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -1,5 +1,7 @@
 //! The metrics, as text for Prometheus and OpenMetrics.
 
+use std::sync::Arc;
+
 use axum::{
     extract::State,
     http::{HeaderMap, header},
@@ -10,8 +12,12 @@ use super::{app::Api, params::Asker};
 use crate::{
     door::{Problem, ProblemBody},
     engine::Engine,
-    metrics::{Format, Scrape, write},
+    metrics::{Format, Scrape, collect_process, log_lines, write},
 };
+
+/// Adds the numbers of a node to a reading.
+#[derive(Clone)]
+pub struct NodeMeasures(pub Arc<dyn Fn(&mut Scrape) + Send + Sync>);
 
 /// Returns all metrics.
 ///
@@ -41,6 +47,16 @@ pub(super) async fn open(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     Ok(text(&engine.upkeep().reading().await?, &headers))
+}
+
+/// Returns the metrics of a node that stands by, without a token.
+pub(super) async fn of_node(State(node): State<NodeMeasures>, headers: HeaderMap) -> Response {
+    let mut scrape = Scrape::default();
+    scrape.count("moonswarm_build_info", &[env!("CARGO_PKG_VERSION")], 1);
+    node.0(&mut scrape);
+    log_lines::collect(&mut scrape);
+    collect_process(&mut scrape);
+    text(&scrape, &headers)
 }
 
 fn text(scrape: &Scrape, headers: &HeaderMap) -> Response {

@@ -32,6 +32,11 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
     }))
 }
 
+/// Returns the router of the same listener while a node stands by.
+pub fn node_metrics_router(measures: metrics::NodeMeasures) -> Router {
+    Router::new().route("/metrics", get(metrics::of_node)).with_state(measures)
+}
+
 /// Returns the router of a listener that serves the metrics and nothing else, without a token.
 pub fn metrics_router(engine: Engine, door: Arc<Door>) -> Router {
     let rule = Rule { who: Who::Anybody, body: 0, page: None, shape: Shape::Problem };

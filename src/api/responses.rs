@@ -90,7 +90,7 @@ fn fresh(prefix: &str) -> String {
 }
 
 /// A parsed request with its conversation.
-struct Asked {
+struct ParsedRequest {
     create: Create,
     conversation: Conversation,
     /// The stored conversation that it continues, as it was read.
@@ -98,7 +98,7 @@ struct Asked {
 }
 
 /// Parses a request, and loads the conversation that it continues.
-async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<Asked, Problem> {
+async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<ParsedRequest, Problem> {
     let create = Create::read(body, &mut fresh)?;
     match &create.previous {
         Some(previous) => {
@@ -109,20 +109,20 @@ async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<Asked, Problem
     }
 }
 
-fn continued(create: Create, earlier: Vec<Value>) -> Result<Asked, Problem> {
+fn continued(create: Create, earlier: Vec<Value>) -> Result<ParsedRequest, Problem> {
     let conversation = Conversation::of(earlier, create.items.clone())?;
-    Ok(Asked { create, conversation, stored: None })
+    Ok(ParsedRequest { create, conversation, stored: None })
 }
 
 /// A request with the stored conversation that it continues, if it names one.
-async fn stored(api: &Api, caller: &Caller, create: Create) -> Result<Asked, Problem> {
+async fn stored(api: &Api, caller: &Caller, create: Create) -> Result<ParsedRequest, Problem> {
     let Some(id) = &create.conversation else { return continued(create, Vec::new()) };
     let stored = conversation(api, caller, Verb::RunStart, id).await?;
     if stored.is_continued() {
         return Err(conversations::locked(id).at("$.conversation"));
     }
     let conversation = Conversation::of(stored.items.clone(), create.items.clone())?;
-    Ok(Asked { create, conversation, stored: Some(stored) })
+    Ok(ParsedRequest { create, conversation, stored: Some(stored) })
 }
 
 /// A stored conversation.
@@ -158,7 +158,7 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
 async fn begin(
     api: &Api,
     caller: &Caller,
-    Asked { create, conversation, stored }: Asked,
+    ParsedRequest { create, conversation, stored }: ParsedRequest,
     key: Option<IdempotencyKey>,
 ) -> Result<Answering, Problem> {
     let store = create.store;

@@ -47,7 +47,8 @@ pub(super) struct ListParams {
     /// Only runs that ended before this time, RFC 3339.
     pub(super) ended_until: Option<String>,
     /// Only runs whose error is of this kind: `timeout`, `worker`, `limit`, an author's own.
-    pub(super) error: Option<String>,
+    #[serde(alias = "error")]
+    pub(super) kind: Option<String>,
     /// Only runs that had a task of this agent in their current history.
     pub(super) agent: Option<String>,
     /// Only runs that wait for this: the kind of a thing (`task`, `signal`, `timer`), or the name of
@@ -86,7 +87,7 @@ impl ListParams {
             parent: parent.map(RunId::num),
             tags: tags(self.tag.as_deref())?,
             started_by: self.started_by,
-            error: self.error,
+            error: self.kind,
             agent: self.agent,
             waiting_on: self.waiting_on,
             text: self.q.map(sought).transpose()?,
@@ -128,7 +129,11 @@ fn tags(given: Option<&str>) -> Result<Vec<TagIs>, Problem> {
     tags.map_err(|error| params::bad_query(format!("failed to {error}")))
 }
 
-fn sought(text: String) -> Result<String, Problem> {
+/// Checks a text that is sought.
+///
+/// # Errors
+/// Returns `bad_query` if it has no word, or is too long.
+pub(super) fn sought(text: String) -> Result<String, Problem> {
     if text.len() > TEXT_BYTES || !text.chars().any(char::is_alphanumeric) {
         let detail = format!("q has letters or digits, and at most {TEXT_BYTES} bytes");
         return Err(params::bad_query(detail));
@@ -172,7 +177,7 @@ mod tests {
         let id = RunId::new(9, 7);
         let query = format!(
             "status=running,waiting&since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z&cursor={id}\
-             &parent={id}&tag=a=1%0Ab&q=disk%20full*&error=timeout"
+             &parent={id}&tag=a=1%0Ab&q=disk%20full*&kind=timeout"
         );
         let filter = filter_of(&query).unwrap();
         assert_eq!(filter.status, [RunStatus::Running, RunStatus::Waiting]);

@@ -8,11 +8,12 @@ use super::{
     app::Api,
     body::Posted,
     params::{self, Asker, At, Key, Params},
+    run_list::sought,
 };
 use crate::{
     blueprint::parse_duration,
     door::{Arrival, Code, Problem, ProblemBody},
-    engine::{Answer, AnsweredView, LINK_MS, Page, TaskView, rfc3339},
+    engine::{Answer, AnsweredView, LINK_MS, Page, Sought, TaskView, rfc3339},
     protocol::{Json, RunId},
     store::TaskFilter,
 };
@@ -37,6 +38,9 @@ pub(super) struct ListParams {
     status: Option<Listed>,
     /// Only tasks that ask the holder of this token, or answers that they gave.
     mine: Option<bool>,
+    /// Only tasks whose agent, summary, question or prompt (up to 64 KiB) has all these words; or answers
+    /// whose agent or subject has them. A page looks at 2,000 tasks at most, and may be short.
+    q: Option<String>,
     /// Items on a page: 1 to 500, 50 by default.
     limit: Option<usize>,
     /// `next_cursor` of the page before.
@@ -117,21 +121,23 @@ pub(super) struct AnsweredPage {
 pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
-    Params(params): Params<ListParams>,
+    Params(mut params): Params<ListParams>,
 ) -> Result<JsonBody<InboxPage>, Problem> {
-    let (tasks, mine) = (api.engine.tasks(), params.mine == Some(true));
+    let tasks = api.engine.tasks();
+    let text = params.q.take().map(sought).transpose()?;
+    let sought = Sought { mine: params.mine == Some(true), text: text.as_deref() };
     if let Some(Listed::Answered) = params.status.or(params.state) {
         if params.operator.is_some() || params.kind.is_some() || params.run.is_some() {
             let detail = "answers are listed for all tasks: leave out operator, kind and run";
             return Err(params::bad_query(detail));
         }
         let (limit, cursor) = (params::page_limit(params.limit)?, params.cursor.as_deref());
-        let page = tasks.answered(&caller, mine, cursor, limit).await?;
+        let page = tasks.answered(&caller, sought, cursor, limit).await?;
         return Ok(JsonBody(InboxPage::Answered(page)));
     }
     let filter = params.into_filter()?;
-    Ok(JsonBody(InboxPage::Open(match mine {
-        true => tasks.mine(&caller, filter).await?,
+    Ok(JsonBody(InboxPage::Open(match sought.mine || sought.text.is_some() {
+        true => tasks.find(&caller, filter, sought).await?,
         false => tasks.list(&caller, filter).await?,
     })))
 }

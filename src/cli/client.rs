@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use self::way::{distrusted, is_loopback};
 pub use self::{
     answers::{Blueprints, List, MintedToken, OpenedSession, OperatorEntry, SignInCode},
-    carried::Kept,
+    carried::HeartbeatAnswer,
     way::Way,
 };
 use super::{
@@ -33,10 +33,10 @@ use super::{
 use crate::{
     door::URL_RESERVED,
     engine::{
-        ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView, ForkPlan,
-        GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView, ReplayView,
-        RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView, TaskView,
-        TokenView, VersionView,
+        AnsweredView, ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView,
+        ForkPlan, GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView,
+        ReplayView, RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView,
+        TaskView, TokenView, VersionView,
     },
     environment::http_client,
     host::Socket,
@@ -259,6 +259,11 @@ impl Client {
         self.get("/v1/tasks", query).await
     }
 
+    /// A page of the answers of people: the same, with `state=answered`.
+    pub async fn answered(&self, query: &Query<'_>) -> Result<List<AnsweredView>> {
+        self.get("/v1/tasks", query).await
+    }
+
     /// One task with prompt, input and schema.
     pub async fn task(&self, task: TaskId) -> Result<TaskView> {
         self.get(&format!("/v1/tasks/{task}"), &[]).await
@@ -385,7 +390,7 @@ impl Client {
     }
 
     /// Makes a code that signs in to the dashboard once.
-    pub async fn sign_in_code(&self, role: &str) -> Result<SignInCode> {
+    pub async fn sign_in_code(&self, role: Option<&str>) -> Result<SignInCode> {
         self.post("/ui/codes", &serde_json::json!({"role": role})).await
     }
 

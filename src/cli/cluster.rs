@@ -37,6 +37,11 @@ pub struct ClusterFlags {
 }
 
 impl ClusterFlags {
+    /// Returns the flags of a command that needs the key alone.
+    pub fn of_key(key: PathBuf) -> Self {
+        Self { cluster_key: Some(key), ..Self::default() }
+    }
+
     /// Returns the settings that the flags make, if there is one.
     pub fn layer(&self) -> Option<ClusterLayer> {
         let layer = ClusterLayer {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::{
     cli::exit::{Exit, Stop},
     environment::Text,
-    store::{DatabaseAddress, PostgresOptions},
+    store::{DatabaseAddress, Durability, PostgresOptions},
 };
 
 /// The variable that names the database.
@@ -24,12 +24,12 @@ pub fn named(address: &str) -> Text {
     }
 }
 
-/// Reads the address and returns the options of its database.
+/// Reads the address of a configuration and returns the options of its database.
 ///
 /// # Errors
 /// Fails when the reference cannot be read, or the address is none, or has a password in a place that
 /// others can read.
-pub fn options(text: &Text) -> Result<PostgresOptions> {
+pub fn options(text: &Text, durability: Durability) -> Result<PostgresOptions> {
     let secret = text.resolve()?;
     let address = DatabaseAddress::parse(secret.expose())?;
     if matches!(text, Text::Plain(_)) && address.has_password() {
@@ -40,5 +40,5 @@ pub fn options(text: &Text) -> Result<PostgresOptions> {
         );
         return Err(Stop::new(Exit::Usage, message).next(next).into());
     }
-    Ok(PostgresOptions::new(address))
+    Ok(PostgresOptions { durability, ..PostgresOptions::new(address) })
 }

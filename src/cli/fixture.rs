@@ -37,6 +37,7 @@ pub fn run(status: RunStatus) -> RunView {
         waiting_on: Vec::new(),
         steps: 0,
         steps_done: 0,
+        attempts: None,
         parent: None,
         copied_from: None,
         tags: Default::default(),

@@ -13,7 +13,7 @@ use super::{
     client::Client,
     exit::{Exit, Stop},
     people,
-    render::{Changes, FRAME_MS, Live, Said, printable, since_ms, waiting},
+    render::{Changes, FRAME_MS, Live, LiveText, printable, since_ms, waiting},
     sse::Events,
     terminal::{Questions, Terminal},
 };
@@ -170,7 +170,9 @@ impl Follow<'_> {
                 }
             };
             match event {
-                Some(event) if Said::is_piece(&event) => watch.event(&event, self.clock.now_ms()),
+                Some(event) if LiveText::is_piece(&event) => {
+                    watch.event(&event, self.clock.now_ms());
+                }
                 other => break other,
             }
         };
@@ -261,7 +263,7 @@ struct Watch {
     screen: Screen,
     terminal: Terminal,
     told: BTreeSet<String>,
-    said: Said,
+    said: LiveText,
     drawn_ms: u64,
 }
 
@@ -278,7 +280,7 @@ impl Watch {
             screen,
             terminal,
             told: BTreeSet::new(),
-            said: Said::default(),
+            said: LiveText::default(),
             drawn_ms: 0,
         }
     }
@@ -360,7 +362,7 @@ impl Watch {
             // The tree shows it.
             Screen::Live(_) => {
                 let age = Duration::from_millis(now_ms.saturating_sub(self.drawn_ms));
-                if Said::is_piece(event) && age >= REFRESH {
+                if LiveText::is_piece(event) && age >= REFRESH {
                     self.draw(now_ms);
                 }
             }

@@ -13,7 +13,7 @@ mod waits;
 pub use changes::Changes;
 pub use event::{Story, said_line};
 pub use live::{FRAME_MS, Live};
-pub use said::Said;
+pub use said::LiveText;
 pub use table::fitted;
 pub use text::{cut, printable};
 pub use time::{age, elapsed, since_ms, unix_ms};

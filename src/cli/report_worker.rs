@@ -35,7 +35,7 @@ const OURS: [&[u8]; 2] = [b".git", b".moonswarm"];
 /// The request of the blueprint.
 #[derive(Deserialize)]
 #[serde(tag = "mode", rename_all = "snake_case")]
-enum Work {
+enum Assignment {
     List { root: String },
     Churn { root: String },
     Count { root: String, files: Vec<String> },
@@ -73,10 +73,10 @@ pub async fn execute() -> anyhow::Result<Exit> {
 
 /// Does one piece of work.
 fn perform(input: &Value) -> anyhow::Result<Value> {
-    match Work::deserialize(input).context("read the input")? {
-        Work::List { root } => list(directory(&root)?),
-        Work::Churn { root } => Ok(churn(directory(&root)?)),
-        Work::Count { root, files } => Ok(count(Path::new(&root), &files)),
+    match Assignment::deserialize(input).context("read the input")? {
+        Assignment::List { root } => list(directory(&root)?),
+        Assignment::Churn { root } => Ok(churn(directory(&root)?)),
+        Assignment::Count { root, files } => Ok(count(Path::new(&root), &files)),
     }
 }
 

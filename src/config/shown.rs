@@ -26,6 +26,7 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         data => config.data,
         // Its address may have a secret, and the place of a secret is nobody's business.
         store => if config.store.is_some() { "postgres" } else { "sqlite" },
+        durability => config.durability,
         cluster => config.cluster.is_some(),
         listen => config.listen.to_string(),
         blueprints => config.blueprints,

@@ -115,8 +115,9 @@ pub(super) fn set(cookie: String) -> [(header::HeaderName, HeaderValue); 1] {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CodeBody {
-    /// The role of the sign-in.
-    role: Role,
+    /// The role of the sign-in; by default that of the token.
+    #[serde(default)]
+    role: Option<Role>,
 }
 
 /// A code that signs in once.
@@ -124,6 +125,8 @@ struct CodeBody {
 struct CodeView {
     /// The code.
     code: String,
+    /// The role of the sign-in.
+    role: Role,
     /// The host name for a link to a loopback address.
     host: String,
     /// The address of this server, if it speaks TLS.
@@ -142,8 +145,10 @@ pub(super) async fn code(State(desk): State<Desk>, request: Request) -> Result<R
     let bytes = desk.door.body(&parts, body, MOST_TOKEN).await?;
     let asked: CodeBody = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::new(Code::InvalidBody, error.to_string()))?;
+    let role = asked.role.unwrap_or(caller.grant.role);
     let view = CodeView {
-        code: desk.sign_ins.code(caller, asked.role)?,
+        code: desk.sign_ins.code(caller, role)?,
+        role,
         host: desk.site.host().to_owned(),
         url: Some(desk.engine.url().to_owned()).filter(|url| url.starts_with("https://")),
         expires_at: rfc3339(desk.door.clock.now_ms() + CODE_MS),

@@ -53,9 +53,9 @@ impl Fields {
         Self::parse(text).expect("a form")
     }
 
-    /// Returns the fields of a form that was filled in as JSON.
-    pub(super) fn whole(json: &str) -> Self {
-        Self(vec![("raw".to_owned(), json.to_owned())])
+    /// Returns the fields of a form that was filled in.
+    pub(super) fn of<const N: usize>(fields: [(&str, String); N]) -> Self {
+        Self(fields.map(|(name, value)| (name.to_owned(), value)).into())
     }
 
     /// Returns the first field of a name; empty if there is none.

@@ -91,7 +91,16 @@ impl Page<'_> {
         document(
             self.title,
             visitor.theme,
-            &["away.js", "live.js", "keys.js", "tree.js", "timeline.js", "graph.js", "times.js"],
+            &[
+                "away.js",
+                "live.js",
+                "copy.js",
+                "keys.js",
+                "tree.js",
+                "timeline.js",
+                "graph.js",
+                "times.js",
+            ],
             status,
             &body,
         )

@@ -5,7 +5,15 @@
 //! is rendered once for all who have it open with the same rights. A fragment that is as it was is not
 //! sent.
 
-use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     extract::{Path, State},
@@ -16,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
+    budget::{Budget, Moving},
     desk::Desk,
     fields::Fields,
     fragment::Fragment,
@@ -26,24 +35,16 @@ use super::{
 };
 use crate::{
     door::Problem,
-    engine::{EngineError, EventView, Events},
+    engine::{EngineError, EventView, Events, Moves},
     protocol::RunId,
 };
 
 /// The interval at which lists are rendered.
 const LOOK: Duration = Duration::from_secs(2);
-/// Events that follow a rendering within this time are shown together.
-const TOGETHER: Duration = Duration::from_millis(40);
 /// Events that follow the first one after a rest within this time are shown with it.
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// A page costs at most this part of the time: a run with a long history costs more, and so do many
-/// viewers.
-const PART: u32 = 20;
 /// The bytes that are sent to viewers in a microsecond, about.
 const SENT_IN_A_US: usize = 500;
-/// The longest pause between two renderings of a run that moves.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-
 type Sent =
     Sse<axum::response::sse::KeepAliveStream<BoxStream<'static, Result<Event, Infallible>>>>;
 
@@ -81,15 +82,18 @@ pub(super) async fn run(
     fields: Fields,
 ) -> Result<Sent, Problem> {
     let run: RunId = id(&run)?;
-    let last = desk.engine.run(&visitor.caller, run).await?.last_event;
+    let moves = Moves::of(&desk.engine, &visitor.caller, run).await?;
+    let shown = Arc::new(AtomicU32::new(0));
+    let last = Arc::clone(&shown);
     let render = move |desk: Desk, visitor: Visitor| {
-        let fields = fields.clone();
-        async move { Ok((page::run::fragments(&desk, &visitor, run, &fields).await?, false)) }
+        let (fields, shown) = (fields.clone(), Arc::clone(&shown));
+        async move {
+            let (fragments, last) = page::run::fragments(&desk, &visitor, run, &fields).await?;
+            shown.store(last, Ordering::Relaxed);
+            Ok((fragments, false))
+        }
     };
-    let wake = move |desk: Desk, visitor: Visitor| async move {
-        let events = desk.engine.events(&visitor.caller, run, last).await?;
-        Ok(Wake::Events(Box::new(events), None))
-    };
+    let wake = move |_, _| async move { Ok(Wake::Moves(Box::new(moves), last)) };
     Ok(streamed(desk, visitor, Reader::Rights, wake, render))
 }
 
@@ -106,7 +110,7 @@ pub(super) async fn step(
     let gathered = Arc::clone(&said);
     let wake = move |desk: Desk, visitor: Visitor| async move {
         let events = desk.engine.events(&visitor.caller, run, last).await?;
-        Ok(Wake::Events(Box::new(events), Some(gathered)))
+        Ok(Wake::Events(Box::new(events), gathered))
     };
     let render = move |desk: Desk, visitor: Visitor| {
         let (fields, said) = (fields.clone(), Arc::clone(&said));
@@ -123,8 +127,10 @@ async fn look(_: Desk, _: Visitor) -> Result<Wake, Problem> {
 /// The event for which a page waits before it is rendered again.
 enum Wake {
     Look,
+    /// The changes of a run, and the number of the last event that is shown.
+    Moves(Box<Moves>, Arc<AtomicU32>),
     /// The events of a run; what models say is gathered for a page that shows it.
-    Events(Box<Events>, Option<Arc<Mutex<Said>>>),
+    Events(Box<Events>, Arc<Mutex<Said>>),
     /// Nothing more will change.
     Over,
 }
@@ -132,36 +138,47 @@ enum Wake {
 impl Wake {
     /// Lets the next rendering have every fragment.
     fn begin_anew(&self) {
-        if let Self::Events(_, Some(said)) = self {
+        if let Self::Events(_, said) = self {
             said.lock().moved = true;
         }
     }
 
-    /// Waits for a change; `cost` is the time that the last rendering took. The first change after a rest
-    /// is shown at once, those that follow it together after a pause.
-    async fn next(&mut self, cost: Duration) {
-        let pause = TOGETHER.max(cost.saturating_mul(PART)).min(LONGEST_PAUSE);
+    /// Waits for a change. The first change after a rest is shown at once, those that follow it together
+    /// after a pause.
+    async fn next(&mut self, page: Moving) {
         match self {
-            Self::Look => tokio::time::sleep(LOOK.max(pause)).await,
+            Self::Look => {
+                let until = page.until.max(Instant::now() + LOOK);
+                // It does not move: it is only looked at.
+                drop(page);
+                tokio::time::sleep_until(until).await;
+            }
             Self::Over => {}
+            Self::Moves(moves, shown) => {
+                tokio::time::sleep_until(page.until).await;
+                drop(page);
+                match moves.next(shown.load(Ordering::Relaxed)).await {
+                    // The rest of the same commit, and what the run does next, come with it.
+                    Ok(true) => tokio::time::sleep(AT_ONCE).await,
+                    Ok(false) | Err(_) => *self = Self::Over,
+                }
+            }
             Self::Events(events, said) => {
                 // Returns true at the end.
                 let take = |next: Result<Option<EventView>, EngineError>| {
                     let Ok(Some(event)) = next else { return true };
-                    if let Some(said) = &said {
-                        said.lock().take(&event);
-                    }
+                    said.lock().take(&event);
                     false
                 };
-                let mut moved = false;
-                let mut until = Instant::now() + pause;
+                let (mut moved, mut until) = (false, page.until);
+                let mut page = Some(page);
                 loop {
                     let over = match tokio::time::timeout_at(until, events.next()).await {
                         Ok(next) => take(next),
                         Err(_) if moved => return,
                         Err(_) => {
+                            drop(page.take());
                             let over = take(events.next().await);
-                            // The rest of the same commit comes with it.
                             until = Instant::now() + AT_ONCE;
                             over
                         }
@@ -243,6 +260,7 @@ where
     // If it fails, the pages ask again, and the answer says why.
     let Ok(mut wake) = wake(desk.clone(), visitor.clone()).await else { return };
     desk.rooms.mark().clone_into(&mut visitor.signed_in.form);
+    let mut budget = Budget::new(desk.rooms.moving());
     loop {
         let began = Instant::now();
         visitor.now_ms = desk.door.clock.now_ms();
@@ -254,7 +272,7 @@ where
         }
         let cost = began.elapsed() + Duration::from_micros((sent / SENT_IN_A_US) as u64);
         tokio::select! {
-            () = wake.next(cost) => {}
+            () = wake.next(budget.spend(cost)) => {}
             () = board.asked() => wake.begin_anew(),
             () = board.left() => {
                 if board.close() {

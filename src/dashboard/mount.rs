@@ -64,7 +64,7 @@ impl Row {
 fn table() -> Vec<Row> {
     use Verb::{
         ArtifactRead, BlueprintRead, HostRead, OperatorRead, RunCancel, RunFork, RunPause, RunRead, RunResume, RunSignal,
-        RunStart, SeatAcquire, StateRead, StateWrite, TaskAnswer, TaskList, TaskRead, TokenMint, TriggerPause,
+        RunStart, SeatAcquire, StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskList, TaskRead, TokenMint, TriggerPause,
     };
     let signed_in = |path, handler| Row { path, who: Who::AnyBearer, body: 0, form: false, handler };
     vec![
@@ -125,6 +125,7 @@ fn table() -> Vec<Row> {
         form(Who::Caller(RunStart), "/ui/runs/{run}/rerun", post(acts::rerun)),
         form(Who::Caller(RunFork), "/ui/runs/{run}/fork", post(page::fork::act)).large(),
         form(Who::Caller(TaskAnswer), "/ui/inbox/{task}/answer", post(page::task::answer)).large(),
+        form(Who::Caller(TaskAdvise), "/ui/inbox/{task}/advice", post(page::task::advise)).large(),
         form(Who::Caller(RunStart), "/ui/blueprints/{name}/start", post(page::blueprint::start)).large(),
 
         signed_in("/ui/live/overview", get(live::overview)),

@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock, Weak, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -82,6 +82,7 @@ pub(super) struct Rooms {
     mark: String,
     fresh: Duration,
     open: Mutex<HashMap<Key, Weak<Room>>>,
+    moving: Arc<AtomicU32>,
 }
 
 struct Room {
@@ -118,12 +119,17 @@ impl Rooms {
     /// Returns no rooms; `mark` is a text that nobody can guess, and a rendering younger than `fresh` is
     /// good for a viewer who comes.
     pub(super) fn new(mark: String, fresh: Duration) -> Self {
-        Self { mark, fresh, open: Mutex::default() }
+        Self { mark, fresh, open: Mutex::default(), moving: Arc::default() }
     }
 
     /// Returns the mark that stands for the token of the reader's forms.
     pub(super) fn mark(&self) -> &str {
         &self.mark
+    }
+
+    /// Returns the number of rooms whose page moves.
+    pub(super) fn moving(&self) -> &Arc<AtomicU32> {
+        &self.moving
     }
 
     /// Enters a room with the form token of the viewer. The first viewer gets the place of its

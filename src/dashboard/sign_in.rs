@@ -114,6 +114,8 @@ struct Entry {
     sealed: Vec<u8>,
     /// The token of the provider with which the person signed in; empty if it is too long.
     foreign: Option<Vec<u8>>,
+    /// True if the token that signed in may store source: so may the sign-in, of the program's examples.
+    examples: bool,
     made_ms: u64,
     used_ms: AtomicU64,
     stored_ms: AtomicU64,
@@ -125,6 +127,8 @@ struct Stored {
     sealed: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     foreign: Option<String>,
+    #[serde(default)]
+    examples: bool,
     made_ms: u64,
     used_ms: u64,
 }
@@ -136,6 +140,8 @@ pub(super) struct SignedIn {
     pub token: String,
     /// The form token: forms without it are refused.
     pub form: String,
+    /// True if the person may store examples of the gallery with it.
+    pub examples: bool,
     /// The key under which the sign-in is stored.
     key: String,
 }
@@ -194,8 +200,10 @@ impl SignIns {
         secret: &str,
         foreign: Option<&str>,
     ) -> Result<String, Problem> {
-        let minted = if secret.starts_with(CODE) {
+        let (minted, examples) = if secret.starts_with(CODE) {
             let OneTime { by, role, .. } = self.take_code(secret)?;
+            let examples =
+                permits(role, Verb::BlueprintWrite) && by.grant.has(Verb::BlueprintWrite);
             let may = |verb: &&Verb| permits(role, **verb) && by.grant.has(**verb);
             let verbs = VERBS.iter().filter(may).map(|verb| verb.as_str().to_owned()).collect();
             let mint = MintToken {
@@ -207,7 +215,7 @@ impl SignIns {
                 name: None,
                 quotas: Quotas::default(),
             };
-            self.engine.tokens().mint(&by, mint, None).await?
+            (self.engine.tokens().mint(&by, mint, None).await?, examples)
         } else {
             let caller = match self.engine.authenticate(secret)? {
                 Bearer::Caller(caller) if caller.session.is_none() => caller,
@@ -216,7 +224,8 @@ impl SignIns {
                     return Err(Problem::new(Code::ForbiddenVerb, detail));
                 }
             };
-            self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS).await?
+            let minted = self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS).await?;
+            (minted, caller.grant.has(Verb::BlueprintWrite))
         };
         let cookie = random();
         let now_ms = self.clock.now_ms();
@@ -226,6 +235,7 @@ impl SignIns {
                 let kept = if token.len() > MOST_FOREIGN { "" } else { token };
                 sealed(FOREIGN, &cookie, kept.as_bytes())
             }),
+            examples,
             made_ms: now_ms,
             used_ms: AtomicU64::new(now_ms),
             stored_ms: AtomicU64::new(now_ms),
@@ -295,7 +305,8 @@ impl SignIns {
         let token = String::from_utf8(sealed(OWN, cookie, &entry.sealed)).ok();
         let form = blake3::derive_key("moonswarm dashboard form 1", cookie.as_bytes());
         let form = HEXLOWER.encode(&form[..16]);
-        Ok(token.map(|token| SignedIn { token, form, key }))
+        let examples = entry.examples;
+        Ok(token.map(|token| SignedIn { token, form, examples, key }))
     }
 
     /// Ends a sign-in: its token is revoked, and its cookie stands for nothing. Returns the token of
@@ -320,6 +331,7 @@ impl SignIns {
         let stored = Stored {
             sealed: BASE64.encode(&entry.sealed),
             foreign: entry.foreign.as_ref().map(|it| BASE64.encode(it)),
+            examples: entry.examples,
             made_ms: entry.made_ms,
             used_ms: entry.used_ms.load(Ordering::Relaxed),
         };
@@ -333,6 +345,7 @@ impl Entry {
         Some(Self {
             sealed: BASE64.decode(stored.sealed.as_bytes()).ok()?,
             foreign: stored.foreign.and_then(|it| BASE64.decode(it.as_bytes()).ok()),
+            examples: stored.examples,
             made_ms: stored.made_ms,
             used_ms: AtomicU64::new(stored.used_ms),
             stored_ms: AtomicU64::new(stored.used_ms),
@@ -385,6 +398,7 @@ mod tests {
         let entry = |made_ms, used_ms| Entry {
             sealed: Vec::new(),
             foreign: None,
+            examples: false,
             made_ms,
             used_ms: AtomicU64::new(used_ms),
             stored_ms: AtomicU64::new(used_ms),

@@ -98,7 +98,7 @@ impl Proxies {
             Peer::Local => Arrival { local: true, ..Arrival::default() },
             Peer::Node => Arrival::of_header(request.headers()),
             Peer::Remote { address, tls } if self.has(address) => {
-                let said = Said::of(request.headers(), |hop| self.has(hop));
+                let said = ForwardedHeaders::of(request.headers(), |hop| self.has(hop));
                 if let Some(host) = said.host {
                     rename(request, &host);
                 }
@@ -158,13 +158,13 @@ fn rename<B>(request: &mut Request<B>, host: &Authority) {
 
 /// The address and scheme of a client, as a proxy forwards them.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct ForwardedHeaders {
     client: Option<IpAddr>,
     secure: Option<bool>,
     host: Option<Authority>,
 }
 
-impl Said {
+impl ForwardedHeaders {
     /// Reads the headers `X-Forwarded-…`, or `Forwarded` if there is none of them. Of a list, the
     /// last element counts, which the nearest proxy has added; of addresses, the last one that is no
     /// proxy itself. A client can have sent everything before.

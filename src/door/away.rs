@@ -45,7 +45,7 @@ impl Away {
         bearer: &Bearer,
         bytes: usize,
     ) -> Result<Option<Arc<Place>>, Problem> {
-        if !is_away || is_read(method) {
+        if !is_away || method.is_safe() {
             return Ok(None);
         }
         let place = self.0.take(bearer).and_then(|place| place.grow(bytes).map(|()| place));
@@ -67,7 +67,7 @@ pub(super) async fn bounded<T>(
     answer: impl Future<Output = T>,
 ) -> Result<T, Problem> {
     let mut answer = pin!(answer);
-    if is_read(method) {
+    if method.is_safe() {
         return Ok(answer.await);
     }
     loop {
@@ -84,27 +84,13 @@ pub(super) async fn bounded<T>(
     }
 }
 
-fn is_read(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::Holder;
 
     fn bearer(run: u64) -> Bearer {
-        Bearer::Holder(Holder {
-            run,
-            step: 1,
-            attempt: 1,
-            epoch: 1,
-            nonce: Some(1),
-            jti: None,
-            grant: None,
-            session: None,
-            carrier: None,
-        })
+        Bearer::Holder(Holder::of_first(run, 1))
     }
 
     #[test]

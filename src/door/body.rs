@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::{
     body::{Body, Bytes},
-    http::{header, request::Parts},
+    http::request::Parts,
 };
 use futures::StreamExt;
 
-use super::{Code, Door, Place, Problem};
+use super::{Code, Door, Place, Problem, length::announced};
 
 impl Door {
     /// Reads a body of at most `limit` bytes. Each chunk is counted against the place of the
@@ -22,9 +22,7 @@ impl Door {
         body: Body,
         limit: usize,
     ) -> Result<Bytes, Problem> {
-        let announced = parts.headers.get(header::CONTENT_LENGTH);
-        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|announced| announced > limit as u64) {
+        if announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
             return Err(too_large(limit));
         }
         let place = parts.extensions.get::<Arc<Place>>().map(|place| &**place);

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | nobody drives | the answer of the next driver, or after 15 seconds `503 no_driver` |
 //! | the connection breaks before the request was sent | the same |
-//! | it breaks after that: a GET, or a request with an `Idempotency-Key` | the answer to the same request, sent again |
+//! | it breaks after that: a GET, or a request with an `Idempotency-Key` | the answer to the same request, sent again at most three times |
 //! | it breaks after that: any other | `502 unknown_outcome` |
 //! | the driver was taken over while it answers | the connection closes |
+//! | the driver hangs, or the network brings nothing | as if the connection broke, after about ten seconds |
 
 use std::{
     io,
@@ -19,10 +20,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{
-        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
-        request::Parts,
-    },
+    http::{HeaderName, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use hyper::{
@@ -41,10 +39,15 @@ use tokio::{
 use super::{
     Code, Limits,
     arrival::{ARRIVAL, Arrival},
+    hop::{join_cookies, strip},
     node_keys::NodeKeys,
+    outgoing::Kept,
     problem::Problem,
+    reach::Reach,
+    unanswered::{Outcome, broken, no_driver, not_ready, unknown_outcome},
 };
 use crate::{
+    metrics::ClusterCounts,
     store::{ClusterView, PeerAddress},
     tasks::Tasks,
 };
@@ -53,16 +56,17 @@ use crate::{
 const WAIT: Duration = Duration::from_secs(15);
 /// The pause after a node could not be reached.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The number of times that a request is sent again after its connection broke. A request that ends the node
+/// which answers it must not go on for ever.
+const REPEATS: u32 = 3;
 /// The maximum time of a connection attempt with its handshake.
 const CONNECT: Duration = Duration::from_secs(3);
 /// The time for which reads that wait at another node go on after this one began to stop.
 const LAST: Duration = Duration::from_secs(3);
 /// The maximum time of a question to another node.
 const ASK: Duration = Duration::from_millis(1_500);
-/// The maximum size of a body that is kept, to be sent again.
-const KEPT: usize = 1 << 20;
-/// The maximum size of all such bodies together.
-const ALL_KEPT: usize = 128 << 20;
+/// The maximum time of the question whether the node that drives is ready.
+const READY: Duration = Duration::from_millis(1_500);
 /// The maximum number of connections that are kept for later requests.
 const IDLE: usize = 64;
 /// The header of a refusal by a node that does not drive; nothing was done.
@@ -70,27 +74,16 @@ pub(super) const NOT_DRIVER: HeaderName = HeaderName::from_static("x-moonswarm-n
 /// The path at which a node says whether it reaches the database.
 pub(super) const DATABASE: &str = "/peer/database";
 
-/// The headers of a connection, which are not those of a message.
-const HOPS: [HeaderName; 7] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
-/// What the other nodes say about the database.
+/// The answer of the other nodes to the question whether they reach the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeersSay {
     /// There is no other node.
     Alone,
     /// At least one reaches it.
     Reached,
-    /// None of those that answer reaches it.
+    /// Nodes answer, and none of them reaches the database.
     Away,
-    /// None answers.
+    /// No node answers.
     Nothing,
 }
 
@@ -104,27 +97,30 @@ struct Inner {
     /// Connections that have answered a request, with the number of their node.
     idle: Mutex<Vec<(i64, SendRequest<Body>)>>,
     places: Arc<Semaphore>,
-    kept: Arc<Semaphore>,
+    kept: Kept,
+    reach: Reach,
+    counts: Arc<ClusterCounts>,
     body_time: Duration,
     listens_on: std::net::SocketAddr,
     tasks: Tasks,
 }
 
 /// A node that drives.
+#[derive(Clone)]
 struct Driver {
     node: i64,
     peer: PeerAddress,
 }
 
-/// What became of a request that was to be forwarded.
+/// The outcome of a request that was to be forwarded.
 pub(super) enum Passed {
-    /// It has an answer.
+    /// The request has this answer.
     Answered(Response),
     /// This node has taken the runs over, and answers it.
     Ours(Request),
 }
 
-/// Who answers a request.
+/// The node that answers a request.
 enum Answers {
     /// Another node.
     Other(Driver),
@@ -132,33 +128,6 @@ enum Answers {
     Ours,
     /// Nobody, for as long as a request waits.
     Nobody,
-}
-
-/// The body of a request.
-enum Outgoing {
-    /// It can be sent as often as needed, and takes a part of the space for such bodies.
-    Kept { bytes: Bytes, _space: Option<OwnedSemaphorePermit> },
-    /// It can be sent once, as it arrives.
-    Streams(Option<Body>),
-}
-
-impl Outgoing {
-    fn take(&mut self) -> Option<Body> {
-        match self {
-            Self::Kept { bytes, .. } => Some(Body::from(bytes.clone())),
-            Self::Streams(body) => body.take(),
-        }
-    }
-
-    fn give_back(&mut self, unsent: Body) {
-        if let Self::Streams(body) = self {
-            *body = Some(unsent);
-        }
-    }
-
-    fn is_kept(&self) -> bool {
-        matches!(self, Self::Kept { .. })
-    }
 }
 
 impl Forwarder {
@@ -175,7 +144,9 @@ impl Forwarder {
             keys,
             idle: Mutex::default(),
             places: Arc::new(Semaphore::new(limits.in_flight)),
-            kept: Arc::new(Semaphore::new(ALL_KEPT)),
+            kept: Kept::default(),
+            reach: Reach::default(),
+            counts: Arc::default(),
             body_time: limits.body_time,
             listens_on,
             tasks: tasks.clone(),
@@ -198,9 +169,20 @@ impl Forwarder {
         let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
             let detail = "too many requests are being forwarded; ask again";
             let refusal = Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
+            self.0.counts.forwarded("overloaded");
             return Passed::Answered(refusal);
         };
-        self.pass_on(request, drives, place).await
+        let passed = self.pass_on(request, drives, place).await;
+        self.0.counts.forwarded(match &passed {
+            Passed::Ours(_) => "here",
+            Passed::Answered(it) => it.extensions().get().map_or("answered", |Outcome(word)| word),
+        });
+        passed
+    }
+
+    /// Returns the counters of this node.
+    pub fn counts(&self) -> Arc<ClusterCounts> {
+        Arc::clone(&self.0.counts)
     }
 
     async fn pass_on(
@@ -213,13 +195,12 @@ impl Forwarder {
         let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
         let (original, content) = request.into_parts();
         let head = self.head(original.clone(), upgrade.is_some());
-        let mut body = match self.keep(&original.headers, content).await {
+        let mut body = match self.0.kept.keep(&original.headers, content, self.0.body_time).await {
             Ok(body) => body,
             Err(problem) => return Passed::Answered(problem.into_response()),
         };
-        let is_safe = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
-            || head.headers.contains_key("idempotency-key");
-        let mut may_repeat = is_safe && body.is_kept();
+        let is_safe = head.method.is_safe() || head.headers.contains_key("idempotency-key");
+        let mut repeats = if is_safe && body.is_kept() { REPEATS } else { 0 };
         let mut waits = Box::pin(sleep(WAIT));
         loop {
             let driver = match self.wait(&mut waits, &mut drives).await {
@@ -249,7 +230,7 @@ impl Forwarder {
             *outgoing.headers_mut() = head.headers.clone();
             let sent = tokio::select! {
                 sent = sender.try_send_request(outgoing) => sent.map_err(|mut it| it.take_message()),
-                () = self.gone(driver.node) => Err(None),
+                () = self.lost(&driver) => Err(None),
                 () = self.stops_long_ago(), if is_safe => {
                     let detail = "this node is stopping; ask again";
                     let refusal = Problem::new(Code::Stopping, detail).retry_after(1);
@@ -269,8 +250,13 @@ impl Forwarder {
                 }
                 // Nothing of it was sent.
                 Err(Some(unsent)) => body.give_back(unsent.into_body()),
-                Err(None) if may_repeat => may_repeat = false,
-                Err(None) => return Passed::Answered(unknown_outcome()),
+                Err(None) if repeats > 0 => {
+                    repeats -= 1;
+                    if is_over_after_pause(&mut waits).await {
+                        return Passed::Answered(broken(&head.method));
+                    }
+                }
+                Err(None) => return Passed::Answered(broken(&head.method)),
             }
         }
     }
@@ -298,29 +284,6 @@ impl Forwarder {
         }
         head.headers.insert(ARRIVAL, arrival.to_header());
         head
-    }
-
-    /// Keeps a body that is small enough, so that it can be sent again.
-    async fn keep(&self, headers: &HeaderMap, body: Body) -> Result<Outgoing, Problem> {
-        if body.is_end_stream() {
-            return Ok(Outgoing::Kept { bytes: Bytes::new(), _space: None });
-        }
-        let length = headers.get(header::CONTENT_LENGTH).and_then(|it| it.to_str().ok());
-        let length = length.and_then(|it| it.parse::<u32>().ok());
-        let Some(length) = length.filter(|length| *length as usize <= KEPT) else {
-            return Ok(Outgoing::Streams(Some(body)));
-        };
-        let Ok(space) = Arc::clone(&self.0.kept).try_acquire_many_owned(length) else {
-            return Ok(Outgoing::Streams(Some(body)));
-        };
-        match timeout(self.0.body_time, axum::body::to_bytes(body, KEPT)).await {
-            Ok(Ok(bytes)) => Ok(Outgoing::Kept { bytes, _space: Some(space) }),
-            Ok(Err(_)) => {
-                let detail = "the connection closed before the body was complete";
-                Err(Problem::new(Code::BadRequest, detail))
-            }
-            Err(_) => Err(Problem::new(Code::BodyTimeout, "the body did not arrive in time")),
-        }
     }
 
     fn driver(&self) -> Option<Driver> {
@@ -364,6 +327,34 @@ impl Forwarder {
         };
         // An error means that this process stops.
         let _ = view.wait_for(has_ended).await;
+    }
+
+    /// Waits until a node no longer has the runs, or cannot be reached.
+    async fn lost(&self, driver: &Driver) {
+        let peer = &driver.peer;
+        let answers = move || async move { self.open(peer).await.is_ok() };
+        tokio::select! {
+            () = self.gone(driver.node) => {}
+            () = self.0.reach.lost(driver.node, answers) => {}
+        }
+    }
+
+    /// Returns what the node that drives says about its readiness: all nodes say the same, because they answer
+    /// what it answers.
+    pub(super) async fn ready(&self, request: Request, drives: watch::Receiver<bool>) -> Passed {
+        if !self.has_driver() {
+            return Passed::Answered(not_ready("this node stands by, and no other has the runs"));
+        }
+        let place = Arc::new(Semaphore::new(1));
+        let Ok(place) = place.try_acquire_owned() else { return Passed::Ours(request) };
+        let detail = "this node stands by, and does not reach the one that has the runs";
+        match timeout(READY, self.pass_on(request, drives, place)).await {
+            Ok(Passed::Answered(it)) if it.extensions().get::<Outcome>().is_some() => {
+                Passed::Answered(not_ready(detail))
+            }
+            Ok(passed) => passed,
+            Err(_) => Passed::Answered(not_ready(detail)),
+        }
     }
 
     /// Waits until this process has been stopping for a while.
@@ -429,11 +420,11 @@ impl Forwarder {
         // A stream of events ends only when its client or its server wants it.
         let is_endless = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let gone = {
-            let (forwarder, node) = (self.clone(), driver.node);
+            let (forwarder, driver) = (self.clone(), driver.clone());
             let stopping = self.0.tasks.stopping().clone();
             Box::pin(async move {
                 tokio::select! {
-                    () = forwarder.gone(node) => {}
+                    () = forwarder.lost(&driver) => {}
                     () = stopping.cancelled(), if is_endless => {}
                 }
             })
@@ -549,74 +540,5 @@ impl Drop for Forwarded {
         {
             idle.push(back);
         }
-    }
-}
-
-/// Removes the headers of the connection.
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOPS) {
-        headers.remove(name);
-    }
-}
-
-/// Joins the cookies, which HTTP/2 may send one by one.
-fn join_cookies(headers: &mut HeaderMap) {
-    let cookies: Vec<&[u8]> =
-        headers.get_all(header::COOKIE).iter().map(|it| it.as_bytes()).collect();
-    if cookies.len() < 2 {
-        return;
-    }
-    if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
-        headers.insert(header::COOKIE, joined);
-    }
-}
-
-/// The refusal of a request while no node drives.
-pub(super) fn no_driver() -> Response {
-    let detail = "no node of the cluster has the runs at the moment; nothing was done";
-    Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
-}
-
-fn unknown_outcome() -> Response {
-    let detail = "the connection to the node that has the runs was lost after the request was sent: look \
-                  at the state before it is repeated, or send an Idempotency-Key";
-    Problem::new(Code::UnknownOutcome, detail).retry_after(2).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        all.iter().map(pair).collect()
-    }
-
-    #[test]
-    fn headers_of_a_connection_stay_behind() {
-        let mut all = headers(&[
-            ("connection", "close, x-private"),
-            ("x-private", "1"),
-            ("transfer-encoding", "chunked"),
-            ("authorization", "Bearer x"),
-        ]);
-        strip(&mut all);
-        assert_eq!(all, headers(&[("authorization", "Bearer x")]));
-    }
-
-    #[test]
-    fn cookies_of_http2_are_joined() {
-        let mut all = headers(&[("cookie", "a=1"), ("cookie", "b=2")]);
-        join_cookies(&mut all);
-        assert_eq!(all, headers(&[("cookie", "a=1; b=2")]));
     }
 }

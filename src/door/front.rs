@@ -16,8 +16,9 @@ use tower::ServiceExt as _;
 
 use super::{
     Code,
-    forward::{DATABASE, Forwarder, NOT_DRIVER, Passed, no_driver},
+    forward::{DATABASE, Forwarder, NOT_DRIVER, Passed},
     problem::Problem,
+    unanswered::no_driver,
 };
 
 /// Says whether nobody else can have taken over.
@@ -33,9 +34,11 @@ struct Inner {
     drives: watch::Sender<bool>,
     /// Absent for a listener whose requests are for this process alone.
     forwarder: Option<Forwarder>,
+    /// The router that answers such requests while this node stands by.
+    aside: Option<Router>,
 }
 
-/// What answers while this node drives.
+/// The routes that answer while this node drives.
 #[derive(Clone)]
 struct Role {
     router: Router,
@@ -49,15 +52,18 @@ impl Front {
             role: RwLock::default(),
             drives: watch::Sender::new(false),
             forwarder: Some(forwarder),
+            aside: None,
         }))
     }
 
-    /// Creates a front that answers only while this node drives.
-    pub fn of_driver() -> Self {
+    /// Creates a front whose requests are for this process alone: `aside` answers while this node stands
+    /// by.
+    pub fn of_process(aside: Router) -> Self {
         Self(Arc::new(Inner {
             role: RwLock::default(),
             drives: watch::Sender::new(false),
             forwarder: None,
+            aside: Some(aside),
         }))
     }
 
@@ -97,9 +103,13 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
                 "this node cannot renew its lease, and does not know whether another has the runs";
             Problem::new(Code::NoDriver, detail).retry_after(2).into_response()
         }
-        (None, Some(forwarder), "/readyz") => readyz(forwarder),
         (None, Some(forwarder), _) => {
-            let waiting = match forwarder.forward(request, front.0.drives.subscribe()).await {
+            let drives = front.0.drives.subscribe();
+            let passed = match request.uri().path() {
+                "/readyz" => forwarder.ready(request, drives).await,
+                _ => forwarder.forward(request, drives).await,
+            };
+            let waiting = match passed {
                 Passed::Answered(answer) => return answer,
                 Passed::Ours(waiting) => waiting,
             };
@@ -109,7 +119,10 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
                 Some(_) | None => no_driver(),
             }
         }
-        (_, None, _) => no_driver(),
+        (_, None, _) => match front.0.aside.clone() {
+            Some(aside) => run(aside, request).await,
+            None => no_driver(),
+        },
     }
 }
 
@@ -130,15 +143,5 @@ async fn run(router: Router, request: Request) -> Response {
     match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
-    }
-}
-
-fn readyz(forwarder: &Forwarder) -> Response {
-    match forwarder.has_driver() {
-        true => Json(json!({ "status": "ready" })).into_response(),
-        false => {
-            let detail = "this node stands by, and no other has the runs";
-            Problem::new(Code::NotReady, detail).retry_after(1).into_response()
-        }
     }
 }

@@ -108,7 +108,7 @@ fn fingerprint(public: &[u8]) -> [u8; 32] {
 enum Keys {
     /// This one.
     One([u8; 32]),
-    /// That of any living node.
+    /// The key of any living node is accepted.
     OfNodes(watch::Receiver<ClusterView>),
 }
 
@@ -254,6 +254,8 @@ mod tests {
             peer: Some(PeerAddress { at: String::new(), fingerprint }),
             lease_ms: 5_000,
             started_ms: 0,
+            format: 1,
+            clock_ms: None,
         }
     }
 

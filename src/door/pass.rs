@@ -20,6 +20,7 @@ use super::{
     arrival::{Arrival, Proxies},
     away::{self, Away},
     cors,
+    length::announced,
     origin::Site,
     people::Tokens,
     places::{Place, Places},
@@ -175,12 +176,12 @@ impl Door {
     }
 
     /// Returns the token of the person of a foreign token, if the bearer is one of a provider.
-    async fn foreign(&self, engine: &Engine, bearer: &str) -> Result<Option<Given>, Problem> {
+    async fn foreign(&self, engine: &Engine, bearer: &str) -> Result<Option<Credential>, Problem> {
         let Some(people) = &self.people else { return Ok(None) };
         let Some(provider) = people.provider_of(bearer) else { return Ok(None) };
         let (person, until_ms) = provider.person(bearer).await?;
         let token = people.of(engine, &person).await?;
-        Ok(Some(Given { token, until_ms, instead: true }))
+        Ok(Some(Credential { token, until_ms, instead: true }))
     }
 
     /// Checks what needs no key: Host, Origin, and the presence of a bearer.
@@ -263,7 +264,7 @@ enum Offer<'a> {
 }
 
 /// The token that a request is let in with.
-struct Given {
+struct Credential {
     /// A token of this host, or a handle.
     token: String,
     /// The end of what it was given for, in milliseconds.
@@ -439,7 +440,7 @@ async fn enter(
     door: &Door,
     rule: Rule,
     request: &mut Request,
-) -> Result<(Option<Given>, Vec<Arc<Place>>), Problem> {
+) -> Result<(Option<Credential>, Vec<Arc<Place>>), Problem> {
     let mut places = Vec::new();
     let arrival: Arrival = request.extensions().get().cloned().unwrap_or_default();
     let given = match door.screen(rule, &arrival, request.uri(), request.headers())? {
@@ -447,11 +448,11 @@ async fn enter(
         Offer::Bearer(text) => {
             let text = text.to_owned();
             match door.foreign(engine, &text).await? {
-                None => Some(Given { token: text, until_ms: u64::MAX, instead: false }),
+                None => Some(Credential { token: text, until_ms: u64::MAX, instead: false }),
                 foreign => foreign,
             }
         }
-        Offer::Person => door.person(engine, &arrival).await?.map(|token| Given {
+        Offer::Person => door.person(engine, &arrival).await?.map(|token| Credential {
             token,
             until_ms: u64::MAX,
             instead: true,
@@ -467,8 +468,7 @@ async fn enter(
         }
         door.admit(rule, &bearer)?;
         let taken = door.places.take(&bearer)?;
-        let bytes = request.headers().get(header::CONTENT_LENGTH);
-        let bytes = bytes.and_then(|it| it.to_str().ok()?.parse().ok()).unwrap_or_default();
+        let bytes = announced(request.headers()).unwrap_or_default();
         places.extend(door.away.enter(
             engine.is_storage_away(),
             request.method(),
@@ -490,7 +490,7 @@ fn is_of_events(response: &Response) -> bool {
 
 /// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
 /// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
-fn while_good(engine: Engine, given: Given, clock: Clock, response: Response) -> Response {
+fn while_good(engine: Engine, given: Credential, clock: Clock, response: Response) -> Response {
     let stream = Streaming::begin(engine);
     let is_good =
         move || clock.now_ms() < given.until_ms && stream.0.authenticate(&given.token).is_ok();
@@ -572,17 +572,7 @@ mod tests {
     }
 
     fn holder(grant: Option<Grant>) -> Bearer {
-        Bearer::Holder(Holder {
-            run: 1,
-            step: 2,
-            attempt: 1,
-            epoch: 1,
-            nonce: Some(1),
-            jti: None,
-            grant,
-            session: None,
-            carrier: None,
-        })
+        Bearer::Holder(Holder { grant, ..Holder::of_first(1, 2) })
     }
 
     #[test]

@@ -140,11 +140,11 @@ pub(crate) struct Tokens {
     people: People,
     provider: Option<Provider>,
     clock: Clock,
-    known: Mutex<LruCache<(String, usize), Known>>,
+    known: Mutex<LruCache<(String, usize), CachedToken>>,
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct CachedToken {
     token: String,
     expires_ms: u64,
 }
@@ -224,7 +224,7 @@ impl Tokens {
         let token = minted.token;
         self.known
             .lock()
-            .insert(key, Known { token: token.clone(), expires_ms: minted.expires_ms });
+            .insert(key, CachedToken { token: token.clone(), expires_ms: minted.expires_ms });
         Ok(token)
     }
 }

@@ -195,17 +195,7 @@ mod tests {
     }
 
     fn holder(step: u32) -> Bearer {
-        Bearer::Holder(Holder {
-            run: 1,
-            step,
-            attempt: 1,
-            epoch: 1,
-            nonce: Some(1),
-            jti: None,
-            grant: None,
-            session: None,
-            carrier: None,
-        })
+        Bearer::Holder(Holder::of_first(1, step))
     }
 
     /// Takes places until one is refused. Returns them and the code of the refusal.

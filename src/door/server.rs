@@ -42,7 +42,7 @@ const REST: Duration = Duration::from_millis(50);
 /// The write timeout of a connection, as a multiple of the timeout for a WebSocket message.
 const TAKEN: u32 = 3;
 
-/// What answers requests.
+/// The service that answers requests.
 pub type Routes = Router;
 
 /// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,

@@ -34,7 +34,7 @@ pub struct Settings {
     pub custom_effects: crate::engine::CustomEffects,
     /// The retention of ended runs.
     pub retention: crate::engine::Retention,
-    /// The receivers that hear when a task for people has opened, by name.
+    /// The webhooks that are called when a task for people has opened, by name.
     pub webhooks: std::collections::BTreeMap<String, crate::operator::TaskWebhook>,
     /// The parent of the working directories of runs without one of their own: `work/<run>` below
     /// it.

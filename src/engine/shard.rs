@@ -3,6 +3,7 @@
 pub(crate) mod begin;
 pub(crate) mod commit;
 pub(crate) mod gauges;
+pub(crate) mod interrupt;
 pub(crate) mod load;
 pub(crate) mod owner;
 pub(crate) mod perform;

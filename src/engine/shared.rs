@@ -20,6 +20,7 @@ pub(crate) mod places;
 pub(crate) mod presence;
 pub(crate) mod programs;
 pub(crate) mod request;
+pub(crate) mod server_spans;
 pub(crate) mod shards;
 pub(crate) mod speakers;
 pub(crate) mod stacks;

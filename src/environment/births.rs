@@ -5,9 +5,11 @@
 //! starts the child and waits for its end. Namespaces, Landlock and capabilities belong to a thread,
 //! so that no child sees those of another.
 //!
-//! The launcher takes only children without a boundary, and hides the data directory only if it is
-//! privileged: a user namespace cannot be entered by one of several threads. The helper starts all
-//! others.
+//! The launcher takes only children without a boundary; the helper starts all others. One that hides
+//! the data directory for a plain user enters a user namespace before it has threads, since one of
+//! several cannot. So its children share that namespace, and a Landlock domain for each keeps one
+//! from inspecting another. Before Linux 6.12 no such domain leaves mounts to the child, and the
+//! helper starts these children, too.
 //!
 //! A child begins only while its launcher knows of it, in a process group of its own within the
 //! launcher's session, so that the host finds it should the launcher be killed. At the end of the
@@ -38,7 +40,7 @@ use rustix::{
     event::{PollFd, PollFlags},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags},
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group},
-    thread::UnshareFlags,
+    thread::{CapabilitySet, UnshareFlags},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -53,9 +55,9 @@ use super::{
 /// The stack of a thread that starts a child, in bytes.
 const STACK: usize = 256 * 1024;
 
-/// Starts children until the host is gone.
-pub(super) fn serve() -> ExitCode {
-    match run() {
+/// Starts children until the host is gone; `covered` ones do not see the data directory.
+pub(super) fn serve(covered: bool) -> ExitCode {
+    match run(covered) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("moonswarm: start children: {error}");
@@ -64,10 +66,12 @@ pub(super) fn serve() -> ExitCode {
     }
 }
 
-fn run() -> io::Result<()> {
+fn run(covered: bool) -> io::Result<()> {
     let orders = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // By the session, the host finds the children of a launcher that was killed.
     rustix::process::setsid()?;
+    // Before there is another thread.
+    let privileged = covered.then(become_able);
     // A signal to everybody must not end the one that kills what the others leave. A handler, unlike
     // an ignored signal, does not pass to the children.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -75,9 +79,13 @@ fn run() -> io::Result<()> {
     let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
     let _handled = kinds.map(signal);
     drop(entered);
-    let ready = Ready { covers: covers() };
-    rustix::net::send(&orders, &serde_json::to_vec(&ready)?, SendFlags::NOSIGNAL)?;
-    let births = Arc::new(Births::default());
+    let (able, privileged) = match privileged {
+        None => (true, false),
+        Some(Ok(privileged)) => (covers(privileged), privileged),
+        Some(Err(_)) => (false, false),
+    };
+    rustix::net::send(&orders, &serde_json::to_vec(&Ready { able })?, SendFlags::NOSIGNAL)?;
+    let births = Arc::new(Births { privileged, ..Births::default() });
     while let Some((order, streams, report)) = receive(&orders)? {
         births.begin(order, streams, report);
     }
@@ -85,11 +93,29 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if a thread can have its own mounts, and keep its child from changing them.
-fn covers() -> bool {
-    let tries = || veil::unshare(UnshareFlags::NEWNS).is_ok() && paths::stay().is_ok();
+/// Enters a user namespace, unless this process may mount as it is. Returns true if its children are
+/// privileged.
+fn become_able() -> io::Result<bool> {
+    let now = rustix::thread::capabilities(None)?;
+    match now.effective.contains(CapabilitySet::SYS_ADMIN) {
+        true => Ok(true),
+        false => veil::unshare_as_user(UnshareFlags::empty()),
+    }
+}
+
+/// Returns true if a thread can have its own mounts, and keep its child from what is outside.
+fn covers(privileged: bool) -> bool {
+    let tries = move || veil::unshare(UnshareFlags::NEWNS).is_ok() && keep_in(privileged).is_ok();
     let thread = thread::Builder::new().name("tries".to_owned()).spawn(tries);
     thread.is_ok_and(|thread| thread.join().unwrap_or(false))
+}
+
+/// Keeps a child from removing the cover and from inspecting others.
+fn keep_in(privileged: bool) -> Result<(), String> {
+    match privileged {
+        true => paths::stay(),
+        false => paths::keep_to_itself(),
+    }
 }
 
 /// The three streams of a child.
@@ -127,6 +153,8 @@ fn receive(orders: &OwnedFd) -> io::Result<Option<(Order, Streams, UnixStream)>>
 /// The children of a launcher.
 #[derive(Debug, Default)]
 struct Births {
+    /// True if the children have capabilities over their mounts.
+    privileged: bool,
     /// Held for reading while a child is started, and for writing once no other may be.
     open: RwLock<()>,
     groups: Mutex<BTreeSet<i32>>,
@@ -146,7 +174,7 @@ impl Births {
 
     /// Starts a child, and stays until it has ended.
     fn accompany(&self, order: &Order, streams: Streams, report: &UnixStream) {
-        if let Err(why) = stand_apart(order) {
+        if let Err(why) = stand_apart(order, self.privileged) {
             return say(report, &Report::Not(why));
         }
         match self.start(order, streams) {
@@ -241,7 +269,7 @@ impl Order {
 }
 
 /// Enters what belongs to this child alone: its mounts and its working directory.
-fn stand_apart(order: &Order) -> Result<(), NotBegun> {
+fn stand_apart(order: &Order, privileged: bool) -> Result<(), NotBegun> {
     let step = |what: &'static str| move |error: io::Error| not_begun(what, &error);
     match &order.cover {
         None => veil::unshare(UnshareFlags::FS).map_err(step("leave the working directory"))?,
@@ -249,8 +277,10 @@ fn stand_apart(order: &Order) -> Result<(), NotBegun> {
             veil::unshare(UnshareFlags::NEWNS).map_err(step("make the namespaces"))?;
             cover.put().map_err(step("hide the data directory"))?;
             let what = "keep the data directory hidden";
-            paths::stay().map_err(|reason| not_begun(what, &io::Error::other(reason)))?;
-            veil::give_up_looking_around().map_err(step("give up looking around"))?;
+            keep_in(privileged).map_err(|reason| not_begun(what, &io::Error::other(reason)))?;
+            if privileged {
+                veil::give_up_looking_around().map_err(step("give up looking around"))?;
+            }
         }
     }
     let what = "enter the working directory";

@@ -30,7 +30,10 @@ use super::{
     bubblewrap::{TRIAL_BYTES, network},
     gate::Gate,
     helper, paths,
-    plan::{CHILD, LAUNCH, NotBegun, PROBE, PROBE_VEIL, PROBE_WITHIN, Plan, Probed, VERB},
+    plan::{
+        CHILD, LAUNCH, LAUNCH_COVERED, NotBegun, PROBE, PROBE_VEIL, PROBE_WITHIN, Plan, Probed,
+        VERB,
+    },
     veil,
 };
 
@@ -73,7 +76,8 @@ pub fn confined() -> Option<ExitCode> {
             let _ = serde_json::to_writer(io::stdout(), &why);
             return Some(ExitCode::SUCCESS);
         }
-        Some(LAUNCH) => return Some(births::serve()),
+        Some(LAUNCH) => return Some(births::serve(false)),
+        Some(LAUNCH_COVERED) => return Some(births::serve(true)),
         _ => {}
     }
     let argv: Vec<OsString> = words.collect();
@@ -209,18 +213,13 @@ fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
     Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
 
-/// Enters new namespaces; without the privilege, inside a new user namespace. Returns true if it
-/// was privileged. Then its children are privileged, too.
+/// Enters new namespaces; without the privilege, inside a new user namespace. Returns true if its
+/// children are privileged there.
 fn part(flags: UnshareFlags) -> io::Result<bool> {
-    if veil::unshare(flags).is_ok() {
-        return Ok(true);
+    match veil::unshare(flags) {
+        Ok(()) => Ok(true),
+        Err(_) => veil::unshare_as_user(flags),
     }
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    veil::unshare(flags | UnshareFlags::NEWUSER)?;
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
-    Ok(false)
 }
 
 /// Brings up the only interface of a new network namespace, with a netlink message.

@@ -34,7 +34,7 @@ pub(super) struct Gate(OwnedFd);
 
 /// The report of a helper that has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum GateReport {
     /// The helper became the child.
     Begun,
     /// The helper failed, and reported the reason.
@@ -71,18 +71,18 @@ impl Gate {
     }
 
     /// Returns the helper's report. Call it after the helper has ended.
-    pub(super) fn heard(&self) -> Heard {
-        let mut heard = Heard::Nothing;
+    pub(super) fn heard(&self) -> GateReport {
+        let mut heard = GateReport::Nothing;
         let mut message = [0; LONGEST];
         while let Ok((length, _)) =
             rustix::net::recv(&self.0, &mut message[..], RecvFlags::DONTWAIT)
         {
             match &message[..length.min(LONGEST)] {
                 [] => break,
-                BEGINS => heard = Heard::Begun,
+                BEGINS => heard = GateReport::Begun,
                 json => match serde_json::from_slice(json) {
-                    Ok(why) => return Heard::Not(why),
-                    Err(_) => return Heard::Nothing,
+                    Ok(why) => return GateReport::Not(why),
+                    Err(_) => return GateReport::Nothing,
                 },
             }
         }
@@ -174,14 +174,14 @@ mod tests {
     fn what_a_helper_said_last_is_what_is_heard() {
         let (host, helper) = Gate::pair().unwrap();
         let helper = Gate(helper);
-        assert_eq!(host.heard(), Heard::Nothing);
+        assert_eq!(host.heard(), GateReport::Nothing);
         helper.begins();
-        assert_eq!(host.heard(), Heard::Begun);
+        assert_eq!(host.heard(), GateReport::Begun);
         let why = NotBegun { what: "start".into(), reason: "no".into(), exec: Some(2) };
         helper.begins();
         helper.fails(&why);
         drop(helper);
-        assert_eq!(host.heard(), Heard::Not(why));
-        assert_eq!(host.heard(), Heard::Nothing);
+        assert_eq!(host.heard(), GateReport::Not(why));
+        assert_eq!(host.heard(), GateReport::Nothing);
     }
 }

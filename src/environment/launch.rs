@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use super::{
     DeathWatch, Helper,
     bubblewrap::{Bubblewrap, is_program},
-    gate::{Gate, Heard, whole},
+    gate::{Gate, GateReport, whole},
     launcher::{Born, Launcher, Reports, Unborn},
     order::Order,
     plan::{NotBegun, Plan, VERB, handed_on},
@@ -26,12 +26,12 @@ use crate::protocol::EnvError;
 #[derive(Debug)]
 pub struct Launch {
     program: Program,
-    way: Way,
+    way: StartMethod,
 }
 
 /// The way in which a child is started.
 #[derive(Debug)]
-enum Way {
+enum StartMethod {
     /// By the host itself, in this directory. Nothing is hidden from the child, and it survives if
     /// the host is killed between the fork and the report to the watch.
     Direct(PathBuf),
@@ -59,14 +59,14 @@ pub struct Launched {
     pub stderr: Option<ChildStderr>,
     /// The process group.
     pub group: Group,
-    end: End,
+    end: StatusSource,
     gate: Option<Gate>,
     is_around: bool,
 }
 
 /// The source of a child's status.
 #[derive(Debug)]
-enum End {
+enum StatusSource {
     Child(Child),
     Reports(Reports),
 }
@@ -108,7 +108,7 @@ impl Launch {
         program: Program,
     ) -> io::Result<Self> {
         program.find(&plan.cwd)?;
-        let way = Way::Helper { helper: helper.clone(), around: around.cloned(), plan };
+        let way = StartMethod::Helper { helper: helper.clone(), around: around.cloned(), plan };
         Ok(Self { program, way })
     }
 
@@ -124,12 +124,12 @@ impl Launch {
     ) -> io::Result<Self> {
         program.find(&plan.cwd)?;
         let (launcher, helper) = (Arc::clone(launcher), helper.clone());
-        Ok(Self { program, way: Way::Launcher { launcher, helper, plan } })
+        Ok(Self { program, way: StartMethod::Launcher { launcher, helper, plan } })
     }
 
     /// Creates a launch by the host itself.
     pub(super) fn direct(program: Program, cwd: &Path) -> Self {
-        Self { program, way: Way::Direct(cwd.to_owned()) }
+        Self { program, way: StartMethod::Direct(cwd.to_owned()) }
     }
 
     /// Starts the child.
@@ -146,11 +146,11 @@ impl Launch {
         };
         let Self { program, way } = self;
         match way {
-            Way::Direct(cwd) => program.begin(&cwd, input, watch),
-            Way::Helper { helper, around, plan } => {
+            StartMethod::Direct(cwd) => program.begin(&cwd, input, watch),
+            StartMethod::Helper { helper, around, plan } => {
                 program.pass(&helper, around.as_ref(), &plan, &input, watch)
             }
-            Way::Launcher { launcher, helper, plan } => {
+            StartMethod::Launcher { launcher, helper, plan } => {
                 crate::fault::point("operator.process_spawn");
                 let order = Order {
                     cover: plan.cover.clone(),
@@ -247,13 +247,20 @@ fn spawn(mut command: Command, stdin: OwnedFd, watch: &Arc<DeathWatch>) -> io::R
     watch.add(pid);
     crate::fault::point("operator.process_watched");
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    Ok(Launched { stdout, stderr, group, end: End::Child(child), gate: None, is_around: false })
+    Ok(Launched {
+        stdout,
+        stderr,
+        group,
+        end: StatusSource::Child(child),
+        gate: None,
+        is_around: false,
+    })
 }
 
 impl Launched {
     fn of(Born { group, stdout, stderr, reports }: Born) -> Self {
         let group = Group { pid: group, watch: None, is_over: false };
-        let (stdout, stderr, end) = (Some(stdout), Some(stderr), End::Reports(reports));
+        let (stdout, stderr, end) = (Some(stdout), Some(stderr), StatusSource::Reports(reports));
         Self { stdout, stderr, group, end, gate: None, is_around: false }
     }
 
@@ -266,8 +273,8 @@ impl Launched {
     /// Cancel safe, and may be called again.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         match &mut self.end {
-            End::Child(child) => child.wait().await,
-            End::Reports(reports) => {
+            StatusSource::Child(child) => child.wait().await,
+            StatusSource::Reports(reports) => {
                 let status = reports.ended().await?;
                 self.group.is_over = true;
                 Ok(status)
@@ -279,17 +286,17 @@ impl Launched {
     /// has ended.
     pub fn not_started(&self) -> Option<NotStarted> {
         let why = match self.gate.as_ref()?.heard() {
-            Heard::Begun => return None,
-            Heard::Not(NotBegun { exec: Some(code), .. }) => {
+            GateReport::Begun => return None,
+            GateReport::Not(NotBegun { exec: Some(code), .. }) => {
                 return Some(NotStarted::Program(io::Error::from_raw_os_error(code)));
             }
-            Heard::Not(NotBegun { what, reason, exec: None }) => format!("{what}: {reason}"),
+            GateReport::Not(NotBegun { what, reason, exec: None }) => format!("{what}: {reason}"),
             // The helper always reports first, so `bwrap` never reached it.
-            Heard::Nothing if self.is_around => {
+            GateReport::Nothing if self.is_around => {
                 "bubblewrap did not begin the child; its stderr says why".to_owned()
             }
             // Killed before it could report anything.
-            Heard::Nothing => return None,
+            GateReport::Nothing => return None,
         };
         Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)))
     }

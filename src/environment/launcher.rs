@@ -29,7 +29,7 @@ use super::{
     Helper,
     gate::whole,
     order::{FILES, LONGEST, Order, Ready, Report},
-    plan::{LAUNCH, NotBegun, VERB},
+    plan::{LAUNCH, LAUNCH_COVERED, NotBegun, VERB},
 };
 
 /// The most looks for processes that a killed launcher has left: each may have started others.
@@ -39,14 +39,17 @@ const SWEEPS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Launcher {
     helper: Helper,
-    state: Mutex<State>,
+    /// For children that see the data directory.
+    open: Mutex<State>,
+    /// For children from whom it is hidden.
+    covering: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     process: Option<Process>,
-    /// True if the launcher can hide the data directory; `None` before its first start.
-    covers: Option<bool>,
+    /// True if it cannot do its work on this machine.
+    unable: bool,
 }
 
 /// A running launcher. Dropping it ends it and every child that it has started.
@@ -86,7 +89,7 @@ pub(super) enum Unborn {
 impl Launcher {
     /// Creates a launcher that is the helper's program. It is not started yet.
     pub(super) fn new(helper: Helper) -> Self {
-        Self { helper, state: Mutex::default() }
+        Self { helper, open: Mutex::default(), covering: Mutex::default() }
     }
 
     /// Starts a child.
@@ -128,37 +131,40 @@ impl Launcher {
 
     /// Returns the socket for orders. Starts the launcher if it does not run.
     fn orders(&self, covers: bool) -> Option<Arc<OwnedFd>> {
-        let mut state = self.state.lock();
-        if covers && state.covers == Some(false) {
+        let mut state = if covers { &self.covering } else { &self.open }.lock();
+        if state.unable {
             return None;
         }
         let process = state.process.as_mut();
         if !process.is_some_and(|it| matches!(it.child.try_wait(), Ok(None))) {
             state.process = None;
-            let (process, ready) = Process::start(&self.helper)
+            let word = if covers { LAUNCH_COVERED } else { LAUNCH };
+            let (process, ready) = Process::start(&self.helper, word)
                 .inspect_err(|error| tracing::debug!(%error, "children start without a launcher"))
                 .ok()?;
-            state.covers = Some(ready.covers);
-            state.process = Some(process).filter(|_| ready.covers || !covers);
+            state.unable = !ready.able;
+            state.process = Some(process).filter(|_| ready.able);
         }
         state.process.as_ref().map(|it| Arc::clone(&it.orders))
     }
 
     /// Ends a launcher that did not report what it was ordered, with every child that it has started.
     fn give_up(&self, orders: &Weak<OwnedFd>) {
-        let mut state = self.state.lock();
         let is_it = |it: &Process| Weak::ptr_eq(orders, &Arc::downgrade(&it.orders));
-        if state.process.as_ref().is_some_and(is_it) {
-            state.process = None;
+        for state in [&self.open, &self.covering] {
+            let mut state = state.lock();
+            if state.process.as_ref().is_some_and(is_it) {
+                state.process = None;
+            }
         }
     }
 }
 
 impl Process {
-    fn start(helper: &Helper) -> io::Result<(Self, Ready)> {
+    fn start(helper: &Helper, word: &str) -> io::Result<(Self, Ready)> {
         let (ours, theirs) = pair()?;
         let mut child = Command::new(helper.program())
-            .args([VERB, LAUNCH])
+            .args([VERB, word])
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))

@@ -17,8 +17,11 @@ pub(super) const LONGEST: usize = 8 * 1024;
 /// The first message of a launcher: its abilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ready {
-    /// True if it can hide the data directory from a child.
-    pub(super) covers: bool,
+    /// True if it can start the children that it is for: with [`LAUNCH_COVERED`], those from whom the
+    /// data directory is hidden.
+    ///
+    /// [`LAUNCH_COVERED`]: super::plan::LAUNCH_COVERED
+    pub(super) able: bool,
 }
 
 /// A child to start.

@@ -73,6 +73,22 @@ pub(super) fn stay() -> Result<(), String> {
         .map_err(|error| failed(&error))
 }
 
+/// Prevents this process and its children from inspecting processes outside, and from connecting to
+/// abstract sockets of these. They may mount in namespaces of their own.
+///
+/// A domain without rights over files leaves mounts alone; it must restrict something.
+pub(super) fn keep_to_itself() -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(Scope::AbstractUnixSocket)
+        .and_then(Ruleset::create)
+        .map(|rules| rules.no_new_privs(false))
+        .and_then(RulesetCreated::restrict_self)
+        .map(drop)
+        .map_err(|error| failed(&error))
+}
+
 /// Restricts this process and its children irrevocably.
 pub(super) fn restrict(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");

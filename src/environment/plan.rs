@@ -19,6 +19,8 @@ pub(super) const PROBE_WITHIN: &str = "--probe-within";
 pub(super) const PROBE_VEIL: &str = "--probe-veil";
 /// In place of a program: start the children of a host until it ends.
 pub(super) const LAUNCH: &str = "--launch";
+/// The same, for children from whom the data directory is hidden.
+pub(super) const LAUNCH_COVERED: &str = "--launch-covered";
 /// The prefix of the child's variables while they are passed through the helper, so that none of
 /// them affects the helper or its loader.
 pub(super) const CHILD: &str = "child:";

@@ -2,8 +2,8 @@
 //!
 //! In a mount namespace of the child, an empty directory covers it, with only the child's own
 //! directories inside. A user without the privilege to create one gets a user namespace first,
-//! which also hides the host's memory and files in `/proc`. Root stays root; Landlock prevents it
-//! from removing the cover and from reading the host's `/proc`.
+//! which also hides the host's memory and files in `/proc`. Root stays root, also there; Landlock
+//! prevents it from removing the cover and from reading the host's `/proc`.
 
 use std::{
     fs, io,
@@ -82,6 +82,19 @@ pub(super) fn give_up_looking_around() -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     let none = CapabilitySet::empty();
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
+}
+
+/// Enters new namespaces within a new user namespace, in which this process is the user that it was.
+/// The process must have only one thread. Returns true if programs that it executes are privileged
+/// there, which they are for root.
+pub(super) fn unshare_as_user(flags: UnshareFlags) -> io::Result<bool> {
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    unshare(flags | UnshareFlags::NEWUSER)?;
+    let same = |id: u32| format!("{id} {id} 1");
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", same(uid.as_raw()))?;
+    fs::write("/proc/self/gid_map", same(gid.as_raw()))?;
+    Ok(uid.is_root())
 }
 
 /// Enters new namespaces: the calling thread, and what it starts.

@@ -52,7 +52,7 @@ pub struct ResponseFlow {
     settings: LoopSettings,
     tools: Vec<Face>,
     start: Vec<Value>,
-    own: Vec<Own>,
+    own: Vec<ConversationItem>,
     /// The index in `own` at which each reply starts.
     replies: Vec<usize>,
     /// The index of the first item of `own` that the model still sees. The summary stands before
@@ -84,7 +84,7 @@ pub struct ResponseFlow {
 
 /// An item of the conversation.
 #[derive(Debug, Clone)]
-struct Own {
+struct ConversationItem {
     item: Value,
     /// True if the loop itself wrote it for the model. It is then not part of an answer.
     aside: bool,
@@ -380,7 +380,7 @@ impl ResponseFlow {
         self.tell_managed(&reply);
         let text = reply.text();
         let calls = turn::asked_for(&reply)?;
-        self.own.extend(reply.items.into_iter().map(|item| Own::new(item, false)));
+        self.own.extend(reply.items.into_iter().map(|item| ConversationItem::new(item, false)));
         let verdict = self.rule(judge, &Moment::AfterModel { text: &text, calls: calls.len() })?;
         self.say_all(&verdict.say);
         match (reply.stop, calls.is_empty()) {
@@ -457,7 +457,7 @@ impl ResponseFlow {
 
     /// Adds a message to the model that is not part of an answer.
     fn say(&mut self, text: &str) {
-        self.own.push(Own::new(user_message(text), true));
+        self.own.push(ConversationItem::new(user_message(text), true));
     }
 
     fn say_all(&mut self, texts: &[String]) {

@@ -10,6 +10,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use futures::future::{BoxFuture, join_all};
@@ -23,8 +24,10 @@ use crate::{
     door::DoorConfig,
     engine::{ConfigItem, HostFacts, NodeView, Retention, rfc3339},
     environment::{self, Environments},
+    metrics::{ClusterCounts, Scrape},
     operator::{Declared, ShownSettings, TaskWebhook},
-    store::{ClusterView, NodeRow},
+    protocol::text::counted,
+    store::{ClusterView, NodeRow, NodeState},
 };
 
 /// Facts about a host.
@@ -39,13 +42,33 @@ pub(super) struct Facts {
     environments: environment::Config,
     watch: BTreeMap<String, PathBuf>,
     clock: Clock,
-    /// What this node of a cluster sees.
-    cluster: Option<watch::Receiver<ClusterView>>,
+    /// The nodes as this node of a cluster sees them, and its counters.
+    cluster: Option<NodeFacts>,
+}
+
+/// The nodes as a node of a cluster sees them, and its counters.
+#[derive(Clone)]
+pub(super) struct NodeFacts {
+    pub(super) view: watch::Receiver<ClusterView>,
+    pub(super) counts: Arc<ClusterCounts>,
+}
+
+impl NodeFacts {
+    /// Adds the numbers of the node to a reading.
+    pub(super) fn measure(&self, scrape: &mut Scrape) {
+        let view = self.view.borrow();
+        self.counts.collect(view.trusted_ms(), scrape);
+        let states = [NodeState::Up, NodeState::Draining, NodeState::Standby];
+        for state in states {
+            let nodes = view.nodes.iter().filter(|it| it.state == state).count() as u64;
+            scrape.count("moonswarm_nodes", &[state.as_str()], nodes);
+        }
+    }
 }
 
 impl Facts {
     /// Takes them from a configuration, and from what the node of the host sees.
-    pub(super) fn of(config: &HostConfig, cluster: Option<watch::Receiver<ClusterView>>) -> Self {
+    pub(super) fn of(config: &HostConfig, cluster: Option<NodeFacts>) -> Self {
         Self {
             cluster,
             data: config.data.clone(),
@@ -76,7 +99,7 @@ impl HostFacts for Facts {
     }
 
     fn nodes(&self) -> Vec<NodeView> {
-        let view = self.cluster.as_ref().map(|view| view.borrow().clone()).unwrap_or_default();
+        let view = self.cluster.as_ref().map(|it| it.view.borrow().clone()).unwrap_or_default();
         let shown = |it: NodeRow| NodeView {
             node: it.node,
             name: it.name,
@@ -87,6 +110,12 @@ impl HostFacts for Facts {
             started_at: rfc3339(it.started_ms),
         };
         view.nodes.into_iter().map(shown).collect()
+    }
+
+    fn measure(&self, scrape: &mut Scrape) {
+        if let Some(node) = &self.cluster {
+            node.measure(scrape);
+        }
     }
 
     fn examine(&self) -> BoxFuture<'_, Vec<Line>> {
@@ -101,7 +130,7 @@ impl HostFacts for Facts {
             lines.extend(enforces(data, environments, clock));
             lines.extend(secrets(data, environments, clock).await);
             lines.extend(watched(&self.watch));
-            lines.extend(self.cluster.as_ref().map(|view| cluster(&view.borrow())));
+            lines.extend(self.cluster.as_ref().map(|it| cluster(&it.view.borrow())));
             lines
         })
     }
@@ -190,7 +219,7 @@ pub fn retention(data: &Path, kept: Retention) -> Line {
         format!(
             "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
             limit(age_ms > 0, format!("{:.1} days", age_ms as f64 / 86_400_000.0)),
-            limit(runs > 0, format!("{runs} runs")),
+            limit(runs > 0, counted(runs, "run")),
             limit(bytes > 0, format!("{} MiB", bytes >> 20)),
             size >> 20,
         ),

@@ -25,7 +25,7 @@ const RETIRED: &str = "retired.keys";
 /// The file of the owner's token.
 const ADMIN: &str = "admin.token";
 
-/// Where a host has its keys and its owner's token.
+/// The place where a host has its keys and its owner's token.
 pub(super) trait HostKeys: KeyFiles {
     /// Returns the keys of tokens and of handles; creates them at the first start.
     fn open(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError>;

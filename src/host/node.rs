@@ -5,23 +5,29 @@
 //! |---|---|---|
 //! | stands by | nobody alive has the runs | claims them, opens the engine, answers itself |
 //! | stands by | was ended, because its lease had lapsed | joins again |
+//! | drives | was asked to hand over | the same, and joins again; for a while it leaves the runs to others |
 //! | drives | is to stop | announces that, stops the engine, gives the runs up |
 //! | drives | cannot renew its lease, and others reach the database, or none answers | stops the engine |
 //! | drives | was ended | stops the engine and joins again as a standby |
+//! | stands by | finds that the database works with newer releases only | ends |
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     Host, HostConfig, HostError, cluster_keys,
+    doctor::NodeFacts,
     files::DataFiles,
     listen::{self, Ports},
     socket,
 };
 use crate::{
+    api::{self, NodeMeasures},
+    clock::boot_ms,
     door::{Door, Forwarder, Front, IsTrusted, Listener, NodeKeys, PeersSay, Routes},
+    metrics::Scrape,
     store::{
-        ClusterKey, ClusterView, Joining, LeaseTimes, Member, PeerAddress, Postgres, Seat,
-        SeatOptions, StoreError,
+        ClusterKey, ClusterView, Joining, LeaseTimes, Member, NodeRow, NodeState, PeerAddress,
+        Postgres, Seat, SeatOptions, StoreError, Upkeep as _,
     },
     tasks::Tasks,
 };
@@ -30,6 +36,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(250);
 /// The pause before a node joins or claims again after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The time for which a node that was asked to hand over leaves the runs to others, in milliseconds.
+const YIELD_MS: u64 = 15_000;
 /// The maximum time that the engine of a node that was ended has to stop.
 const FENCED: Duration = Duration::from_secs(5);
 
@@ -50,11 +58,12 @@ pub struct ClusterConfig {
     pub times: LeaseTimes,
 }
 
-/// What a host needs to know of the node that it belongs to.
+/// The parts of a node that its host uses.
 pub(super) struct Joined {
     pub(super) member: Arc<Member>,
     pub(super) front: Front,
     pub(super) metrics: Option<(Front, SocketAddr)>,
+    pub(super) facts: NodeFacts,
     pub(super) url: String,
     pub(super) address: SocketAddr,
 }
@@ -82,6 +91,7 @@ pub struct Node {
     joining: Joining,
     front: Front,
     forwarder: Forwarder,
+    facts: NodeFacts,
     metrics: Option<(Front, SocketAddr)>,
     files: DataFiles,
     tasks: Tasks,
@@ -92,11 +102,13 @@ pub struct Node {
     keys: Option<i64>,
 }
 
-/// Why a node no longer drives.
+/// The reason why a node no longer drives.
 enum Ended {
-    /// It is to stop.
+    /// The process is to stop.
     Stopped,
-    /// It can no longer write.
+    /// The node is to hand its runs over, and to stand by.
+    Drained,
+    /// The node can no longer write.
     Lost(StoreError),
 }
 
@@ -125,8 +137,10 @@ impl Node {
         let options = SeatOptions {
             address: postgres.address,
             readers: postgres.readers,
+            writers: postgres.writers,
             key: cluster.key,
             times: cluster.times,
+            durability: postgres.durability,
         };
         let seat = blocking(&tasks, {
             let data = config.data.clone();
@@ -146,7 +160,11 @@ impl Node {
 
         listen::serve(Listener::of_nodes(peers, &keys), front.router_of_nodes(), &door, &tasks);
         let socket = listen::serve_local(&config.data, front.router(), &door, &tasks);
-        let metrics = ports.metrics_at().map(|at| (Front::of_driver(), at));
+        let facts = NodeFacts { view: seat.view(), counts: forwarder.counts() };
+        let measured = facts.clone();
+        let measures = NodeMeasures(Arc::new(move |scrape: &mut Scrape| measured.measure(scrape)));
+        let aside = api::node_metrics_router(measures);
+        let metrics = ports.metrics_at().map(|at| (Front::of_process(aside), at));
         let of_metrics = metrics.as_ref().map(|(front, _)| front.router());
         ports.serve(front.router(), of_metrics, &door, (&files, 0), &tasks)?;
         let keys = None;
@@ -156,6 +174,7 @@ impl Node {
             joining,
             front,
             forwarder,
+            facts,
             metrics,
             files,
             tasks,
@@ -205,9 +224,17 @@ impl Node {
         let mut stop = std::pin::pin!(stop);
         let mut ready = Some(ready);
         let mut is_first = true;
+        let mut yields_until_ms = 0;
         loop {
             let member = tokio::select! {
-                member = self.join(is_first) => member?,
+                member = self.join(is_first) => match member {
+                    Ok(member) => member,
+                    Err(error) if is_first => return Err(error),
+                    Err(error) => {
+                        self.end(None, grace).await?;
+                        return Err(error);
+                    }
+                },
                 () = &mut stop => return self.end(None, grace).await,
             };
             is_first = false;
@@ -222,7 +249,12 @@ impl Node {
                     continue;
                 }
                 if now.fenced {
+                    self.facts.counts.fenced();
                     break None;
+                }
+                if let Some(refusal) = &now.refusal {
+                    self.end(Some(member), grace).await?;
+                    return Err(refusal.clone().into());
                 }
                 self.refresh_token(&now).await;
                 if self.keys.is_some()
@@ -232,6 +264,7 @@ impl Node {
                 }
                 // None if another was faster, or it is too early.
                 if now.is_vacant()
+                    && boot_ms() >= yields_until_ms
                     && let Some(host) = self.take_over(&member).await?
                 {
                     break Some(host);
@@ -264,7 +297,12 @@ impl Node {
             host.stop(if announced { grace } else { grace.min(FENCED) }).await;
             match ended {
                 Ended::Stopped => return self.end(Some(member), grace).await,
+                Ended::Drained => {
+                    tracing::info!("this node stands by, as was asked for");
+                    yields_until_ms = boot_ms() + YIELD_MS;
+                }
                 Ended::Lost(StoreError::Fenced) => {
+                    self.facts.counts.fenced();
                     tracing::warn!("another node may have the runs; this one stands by");
                 }
                 Ended::Lost(error) => {
@@ -288,6 +326,7 @@ impl Node {
             match blocking(&self.tasks, move || Member::join(&seat, &joining)).await {
                 Ok(member) => return Ok(member),
                 Err(error) if is_first => return Err(error),
+                Err(error @ HostError::Store(StoreError::Newer { .. })) => return Err(error),
                 Err(error) => tracing::warn!(%error, "failed to join the cluster; trying again"),
             }
             tokio::time::sleep(AGAIN).await;
@@ -300,6 +339,8 @@ impl Node {
         let store = match blocking(&self.tasks, move || Postgres::take_over(&claiming)).await {
             Ok(Some(store)) => store,
             Ok(None) => return Ok(None),
+            // The next look tells it too.
+            Err(HostError::Store(StoreError::Newer { .. })) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "failed to take the runs over; joining again");
                 let over = Arc::clone(member);
@@ -313,10 +354,12 @@ impl Node {
             }
         };
         tracing::info!(node = member.node(), "this node has the runs now");
+        self.facts.counts.takeover(if store.owner_died() { "died" } else { "free" });
         let joined = Joined {
             member: Arc::clone(member),
             front: self.front.clone(),
             metrics: self.metrics.clone(),
+            facts: self.facts.clone(),
             url: self.url.clone(),
             address: self.address,
         };
@@ -337,6 +380,12 @@ impl Node {
                 () = tokio::time::sleep(LOOK) => {}
             }
             if member.is_trusted() {
+                let view = self.facts.view.borrow();
+                let is_asked =
+                    |it: &NodeRow| it.node == member.node() && it.state == NodeState::Draining;
+                if view.nodes.iter().any(is_asked) {
+                    return Ended::Drained;
+                }
                 continue;
             }
             match self.forwarder.ask().await {

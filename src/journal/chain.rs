@@ -231,9 +231,9 @@ impl Chain {
                 step.attempt_open = false;
                 step.counted += u32::from(closed.counts);
                 step.retry_at_ms = Some(closed.retry_at_ms);
-                let gone = step.error.replace(closed.error.clone());
+                let gone = step.error.replace(Box::new(closed.error.clone()));
                 add_usage(&mut step.usage, closed.usage.as_ref());
-                self.keeps(Some(&closed.error), gone.as_ref());
+                self.keeps(Some(&closed.error), gone.as_deref());
                 self.spend(closed.step, closed.usage.as_ref(), at);
             }
             Fact::AttemptOpened(opened) => {
@@ -385,16 +385,17 @@ impl Chain {
             }
             Outcome::Failed(failure) => {
                 step.state = StepState::Failed;
-                step.error = Some(failure.clone());
+                step.error = Some(Box::new(failure.clone()));
             }
             Outcome::Canceled(reason) => {
                 step.state = StepState::Canceled;
-                step.error =
-                    Some(Failure::new(crate::protocol::failure::kind::CANCELED, reason.clone()));
+                let failure =
+                    Failure::new(crate::protocol::failure::kind::CANCELED, reason.clone());
+                step.error = Some(Box::new(failure));
             }
         }
         let kept = step.error.clone();
-        self.keeps(kept.as_ref(), gone.as_ref());
+        self.keeps(kept.as_deref(), gone.as_deref());
         let step = self.step(number).ok_or(ChainError::NoStep { seq, step: number })?;
         if step.scheduled.kind == StepKind::Signal {
             let name = step.scheduled.name.clone();
@@ -543,10 +544,10 @@ fn took_a_signal(output: &Json) -> bool {
     output.as_str().starts_with("{\"payload\":")
 }
 
-fn add_usage(sum: &mut Option<Usage>, more: Option<&Usage>) {
-    let Some(more) = more else { return };
-    let sum = sum.get_or_insert_with(Usage::default);
-    sum.add(more);
+fn add_usage(sum: &mut Option<Box<Usage>>, more: Option<&Usage>) {
+    if let Some(more) = more {
+        sum.get_or_insert_default().add(more);
+    }
 }
 
 mod questions;

@@ -3,21 +3,25 @@
 //! | version | bytes |
 //! |---|---|
 //! | 1 | the version; number, time and fact in postcard |
-//! | 2 | the version; number, time, fact and additions in postcard; the checksum |
+//! | 2 | the version; number, time, fact and additions in postcard; the checksum: the first 8 bytes of BLAKE3 over the run's number (little endian, 8 bytes) and all bytes before |
+//! | 4 | as version 2; the checksum: XXH3 (64 bits, little endian) over all bytes before, with the run's number as its seed |
 //!
-//! The checksum is the first 8 bytes of BLAKE3 over the run's number (little endian, 8 bytes) and
-//! all bytes before the checksum. This program writes version 2, and every release reads both.
+//! This program writes version 4, and every release reads all of them. No version is 3: one flipped bit
+//! would make a 1 of it, which has no checksum.
 
 use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
+use twox_hash::XxHash3_64;
 
 use super::{Entry, Fact};
 
 /// The version of the stored form that this program writes.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 4;
 /// The oldest version that this program reads.
 pub const OLDEST: u8 = 1;
 
+/// The version whose checksum is a part of a BLAKE3 hash.
+const BLAKE: u8 = 2;
 /// The length of a checksum in bytes.
 const SUM: usize = 8;
 
@@ -60,7 +64,7 @@ impl Entry {
         let body = (self.seq, self.at_ms, &self.fact, &self.additions);
         let mut bytes = postcard::serialize_with_flavor(&body, Bytes(bytes))
             .expect("an entry has no unserialisable part");
-        let sum = sum(run, &bytes);
+        let sum = sum(VERSION, run, &bytes);
         bytes.extend_from_slice(&sum);
         bytes
     }
@@ -83,11 +87,11 @@ impl Entry {
                 }
                 Ok(Self::new(seq, at_ms, fact))
             }
-            Some(&VERSION) => {
+            Some(&version @ (BLAKE | VERSION)) => {
                 let Some((body, found)) = bytes.split_last_chunk::<SUM>() else {
                     return Err(EntryError::Sum);
                 };
-                if *found != sum(run, body) {
+                if *found != sum(version, run, body) {
                     return Err(EntryError::Sum);
                 }
                 let body = body.get(1..).ok_or(EntryError::Empty)?;
@@ -105,7 +109,9 @@ impl Entry {
     #[cfg(feature = "host")]
     pub(crate) fn seq_of(bytes: &[u8]) -> Option<u32> {
         match bytes.first()? {
-            1 | &VERSION => postcard::take_from_bytes::<u32>(&bytes[1..]).ok().map(|(seq, _)| seq),
+            1 | &BLAKE | &VERSION => {
+                postcard::take_from_bytes::<u32>(&bytes[1..]).ok().map(|(seq, _)| seq)
+            }
             _ => None,
         }
     }
@@ -143,7 +149,11 @@ impl Flavor for Bytes {
     }
 }
 
-fn sum(run: u64, bytes: &[u8]) -> [u8; SUM] {
+/// Returns the checksum of an entry of a version with checksums.
+fn sum(version: u8, run: u64, bytes: &[u8]) -> [u8; SUM] {
+    if version != BLAKE {
+        return XxHash3_64::oneshot_with_seed(run, bytes).to_le_bytes();
+    }
     let mut hasher = blake3::Hasher::new();
     hasher.update(&run.to_le_bytes());
     hasher.update(bytes);
@@ -226,6 +236,32 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_version_2_is_read_for_ever() {
+        for entry in entries() {
+            let current = entry.encode(3);
+            let mut bytes = current[..current.len() - SUM].to_vec();
+            bytes[0] = BLAKE;
+            bytes.extend(sum(BLAKE, 3, &bytes));
+            assert_eq!(Entry::decode(3, &bytes).unwrap(), entry);
+            assert_eq!(Entry::seq_of(&bytes[..6]), Some(entry.seq));
+            assert!(matches!(Entry::decode(4, &bytes), Err(EntryError::Sum)), "of another run");
+            bytes[0] = VERSION;
+            assert!(matches!(Entry::decode(3, &bytes), Err(EntryError::Sum)));
+        }
+        let fact = Fact::SecretAccessed { step: 2, attempt: 3, event: Json::from_trusted("{}") };
+        let entry = Entry::new(1, 1, fact);
+        let golden = [2, 1, 1, 11, 2, 3, 2, 123, 125, 0, 72, 110, 109, 180, 159, 58, 101, 75];
+        assert_eq!(Entry::decode(9, &golden).unwrap(), entry);
+    }
+
+    #[test]
+    fn the_bytes_of_an_entry_never_change() {
+        let fact = Fact::SecretAccessed { step: 2, attempt: 3, event: Json::from_trusted("{}") };
+        let golden = [4, 1, 1, 11, 2, 3, 2, 123, 125, 0, 131, 57, 210, 224, 137, 62, 109, 250];
+        assert_eq!(Entry::new(1, 1, fact).encode(9), golden);
+    }
+
+    #[test]
     fn every_single_bit_that_flips_is_noticed() {
         for entry in entries() {
             let bytes = entry.encode(3);
@@ -243,7 +279,7 @@ mod tests {
         let bytes = entries()[0].encode(3);
         let mut body = bytes[..bytes.len() - SUM].to_vec();
         body.extend([0, 0]);
-        let sum = sum(3, &body);
+        let sum = sum(VERSION, 3, &body);
         body.extend(sum);
         assert!(matches!(Entry::decode(3, &body), Err(EntryError::TooLong(2))));
     }

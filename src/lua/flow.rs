@@ -234,7 +234,7 @@ impl ScriptFlow {
         Ok(())
     }
 
-    /// Hands the end of a step to whoever waits for it.
+    /// Hands the end of a step to the coroutine that waits for it.
     fn settle(&mut self, key: &StepKey, answer: Answer, turn: &mut Advancing<'_>) {
         self.listeners.remove(key);
         match self.tree.waiting.remove(key) {

@@ -37,7 +37,7 @@ pub use glance::Clean;
 pub(crate) use glance::GlanceRoom;
 pub use locals::{StackFrame, Variable, VariableRole};
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
-pub(crate) use traceback::{Frame, Place, joined};
+pub(crate) use traceback::{Frame, WaitPlace, joined};
 
 use crate::protocol::{Failure, Json, failure::kind, text::floor_char_boundary};
 use meter::{METER, Parcel};
@@ -93,7 +93,7 @@ impl Machine {
     /// Takes over a new VM and sets the interrupt.
     pub(crate) fn new(lua: Lua) -> mlua::Result<Rc<Self>> {
         let mut main = ptr::null_mut();
-        // SAFETY: nothing runs in the VM; `mlua` leaves the interrupt to whoever sets it.
+        // SAFETY: nothing runs in the VM; `mlua` does not set the interrupt itself.
         unsafe {
             lua.exec_raw::<()>((), |l| {
                 main = l;
@@ -203,7 +203,7 @@ impl Machine {
     }
 }
 
-/// A coroutine that the host resumes; dropping it lets go of it.
+/// A coroutine that the host resumes; dropping it releases it.
 pub(crate) struct Coroutine {
     machine: Rc<Machine>,
     state: *mut lua_State,
@@ -227,7 +227,7 @@ impl Coroutine {
     }
 
     /// Returns the call that it waits in.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> WaitPlace {
         // SAFETY: as above.
         unsafe { traceback::place(self.state) }
     }

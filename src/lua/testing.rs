@@ -43,7 +43,7 @@ pub struct TestLimits {
     pub printed: usize,
     /// Returns the time that is left of all; without it there is no end.
     pub left: Option<Rc<dyn Fn() -> Duration>>,
-    /// Set by whoever wants the test to end.
+    /// Set by the caller that wants the test to end.
     pub stop: Arc<AtomicBool>,
 }
 

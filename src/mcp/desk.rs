@@ -35,6 +35,7 @@ use super::{
         connection::{Session, Subscribed},
     },
     offered::{self, Offered},
+    operation::Target,
     prompts, published,
     questions::Able,
     resources, tools,
@@ -178,6 +179,7 @@ impl Desk {
             let message = format!("unknown tool {:?}; tools/list lists the tools", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
+        name(context, &found.tool.name);
         let client = self.client(context);
         client.able.check(&found.needs)?;
         let asked = Call {
@@ -234,6 +236,13 @@ impl Desk {
     ) -> Result<Vec<Offered>, ErrorData> {
         let transport = self.transport(context)?;
         listing::offered(&*transport).await.map_err(|it| listing::unlisted(&it))
+    }
+}
+
+/// Names the tool or prompt of a request for the counters and spans.
+fn name(context: &RequestContext<RoleServer>, name: &str) {
+    if let Some(target) = context.extensions.get::<Target>() {
+        target.set(name);
     }
 }
 
@@ -378,22 +387,15 @@ impl ServerHandler for Desk {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let transport = self.transport(&context)?;
-        let found = tools::all().iter().find(|(tool, _)| tool.name == request.name);
-        let Some((tool, _)) = found else {
+        let Some(tool) = tools::own(&request.name) else {
             return self.call_published(&*transport, request, &context).await;
         };
-        let arguments = Value::Object(request.arguments.unwrap_or_default());
-        let called = tokio::select! {
-            called = (tool.call)(&*transport, arguments) => called,
-            () = context.ct.cancelled() => {
-                return Err(canceled());
+        tokio::select! {
+            result = tools::call(tool, &*transport, request.arguments.unwrap_or_default()) => {
+                Ok(result.into())
             }
-        };
-        let result = match called {
-            Ok(done) => done.into_result(),
-            Err(trouble) => trouble.into_result(),
-        };
-        Ok(result.into())
+            () = context.ct.cancelled() => Err(canceled()),
+        }
     }
 
     async fn get_task(
@@ -498,6 +500,7 @@ impl ServerHandler for Desk {
             false => self.offered(&context).await?,
         };
         if let Some(offered) = others.iter().find(|it| it.is_prompt(&request.name)) {
+            name(&context, &request.name);
             let asked = Call {
                 blueprint: &offered.blueprint,
                 input: offered.input(arguments).into(),

@@ -1,6 +1,6 @@
-//! The pages of the documentation that a coding agent needs, by section.
+//! The pages of the documentation, by section.
 
-/// The pages, each with its name below docs/.
+/// The pages, each with its name below docs/: those that an agent needs most come first.
 const PAGES: &[(&str, &str)] = &[
     ("blueprints.md", include_str!("../../docs/blueprints.md")),
     ("flows.md", include_str!("../../docs/flows.md")),
@@ -16,6 +16,27 @@ const PAGES: &[(&str, &str)] = &[
     ("coding-agents.md", include_str!("../../docs/coding-agents.md")),
     ("cookbook.md", include_str!("../../docs/cookbook.md")),
     ("state.md", include_str!("../../docs/state.md")),
+    ("quickstart.md", include_str!("../../docs/quickstart.md")),
+    ("runs.md", include_str!("../../docs/runs.md")),
+    ("protocol.md", include_str!("../../docs/protocol.md")),
+    ("events.md", include_str!("../../docs/events.md")),
+    ("environments.md", include_str!("../../docs/environments.md")),
+    ("middleware.md", include_str!("../../docs/middleware.md")),
+    ("response-loop.md", include_str!("../../docs/response-loop.md")),
+    ("responses-api.md", include_str!("../../docs/responses-api.md")),
+    ("findings.md", include_str!("../../docs/findings.md")),
+    ("dashboard.md", include_str!("../../docs/dashboard.md")),
+    ("export.md", include_str!("../../docs/export.md")),
+    ("from-mlua-swarm.md", include_str!("../../docs/from-mlua-swarm.md")),
+    ("install.md", include_str!("../../docs/install.md")),
+    ("operations.md", include_str!("../../docs/operations.md")),
+    ("deploy.md", include_str!("../../docs/deploy.md")),
+    ("cluster.md", include_str!("../../docs/cluster.md")),
+    ("telemetry.md", include_str!("../../docs/telemetry.md")),
+    ("reliability.md", include_str!("../../docs/reliability.md")),
+    ("security.md", include_str!("../../docs/security.md")),
+    ("performance.md", include_str!("../../docs/performance.md")),
+    ("dependencies.md", include_str!("../../docs/dependencies.md")),
 ];
 /// The maximum number of words of a query.
 const WORDS: usize = 16;
@@ -109,6 +130,18 @@ mod tests {
             let found = search(code, 3);
             assert_eq!((found[0].page, found[0].heading), ("errors.md", code));
         }
+    }
+
+    #[test]
+    fn every_page_of_the_documentation_is_here() {
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        let files = std::fs::read_dir(docs).unwrap().map(|file| file.unwrap().file_name());
+        let files = files.map(|name| name.into_string().unwrap());
+        let missing: Vec<String> = files
+            .filter(|name| name.ends_with(".md"))
+            .filter(|name| !PAGES.iter().any(|(page, _)| page == name))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?} are not in PAGES");
     }
 
     #[test]

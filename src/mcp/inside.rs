@@ -23,7 +23,7 @@ use super::{
 const ANSWER: usize = 32 << 20;
 
 /// The header of the span in which a request is sent.
-const TRACE: HeaderName = HeaderName::from_static("traceparent");
+pub(super) const TRACE: HeaderName = HeaderName::from_static("traceparent");
 
 /// The API of this process, with the credential of one request.
 pub(super) struct Inside {

@@ -26,8 +26,11 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     desk::Desk,
+    direct::{self, Direct},
     notices::Begun,
+    observed::Observed,
     sessions::{HEADER, Sessions},
+    tools,
 };
 use crate::{
     door::{self, Code, Door, Problem, Rule, Shape, Who},
@@ -40,18 +43,18 @@ const MESSAGE: usize = 8 << 20;
 /// The interval of the comments that keep a stream open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-type Service = StreamableHttpService<Desk, NeverSessionManager>;
+type Service = StreamableHttpService<Observed, NeverSessionManager>;
 
 /// The state of the route.
-#[derive(Clone)]
 struct Mcp {
     /// Answers with JSON.
     service: Service,
     /// Answers with a stream, which has room for progress before the answer.
     streams: Service,
     /// Answers in the session of the client.
-    sessions: StreamableHttpService<Desk, Sessions>,
+    sessions: StreamableHttpService<Observed, Sessions>,
     desk: Desk,
+    engine: Engine,
     door: Arc<Door>,
 }
 
@@ -59,6 +62,8 @@ struct Mcp {
 pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
     let changes = engine.blueprints().changes();
     let desk = Desk::inside(api, changes, tasks.stopping().clone());
+    // The first list of tools is then as fast as the others.
+    drop(tasks.spawn_blocking(tools::all));
     // The door has checked Host and Origin, and limits bodies. Nothing is kept between requests.
     // Calls and subscriptions end by themselves when the host stops, with an answer.
     let config = |is_json| {
@@ -72,31 +77,27 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
     };
     let manager = Arc::new(NeverSessionManager::default());
     let service = |is_json| {
-        let desk = desk.clone();
+        let observed = Observed::new(desk.clone(), engine.clone());
         let manager = Arc::clone(&manager);
-        StreamableHttpService::new(move || Ok(desk.clone()), manager, config(is_json))
+        StreamableHttpService::new(move || Ok(observed.clone()), manager, config(is_json))
     };
     let (service, streams) = (service(true), service(false));
     let book = Sessions::new();
     let mut kept = config(false).with_legacy_session_mode(true);
     kept.session_store = Some(Arc::clone(&book) as _);
     let sessions = {
-        let (desk, tasks) = (desk.clone(), tasks.clone());
-        StreamableHttpService::new(move || Ok(desk.of_session(&tasks)), book, kept)
+        let (desk, engine, tasks) = (desk.clone(), engine.clone(), tasks.clone());
+        let service = move || Ok(Observed::new(desk.of_session(&tasks), engine.clone()));
+        StreamableHttpService::new(service, book, kept)
     };
     let rule = Rule { who: Who::AnyBearer, body: MESSAGE, page: None, shape: Shape::Problem };
-    let behind = from_fn_with_state((engine, Arc::clone(&door), rule), door::pass);
-    Router::new().route("/mcp", any(serve).layer(behind)).with_state(Mcp {
-        service,
-        streams,
-        sessions,
-        desk,
-        door,
-    })
+    let behind = from_fn_with_state((engine.clone(), Arc::clone(&door), rule), door::pass);
+    let mcp = Arc::new(Mcp { service, streams, sessions, desk, engine, door });
+    Router::new().route("/mcp", any(serve).layer(behind)).with_state(mcp)
 }
 
 async fn serve(
-    State(mcp): State<Mcp>,
+    State(mcp): State<Arc<Mcp>>,
     Extension(bearer): Extension<Bearer>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
@@ -118,6 +119,13 @@ async fn serve(
     let opens = is_message && head.method.as_deref() == Some("initialize");
     let listens = head.method.as_deref() == Some("subscriptions/listen");
     let has_progress = head.has_progress();
+    let is_call = is_message && !is_named && head.method.as_deref() == Some(direct::CALL);
+    if is_call
+        && !has_progress
+        && let Some(direct) = Direct::read(&parts, &body)
+    {
+        return Ok(direct.answer(&mcp.desk, &mcp.engine, &parts).await);
+    }
     if listens && !is_named {
         match begin(&mcp.desk, &parts.headers, &body).await {
             Ok(Some((begun, message))) => {

@@ -79,6 +79,10 @@ pub(super) fn input<T: JsonSchema + 'static>() -> Arc<JsonObject> {
 
 /// Reads the arguments of a tool.
 pub(super) fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, Trouble> {
+    // Most arguments fit, and to know the place of a mistake costs time.
+    if let Ok(read) = T::deserialize(&arguments) {
+        return Ok(read);
+    }
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
         let place = if path == "." { String::new() } else { format!("{path}: ") };

@@ -2,11 +2,15 @@
 
 use std::sync::OnceLock;
 
+use rmcp::model::{CallToolResult, JsonObject};
+use serde_json::Value;
+
 #[cfg(test)]
 use super::tool::Output;
 use super::{
     schema,
     tool::{Nature, Tool, input, read},
+    transport::Transport,
 };
 use crate::token::Verb;
 
@@ -39,7 +43,24 @@ macro_rules! tool {
 
 /// Returns true if a tool of this server has the name.
 pub(super) fn is_own(name: &str) -> bool {
-    TOOLS.iter().any(|tool| tool.name == name)
+    own(name).is_some()
+}
+
+/// Returns the tool of this server with a name.
+pub(super) fn own(name: &str) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
+}
+
+/// Calls a tool of this server.
+pub(super) async fn call(
+    tool: &Tool,
+    transport: &dyn Transport,
+    arguments: JsonObject,
+) -> CallToolResult {
+    match (tool.call)(transport, Value::Object(arguments)).await {
+        Ok(done) => done.into_result(),
+        Err(trouble) => trouble.into_result(),
+    }
 }
 
 /// Every tool as the protocol shows it, beside its row of the table.
@@ -160,8 +181,6 @@ const TOOLS: &[Tool] = &[
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use serde_json::Value;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The commits of the store.
 
-use super::{Counter, Histogram, Scrape};
+use super::{Counter, Histogram, Scrape, Series};
 
 /// The counters of the store's writer.
 #[derive(Debug)]
@@ -17,6 +17,10 @@ pub struct Commits {
     pub refused: Counter,
     /// Transactions that failed.
     pub failed: Counter,
+    /// Commits without an answer, by what a look at the database found: committed, or not.
+    pub unknown: Series<1, Counter>,
+    /// Times that the database lacked commits that were acknowledged.
+    pub lost: Counter,
 }
 
 impl Default for Commits {
@@ -28,6 +32,8 @@ impl Default for Commits {
             rows: Histogram::many(),
             refused: Counter::default(),
             failed: Counter::default(),
+            unknown: Series::new(2),
+            lost: Counter::default(),
         }
     }
 }
@@ -41,5 +47,9 @@ impl Commits {
         scrape.histogram("moonswarm_group_rows", &[], &self.rows);
         scrape.count("moonswarm_batches_refused_total", &[], self.refused.get());
         scrape.count("moonswarm_commits_failed_total", &[], self.failed.get());
+        for ([found], count) in self.unknown.all() {
+            scrape.count("moonswarm_unknown_outcomes_total", &[&found], count.get());
+        }
+        scrape.count("moonswarm_lost_acknowledged_total", &[], self.lost.get());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Counter, Gauge, Histogram, HttpCounts, Scrape, Series};
+use super::{Counter, Gauge, Histogram, HttpCounts, McpCounts, Scrape, Series};
 use crate::{
     journal::{Ending, Usage},
     protocol::StepKind,
@@ -34,7 +34,7 @@ pub struct Counts {
     steps: [Histogram; KINDS],
     attempts: Series<3, Counter>,
     failures: Series<2, Counter>,
-    work: Series<1, Work>,
+    work: Series<1, OperatorTimes>,
     calls: Series<2, Calls>,
     tokens: Series<2, Tokens>,
     /// Replays of a history into a new flow: those that matched, diverged, or had no memory.
@@ -55,6 +55,8 @@ pub struct Counts {
     pub export_left_out: Counter,
     /// The requests at the door.
     pub http: HttpCounts,
+    /// The requests of MCP clients.
+    pub mcp: McpCounts,
     /// Readers of a run's events that fell behind.
     pub watchers_dropped: Counter,
 }
@@ -92,13 +94,13 @@ impl RunSeries {
 
 /// The times of an operator's attempts.
 #[derive(Debug)]
-struct Work {
+struct OperatorTimes {
     ran: Histogram,
     queued: Histogram,
     unreported: Counter,
 }
 
-impl Default for Work {
+impl Default for OperatorTimes {
     fn default() -> Self {
         Self { ran: Histogram::long(), queued: Histogram::long(), unreported: Counter::default() }
     }
@@ -194,6 +196,7 @@ impl Default for Counts {
             export_failures: Series::new(20),
             export_left_out: Counter::default(),
             http: HttpCounts::default(),
+            mcp: McpCounts::default(),
             watchers_dropped: Counter::default(),
         }
     }
@@ -274,6 +277,7 @@ impl Counts {
         let left_out = self.export_left_out.get();
         scrape.count("moonswarm_otlp_left_out_entries_total", &[], left_out);
         self.http.collect(scrape);
+        self.mcp.collect(scrape);
         for (family, is_full) in [
             ("blueprint", self.runs.is_full() || self.started.is_full()),
             ("agent", self.attempts.is_full()),
@@ -281,6 +285,7 @@ impl Counts {
             ("failure", self.failures.is_full()),
             ("model", self.calls.is_full() || self.tokens.is_full()),
             ("route", self.http.is_full()),
+            ("mcp", self.mcp.is_full()),
         ] {
             scrape.count("moonswarm_series_full", &[family], is_full.into());
         }

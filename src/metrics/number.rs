@@ -72,6 +72,27 @@ const LONG: &[u64] = &[
     21_600_000_000,
     86_400_000_000,
 ];
+/// The upper bounds of the buckets for calls that may wait, in microseconds: those of the conventions
+/// of OpenTelemetry for MCP, and shorter ones.
+const CALLS: &[u64] = &[
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    120_000_000,
+    300_000_000,
+];
 /// The upper bounds of the buckets for numbers of things.
 const MANY: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
 
@@ -111,6 +132,11 @@ impl Histogram {
     /// Creates a histogram of durations from milliseconds to a day.
     pub fn long() -> Self {
         Self::of(LONG, 1e6)
+    }
+
+    /// Creates a histogram of durations from a millisecond to minutes.
+    pub fn calls() -> Self {
+        Self::of(CALLS, 1e6)
     }
 
     /// Creates a histogram of numbers of things.

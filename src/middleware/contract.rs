@@ -97,7 +97,7 @@ pub fn answer_of(
     for effect in effects {
         match effect {
             Effect::Custom { effect_type, data } if effect_type == ANSWER => own = Some(data),
-            // Nobody here knows what it means: it is for whoever asked.
+            // The layer does not interpret it: it is for the caller.
             effect @ Effect::Custom { .. } => left.push(effect),
             effect => applied.push(effect),
         }

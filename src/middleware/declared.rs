@@ -205,7 +205,7 @@ pub struct Listed {
     pub name: String,
     /// The declaring party: `host`, or `blueprint`.
     pub from: &'static str,
-    /// The settings, as JSON; absent for a layer implemented in code.
+    /// The settings with their `kind`, as JSON; absent for a layer implemented in code.
     pub settings: Option<String>,
 }
 
@@ -264,7 +264,11 @@ impl Stacks {
         let mut stacks = Self::default();
         for layer in layers {
             let name = format!("{prefix}{}", layer.name);
-            let settings = serde_json::to_string(&layer.settings).unwrap_or_default();
+            let mut settings = serde_json::to_value(&layer.settings).unwrap_or_default();
+            if let Some(keys) = settings.as_object_mut() {
+                keys.shift_insert(0, "kind".to_owned(), layer.settings.kind().into());
+            }
+            let settings = settings.to_string();
             stacks = stacks.and(&Self::one(&name, &layer.settings, means));
             stacks.named.push((name, from, settings));
         }

@@ -24,7 +24,7 @@ pub struct Inquiry {
     /// A hash of everything that is shown; an answer to an older revision is refused.
     pub revision: String,
     /// The answers so far, while more are needed.
-    pub answers: Vec<Given>,
+    pub answers: Vec<GivenAnswer>,
     /// The number of reminders so far.
     pub reminders: u32,
     /// The time of the next reminder, in Unix milliseconds.
@@ -33,7 +33,7 @@ pub struct Inquiry {
 
 /// One answer to a task that needs several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Given {
+pub struct GivenAnswer {
     /// The subject that answered.
     pub by: String,
     /// The time, in Unix milliseconds.
@@ -155,7 +155,7 @@ mod tests {
     fn one_person_with_two_unnamed_tokens_has_answered_once() {
         let mut two = inquiry(&[], 2);
         let by = "admin/approver#0a1b2c3d4e5f".to_owned();
-        two.answers.push(Given { by, at_ms: 1, output: Json::null() });
+        two.answers.push(GivenAnswer { by, at_ms: 1, output: Json::null() });
         assert!(two.has_heard("admin/approver#5f4e3d2c1b0a"));
         assert!(!two.has_heard("ann"));
         assert!(inquiry(&["admin/approver"], 1).asks("admin/approver#0a1b", Role::Observer));

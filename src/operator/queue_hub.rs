@@ -18,7 +18,7 @@ use crate::{blueprint::Labels, protocol::Ticket};
 
 /// The maximum number of pollers that wait on one queue.
 const MAX_POLLERS: usize = 1_024;
-/// The time for which a worker counts as there after it was heard of, in milliseconds.
+/// The time for which a worker counts as there after its last request, in milliseconds.
 const SERVED_MS: u64 = 15_000;
 
 /// The error when too many pollers wait on a queue.

@@ -241,7 +241,7 @@ pub enum CompactionPolicy {
     DiscardWhenDone,
 }
 
-/// Something that happened, for whoever watches.
+/// An event for watchers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[non_exhaustive]
@@ -273,7 +273,7 @@ pub struct ObservableEvent {
 pub enum EventSource {
     /// An operator at work.
     Turn,
-    /// Whoever dispatches.
+    /// The orchestrator or operator that dispatches.
     Orchestration,
     /// State.
     State,

@@ -46,6 +46,19 @@ impl TraceParent {
         Self { trace, span: first(&id("moonswarm span", (run, nonce), step)), sampled }
     }
 
+    /// Returns the span of a request with an id of its own, which no other request has. It belongs to
+    /// the trace of its client, if that has one.
+    pub fn of_request(request: [u8; 16], within: Option<Self>) -> Self {
+        let hash = |what: &str| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(what.as_bytes()).update(&request);
+            *hasher.finalize().as_bytes()
+        };
+        let trace = within.map_or_else(|| first(&hash("moonswarm request")), |it| it.trace);
+        let span = first(&hash("moonswarm request span"));
+        Self { trace, span, sampled: within.is_none_or(|it| it.sampled) }
+    }
+
     /// Returns the span of the trigger that started a run by itself. It is a trace of its own.
     pub fn of_trigger(run: u64, nonce: u64) -> Self {
         let hash = id("moonswarm trigger", (run, nonce), 0);
@@ -140,6 +153,17 @@ mod tests {
         assert!(step.trace == within.trace && step.span != within.span);
         let trigger = TraceParent::of_trigger(7, 99);
         assert!(trigger.trace != run.trace && trigger.span != run.span);
+    }
+
+    #[test]
+    fn a_request_belongs_to_the_trace_of_its_client_and_has_a_span_of_its_own() {
+        let within = TraceParent::parse(GIVEN).unwrap();
+        let (one, other) = ([1; 16], [2; 16]);
+        let span = TraceParent::of_request(one, Some(within));
+        assert!(span.trace == within.trace && span.span != within.span && span.sampled);
+        assert_ne!(TraceParent::of_request(other, Some(within)).span, span.span);
+        let root = TraceParent::of_request(one, None);
+        assert!(root.trace != TraceParent::of_request(other, None).trace && root.sampled);
     }
 
     #[test]

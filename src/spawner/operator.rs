@@ -45,8 +45,8 @@ impl SpawnerAdapter for OperatorSpawner {
             // It may be done at once, ahead of the commit, or is only put where a worker finds it: it
             // is not handed to another thread.
             let work = match futures::poll!(&mut work) {
-                std::task::Poll::Ready(reply) => Work::Done(reply),
-                std::task::Poll::Pending => Work::Here(work),
+                std::task::Poll::Ready(reply) => AttemptState::Done(reply),
+                std::task::Poll::Pending => AttemptState::Here(work),
             };
             return Ok(Box::new(OperatorWorker { id, work }));
         }
@@ -63,7 +63,7 @@ impl SpawnerAdapter for OperatorSpawner {
             }
         };
         let spawned = self.tasks.spawn(work.in_current_span());
-        Ok(Box::new(OperatorWorker { id, work: Work::Spawned(spawned, guard) }))
+        Ok(Box::new(OperatorWorker { id, work: AttemptState::Spawned(spawned, guard) }))
     }
 }
 
@@ -124,12 +124,12 @@ impl ExecTerminal for Executes {
 /// A backend that executes one attempt.
 struct OperatorWorker {
     id: WorkerId,
-    work: Work,
+    work: AttemptState,
 }
 
 /// The place where the work of an attempt goes on.
-enum Work {
-    /// It is over.
+enum AttemptState {
+    /// The attempt is over.
     Done(Result<Reply, Failure>),
     /// With whoever waits for it.
     Here(BoxFuture<'static, Result<Reply, Failure>>),
@@ -145,9 +145,9 @@ impl Worker for OperatorWorker {
 
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
         match self.work {
-            Work::Done(reply) => reply,
-            Work::Here(work) => work.await,
-            Work::Spawned(work, _guard) => work.await.unwrap_or_else(|_| {
+            AttemptState::Done(reply) => reply,
+            AttemptState::Here(work) => work.await,
+            AttemptState::Spawned(work, _guard) => work.await.unwrap_or_else(|_| {
                 Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
             }),
         }

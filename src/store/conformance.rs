@@ -1,5 +1,6 @@
 //! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
+mod at_once;
 mod erase;
 mod fixture;
 mod run_lists;
@@ -8,6 +9,7 @@ mod state;
 mod stats;
 mod tables;
 
+pub use at_once::*;
 pub use erase::*;
 pub use fixture::*;
 pub use run_lists::*;
@@ -71,6 +73,13 @@ macro_rules! conformance {
             a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
             a_run_is_erased_with_those_that_it_called_and_what_names_them
             the_forks_and_repetitions_of_an_erased_run_are_erased_with_it
+            a_key_is_taken_by_one_of_many_runs_at_once
+            what_many_runs_do_to_a_value_at_once_is_all_done_once
+            after_a_revocation_no_run_is_written_with_the_token
+            a_run_that_is_deleted_while_it_goes_on_leaves_nothing
+            a_blob_stays_while_a_file_of_some_run_has_it
+            runs_that_end_at_once_are_all_counted_once
+            the_batches_of_a_run_are_committed_in_their_order
             ; shared
             two_writers_of_a_value_of_the_host_lose_nothing
             what_is_missing_is_nothing_and_deleting_it_does_nothing

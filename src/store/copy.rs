@@ -9,7 +9,7 @@ use std::path::Path;
 use super::{
     Checked, PostgresOptions, StoreError,
     copy_tables::{TABLES, Table, Value},
-    postgres::PostgresCopy,
+    postgres::{PostgresCopy, forget_progress},
     sqlite::SqliteCopy,
 };
 use crate::fault;
@@ -31,7 +31,7 @@ pub enum CopyTo {
 /// The progress of a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyProgress {
-    /// What is done: `check`, `copy` or `compare`.
+    /// The work that is going on: `check`, `copy` or `compare`.
     pub work: &'static str,
     /// The table, or the part of a check.
     pub part: &'static str,
@@ -41,7 +41,7 @@ pub struct CopyProgress {
     pub of: u64,
 }
 
-/// What was copied, or would be.
+/// The outcome of a copy, or of a dry run.
 #[derive(Debug, Clone, Default)]
 pub struct StoreCopied {
     /// The tables with their rows and the bytes of these.
@@ -53,7 +53,7 @@ pub struct StoreCopied {
 /// A table of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopiedTable {
-    /// Its name.
+    /// The name of the table.
     pub name: &'static str,
     /// The number of rows.
     pub rows: u64,
@@ -98,6 +98,19 @@ pub trait CopySide {
     /// # Errors
     /// Fails when it cannot be written.
     fn derive(&mut self, high: (i64, i64)) -> Result<(), StoreError>;
+
+    /// Makes the complete copy the store of its side.
+    ///
+    /// # Errors
+    /// Fails when the file system or the database does not confirm it.
+    fn complete(&mut self) -> Result<(), StoreError>;
+
+    /// Gives the source another name, or keeps hosts from starting over it. Returns the name under which
+    /// it is found.
+    ///
+    /// # Errors
+    /// Fails when that is not confirmed, and if another process has opened the source meanwhile.
+    fn set_aside(self) -> Result<String, StoreError>;
 }
 
 /// Receives a row.
@@ -120,27 +133,34 @@ pub fn copy(
     match to {
         CopyTo::Postgres => {
             let source = SqliteCopy::source(dir, dry)?;
-            let mut target = PostgresCopy::target(dir, &options.address)?;
-            if dry {
-                return counted(&source);
-            }
-            let tables = carry(&source, &mut target, tell)?;
-            fault::point("store.copied");
-            target.complete()?;
-            Ok(StoreCopied { tables, aside: Some(source.set_aside()?) })
+            move_over(source, PostgresCopy::target(dir, &options.address)?, dry, tell)
         }
         CopyTo::Sqlite => {
-            let mut target = SqliteCopy::target(dir, dry)?;
-            let source = PostgresCopy::source(dir, &options.address)?;
-            if dry {
-                return counted(&source);
+            let target = SqliteCopy::target(dir, dry)?;
+            let copied =
+                move_over(PostgresCopy::source(dir, &options.address)?, target, dry, tell)?;
+            if !dry {
+                // Another database may have the runs next, with rows of its own.
+                forget_progress(dir)?;
             }
-            let tables = carry(&source, &mut target, tell)?;
-            fault::point("store.copied");
-            target.complete()?;
-            Ok(StoreCopied { tables, aside: Some(source.set_aside()?) })
+            Ok(copied)
         }
     }
+}
+
+fn move_over(
+    source: impl CopySide,
+    mut target: impl CopySide,
+    dry: bool,
+    tell: &mut dyn FnMut(CopyProgress),
+) -> Result<StoreCopied, StoreError> {
+    if dry {
+        return counted(&source);
+    }
+    let tables = carry(&source, &mut target, tell)?;
+    fault::point("store.copied");
+    target.complete()?;
+    Ok(StoreCopied { tables, aside: Some(source.set_aside()?) })
 }
 
 fn counted(source: &impl CopySide) -> Result<StoreCopied, StoreError> {

@@ -33,11 +33,11 @@ pub struct Order {
 /// A column.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// Its name.
+    /// The name of the column in SQLite.
     pub name: &'static str,
-    /// Its name in PostgreSQL, if that is another.
+    /// The name in PostgreSQL, if that is another.
     pub in_postgres: Option<&'static str>,
-    /// What it holds.
+    /// The kind of its values.
     pub kind: Kind,
 }
 
@@ -63,7 +63,7 @@ pub enum Kind {
 /// A value of a row. Words and flags are numbers, texts are bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// None.
+    /// No value.
     Null,
     /// A number, a flag, or the number of a word.
     Int(i64),

@@ -1,9 +1,9 @@
 //! Ownership of a data directory, as a file lock that the kernel releases with the process.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -91,6 +91,14 @@ impl Drop for Lock {
 #[expect(clippy::disallowed_methods, reason = "it waits for the kernel, before there is a host")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Makes a directory that only this user may read, with those above it. One that exists stays as it is.
+///
+/// # Errors
+/// Fails on errors of the file system.
+pub fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))
 }
 
 /// Opens a file that only this user may read, with its content. Creates it if it does not exist.

@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
+use super::StoreError;
+use crate::clock::boot_ms;
+
 /// The time after the end of a lease at which its node counts as dead, in milliseconds.
 const MARGIN_MS: i64 = 1_000;
 
-/// What a node does.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// It waits to take over, and forwards requests.
+    /// The node waits to take over, and forwards requests.
     Standby,
-    /// It drives the runs.
+    /// The node drives the runs.
     Up,
-    /// It drives the runs and is about to hand them over.
+    /// The node drives the runs and is about to hand them over.
     Draining,
-    /// It has ended.
+    /// The node has ended.
     Gone,
 }
 
@@ -40,7 +43,7 @@ impl NodeState {
     }
 }
 
-/// Where other nodes reach a node, and the key by which they know it.
+/// The address at which other nodes reach a node, and the key by which they know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerAddress {
     /// A host and a port.
@@ -52,22 +55,26 @@ pub struct PeerAddress {
 /// A node: one start of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRow {
-    /// Its number, which is never used again.
+    /// The number of the node, which is never used again.
     pub node: i64,
-    /// Its name, for people.
+    /// The name of the node, for people.
     pub name: String,
     /// The release that it runs.
     pub version: String,
-    /// What it does.
+    /// The newest format of the database that it knows.
+    pub format: i32,
+    /// The state of the node.
     pub state: NodeState,
-    /// Its address for clients.
+    /// The address of the node for clients.
     pub url: String,
-    /// Its address for nodes; none for one without a cluster, or with another key.
+    /// The address of the node for other nodes; absent for a host without a cluster, or with another key.
     pub peer: Option<PeerAddress>,
     /// The time until its lease ends, by the database's clock, in milliseconds; below zero after it.
     pub lease_ms: i64,
     /// The time of its start, in Unix milliseconds.
     pub started_ms: u64,
+    /// The time of the database minus the time of the node's machine, in milliseconds, if it is known.
+    pub clock_ms: Option<i64>,
 }
 
 impl NodeRow {
@@ -82,7 +89,7 @@ impl NodeRow {
     }
 }
 
-/// What a node saw at its last look.
+/// The nodes of a cluster as one of them saw them at its last look.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterView {
     /// The number of the node that looked.
@@ -95,9 +102,18 @@ pub struct ClusterView {
     pub fenced: bool,
     /// Changes whenever a sealed key does.
     pub keys: i64,
+    /// The time until which the node trusts its lease, by the clock of its machine since its boot.
+    pub trusted_until_ms: u64,
+    /// The refusal of this node, if the database works with newer releases only.
+    pub refusal: Option<StoreError>,
 }
 
 impl ClusterView {
+    /// Returns the time for which the node still trusts its lease, in milliseconds.
+    pub fn trusted_ms(&self) -> u64 {
+        self.trusted_until_ms.saturating_sub(boot_ms())
+    }
+
     /// Returns the node that drives, if it is alive and stays.
     pub fn driver(&self) -> Option<&NodeRow> {
         self.nodes.iter().find(|it| it.state == NodeState::Up && it.is_alive())
@@ -112,6 +128,17 @@ impl ClusterView {
     pub fn others(&self) -> impl Iterator<Item = &NodeRow> {
         self.nodes.iter().filter(|it| it.node != self.me && it.is_alive())
     }
+}
+
+/// The state of a rolling upgrade.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finalized {
+    /// The format of the tables.
+    pub format: i32,
+    /// The format up to which the nodes write what older releases cannot read.
+    pub feature: i32,
+    /// True if the nodes do not raise it by themselves.
+    pub held: bool,
 }
 
 /// The times of a lease.
@@ -156,7 +183,8 @@ mod tests {
 
     fn node(node: i64, state: NodeState, lease_ms: i64) -> NodeRow {
         let (name, version, url) = (node.to_string(), String::new(), String::new());
-        NodeRow { node, name, version, state, url, peer: None, lease_ms, started_ms: 0 }
+        let (format, peer, clock_ms) = (1, None, None);
+        NodeRow { node, name, version, format, state, url, peer, lease_ms, started_ms: 0, clock_ms }
     }
 
     #[test]

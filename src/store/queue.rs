@@ -35,7 +35,19 @@ impl Queue {
     pub(super) fn start(
         serve: impl FnOnce(&Waiting) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<Self, StoreError> {
-        let waiting = Arc::new(Waiting::default());
+        Self::start_one_of(1, serve)
+    }
+
+    /// Starts the thread of one of several writers, whose queues share the memory for waiting batches.
+    ///
+    /// # Errors
+    /// Fails when the system cannot create a thread.
+    pub(super) fn start_one_of(
+        queues: usize,
+        serve: impl FnOnce(&Waiting) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Self, StoreError> {
+        let most_bytes = WAITING_BYTES / queues.max(1);
+        let waiting = Arc::new(Waiting { most_bytes, ..Waiting::default() });
         let batches = Ending(Arc::clone(&waiting));
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
@@ -62,6 +74,11 @@ impl Queue {
         self.waiting.room().await;
     }
 
+    /// Takes no more batches.
+    pub(super) fn shut(&self) {
+        self.waiting.close();
+    }
+
     /// Takes no more batches, waits until those that queued are committed, and ends the thread.
     ///
     /// # Errors
@@ -81,13 +98,21 @@ impl Queue {
 }
 
 /// The batches that wait for the writer.
-#[derive(Default)]
 pub(super) struct Waiting {
     state: Mutex<State>,
+    /// The number of waiting bytes from which on the queue counts as full.
+    most_bytes: usize,
     /// Notified when a batch was queued, or the queue was closed.
     filled: Condvar,
     /// There is room again, or the queue was closed.
     emptied: Notify,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        let (state, filled, emptied) = (Mutex::default(), Condvar::default(), Notify::default());
+        Self { state, most_bytes: WAITING_BYTES, filled, emptied }
+    }
 }
 
 #[derive(Default)]
@@ -120,7 +145,7 @@ impl Waiting {
 
     fn has_room(&self) -> bool {
         let state = self.state.lock();
-        let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES;
+        let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= self.most_bytes;
         state.closed || !is_full
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{ErasureTarget, Space, StoreError, Tell, TracedRun, Traces, TracesInCopy};
+use super::{Durability, ErasureTarget, Space, StoreError, Tell, TracedRun, Traces, TracesInCopy};
 
 /// The maintenance interface of a store: space, copies, checks and shutdown.
 #[async_trait]
@@ -49,6 +49,11 @@ pub trait Upkeep: Send + Sync {
 
     /// Returns the migration that opening the store made, if any.
     fn migrated(&self) -> Option<Migrated>;
+
+    /// Returns what a failover of the database may lose; none for a store without one.
+    fn durability(&self) -> Option<Durability> {
+        None
+    }
 
     /// Waits until this process can no longer write, and returns the reason.
     async fn lost(&self) -> StoreError;

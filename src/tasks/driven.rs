@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     future::Future,
-    pin::Pin,
     sync::Arc,
     task::{Context, Wake, Waker},
 };
@@ -12,17 +11,17 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
+use super::Piece;
+
 /// Polls spawned work; nothing runs by itself.
 #[derive(Clone, Default)]
 pub struct Driver {
-    work: Arc<Mutex<Work>>,
+    work: Arc<Mutex<DrivenTasks>>,
     woken: Arc<Mutex<BTreeSet<u64>>>,
 }
 
-type Piece = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 #[derive(Default)]
-struct Work {
+struct DrivenTasks {
     last: u64,
     pieces: BTreeMap<u64, Piece>,
 }
@@ -46,19 +45,25 @@ impl Driver {
         F::Output: Send + 'static,
     {
         let (tell, result) = oneshot::channel();
-        // There is no runtime here that would refill tokio's cooperative budget.
-        let piece = Box::pin(tokio::task::unconstrained(async move {
+        let piece = async move {
             let value = future.await;
             // The receiver may have been dropped.
             let _ = tell.send(value);
-        }));
+        };
+        (self.push(Box::pin(piece)), result)
+    }
+
+    /// Adds a piece of work; returns its number.
+    pub(super) fn push(&self, piece: Piece) -> u64 {
+        // There is no runtime here that would refill tokio's cooperative budget.
+        let piece = Box::pin(tokio::task::unconstrained(piece));
         let mut work = lock(&self.work);
         work.last += 1;
         let number = work.last;
         work.pieces.insert(number, piece);
         drop(work);
         lock(&self.woken).insert(number);
-        (number, result)
+        number
     }
 
     /// Returns the numbers of the pieces that can make progress, oldest first.

@@ -25,7 +25,7 @@ pub enum NoPlace {
 
 /// The place of one request; dropping it frees it.
 #[derive(Debug)]
-pub struct Place {
+pub struct RequestPlace {
     places: Arc<Places>,
     account: String,
 }
@@ -40,7 +40,7 @@ impl Places {
     ///
     /// # Errors
     /// Fails when the account has its share, or there is none left.
-    pub fn take(self: &Arc<Self>, account: &str) -> Result<Place, NoPlace> {
+    pub fn take(self: &Arc<Self>, account: &str) -> Result<RequestPlace, NoPlace> {
         let mut taken = self.taken.lock();
         if taken.get(account).is_some_and(|own| *own >= EACH) {
             return Err(NoPlace::Own);
@@ -49,11 +49,11 @@ impl Places {
             return Err(NoPlace::All);
         }
         *taken.entry(account.to_owned()).or_default() += 1;
-        Ok(Place { places: Arc::clone(self), account: account.to_owned() })
+        Ok(RequestPlace { places: Arc::clone(self), account: account.to_owned() })
     }
 }
 
-impl Drop for Place {
+impl Drop for RequestPlace {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         if let Some(own) = taken.get_mut(&self.account) {

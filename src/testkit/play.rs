@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::{
     budget::Budget,
     files::Files,
-    prepared::{Mock, Says, Slot, json_of, recorded, refused},
-    request::{Given, Request, usage},
+    prepared::{Mock, ModelAnswers, Slot, json_of, recorded, refused},
+    request::{PreparedAnswer, Request, usage},
     snapshot::{Snapshots, compare},
 };
 use crate::{
@@ -60,8 +60,8 @@ pub(super) struct Play<'a> {
     runs: Vec<Slot>,
     mocks: BTreeMap<String, Mock>,
     /// The answers of the models of agents.
-    models: BTreeMap<String, Says>,
-    people: BTreeMap<String, VecDeque<Given>>,
+    models: BTreeMap<String, ModelAnswers>,
+    people: BTreeMap<String, VecDeque<PreparedAnswer>>,
     /// The answers to each step, one per counted attempt.
     given: HashMap<(u64, u32), Vec<Result<Json, Failure>>>,
     asked: usize,
@@ -228,13 +228,13 @@ impl<'a> Play<'a> {
             }
             Request::Model { agent, turns, function } => {
                 let says = match (function, turns) {
-                    (Some(function), _) => Says::Function(function),
+                    (Some(function), _) => ModelAnswers::Function(function),
                     (None, turns) => {
                         let turns = turns.unwrap_or_default();
                         // What is wrong with one is said where it is written.
                         ScriptedTurns::read(turns.clone())
                             .map_err(|failure| usage(failure.message))?;
-                        Says::Turns(turns)
+                        ModelAnswers::Turns(turns)
                     }
                 };
                 self.models.insert(agent, says);
@@ -454,8 +454,9 @@ impl<'a> Play<'a> {
                     job.operator
                 )));
             }
-            Some(Says::Turns(turns)) => turns.clone(),
-            Some(Says::Function(function)) => match self.file.answer(*function, &job.input) {
+            Some(ModelAnswers::Turns(turns)) => turns.clone(),
+            Some(ModelAnswers::Function(function)) => match self.file.answer(*function, &job.input)
+            {
                 // The one turn that it is, whichever of the conversation's it is.
                 Ok(turn) => {
                     let mut turn = turn.to_value();
@@ -480,11 +481,11 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn made(&self, given: Given, input: &Json) -> Result<Json, Failure> {
+    fn made(&self, given: PreparedAnswer, input: &Json) -> Result<Json, Failure> {
         match given {
-            Given { failure: Some(failure), .. } => Err(failure.into()),
-            Given { function: Some(function), .. } => self.file.answer(function, input),
-            Given { value, .. } => Ok(json_of(value)),
+            PreparedAnswer { failure: Some(failure), .. } => Err(failure.into()),
+            PreparedAnswer { function: Some(function), .. } => self.file.answer(function, input),
+            PreparedAnswer { value, .. } => Ok(json_of(value)),
         }
     }
 

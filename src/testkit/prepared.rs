@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     files::Files,
-    request::{Given, usage},
+    request::{PreparedAnswer, usage},
 };
 use crate::{
     blueprint::Bundle,
@@ -32,12 +32,12 @@ pub(super) struct Slot {
 
 /// The answers of an agent.
 pub(super) enum Mock {
-    Always(Given),
-    Sequence(VecDeque<Given>, usize),
+    Always(PreparedAnswer),
+    Sequence(VecDeque<PreparedAnswer>, usize),
 }
 
 /// The answers of a model.
-pub(super) enum Says {
+pub(super) enum ModelAnswers {
     /// One of these, as the conversation goes.
     Turns(Vec<Value>),
     /// The result of this function of the test, for the request.
@@ -66,21 +66,23 @@ pub(super) fn refused(error: &EngineError) -> Failure {
 pub(super) fn recorded(
     files: Files<'_>,
     path: &Path,
-) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
+) -> Result<BTreeMap<String, VecDeque<PreparedAnswer>>, Failure> {
     let text = files
         .text(path, DOCUMENT)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     let mut agents: HashMap<u64, String> = HashMap::new();
-    let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();
+    let mut answers: BTreeMap<String, VecDeque<PreparedAnswer>> = BTreeMap::new();
     let mut give = |agent: &str, outcome: &serde_json::Value| {
         let given = match (outcome.get("completed"), outcome.get("failed")) {
-            (Some(value), _) => Given { value: Some(value.clone()), ..Given::default() },
+            (Some(value), _) => {
+                PreparedAnswer { value: Some(value.clone()), ..PreparedAnswer::default() }
+            }
             (None, Some(failed)) => {
                 let failure = serde_json::from_value(serde_json::json!({
                     "kind": failed["kind"], "message": failed["message"], "retryable": false,
                     "data": failed["data"],
                 }));
-                Given { failure: failure.ok(), ..Given::default() }
+                PreparedAnswer { failure: failure.ok(), ..PreparedAnswer::default() }
             }
             _ => return,
         };

@@ -22,7 +22,7 @@ pub(super) enum Request {
     /// Store a blueprint that others call.
     Blueprint { path: String },
     /// The answers of an agent; `again` for ever, or one after the other.
-    Mock { agent: String, answers: Vec<Given>, again: bool },
+    Mock { agent: String, answers: Vec<PreparedAnswer>, again: bool },
     /// The answers of an agent's model: its turns, or the results of a function.
     Model {
         agent: String,
@@ -33,7 +33,7 @@ pub(super) enum Request {
     /// The answers of the agents of an exported run.
     Recorded { path: String },
     /// The answer of a person to a task of this agent.
-    Answer { agent: String, answer: Given },
+    Answer { agent: String, answer: PreparedAnswer },
     /// Send a signal.
     Signal { run: usize, name: String, payload: Value },
     /// Let time pass.
@@ -55,7 +55,7 @@ pub(super) enum Request {
 /// An answer, as a test gives it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Given {
+pub(super) struct PreparedAnswer {
     /// This value.
     #[serde(default)]
     pub value: Option<Value>,

@@ -139,11 +139,44 @@ async fn the_children_of_a_killed_launcher_end_and_others_begin() {
     assert_eq!(running.len(), 1, "{}", daemon.log());
     rustix::process::kill_process(running[0], rustix::process::Signal::KILL).unwrap();
     gone(&word);
+    // Its child ends with one of its threads. While others end, it could still be given an order.
+    eventually_blocking("the end of the launcher", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", running[0].as_raw_nonzero()));
+        let is_over = tasks.map_or(0, Iterator::count) <= 1 && launchers(daemon.pid()).is_empty();
+        when(is_over, daemon.log())
+    });
     assert!(start(&daemon, &shells(&script, 1), "").await);
     eventually_blocking("a child of the next launcher", || {
         when(lines(&log).contains(&"again".to_owned()), daemon.log())
     });
     assert_eq!(daemon.stop(), Some(0));
+}
+
+/// Starts a daemon of a plain user.
+fn start_as_nobody(dir: &Path, data: &Path) -> Daemon {
+    if !rustix::process::geteuid().is_root() {
+        return Daemon::start(data);
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(data).unwrap();
+    chown(data, Some(NOBODY), Some(NOBODY)).unwrap();
+    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    Daemon::start_through(&words, data, &[("HOME", "/tmp")])
+}
+
+/// Has two children look for each other's handle while both are there.
+async fn read_nothing_of_each_other(daemon: &Daemon) {
+    // The run's directory is of both. Neither ends before the other has looked.
+    let script = r#"n=$(sed 's/.*"n":\([0-9]*\).*/\1/'); other=$((3 - n)); : > here-$n
+until [ -e here-$other ]; do sleep 0.02; done
+found=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n' | grep ^MOONSWARM_HANDLE= | sort -u | wc -l)
+: > done-$n; until [ -e done-$other ]; do sleep 0.02; done; echo $found"#;
+    let body = json!({ "source": shells(script, 2), "input": {}, "wait": "60s" });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!((status, &view["status"]), (201, &json!("completed")), "{view}");
+    for n in 0..2 {
+        assert_eq!(view["output"][n]["stdout"], "1\n", "its own handle and no other: {view}");
+    }
 }
 
 /// One launcher starts all of them, and each is alone all the same.
@@ -158,17 +191,58 @@ async fn a_child_of_root_reads_nothing_of_another_child() {
     }
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&dir.path().join("data"));
-    // The run's directory is of both. Neither ends before the other has looked.
-    let script = r#"n=$(sed 's/.*"n":\([0-9]*\).*/\1/'); other=$((3 - n)); : > here-$n
-until [ -e here-$other ]; do sleep 0.02; done
-found=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n' | grep ^MOONSWARM_HANDLE= | sort -u | wc -l)
-: > done-$n; until [ -e done-$other ]; do sleep 0.02; done; echo $found"#;
-    let body = json!({ "source": shells(script, 2), "input": {}, "wait": "60s" });
+    read_nothing_of_each_other(&daemon).await;
+    assert_eq!(launchers(daemon.pid()).len(), 1);
+}
+
+/// Whether this kernel has what keeps a plain user's children of one launcher apart.
+fn keeps_plain_children_apart() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|it| it.trim().parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+/// The launcher of a plain user has a user namespace, in which its children are alone all the same,
+/// and may bring sandboxes of their own along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_a_plain_user_reads_nothing_of_another_child_and_may_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let daemon = start_as_nobody(dir.path(), &data);
+    read_nothing_of_each_other(&daemon).await;
+    let expected = usize::from(keeps_plain_children_apart());
+    assert_eq!(launchers(daemon.pid()).len(), expected, "{}", daemon.log());
+    let script = format!(
+        "unshare -rm sh -c 'mount -t tmpfs own /tmp && umount /tmp && echo mounted'; \
+         for pid in $(pgrep -f -- --launch); do head -c 40 /proc/$pid/root{0}/admin.token; \
+         nsenter -t $pid -m head -c 40 {0}/admin.token; nsenter -t $pid -U true && echo entered; done 2>/dev/null",
+        data.display()
+    );
+    let body = json!({ "source": shells(&script, 1), "input": {}, "wait": "60s" });
     let (status, view) = send(daemon.post("/v1/runs", &body)).await;
     assert_eq!((status, &view["status"]), (201, &json!("completed")), "{view}");
-    for n in 0..2 {
-        assert_eq!(view["output"][n]["stdout"], "1\n", "its own handle and no other: {view}");
+    assert_eq!(view["output"][0]["stdout"], "mounted\n", "{view}");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// Root of a container, who may not mount there, is root in a namespace of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_root_without_the_right_to_mount_gets_at_no_key_and_no_token() {
+    if !rustix::process::geteuid().is_root() {
+        crate::support::note_skipped(
+            "a_child_of_root_without_the_right_to_mount_gets_at_no_key_and_no_token",
+            "only root may do this",
+        );
+        return;
     }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let words = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"];
+    let daemon = Daemon::start_through(&words, &data, &[]);
+    tries_everything(&daemon, &data, "").await;
+    assert_eq!(launchers(daemon.pid()).len(), 1, "{}", daemon.log());
+    tries_everything(&daemon, &data, "environment = { isolation = \"local\" }").await;
+    read_nothing_of_each_other(&daemon).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -286,16 +360,7 @@ async fn a_child_of_root_gets_at_no_key_and_no_token() {
 async fn a_child_of_a_plain_user_gets_at_no_key_and_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let daemon = match rustix::process::geteuid().is_root() {
-        true => {
-            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-            fs::create_dir(&data).unwrap();
-            chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
-            let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-            Daemon::start_through(&words, &data, &[("HOME", "/tmp")])
-        }
-        false => Daemon::start(&data),
-    };
+    let daemon = start_as_nobody(dir.path(), &data);
     tries_everything(&daemon, &data, "").await;
     tries_everything(&daemon, &data, "environment = { isolation = \"local\" }").await;
 }

@@ -13,7 +13,11 @@ use serde_json::{Value, json};
 
 use crate::{
     shim::Shim,
-    support::{Daemon, Shell, elapse, eventually, program, refusal, send, when},
+    support::{
+        Daemon, Shell,
+        culprit::{Culprit, configuration, with_child},
+        elapse, eventually, program, refusal, send, when,
+    },
 };
 
 /// With the care that a real daemon takes.
@@ -27,21 +31,6 @@ return swarm.blueprint {
   flow = function(ctx) return ctx:run("remote", {}) end,
 }
 "#;
-
-/// A run with a child process of this command.
-fn with_child(command: &str) -> String {
-    format!(
-        r#"
-local swarm = require("swarm")
-return swarm.blueprint {{
-  name = "child",
-  agents = {{ child = {{ operator = "process", timeout = "20m",
-    command = {{ "sh", "-c", [==[{command}]==] }} }} }},
-  flow = function(ctx) return ctx:run("child", {{}}) end,
-}}
-"#
-    )
-}
 
 fn start(data: &Path) -> Option<Daemon> {
     Daemon::launch(data, &[CAREFUL])
@@ -96,60 +85,16 @@ async fn accepted(daemon: &Daemon, handle: &str) {
 async fn the_run_that_kills_the_host_is_found_and_none_of_its_neighbours_is_blamed() {
     let shell = Shell::new();
     let data = shell.path("data");
-    // The culprit finds its host by the lock, which children do not see otherwise.
-    let config = shell.write("moonswarm.toml", "hide_data = false\n");
+    let config = configuration(&shell.path(""));
     let shown = [CAREFUL, ("MOONSWARM_CONFIG", config.to_str().unwrap())];
     let start = |data: &Path| Daemon::launch(data, &shown);
     let daemon = start(&data).unwrap();
-    let (gate, lock) = (shell.path("gate"), data.join("lock"));
-    let kills = format!(
-        "[ -e {} ] && kill -9 \"$(cat {})\"; exec sleep 600",
-        gate.display(),
-        lock.display()
-    );
-    let culprit = daemon.run_source(&with_child(&kills), json!({})).await;
-    let mut innocents = Vec::new();
-    for _ in 0..2 {
-        innocents.push(daemon.run_source(&with_child("exec sleep 600"), json!({})).await);
-    }
-    for run in innocents.iter().chain([&culprit]) {
-        daemon.waits(run, "task").await;
-    }
-    fs::write(&gate, "").unwrap();
+    let culprit = Culprit::begin(&daemon, shell.path("gate")).await;
+    culprit.aim_at(&data);
     daemon.kill();
-    let mut deaths = 0;
-    let daemon = loop {
-        // It may die before it has said where it listens.
-        let Some(daemon) = start(&data) else {
-            deaths += 1;
-            continue;
-        };
-        let up = eventually("the culprit's pause, or the daemon's end", async || {
-            let answer = daemon.get("/readyz").send().await;
-            let is_ready = answer.is_ok_and(|answer| answer.status().as_u16() == 200);
-            // Which may be its last word.
-            let Ok(view) = daemon.get(&format!("/v1/runs/{culprit}")).send().await else {
-                return Ok(false);
-            };
-            let Ok(view) = view.json::<Value>().await else { return Ok(false) };
-            let is_paused = is_ready && view["status"] == "paused";
-            if is_paused { Ok(true) } else { Err(daemon.log()) }
-        })
-        .await;
-        if up {
-            break daemon;
-        }
-        assert!(daemon.died(), "it was killed");
-        deaths += 1;
-        assert!(deaths < 15, "the culprit is never found");
-    };
+    let (daemon, deaths) = culprit.is_found(|_| start(&data)).await;
     assert!(deaths >= 6, "three deaths before it is careful, three at the culprit: {deaths}");
-    let paused = paused(&daemon).await;
-    assert_eq!(paused.as_array().unwrap().len(), 1, "{paused}");
-    assert_eq!(paused[0]["waiting_on"][0]["kind"], "quarantine", "{paused}");
-    for run in &innocents {
-        daemon.waits(run, "task").await;
-    }
+    let culprit = culprit.is_alone(&daemon).await;
     // Nothing but `resume` and `cancel` reads it.
     let signal = daemon.post(&format!("/v1/runs/{culprit}/signals/go"), &json!({ "payload": 1 }));
     assert_eq!(refusal(signal).await, (409, "run_paused".to_owned()));

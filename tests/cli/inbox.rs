@@ -105,3 +105,31 @@ fn a_task_is_expired_by_its_id() {
     verb(&["result", &run]).exits(7);
     verb(&["expire", &task]).exits(6);
 }
+
+#[test]
+fn answers_are_listed_and_each_person_finds_their_own() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (run, task) = ask(&shell, &daemon);
+    let at = ["--server", &daemon.url, "--token", &daemon.token];
+    let verb = |args: &[&str]| shell.run(&[args, &at[..]].concat());
+    verb(&["inbox", "--answered"]).ok().says(&["no answers in the last 30 days"]);
+    let found = verb(&["inbox", "--text", "review", "--json"]).ok().json();
+    assert_eq!(found[0]["id"], task, "{found}");
+    verb(&["inbox", "-q", "sign"]).ok().says(&["nothing to answer"]);
+    let mint = ["token", "mint", "--role", "approver", "--name", "ann"];
+    let ann = verb(&mint).ok().stdout.trim().to_owned();
+    let by_ann = ["--server", &daemon.url, "--token", &ann];
+    let answer = ["answer", &task, r#"{"verdict":"pass"}"#];
+    shell.run(&[&answer[..], &by_ann].concat()).ok();
+    let shown = verb(&["inbox", "--answered"]).ok().stdout;
+    for part in [task.as_str(), "answered", "ann", &run] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    let own = ["inbox", "--answered", "--mine", "--json"];
+    let list = shell.run(&[&own[..], &by_ann].concat()).ok().json();
+    assert_eq!(list[0]["id"], task, "{list}");
+    assert_eq!(verb(&own).ok().json(), serde_json::json!([]), "the admin answered nothing");
+    verb(&["inbox", "--answered", "--all"]).exits(2);
+    verb(&["inbox", &task, "--answered"]).exits(2);
+}

@@ -83,7 +83,7 @@ async fn a_fork_is_compared_with_its_origin_and_its_input_may_be_any_json() {
     let made = shell.run(&[&fork[..], &["--input", "\"other\""]].concat()).ok();
     let made = made.stdout.trim().to_owned();
     assert_eq!(daemon.ended(&made).await["output"], json!(["first", "other"]));
-    let diff = shell.run(&["diff", &made]).ok().says(&["1 steps differ"]);
+    let diff = shell.run(&["diff", &made]).ok().says(&["1 step differs"]);
     for part in ["forked at step 2", "another input", "request"] {
         assert!(diff.stdout.contains(part), "{part}: {}", diff.stdout);
     }

@@ -63,7 +63,7 @@ async fn a_person_walks_through_every_page() {
         .arg(repository("tests/dashboard/browser/walk.mjs"))
         .env("MODULES", &modules)
         .env("CHROMIUM", chromium)
-        .env("LINK", open(&data, &[]))
+        .env("LINK", open(&data, &["--role", "operator"]))
         .env("APPROVER", approver)
         .env("ADMIN", admin)
         .env("SHOTS", modules.join("../../dashboard"))

@@ -118,17 +118,50 @@ async fn tags_are_given_at_the_start_and_filters_are_in_the_url() {
     let desk = Person::of_role(&daemon, "operator").await;
     let start = "/ui/blueprints/demo/start";
     let input = json!({ "who": "moon", "times": 1 }).to_string();
-    let wrong = desk.post(start, &[("raw", &input), ("tags", "nothing")]).await;
-    assert!(wrong.status == 422 && wrong.html.contains("value=\"nothing\""), "{}", wrong.html);
-    let sent = desk.post(start, &[("raw", &input), ("tags", "team=red env=<b>")]).await;
+    let wrong = desk.post(start, &[("raw", &input), ("tags", "<nothing>")]).await;
+    assert!(
+        wrong.status == 422 && wrong.html.contains("&lt;nothing&gt;</textarea>"),
+        "{}",
+        wrong.html
+    );
+    let tags = "team=red\r\nenv=<b>\r\n\r\n note=for the moon ";
+    let sent = desk.post(start, &[("raw", &input), ("tags", tags)]).await;
     assert_eq!(sent.status, 303, "{}", sent.html);
     let run = sent.to.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned();
-    desk.starts("plain").await;
+    // They are metadata: shown on the page of the run, and offered when it is started once more.
+    let shown = desk.get(&format!("/ui/runs/{run}")).await.page();
+    assert!(shown.contains("env=&lt;b&gt;") && shown.contains("note=for the moon"), "{shown}");
+    let again = desk.get(&format!("/ui/blueprints/demo?from={run}")).await.page();
+    assert!(again.contains("env=&lt;b&gt;\nnote=for the moon\nteam=red</textarea>"), "{again}");
+    let plain = desk.starts("plain").await;
+    for run in [&run, &plain] {
+        daemon.waits(run, "task").await;
+    }
     let rows = |page: &str| page.matches("<tr data-key=\"run_").count();
     let list = async |query: &str| desk.get(&format!("/ui/runs?{query}")).await.page();
     let tagged = list("tag=team%3Dred").await;
     assert!(rows(&tagged) == 1 && tagged.contains(&run), "{tagged}");
     assert!(tagged.contains("env=&lt;b&gt;") && tagged.contains("name=\"tag\" value=\"team=red\""));
+    // Several tags and statuses, everywhere on the page, and the time in its commands.
+    let both = list("tag=team%3Dred&tag=env&status=waiting,running&since=1h").await;
+    assert_eq!(rows(&both), 1, "{both}");
+    for part in [
+        "name=\"tag\" value=\"team=red\"",
+        "name=\"tag\" value=\"env\"",
+        "name=\"status\" value=\"waiting\"",
+        "name=\"status\" value=\"running\"",
+        "<option value=\"waiting,running\" selected>waiting, running</option>",
+        "status=waiting&amp;status=running",
+        "--status waiting --status running",
+        "--tag team=red --tag env",
+        "--since 20",
+        "tag=team%3Dred&amp;tag=env",
+    ] {
+        assert!(both.contains(part), "{part}: {both}");
+    }
+    assert!(rows(&list("status=failed,waiting").await) == 2, "with commas");
+    assert!(rows(&list("status=failed&status=waiting").await) == 2, "or several times");
+    assert_eq!(rows(&list("tag=team%3Dred&tag=env%3Dother").await), 0);
     assert_eq!(rows(&list("min_cost=0.01").await), 0);
     assert!(list("min_cost=0.01").await.contains("moonswarm ps --min-cost 0.01"));
     assert_eq!(rows(&list(&format!("parent={run}")).await), 0);

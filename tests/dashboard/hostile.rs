@@ -116,6 +116,7 @@ async fn a_text_of_a_mebibyte_is_cut_on_each_page_that_has_it() {
         "/ui".to_owned(),
         "/ui/runs".to_owned(),
         "/ui/inbox".to_owned(),
+        "/ui/inbox?q=bold+مرحبا".to_owned(),
         format!("/ui/inbox/{task}"),
         format!("/ui/state/value?{value}"),
         format!("/ui/runs/{run}/steps/3"),

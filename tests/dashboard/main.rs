@@ -6,6 +6,7 @@ mod support;
 
 mod browser;
 mod bulk;
+mod commands;
 mod graph;
 mod hostile;
 mod live;

@@ -228,12 +228,17 @@ async fn every_page_of_very_many_things_is_small_for_each_role() {
         "/ui/runs?tag=customer%3Dc7",
         "/ui/inbox",
         "/ui/inbox?show=mine",
+        "/ui/inbox?q=number+9999",
+        "/ui/inbox?show=mine&q=number",
         "/ui/inbox?show=answered",
+        "/ui/inbox?show=answered-mine&q=ann",
         "/ui/blueprints",
         "/ui/blueprints?q=b99",
         "/ui/blueprints/b7",
         "/ui/blueprints/b7?tab=graph",
         "/ui/blueprints/b7?tab=versions",
+        "/ui/blueprints/b7?tab=stubs",
+        "/ui/blueprints?archived=1",
         "/ui/operators",
         "/ui/triggers",
         "/ui/usage",
@@ -252,6 +257,9 @@ async fn every_page_of_very_many_things_is_small_for_each_role() {
         }
     }
     paths.push(format!("/ui/runs/{asks}/steps/500"));
+    paths.push(format!("/ui/runs/{asks}/fork?step=500"));
+    paths.push(format!("/ui/runs/{asks}?tab=source&at=500"));
+    paths.push(format!("/ui/runs/{parent}?tab=children&status=failed,completed"));
     let mut troubles = Vec::new();
     for role in ["admin", "operator", "approver", "observer"] {
         let person = Person::of_role(&daemon, role).await;

@@ -12,12 +12,16 @@ const SHORT: &str = r#"
 return require("swarm").blueprint { name = "short", flow = function() return 1 end }
 "#;
 
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 17] = [
     "/ui",
     "/ui/runs",
     "/ui/runs?status=failed&blueprint=x&since=24h",
     "/ui/inbox",
+    "/ui/inbox?show=mine&q=x",
+    "/ui/inbox?show=answered",
+    "/ui/inbox?show=answered-mine&q=x",
     "/ui/blueprints",
+    "/ui/blueprints?archived=1",
     "/ui/state",
     "/ui/state?scope=global&q=x",
     "/ui/triggers",
@@ -51,7 +55,7 @@ async fn every_page_is_whole_with_nothing_to_show_and_guarded() {
         for inline in [" style=", " onclick=", "<style", "javascript:"] {
             assert!(!page.contains(inline), "{path}: {inline}");
         }
-        assert_eq!(page.matches("<script").count(), 7, "{path}: {page}");
+        assert_eq!(page.matches("<script").count(), 8, "{path}: {page}");
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
     }
 }
@@ -63,6 +67,7 @@ async fn an_example_of_the_gallery_is_stored_from_the_overview_of_a_new_host() {
     let desk = Person::of_role(&daemon, "operator").await;
     let page = desk.get("/ui").await.page();
     assert!(page.contains("value=\"saga\"") && page.contains("Nothing ran yet"), "{page}");
+    assert!(page.contains("gallery-token"), "an operator may store no source: {page}");
     let fields = [("example", "saga"), ("token", daemon.token.as_str())];
     assert_eq!(desk.post("/ui/gallery", &fields[..1]).await.status, 403, "it needs a token");
     let done = desk.post("/ui/gallery", &fields).await;
@@ -72,6 +77,33 @@ async fn an_example_of_the_gallery_is_stored_from_the_overview_of_a_new_host() {
     assert_eq!(desk.post("/ui/gallery", &other).await.status, 404);
     let observer = Person::of_role(&daemon, "observer").await;
     assert!(!observer.get("/ui").await.page().contains("/ui/gallery"));
+}
+
+#[tokio::test]
+async fn the_owner_runs_an_example_without_another_token_and_replaces_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let owner = Person::of_role(&daemon, "admin").await;
+    let page = owner.get("/ui").await.page();
+    assert!(page.contains("/ui/gallery") && !page.contains("gallery-token"), "{page}");
+    let done = owner.post("/ui/gallery", &[("example", "welcome")]).await;
+    assert_eq!(done.to, "/ui/blueprints/welcome", "{}", done.html);
+    let form = owner.get(&done.to).await;
+    let started =
+        owner.post("/ui/blueprints/welcome/start", &[("once", &form.hidden("once"))]).await;
+    assert!(started.to.starts_with("/ui/runs/run_"), "{}", started.html);
+    // A token of the owner's role that may store no source stores no example either.
+    let narrow = json!({ "verbs": ["run.start", "run.read", "blueprint.read"] });
+    let narrow = Person::with(&daemon, &mint(&daemon, "admin", &narrow).await).await;
+    let refused = narrow.post("/ui/gallery", &[("example", "research")]).await;
+    assert_eq!(refused.status, 403, "{}", refused.html);
+    // What somebody has stored under the name of an example stays.
+    let own = r#"return require("swarm").blueprint { name = "saga", flow = function() return "mine" end }"#;
+    let (status, put) = send(daemon.put("/v1/blueprints/saga", &json!({ "source": own }))).await;
+    assert!(status < 300, "{put}");
+    assert_eq!(owner.post("/ui/gallery", &[("example", "saga")]).await.to, "/ui/blueprints/saga");
+    let (_, now) = send(daemon.get("/v1/blueprints/saga")).await;
+    assert_eq!(now["hash"], put["hash"], "{now}");
 }
 
 #[tokio::test]
@@ -87,6 +119,15 @@ async fn assets_are_named_by_their_content_and_kept_for_ever() {
     for path in paths {
         let asset = get_bare(&daemon, path).await;
         assert_eq!(asset.headers["cache-control"], "public, max-age=31536000, immutable");
+        assert!(!asset.headers.contains_key("content-encoding"));
+        let client = moonswarm::environment::http_client().no_proxy().build().unwrap();
+        let packed =
+            client.get(format!("{}{path}", daemon.url)).header("accept-encoding", "br, gzip");
+        let packed = packed.send().await.unwrap();
+        assert_eq!(packed.headers()["content-encoding"], "gzip");
+        assert_eq!(packed.headers()["content-type"], asset.headers["content-type"]);
+        let bytes = packed.bytes().await.unwrap();
+        assert!(bytes.starts_with(&[0x1f, 0x8b]) && bytes.len() < asset.html.len() + 64, "{path}");
         assert_eq!(asset.headers["x-content-type-options"], "nosniff");
         assert!(asset.status == 200 && !asset.html.is_empty());
     }
@@ -401,6 +442,7 @@ async fn lists_have_pages_and_a_page_of_many_stays_small() {
     assert_eq!(second.matches("<tr data-key=\"run_").count(), 11);
     assert!(!second.contains("data-live=") && second.contains("first page"), "{second}");
     let mut path = format!("/ui/runs/{run}");
+    assert!(desk.get(&path).await.page().contains("450 of 450 ended, 450 attempts"));
     let mut steps = 0;
     loop {
         let page = desk.get(&path).await.page();

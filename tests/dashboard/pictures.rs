@@ -135,6 +135,7 @@ async fn the_pictures_are_made_again_when_they_are_asked_for() {
     answer(&daemon, &declined, json!({ "ship": false })).await;
     let waits = start(&daemon, "2.5.0", &changes).await;
     let admin = mint(&daemon, "admin", &json!({ "name": "ada" })).await;
+    let fresh = Daemon::start(&dir.path().join("fresh"));
     std::fs::create_dir_all(repository("docs/pictures")).unwrap();
     let made = Command::new("node")
         .arg(repository("tests/dashboard/browser/pictures.mjs"))
@@ -142,6 +143,8 @@ async fn the_pictures_are_made_again_when_they_are_asked_for() {
         .env("CHROMIUM", chromium)
         .env("ORIGIN", &daemon.url)
         .env("TOKEN", admin)
+        .env("FRESH", &fresh.url)
+        .env("FRESH_TOKEN", &fresh.token)
         .env("RUNS", json!({ "done": done, "declined": declined, "waits": waits }).to_string())
         .env("PICTURES", repository("docs/pictures"))
         .stdout(Stdio::piped())

@@ -159,8 +159,12 @@ async fn a_sign_in_outlives_the_process_and_grants_nothing_that_needs_the_token_
 async fn a_link_signs_in_once_with_its_role() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path()).await;
-    for role in ["observer", "approver", "operator", "admin"] {
-        let link = open(&dir.path().join("data"), &["--role", role]);
+    for role in ["observer", "approver", "operator", "admin", ""] {
+        let words = ["--role", role];
+        let words = if role.is_empty() { &words[..0] } else { &words };
+        let link = open(&dir.path().join("data"), words);
+        // The owner's own role, if none is named.
+        let role = if role.is_empty() { "admin" } else { role };
         let (page, code) = link.split_once("#code=").unwrap();
         assert!(page.contains(".localhost:") && page.ends_with("/ui/login"), "{link}");
         let shown = post_bare(&daemon, "/ui/login", &[("token", code)]).await;
@@ -184,6 +188,8 @@ async fn a_link_needs_a_token_that_may_make_others() {
     let operator = mint(&daemon, "operator", &json!({})).await;
     let approver = mint(&daemon, "approver", &json!({})).await;
     assert_eq!(code(operator.clone(), "operator").await.0, 201);
+    let own = daemon.with(&operator, Method::POST, "/ui/codes").json(&json!({}));
+    assert_eq!(send(own).await.1["role"], "operator");
     let (status, refused) = code(operator.clone(), "admin").await;
     assert_eq!((status, refused["code"].as_str()), (403, Some("token_widens")));
     let (status, refused) = code(approver, "approver").await;

@@ -79,6 +79,10 @@ async fn events_and_logs_are_filtered_by_their_url() {
     let children = tab("children").await;
     assert!(rows(&children) == 1 && children.contains("writer"), "{children}");
     assert_eq!(rows(&tab("children&status=completed&blueprint=writer").await), 1);
+    for both in ["children&status=failed,completed", "children&status=failed&status=completed"] {
+        let page = tab(both).await;
+        assert!(rows(&page) == 1 && page.contains("--status failed --status completed"), "{page}");
+    }
     for none in ["children&status=failed", "children&blueprint=other"] {
         assert!(tab(none).await.contains("No called run matches"), "{none}");
     }

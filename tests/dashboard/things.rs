@@ -319,6 +319,54 @@ async fn keys_are_rotated_with_the_token_that_is_entered_again() {
 }
 
 #[tokio::test]
+async fn a_question_of_a_worker_is_in_the_inbox_and_answered_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let source = r#"return require("swarm").blueprint { name = "asks", agents = { w = { operator = "queue", queue = "q" } },
+      flow = function(ctx) return ctx:run("w", {}) end }"#;
+    let run = daemon.run_source(source, json!({})).await;
+    let lease = json!({ "queue": "q", "wait": "20s" });
+    let (_, leased) = send(daemon.post("/v1/worker/lease", &lease)).await;
+    let handle = leased[0]["handle"].as_str().unwrap();
+    let question = format!("Tabs or <b>spaces</b>? {}", "Which? ".repeat(40));
+    let asks = daemon.with(handle, reqwest::Method::POST, "/v1/worker/escalate");
+    let body = json!({ "question": question, "data": { "file": "<i>a.c" } });
+    assert_eq!(send(asks.json(&body)).await.0, 204);
+
+    let senior = Person::of_role(&daemon, "senior").await;
+    let list = senior.get("/ui/inbox").await.page();
+    assert!(list.contains("asks: <bdi>Tabs or &lt;b&gt;spaces"), "{list}");
+    assert!(senior.get("/ui/inbox?q=tabs").await.page().contains("asks:"));
+    assert!(!senior.get("/ui/inbox?q=braces").await.page().contains("asks:"));
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let short = tasks["items"][0]["question"].as_str().unwrap();
+    assert!(short.len() == 120 && tasks["items"][0].get("question_data").is_none(), "{tasks}");
+    let path = format!("/ui/inbox/{}", tasks["items"][0]["id"].as_str().unwrap());
+    assert!(list.contains(&path), "{list}");
+    let desk = Person::of_role(&daemon, "operator").await;
+    assert!(
+        desk.get(&format!("/ui/runs/{run}")).await.page().contains(&path),
+        "the run leads there"
+    );
+    let page = desk.get(&path).await.page();
+    assert!(page.contains("gives no advice") && !page.contains("/advice\""), "{page}");
+    let advice = format!("{path}/advice");
+    assert_eq!(desk.post(&advice, &[("advice", "tabs")]).await.status, 403);
+    let page = senior.get(&path).await.page();
+    for part in ["&lt;b&gt;spaces", &"Which? ".repeat(40), "&lt;i&gt;a.c", "moonswarm advise task_"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let sent = senior.post(&advice, &[("advice", "both\r\n\"of\" <them>")]).await;
+    assert_eq!(sent.to, format!("/ui/inbox?done=answer&run={run}"), "{}", sent.html);
+    let prompt = daemon.with(handle, reqwest::Method::GET, "/v1/worker/prompt");
+    assert_eq!(send(prompt).await.1["advice"]["answer"], "both\n\"of\" <them>");
+    let late = senior.post(&advice, &[("advice", "late")]).await;
+    assert!(late.status == 409 && late.html.contains("no_question"), "{}", late.html);
+    assert!(!senior.get("/ui/inbox").await.page().contains("asks:"));
+}
+
+#[tokio::test]
 async fn the_inbox_has_lists_of_what_is_open_mine_and_answered() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = crate::person::daemon(dir.path()).await;
@@ -336,6 +384,29 @@ async fn the_inbox_has_lists_of_what_is_open_mine_and_answered() {
         let page = ann.get(&format!("/ui/inbox?show={show}")).await.page();
         assert!(page.contains(&task) && page.contains("For me"), "{show}: {page}");
     }
+    // Each list has the commands that make it, and is searched by the texts of its tasks.
+    for (show, line, path) in [
+        ("", "moonswarm inbox", "/v1/tasks?kind=human"),
+        ("mine", "moonswarm inbox --mine", "/v1/tasks?kind=human&amp;mine=true"),
+        ("answered", "moonswarm inbox --answered", "/v1/tasks?state=answered"),
+        (
+            "answered-mine",
+            "moonswarm inbox --answered --mine",
+            "/v1/tasks?state=answered&amp;mine=true",
+        ),
+    ] {
+        let page = ann.get(&format!("/ui/inbox?show={show}")).await.page();
+        let (line, path) = (format!(">{line}</pre>"), format!("{path}'</pre>"));
+        assert!(page.contains(&line) && page.contains(&path), "{show}: {page}");
+    }
+    for (query, is_found) in
+        [("q=SHIP+moon", true), ("show=mine&q=ask", true), ("q=ship+sun", false)]
+    {
+        let page = ann.get(&format!("/ui/inbox?{query}")).await.page();
+        assert_eq!(page.contains(&task), is_found, "{query}: {page}");
+        assert!(page.contains("--text") && page.contains("&amp;q="), "{page}");
+    }
+    assert!(ann.get("/ui/inbox?q=ship+sun").await.page().contains("No task has these words."));
     assert!(!ann.get("/ui/inbox?show=answered").await.page().contains(&task));
     let revision = ann.get(&format!("/ui/inbox/{task}")).await.hidden("revision");
     let fields = [("revision", revision.as_str()), ("act", "answer"), ("raw", "{\"ship\":true}")];
@@ -345,4 +416,7 @@ async fn the_inbox_has_lists_of_what_is_open_mine_and_answered() {
         assert!(page.contains(&task) && page.contains("ann"), "{show}: {page}");
     }
     assert!(!desk.get("/ui/inbox?show=answered-mine").await.page().contains(&task));
+    let by = async |text: &str| ann.get(&format!("/ui/inbox?show=answered&q={text}")).await.page();
+    assert!(by("ANN").await.contains(&task));
+    assert!(by("bob").await.contains("No task with these words was answered"));
 }

@@ -129,6 +129,17 @@ async fn the_inbox_has_what_asks_me_and_what_was_answered() {
     let [mine] = list(&ann, "mine=true").await.try_into().unwrap();
     assert_eq!(mine["by"], json!(["ann"]));
     assert!(list(&ann, "status=answered").await.is_empty());
+    // By the words of the prompt, the agent and the summary; of all tasks, or of those that ask me.
+    assert_eq!(list(&ann, "q=SHIP").await.len(), 2);
+    assert_eq!(list(&ann, "q=ship+ask&mine=true").await.len(), 1);
+    assert!(list(&ann, "q=ship+it").await.is_empty());
+    let [first] = list(&ann, "q=ship&limit=1").await.try_into().unwrap();
+    let page = send(daemon.with(&ann, Method::GET, "/v1/tasks?q=ship&limit=1")).await.1;
+    let next = format!("q=ship&limit=1&cursor={}", page["next_cursor"].as_str().unwrap());
+    let [second] = list(&ann, &next).await.try_into().unwrap();
+    assert_ne!(first["id"], second["id"]);
+    let wrong = daemon.with(&ann, Method::GET, "/v1/tasks?q=%20*");
+    assert_eq!(refusal(wrong).await, (400, "bad_query".to_owned()));
     let path = |task: &Value| format!("/v1/tasks/{}/answer", task["id"].as_str().unwrap());
     let answer =
         daemon.with(&ann, Method::POST, &path(&mine)).json(&json!({ "output": "my secret words" }));
@@ -144,6 +155,8 @@ async fn the_inbox_has_what_asks_me_and_what_was_answered() {
         .collect();
     assert_eq!(said, [("bob", "rejected"), ("ann", "answered")], "the newest first");
     assert!(!json!(all).to_string().contains("secret words"), "{all:?}");
+    assert_eq!(list(&ann, "state=answered&q=BOB").await.len(), 1);
+    assert!(list(&ann, "state=answered&q=bob+ann").await.is_empty());
     let own = list(&ann, "state=answered&mine=true").await;
     assert_eq!((own.len(), &own[0]["id"]), (1, &mine["id"]));
     let first = send(daemon.with(&ann, Method::GET, "/v1/tasks?status=answered&limit=1")).await.1;

@@ -81,6 +81,7 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
         "moonswarm_commit_seconds_count",
         "moonswarm_commit_sync_seconds_sum",
         "moonswarm_database_bytes",
+        "moonswarm_disk_bytes",
         "moonswarm_disk_free_bytes",
         "moonswarm_http_connections",
         "process_resident_memory_bytes",
@@ -96,6 +97,27 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     for it in FAMILIES {
         assert!(text.contains(&format!("# TYPE {} ", it.name)), "{}", it.name);
     }
+}
+
+#[tokio::test]
+async fn a_budget_of_all_runs_has_its_limit_beside_what_was_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("swarm.toml");
+    let layers = "[[middleware]]\nname = \"all\"\nkind = \"budget\"\nusd = \"12.5\"\ntokens = 1000\nper = \"day\"\n\
+                  [[middleware]]\nname = \"each\"\nkind = \"budget\"\ntokens = 7\n";
+    std::fs::write(&config, layers).unwrap();
+    let flags = ["--config".as_ref(), config.as_os_str()];
+    let daemon = Daemon::start_with(&dir.path().join("data"), &flags);
+    let text = scrape(&daemon).await;
+    for (series, expected) in [
+        (r#"moonswarm_budget_used_usd{layer="all"}"#, 0.0),
+        (r#"moonswarm_budget_used_tokens{layer="all"}"#, 0.0),
+        (r#"moonswarm_budget_limit_usd{layer="all"}"#, 12.5),
+        (r#"moonswarm_budget_limit_tokens{layer="all"}"#, 1000.0),
+    ] {
+        assert_eq!(value(&text, series), Some(expected), "{series}\n{text}");
+    }
+    assert!(!text.contains("layer=\"each\""), "one of each run has no sum: {text}");
 }
 
 #[tokio::test]

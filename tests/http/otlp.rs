@@ -1,5 +1,7 @@
 //! Traces and metrics over OTLP: what arrives at a collector, decoded with the protocol's own crate.
 
+mod requests;
+
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{

@@ -80,7 +80,8 @@ async fn runs_are_found_by_words_errors_waits_and_times() {
     assert_eq!(ids(&daemon, "q=LOOKING+dis*").await, [id(&failed)]);
     assert_eq!(ids(&daemon, "q=looking+tape").await, [""; 0]);
     assert_eq!(ids(&daemon, &format!("q={}", id(&waits))).await, [id(&waits)]);
-    assert_eq!(ids(&daemon, "error=disk").await, [id(&failed)]);
+    assert_eq!(ids(&daemon, "kind=disk").await, [id(&failed)]);
+    assert_eq!(ids(&daemon, "error=disk").await, [id(&failed)], "the same by another name");
     assert_eq!(ids(&daemon, "waiting_on=signal").await, [id(&waits)]);
     assert_eq!(ids(&daemon, "waiting_on=go&blueprint=lister").await, [id(&waits)]);
     assert_eq!(ids(&daemon, "agent=e").await, [id(&done)]);

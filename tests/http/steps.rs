@@ -94,6 +94,10 @@ async fn the_attempts_of_a_step_say_who_had_each_and_keep_its_prompt_and_late_re
     assert_eq!((status, &late["code"]), (409, &json!("already_accepted")), "{late}");
     ok(report(&second, json!({"output": "good", "usage": {"input_tokens": 5}}))).await;
     daemon.waits(&run, "signal").await;
+    let whole = ok(daemon.get(&format!("/v1/runs/{run}"))).await;
+    assert_eq!((&whole["steps"], &whole["attempts"]), (&json!(2), &json!(2)), "{whole}");
+    let listed = ok(daemon.get("/v1/runs")).await;
+    assert!(listed["items"][0].get("attempts").is_none(), "{listed}");
 
     let view = ok(daemon.get(&attempts)).await;
     let items = view["items"].as_array().unwrap();

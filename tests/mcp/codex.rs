@@ -61,7 +61,7 @@ fn configure(home: &Path, provider: &Provider) {
     file.write_all((own + &installed).as_bytes()).unwrap();
 }
 
-/// What a tool returned to the model: the JSON in the text.
+/// Returns the JSON in the text that a tool returned to the model.
 fn returned(output: &Value) -> Value {
     let text = match output {
         Value::String(text) => text.clone(),

@@ -95,3 +95,73 @@ async fn a_revoked_token_has_no_tools() {
     let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
     assert_eq!(refusal(post(&daemon, token, &list)).await, (401, "token_revoked".to_owned()));
 }
+
+/// A message is answered by the library of the protocol if it weighs the forms of its answer, and else
+/// at once, if it is a call of a tool of this server.
+#[tokio::test]
+async fn a_call_that_is_answered_at_once_has_the_answer_that_the_library_gives() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let call = |id: Value, name: &str, arguments: Value| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": name, "arguments": arguments}})
+    };
+    let newest = |mut call: Value| {
+        call["params"]["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        call
+    };
+    let bare = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "list_runs"}});
+    let stray = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "extra": 1,
+        "params": {"name": "list_runs"}});
+    let mut halves = newest(call(json!(1), "list_runs", json!({})));
+    halves["params"]["_meta"]
+        .as_object_mut()
+        .unwrap()
+        .remove("io.modelcontextprotocol/clientCapabilities");
+    let list = |id: Value| call(id, "list_runs", json!({}));
+    for (version, message) in [
+        (None, list(json!(1))),
+        (None, list(json!("one"))),
+        (None, list(json!(1.5))),
+        (None, list(json!(null))),
+        (None, bare),
+        (None, stray),
+        (None, call(json!(1), "list_runs", json!({"limit": "many"}))),
+        (None, call(json!(1), "get_run", json!({"run": "none"}))),
+        (None, call(json!(1), "none", json!({}))),
+        (None, newest(list(json!(1)))),
+        (Some("2025-06-18"), list(json!(1))),
+        (Some("2025-11-25"), list(json!(1))),
+        (Some("2025-11-25"), newest(list(json!(1)))),
+        (Some("2026-07-28"), list(json!(1))),
+        (Some("2026-07-28"), newest(list(json!(1)))),
+        (Some("2026-07-28"), newest(call(json!(1), "get_run", json!({"run": "none"})))),
+        (Some("2026-07-28"), halves),
+        (Some("1999-01-01"), list(json!(1))),
+    ] {
+        for (method, name) in [("tools/call", &message["params"]["name"]), ("ping", &json!("x"))] {
+            let answers = ["", ";q=0.9"].map(|weight| {
+                let accept = format!("application/json{weight}, text/event-stream{weight}");
+                let request = daemon.with(&daemon.token, Method::POST, "/mcp").json(&message);
+                let request = request.header("accept", accept).header("mcp-method", method);
+                let request = request.header("mcp-name", name.as_str().unwrap());
+                let versioned = version.map(|it| ("mcp-protocol-version", it));
+                let request =
+                    versioned.into_iter().fold(request, |it, (key, value)| it.header(key, value));
+                async {
+                    let answer = request.send().await.unwrap();
+                    let kind = answer.headers().get("content-type").cloned();
+                    (answer.status(), kind, answer.text().await.unwrap())
+                }
+            });
+            let [at_once, by_library] = answers;
+            let by_library = by_library.await;
+            assert_eq!(at_once.await, by_library, "{version:?} {method} {message}");
+        }
+    }
+}

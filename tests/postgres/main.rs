@@ -3,12 +3,15 @@
 
 mod away;
 mod copy;
+mod durability;
 mod refused;
+mod restored;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::path::Path;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use support::{
     DEMO, Daemon, eventually,
@@ -41,6 +44,20 @@ pub fn start(data: &Path, url: &str) -> Daemon {
         Some(daemon) => daemon,
         None => panic!("{}", std::fs::read_to_string(data.with_extension("log")).unwrap()),
     }
+}
+
+/// Leases a task of the queue `q`, and returns its handle.
+pub async fn lease(daemon: &Daemon) -> String {
+    let body = json!({ "queue": "q", "wait": "30s", "max": 1 });
+    let (status, leased) = send(daemon.post("/v1/worker/lease", &body)).await;
+    assert_eq!(status, 200, "{leased}");
+    leased[0]["handle"].as_str().unwrap().to_owned()
+}
+
+/// Reports a result by a handle, and returns the answer.
+pub async fn report(daemon: &Daemon, handle: &str, output: Value) -> (u16, Value) {
+    let result = daemon.with(handle, Method::POST, "/v1/worker/result");
+    send(result.json(&json!({ "output": output }))).await
 }
 
 async fn answer(daemon: &Daemon, run: &str) {
@@ -84,6 +101,38 @@ async fn the_main_job_is_done_and_its_report_is_kept_over_a_restart_of_the_daemo
     assert_eq!(files["items"][0]["name"], "report.md", "{files}");
 }
 
+/// Counts the runs whose journal has another number of entries than their header says.
+const GAPS: &str = "SELECT count(*) FROM moonswarm.runs r
+    WHERE r.seq <> (SELECT count(*) FROM moonswarm.journal j WHERE j.run = r.num)";
+
+/// Starts runs of [`STEPS`].
+async fn begin(daemon: &Daemon, runs: usize) -> Vec<String> {
+    let mut begun = Vec::new();
+    for _ in 0..runs {
+        begun.push(daemon.run_source(STEPS, json!({})).await);
+    }
+    begun
+}
+
+/// Waits until runs of [`STEPS`] have ended, while the database may be away.
+async fn end_after_outage(daemon: &Daemon, begun: &[String]) {
+    for run in begun {
+        let view = eventually("the runs go on", async || {
+            let (status, view) = send(daemon.get(&format!("/v1/runs/{run}?wait=60s"))).await;
+            when(status == 200 && !view["ended_at"].is_null(), view.to_string()).map(|()| view)
+        })
+        .await;
+        assert_eq!(view["output"], 210, "{view}\n{}", daemon.log());
+    }
+}
+
+/// Sends a run of [`DEMO`] the signal that it waits for.
+async fn go(daemon: &Daemon, run: &str) {
+    let (status, told) =
+        send(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!("on"))).await;
+    assert!(status < 300, "{told}");
+}
+
 #[tokio::test]
 async fn a_killed_daemon_goes_on_with_its_runs_and_loses_nothing() {
     let Some(database) = there(Database::fresh()) else { return };
@@ -92,10 +141,7 @@ async fn a_killed_daemon_goes_on_with_its_runs_and_loses_nothing() {
     let daemon = start(&data, &database.url());
     let waiting = daemon.run_source(DEMO, json!({})).await;
     daemon.waits(&waiting, "signal").await;
-    let mut begun = Vec::new();
-    for _ in 0..8 {
-        begun.push(daemon.run_source(STEPS, json!({})).await);
-    }
+    let begun = begin(&daemon, 8).await;
     daemon.kill();
 
     let daemon = start(&data, &database.url());
@@ -103,20 +149,14 @@ async fn a_killed_daemon_goes_on_with_its_runs_and_loses_nothing() {
         let view = daemon.ended(run).await;
         assert_eq!(view["output"], 210, "{view}");
     }
-    let path = format!("/v1/runs/{waiting}/signals/go");
-    let (status, told) = send(daemon.post(&path, &json!("on"))).await;
-    assert!(status < 300, "{told}");
+    go(&daemon, &waiting).await;
     answer(&daemon, &waiting).await;
     let view = daemon.ended(&waiting).await;
     assert_eq!(view["output"]["seen"], "on", "{view}");
     // The one that was killed was ended by its successor, who has the lock of its directory.
     let states = database.sql("SELECT state FROM moonswarm.nodes ORDER BY node");
     assert_eq!(states.split_whitespace().collect::<Vec<_>>(), ["gone", "up"]);
-    let gaps = database.sql(
-        "SELECT count(*) FROM moonswarm.runs r
-         WHERE r.seq <> (SELECT count(*) FROM moonswarm.journal j WHERE j.run = r.num)",
-    );
-    assert_eq!(gaps.trim(), "0");
+    assert_eq!(database.sql(GAPS).trim(), "0");
 }
 
 #[tokio::test]
@@ -130,10 +170,7 @@ async fn a_restart_of_the_database_is_waited_for() {
     daemon.ended(&before).await;
     let open = daemon.run_source(DEMO, json!({})).await;
     daemon.waits(&open, "signal").await;
-    let mut begun = Vec::new();
-    for _ in 0..4 {
-        begun.push(daemon.run_source(STEPS, json!({})).await);
-    }
+    let begun = begin(&daemon, 4).await;
     server.stop();
     let (status, _) = send(daemon.get("/healthz")).await;
     assert_eq!(status, 200, "the process lives");
@@ -141,17 +178,8 @@ async fn a_restart_of_the_database_is_waited_for() {
     assert!(matches!(status, 200 | 503), "{status} {view}");
     server.start();
 
-    for run in &begun {
-        let view = eventually("the database is read again", async || {
-            let (status, view) = send(daemon.get(&format!("/v1/runs/{run}?wait=60s"))).await;
-            when(status == 200 && !view["ended_at"].is_null(), view.to_string()).map(|()| view)
-        })
-        .await;
-        assert_eq!(view["output"], 210, "{view}\n{}", daemon.log());
-    }
-    let path = format!("/v1/runs/{open}/signals/go");
-    let (status, told) = send(daemon.post(&path, &json!("on"))).await;
-    assert!(status < 300, "{told}");
+    end_after_outage(&daemon, &begun).await;
+    go(&daemon, &open).await;
     answer(&daemon, &open).await;
     assert_eq!(daemon.ended(&open).await["output"]["seen"], "on");
 }

@@ -16,6 +16,8 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+pub mod culprit;
+pub mod network;
 pub mod postgres;
 pub mod provider;
 pub mod receiver;
@@ -250,7 +252,9 @@ impl Daemon {
         command.args(["serve", "--json", "--data"]).arg(data);
         // A directory that a test has filled has its runs in itself.
         if over_postgres() && !postgres::has_runs(data) {
-            command.env("MOONSWARM_STORE", postgres::Database::of(data));
+            // More writers than a small machine has by default.
+            let url = format!("{}?writers=3", postgres::Database::of(data));
+            command.env("MOONSWARM_STORE", url);
         }
         if !flags.contains(&OsStr::new("--listen")) {
             command.args(["--listen", "127.0.0.1:0"]);

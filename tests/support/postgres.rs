@@ -156,6 +156,41 @@ impl Server {
         })
     }
 
+    /// Starts a standby of this server for which every commit waits.
+    ///
+    /// # Errors
+    /// Returns the reason why there is none.
+    ///
+    /// # Panics
+    /// If it does not become synchronous.
+    pub fn synchronous_standby(&self) -> Result<Self, String> {
+        let standby = self.standby()?;
+        self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+        self.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
+        Ok(standby)
+    }
+
+    /// Waits until a query of the database `postgres` answers `t`.
+    ///
+    /// # Panics
+    /// If it does not for a minute.
+    pub fn wait_for(&self, query: &str) {
+        for _ in 0..1_200 {
+            if self.sql("postgres", query).trim() == "t" {
+                return;
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
+        }
+        panic!("in vain: {query}");
+    }
+
+    /// Returns the address of a database at whichever of two servers takes writes.
+    pub fn url_with(&self, other: &Self, database: &str) -> String {
+        let (one, other) = (self.port, other.port);
+        format!("postgres://{USER}:{PASSWORD_IN_URL}@127.0.0.1:{one},127.0.0.1:{other}/{database}")
+    }
+
     /// Makes a standby a server that takes writes.
     ///
     /// # Panics
@@ -389,6 +424,14 @@ impl Database {
         let url = server.url(&name);
         all.insert(data.to_owned(), url.clone());
         url
+    }
+
+    /// Returns a copy of it as it is now. Nobody may be connected to it.
+    pub fn snapshot(&self) -> Self {
+        let name = format!("t_{}", random().replace('-', "_"));
+        let sql = format!("CREATE DATABASE {name} TEMPLATE {}", self.name);
+        self.server.sql("postgres", &sql);
+        Self { server: self.server, name }
     }
 
     /// Returns its address over the socket.

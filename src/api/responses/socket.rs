@@ -18,7 +18,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Asked, begin, continued, earlier, fresh, stored};
+use super::{ParsedRequest, begin, continued, earlier, fresh, stored};
 use crate::{
     api::{app::Api, body::read_json, params::Asker},
     door::{self, Code, ModelErrorBody, Problem},
@@ -150,7 +150,7 @@ impl ResponseSocket {
     }
 
     /// Parses a message; the token is verified each time.
-    async fn read(&mut self, text: &str) -> Result<Asked, Problem> {
+    async fn read(&mut self, text: &str) -> Result<ParsedRequest, Problem> {
         if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
             self.caller = caller;
         }
@@ -181,7 +181,7 @@ impl ResponseSocket {
     }
 
     /// Sends the events of a response until it ends.
-    async fn respond(&mut self, asked: Asked) -> Result<Result<(), Problem>, Gone> {
+    async fn respond(&mut self, asked: ParsedRequest) -> Result<Result<(), Problem>, Gone> {
         let mut answering = match begin(&self.api, &self.caller, asked, None).await {
             Ok(answering) => answering,
             Err(problem) => return Ok(Err(problem)),

@@ -28,7 +28,7 @@ impl Checker<'_> {
         input: Option<&Value>,
         run_input: Option<&Value>,
     ) {
-        let known = Known {
+        let known = DefinedNames {
             input: Names::of(input),
             run_input: Names::of(run_input),
             run: RUN,
@@ -48,7 +48,7 @@ impl Checker<'_> {
 
     /// The templates of a process: its command and its environment.
     pub(super) fn commands(&mut self, table: &Table<'_>, input: Option<&Value>) {
-        let known = Known {
+        let known = DefinedNames {
             input: Names::of(input),
             run_input: Names::Any,
             run: RUN_OF_COMMANDS,
@@ -73,7 +73,13 @@ impl Checker<'_> {
         }
     }
 
-    fn template(&mut self, template: &str, place: &TemplatePlace, what: &str, known: &Known<'_>) {
+    fn template(
+        &mut self,
+        template: &str,
+        place: &TemplatePlace,
+        what: &str,
+        known: &DefinedNames<'_>,
+    ) {
         let names = match self.templates.undeclared(template) {
             Ok(names) => names,
             Err(error) => {
@@ -200,14 +206,14 @@ fn first_use(template: &str, name: &str) -> usize {
 }
 
 /// The names that may be defined.
-struct Known<'a> {
+struct DefinedNames<'a> {
     input: Names<'a>,
     run_input: Names<'a>,
     run: &'static [&'static str],
     besides: &'static [&'static str],
 }
 
-impl<'a> Known<'a> {
+impl<'a> DefinedNames<'a> {
     /// The names that there are in place of this one, if it can never be defined.
     fn refuses(&self, name: &str) -> Option<Vec<&'a str>> {
         let parts: Vec<_> = name.split('.').collect();

@@ -44,6 +44,8 @@ pub struct FileProblem {
 pub struct SignInCode {
     /// The code.
     pub code: String,
+    /// The role of the sign-in.
+    pub role: String,
     /// The host name for a link to a loopback address.
     pub host: String,
     /// The address of the daemon for others, if it speaks TLS: one that its certificate has.

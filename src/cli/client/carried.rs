@@ -19,7 +19,7 @@ struct Item {
 
 /// The answer to the heartbeat of an attempt.
 #[derive(Debug, Deserialize)]
-pub struct Kept {
+pub struct HeartbeatAnswer {
     /// RFC 3339, UTC.
     pub deadline: Option<String>,
     /// True if the worker should stop.
@@ -38,7 +38,7 @@ impl Client {
     }
 
     /// Keeps the leases of many attempts. Each has its own answer, in their order.
-    pub async fn heartbeat_all(&self, handles: &[String]) -> Result<Vec<Result<Kept>>> {
+    pub async fn heartbeat_all(&self, handles: &[String]) -> Result<Vec<Result<HeartbeatAnswer>>> {
         let body = json!({ "handles": handles });
         let page: List<Item> = self.post("/v1/worker/heartbeats", &body).await?;
         Ok(page.items.into_iter().map(|item| Ok(serde_json::from_value(item.read()?)?)).collect())

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use console::{Term, measure_text_width};
 
 use super::{
-    said::Said,
+    said::LiveText,
     text,
     tree::{Row, Tree},
 };
@@ -40,7 +40,7 @@ impl Live {
         &mut self,
         run: &RunView,
         steps: impl IntoIterator<Item = &'a StepView>,
-        said: &Said,
+        said: &LiveText,
         now_ms: u64,
     ) {
         let (height, width) = self.term.size();
@@ -61,7 +61,7 @@ impl Live {
         self.put(None, lines.iter().map(|line| cut(&painted(line), width)).collect());
     }
 
-    fn tree<'s>(&self, said: Option<&'s Said>, now_ms: u64) -> Tree<'s> {
+    fn tree<'s>(&self, said: Option<&'s LiveText>, now_ms: u64) -> Tree<'s> {
         let width = usize::from(self.term.size().1).saturating_sub(1);
         let colors = console::colors_enabled_stderr();
         Tree { now_ms, colors, all: false, said, width: Some(width) }

@@ -17,7 +17,7 @@ const VOICES: usize = 1_000;
 
 /// The text of the models of a run in progress.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct LiveText {
     voices: BTreeMap<u32, Voice>,
 }
 
@@ -53,7 +53,7 @@ struct Piece {
     delta: ModelDelta,
 }
 
-impl Said {
+impl LiveText {
     /// Returns true if an event is a piece of an answer.
     pub fn is_piece(event: &EventView) -> bool {
         event.kind == "model.delta"
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn pieces_of_two_models_become_lines_of_each() {
-        let mut said = Said::default();
+        let mut said = LiveText::default();
         assert!(said.hear(&text(1, "Hel")).is_empty());
         assert!(said.hear(&text(2, "Other ")).is_empty());
         assert_eq!(said.hear(&text(1, "lo,\nwor\u{1b}[2Jld")), ["agent1: Hello,"]);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn thoughts_and_calls_are_told_apart() {
-        let mut said = Said::default();
+        let mut said = LiveText::default();
         let think = json!({ "type": "reasoning", "item": 0, "part": 0, "delta": "hm" });
         let call = json!({ "type": "item", "item": 1,
             "begins": { "type": "function_call", "name": "read" } });
@@ -271,13 +271,13 @@ mod tests {
             }
             event("model.delta", data)
         };
-        let mut said = Said::default();
+        let mut said = LiveText::default();
         assert!(said.hear(&numbered(0, None, "one ")).is_empty());
         assert!(said.hear(&numbered(1, None, "two ")).is_empty());
         assert!(said.hear(&numbered(1, Some((0, 0)), "one two ")).is_empty());
         assert!(said.hear(&numbered(3, Some((0, 0)), "one two three four ")).is_empty());
         assert!(said.hear(&numbered(5, Some((3, 14)), "four five six\n")).len() == 1);
-        let mut late = Said::default();
+        let mut late = LiveText::default();
         assert!(late.hear(&numbered(3, Some((0, 0)), "one two three four ")).is_empty());
         let lines = late.hear(&numbered(4, None, "five\n"));
         assert_eq!(lines, ["a: one two three four five"]);
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_ended_at_a_space() {
-        let mut said = Said::default();
+        let mut said = LiveText::default();
         let lines = said.hear(&text(1, &"word ".repeat(30)));
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].len(), "agent1: ".len() + 99);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use console::{Style, measure_text_width};
 
 use super::{
-    said::Said,
+    said::LiveText,
     text::{cut, printable},
     time::{elapsed, since_ms, unix_ms},
     waits::command,
@@ -36,7 +36,7 @@ pub struct Tree<'s> {
     /// True if every branch of a wide join is shown.
     pub all: bool,
     /// The text of models in progress, shown below their steps.
-    pub said: Option<&'s Said>,
+    pub said: Option<&'s LiveText>,
     /// The maximum number of columns of a line.
     pub width: Option<usize>,
 }
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_a_model_says_stands_below_its_step() {
-        let mut said = Said::default();
+        let mut said = LiveText::default();
         let delta = r#"{"step":2,"attempt":1,"agent":"a","delta":
             {"type":"text","item":0,"part":0,"delta":"Once upon a"}}"#;
         said.hear(&crate::engine::EventView {

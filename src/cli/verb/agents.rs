@@ -31,11 +31,11 @@ const MOST_FILES: usize = 1_000;
 #[derive(Debug, Args)]
 pub struct Agents {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Import the agents of a directory, such as .claude/agents
     Import(Import),
     /// Write the agents of a blueprint as Markdown files
@@ -85,9 +85,9 @@ impl Agents {
     /// # Errors
     /// A file that cannot be read or taken in, one that is already there.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
-        match &self.what {
-            What::Import(import) => import.execute(cx),
-            What::Export { file, into } => export(cx, file, into),
+        match &self.action {
+            Action::Import(import) => import.execute(cx),
+            Action::Export { file, into } => export(cx, file, into),
         }
     }
 }

@@ -19,11 +19,11 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub struct Artifacts {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// List the files of a run
     #[command(visible_alias = "ls")]
     List {
@@ -46,9 +46,9 @@ impl Artifacts {
     /// # Errors
     /// No such run or file.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        cx.with(Start::Existing, async |at| match &self.what {
-            What::List { run } => list(cx, at, run).await,
-            What::Get { file, output } => get(cx, at, file, output.as_ref()).await,
+        cx.with(Start::Existing, async |at| match &self.action {
+            Action::List { run } => list(cx, at, run).await,
+            Action::Get { file, output } => get(cx, at, file, output.as_ref()).await,
         })
         .await
     }

@@ -13,17 +13,18 @@ use crate::{
     },
     engine::AuditView,
     middleware::{Chained, GENESIS},
+    protocol::text::counted,
 };
 
 /// List the audit log, or verify its integrity
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Verify the hash of every line
     Verify {
         /// The hash that was noted as the last one, some time ago: it has to be there still
@@ -45,9 +46,9 @@ impl Audit {
     /// # Errors
     /// A log that is not the one that was written, and a token that may not read it.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        cx.with(Start::Existing, async |at| match &self.what {
-            What::Verify { head } => verify(cx, at, head.as_deref()).await,
-            What::Ls { after } => list(cx, at, *after).await,
+        cx.with(Start::Existing, async |at| match &self.action {
+            Action::Verify { head } => verify(cx, at, head.as_deref()).await,
+            Action::Ls { after } => list(cx, at, *after).await,
         })
         .await
     }
@@ -76,7 +77,7 @@ async fn verify(cx: &Context, at: &Connection, head: Option<&str>) -> Result<Exi
     if cx.terminal.json {
         cx.terminal.print_json(&json!({ "lines": seq, "head": hash }))?;
     } else {
-        cx.terminal.print(&format!("{seq} lines, whole; the last hash is {hash}"))?;
+        cx.terminal.print(&format!("{}, whole; the last hash is {hash}", counted(seq, "line")))?;
     }
     Ok(Exit::Ok)
 }

@@ -24,14 +24,14 @@ const SHORT: usize = 12;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Blueprints {
     #[command(subcommand)]
-    what: Option<What>,
+    action: Option<Action>,
     /// List the archived blueprints instead
     #[arg(long)]
     archived: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// List the stored versions of a blueprint, newest first
     Versions {
         /// The blueprint's name
@@ -70,7 +70,7 @@ impl Blueprints {
     /// A daemon that refuses.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
-            if let Some(what) = &self.what {
+            if let Some(what) = &self.action {
                 return what.execute(cx, at).await;
             }
             let blueprints = at.client.blueprints(self.archived).await?;
@@ -113,7 +113,7 @@ impl Blueprints {
     }
 }
 
-impl What {
+impl Action {
     async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
         let (view, said) = match self {
             Self::Versions { name } => return versions(cx, at, name).await,

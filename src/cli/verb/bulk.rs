@@ -11,9 +11,11 @@ use crate::{
         exit::{Exit, Stop},
         render::fitted,
         resolve,
+        run_filters::RunFilters,
         terminal::Questions,
     },
     engine::{BulkItem, BulkView},
+    protocol::text::counted,
 };
 
 /// An act on many runs.
@@ -34,27 +36,8 @@ pub struct Bulk {
     act: Act,
     /// The runs: ids or unique prefixes of them; otherwise the filters select them
     runs: Vec<String>,
-    /// Only runs with this status (repeatable)
-    #[arg(long)]
-    status: Vec<String>,
-    /// Only runs of this blueprint
-    #[arg(long)]
-    blueprint: Option<String>,
-    /// Only runs with this tag (repeatable)
-    #[arg(long = "tag", value_name = "NAME[=VALUE]")]
-    tags: Vec<String>,
-    /// Only runs with an error of this kind
-    #[arg(long, value_name = "KIND")]
-    error: Option<String>,
-    /// Only runs whose error or status text has these words
-    #[arg(short = 'q', long, value_name = "WORDS")]
-    text: Option<String>,
-    /// Only runs started at or after this time (RFC 3339)
-    #[arg(long)]
-    since: Option<String>,
-    /// Only runs started before this time (RFC 3339)
-    #[arg(long)]
-    until: Option<String>,
+    #[command(flatten)]
+    filters: RunFilters,
     /// The reason of a cancel or a pause
     #[arg(long)]
     reason: Option<String>,
@@ -74,7 +57,7 @@ impl Bulk {
             for run in &self.runs {
                 ids.push(resolve::run(&at.client, run).await?.to_string());
             }
-            let mut body = self.body(ids)?;
+            let mut body = self.body(ids, self.filters.parameters(&at.client).await?)?;
             body["dry_run"] = true.into();
             let planned = at.client.bulk(&body).await?;
             if planned.eligible == 0 || !self.agreed(cx, &planned).await? {
@@ -88,24 +71,15 @@ impl Bulk {
         .await
     }
 
-    fn body(&self, ids: Vec<String>) -> Result<Value> {
+    fn body(&self, ids: Vec<String>, filters: Vec<(&str, String)>) -> Result<Value> {
         let act = self.act.to_possible_value().map(|it| it.get_name().to_owned());
         let mut body = json!({ "action": act });
         let mut filter = json!({});
-        for (name, all) in [("status", &self.status), ("tag", &self.tags)] {
-            if !all.is_empty() {
-                filter[name] = json!(all);
-            }
-        }
-        for (name, value) in [
-            ("blueprint", &self.blueprint),
-            ("error", &self.error),
-            ("q", &self.text),
-            ("since", &self.since),
-            ("until", &self.until),
-        ] {
-            if let Some(value) = value {
-                filter[name] = json!(value);
+        for (name, value) in filters {
+            match (name, filter[name].as_array_mut()) {
+                ("status" | "tag", Some(all)) => all.push(value.into()),
+                ("status" | "tag", None) => filter[name] = json!([value]),
+                _ => filter[name] = value.into(),
             }
         }
         let is_filtered = filter.as_object().is_some_and(|filter| !filter.is_empty());
@@ -130,7 +104,7 @@ impl Bulk {
         }
         let act = serde_json::to_value(planned.action)?;
         let act = act.as_str().unwrap_or_default();
-        let question = format!("{act} {} runs? [y/N]", planned.eligible);
+        let question = format!("{act} {}? [y/N]", counted(planned.eligible, "run"));
         let said = Questions::new().ask(&question).await?;
         Ok(said.is_some_and(|said| said.eq_ignore_ascii_case("y")))
     }

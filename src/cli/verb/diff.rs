@@ -71,6 +71,7 @@ impl Diff {
         cx.terminal.print(&lines.join("\n"))?;
         match diff.differing {
             0 => cx.terminal.say("no step differs"),
+            1 => cx.terminal.say("1 step differs"),
             more => cx.terminal.say(&format!("{more} steps differ")),
         }
         Ok(())

@@ -27,6 +27,7 @@ use crate::{
         self, DoctorVerdict, Line, directory, disk, enforces, network, operators, retention,
         secret, secrets, watched,
     },
+    store::Durability,
 };
 
 /// Check this machine and the data directory
@@ -42,6 +43,9 @@ pub struct Doctor {
     /// The PostgreSQL database to look at, postgres://HOST/NAME
     #[arg(long, value_name = "ADDRESS", env = database::VARIABLE, hide_env_values = true)]
     store: Option<String>,
+    /// Commits that a failover of that database may lose: synchronous (none), or asynchronous [default: synchronous]
+    #[arg(long, value_name = "KIND", env = "MOONSWARM_DURABILITY")]
+    pub durability: Option<Durability>,
 }
 
 impl Doctor {
@@ -65,7 +69,7 @@ impl Doctor {
         lines.push(daemon(cx).await);
         lines.push(disk(data));
         if let Some(address) = cx.config.store.as_ref().filter(|_| cx.target.server.is_none()) {
-            lines.extend(doctor::database(&database::options(address)?));
+            lines.extend(doctor::database(&database::options(address, cx.config.durability)?));
         }
         lines.push(retention(data, cx.config.retention));
         lines.extend(network(cx.config.listen, &cx.config.door(), &cx.clock));

@@ -15,7 +15,7 @@ pub struct Formats {}
 
 /// The formats that a program supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Known {
+pub(super) struct SupportedFormats {
     /// Its version.
     pub program: String,
     /// Formats of the database.
@@ -48,7 +48,7 @@ pub(super) struct Found {
     pub free: u64,
 }
 
-impl Known {
+impl SupportedFormats {
     fn of(cx: &Context) -> Self {
         let newest = store::known_format();
         let found = store::survey(&cx.config.data).ok().map(|it| Found {
@@ -72,11 +72,11 @@ impl Formats {
     /// # Errors
     /// A closed stdout.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
-        let known = Known::of(cx);
+        let known = SupportedFormats::of(cx);
         if cx.terminal.json {
             cx.terminal.print_json(&known)?;
         } else {
-            let Known { database, entry, .. } = &known;
+            let SupportedFormats { database, entry, .. } = &known;
             cx.terminal.print(&format!(
                 "database: format {}, reads from {} on\nentries: version {}, reads from {} on",
                 database.newest, database.oldest, entry.newest, entry.oldest

@@ -12,7 +12,7 @@ use crate::{
         render::{age, elapsed, fitted, printable},
         resolve,
     },
-    engine::TaskView,
+    engine::{AnsweredView, TaskView},
 };
 
 /// List open tasks for people, or show one
@@ -23,9 +23,15 @@ pub struct Inbox {
     /// List open tasks of every operator, not only of people
     #[arg(long)]
     all: bool,
-    /// List only tasks that ask you
+    /// List only tasks that ask you; with --answered, only your own answers
     #[arg(long, conflicts_with = "all")]
     mine: bool,
+    /// List only what has these words in its agent, summary, question or prompt
+    #[arg(short = 'q', long, value_name = "WORDS", conflicts_with = "task")]
+    text: Option<String>,
+    /// List the answers of the last 30 days, newest first
+    #[arg(long, conflicts_with_all = ["all", "task"])]
+    answered: bool,
 }
 
 impl Inbox {
@@ -44,16 +50,23 @@ impl Inbox {
                 }
                 return Ok(Exit::Ok);
             }
-            let mut query = vec![("state", "open".to_owned()), ("limit", "200".to_owned())];
+            let mut query = vec![("limit", "200".to_owned())];
             query.extend(self.mine.then(|| ("mine", "true".to_owned())));
+            query.extend(self.text.clone().map(|text| ("q", text)));
+            if self.answered {
+                query.push(("state", "answered".to_owned()));
+                show_answered(cx, &at.client.answered(&query).await?.items)?;
+                return Ok(Exit::Ok);
+            }
+            query.push(("state", "open".to_owned()));
             if !self.all {
                 query.push(("kind", "human".to_owned()));
             }
             let mut tasks = at.client.tasks(&query).await?.items;
             if !self.all && !self.mine {
                 // What workers ask a senior is for people as well.
-                let open = vec![("state", "open".to_owned()), ("limit", "200".to_owned())];
-                let asking = at.client.tasks(&open).await?.items;
+                query.retain(|(name, _)| *name != "kind");
+                let asking = at.client.tasks(&query).await?.items;
                 tasks.extend(
                     asking.into_iter().filter(|it| it.kind != "human" && it.question.is_some()),
                 );
@@ -73,6 +86,24 @@ impl Inbox {
         })
         .await
     }
+}
+
+/// Prints the answers of people.
+fn show_answered(cx: &Context, answers: &[AnsweredView]) -> Result<()> {
+    if cx.terminal.json {
+        return Ok(cx.terminal.print_json(answers)?);
+    }
+    if answers.is_empty() {
+        cx.terminal.say("no answers in the last 30 days");
+        return Ok(());
+    }
+    let now = cx.clock.now_ms();
+    let rows = answers.iter().map(|it| {
+        let [agent, by] = [&it.agent, &it.by].map(|text| printable(text));
+        vec![it.id.to_string(), agent, it.outcome.clone(), by, age(&it.at, now), it.run.to_string()]
+    });
+    let head = ["task", "agent", "said", "by", "age", "run"];
+    Ok(cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?)
 }
 
 fn row(task: &TaskView, now_ms: u64) -> Vec<String> {

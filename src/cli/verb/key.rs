@@ -14,11 +14,11 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub struct Key {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Create new keys; the previous ones stay valid for the grace period
     Rotate(Rotate),
 }
@@ -42,7 +42,7 @@ impl Key {
     /// # Errors
     /// A token that may not do that, or a grace that is none.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        let What::Rotate(rotate) = &self.what;
+        let Action::Rotate(rotate) = &self.action;
         cx.with(Start::Existing, async |at| rotate.execute(cx, at).await).await
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         connect::Start,
         context::Context,
         exit::Exit,
-        render::{Said, Story, cut, said_line},
+        render::{LiveText, Story, cut, said_line},
         resolve,
     },
     engine::EventView,
@@ -37,7 +37,7 @@ impl Logs {
             let id = resolve::run(&at.client, &self.run).await?;
             let run = at.client.run(id).await?;
             let (mut after, last) = (self.after, run.last_event);
-            let mut said = Said::default();
+            let mut said = LiveText::default();
             let colors = console::colors_enabled();
             let mut story = Story::new(colors);
             loop {
@@ -68,7 +68,7 @@ impl Logs {
         &self,
         cx: &Context,
         it: &EventView,
-        said: &mut Said,
+        said: &mut LiveText,
         story: &mut Story,
     ) -> std::io::Result<()> {
         if cx.terminal.json {
@@ -82,7 +82,7 @@ impl Logs {
         for line in said.hear(it) {
             print(&said_line(it, &line))?;
         }
-        match Said::is_piece(it) {
+        match LiveText::is_piece(it) {
             true => Ok(()),
             false => print(&story.line(it)),
         }

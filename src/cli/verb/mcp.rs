@@ -133,7 +133,11 @@ async fn serve(cx: &Context) -> Result<Exit> {
 async fn await_runs(at: &Connection, cx: &Context) {
     let Some(host) = at.host() else { return };
     if host.busy() > 0 {
-        cx.terminal.say(&format!("{} runs are open here; Ctrl-C stops them", host.busy()));
+        let runs = match host.busy() {
+            1 => "1 run is".to_owned(),
+            many => format!("{many} runs are"),
+        };
+        cx.terminal.say(&format!("{runs} open here; Ctrl-C stops them"));
     }
     while host.busy() > 0 {
         tokio::time::sleep(BETWEEN_LOOKS).await;

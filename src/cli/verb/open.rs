@@ -18,9 +18,9 @@ use crate::cli::{
 /// Print a link that signs in to the dashboard once, within a minute
 #[derive(Debug, Args)]
 pub struct Open {
-    /// The role of the sign-in
-    #[arg(long, value_enum, default_value_t = Role::Operator)]
-    role: Role,
+    /// The role of the sign-in; by default that of the token, which is admin in the daemon's directory
+    #[arg(long, value_enum)]
+    role: Option<Role>,
     /// Only print the link; by default a desktop's browser is opened as well
     #[arg(long)]
     print: bool,
@@ -59,15 +59,13 @@ impl Open {
         cx.with(Start::Attached, async |at| {
             let link = link(at, self.role).await?;
             if cx.terminal.json {
-                cx.terminal.print_json(&json!({"url": link.url, "expires_at": link.expires_at}))?;
+                let Link { url, role, expires_at } = &link;
+                cx.terminal
+                    .print_json(&json!({"url": url, "role": role, "expires_at": expires_at}))?;
                 return Ok(Exit::Ok);
             }
             cx.terminal.print(&link.url)?;
-            cx.terminal.say(&format!(
-                "signs in once as {}, until {}",
-                self.role.as_str(),
-                link.expires_at
-            ));
+            cx.terminal.say(&format!("signs in once as {}, until {}", link.role, link.expires_at));
             if !self.print && stdout().is_terminal() {
                 browse(&link.url);
             }
@@ -80,11 +78,12 @@ impl Open {
 /// A link, and until when it is good.
 struct Link {
     url: String,
+    role: String,
     expires_at: String,
 }
 
-async fn link(at: &Connection, role: Role) -> Result<Link> {
-    let made = at.client.sign_in_code(role.as_str()).await?;
+async fn link(at: &Connection, role: Option<Role>) -> Result<Link> {
+    let made = at.client.sign_in_code(role.map(Role::as_str)).await?;
     let base = match (at.client.is_local(), made.url) {
         // A browser checks the name of the certificate.
         (true, Some(url)) => url,
@@ -92,7 +91,7 @@ async fn link(at: &Connection, role: Role) -> Result<Link> {
         (false, _) => at.client.url().to_owned(),
     };
     let url = format!("{base}/ui/login#code={}", made.code);
-    Ok(Link { url, expires_at: made.expires_at })
+    Ok(Link { url, role: made.role, expires_at: made.expires_at })
 }
 
 /// Returns the address for a browser. On this machine the host has a name of its own below

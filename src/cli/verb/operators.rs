@@ -3,11 +3,14 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::cli::{
-    connect::{Connection, Start},
-    context::Context,
-    exit::Exit,
-    render::fitted,
+use crate::{
+    cli::{
+        connect::{Connection, Start},
+        context::Context,
+        exit::Exit,
+        render::fitted,
+    },
+    protocol::text::counted,
 };
 
 /// List operators, and the number of open sessions of each; or queues, or pull workers
@@ -46,7 +49,11 @@ impl Operators {
                         format!("{rule} of {}", members.join(", "))
                     }
                     (None, Some(open)) => {
-                        format!("{open} sessions open, {} connected", operator.connected)
+                        format!(
+                            "{} open, {} connected",
+                            counted(open, "session"),
+                            operator.connected
+                        )
                     }
                     (None, None) => String::new(),
                 };

@@ -25,7 +25,7 @@ use crate::{
     door::TlsFiles,
     environment::Text,
     host::{Host, HostConfig, Node, blueprints_in},
-    store::Migrated,
+    store::{Durability, Migrated},
     telemetry::otlp,
 };
 
@@ -38,6 +38,9 @@ pub struct Serve {
     /// PostgreSQL database for the runs, postgres://HOST/NAME [default: sqlite, in the data directory]
     #[arg(long, value_name = "ADDRESS", env = database::VARIABLE, hide_env_values = true)]
     store: Option<String>,
+    /// Commits that a failover of that database may lose: synchronous (none), or asynchronous [default: synchronous]
+    #[arg(long, value_name = "KIND", env = "MOONSWARM_DURABILITY")]
+    pub durability: Option<Durability>,
     #[command(flatten)]
     pub cluster: ClusterFlags,
     /// Certificate (PEM, with its chain) to serve https with
@@ -69,7 +72,7 @@ pub struct Serve {
     grace: Duration,
 }
 
-/// What a daemon says of itself once it listens.
+/// The addresses and the state that a daemon announces once it listens.
 struct Greeting<'a> {
     url: &'a str,
     metrics: Option<SocketAddr>,
@@ -116,7 +119,10 @@ impl Serve {
                 accept_loss: self.accept_loss,
                 ..crate::store::Options::default()
             },
-            postgres: cx.config.store.as_ref().map(database::options).transpose()?,
+            postgres: match &cx.config.store {
+                Some(address) => Some(database::options(address, cx.config.durability)?),
+                None => None,
+            },
             cluster: cluster::settings(&cx.config)?,
             door: crate::door::DoorConfig {
                 limits: crate::door::Limits::for_connections(connections),

@@ -15,11 +15,11 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub struct Sessions {
     #[command(subcommand)]
-    what: Option<What>,
+    action: Option<Action>,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// List the open sessions (the default)
     #[command(visible_alias = "list")]
     Ls,
@@ -57,13 +57,13 @@ impl Sessions {
     /// # Errors
     /// No such operator or session, or a token that may not do that.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        let start = match &self.what {
-            Some(What::Open(_)) => Start::Attached,
-            Some(What::Close { .. } | What::Ls) | None => Start::Existing,
+        let start = match &self.action {
+            Some(Action::Open(_)) => Start::Attached,
+            Some(Action::Close { .. } | Action::Ls) | None => Start::Existing,
         };
-        cx.with(start, async |at| match &self.what {
-            Some(What::Open(open)) => open.execute(cx, at).await,
-            Some(What::Close { session }) => {
+        cx.with(start, async |at| match &self.action {
+            Some(Action::Open(open)) => open.execute(cx, at).await,
+            Some(Action::Close { session }) => {
                 at.client.close_session(session).await?;
                 match cx.terminal.json {
                     true => cx.terminal.print_json(&json!({"closed": session}))?,
@@ -71,7 +71,7 @@ impl Sessions {
                 }
                 Ok(Exit::Ok)
             }
-            Some(What::Ls) | None => list(cx, at).await,
+            Some(Action::Ls) | None => list(cx, at).await,
         })
         .await
     }

@@ -23,21 +23,21 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub struct Skills {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Write the skill, and the section of AGENTS.md
-    Install(Place),
+    Install(InstallTarget),
     /// Take both back
-    Uninstall(Place),
+    Uninstall(InstallTarget),
     /// Print the skill
     Print,
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct InstallTarget {
     /// For whom: this directory, or the user
     #[arg(long, value_enum, default_value = "project")]
     scope: Reach,
@@ -52,16 +52,16 @@ impl Skills {
     /// # Errors
     /// A file that cannot be read or written, or no skill to take back.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
-        match &self.what {
-            What::Print => {
+        match &self.action {
+            Action::Print => {
                 cx.terminal.print(&skill::skill())?;
                 Ok(Exit::Ok)
             }
-            What::Install(place) => {
+            Action::Install(place) => {
                 let changes = place.installed()?;
                 place.apply(cx, changes)
             }
-            What::Uninstall(place) => {
+            Action::Uninstall(place) => {
                 let changes = place.uninstalled()?;
                 if changes.is_empty() {
                     return Err(Stop::new(Exit::NotFound, "no skill is installed here").into());
@@ -75,7 +75,7 @@ impl Skills {
 /// A file, and its new text; none removes it.
 type Change = (PathBuf, Option<String>);
 
-impl Place {
+impl InstallTarget {
     /// The file of the skill, and the file of instructions, if this reach has one.
     fn files(&self) -> Result<(PathBuf, Option<PathBuf>)> {
         const SKILL: &str = ".claude/skills/moonswarm/SKILL.md";

@@ -19,11 +19,11 @@ pub struct State {
     #[arg(long, short, default_value = "global", global = true)]
     scope: String,
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Print a value
     Get {
         /// The key
@@ -140,34 +140,34 @@ impl State {
     /// No such value, another revision, or a token that does not reach the scope.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
-            match &self.what {
-                What::Get { key } => {
+            match &self.action {
+                Action::Get { key } => {
                     let found = at.client.state(&self.scope, key).await?;
                     match cx.terminal.json {
                         true => cx.terminal.print_json(&found)?,
                         false => cx.terminal.print_value(&found.value.to_value())?,
                     }
                 }
-                What::Set(set) => self.set(cx, at, set).await?,
-                What::Delete { key, if_revision } => {
+                Action::Set(set) => self.set(cx, at, set).await?,
+                Action::Delete { key, if_revision } => {
                     at.client.delete_state(&self.scope, key, *if_revision).await?;
                     cx.terminal.say(&format!("deleted {key} from {}", self.scope));
                 }
-                What::Scopes { prefix } => scopes(cx, at, prefix.as_deref()).await?,
-                What::Ls { prefix } => {
+                Action::Scopes { prefix } => scopes(cx, at, prefix.as_deref()).await?,
+                Action::Ls { prefix } => {
                     self.list(cx, at, &[("prefix", prefix.clone().unwrap_or_default())]).await?;
                 }
-                What::Search { words, limit } => {
+                Action::Search { words, limit } => {
                     let query = [("q", words.join(" ")), ("limit", limit.to_string())];
                     self.list(cx, at, &query).await?;
                 }
-                What::Links { key, relation, depth } => {
+                Action::Links { key, relation, depth } => {
                     let mut query = vec![("from", key.clone()), ("depth", depth.to_string())];
                     query.extend(relation.clone().map(|it| ("relation", it)));
                     self.list(cx, at, &query).await?;
                 }
-                What::Link(ends) => self.link(cx, at, "link", ends).await?,
-                What::Unlink(ends) => self.link(cx, at, "unlink", ends).await?,
+                Action::Link(ends) => self.link(cx, at, "link", ends).await?,
+                Action::Unlink(ends) => self.link(cx, at, "unlink", ends).await?,
             }
             Ok(Exit::Ok)
         })

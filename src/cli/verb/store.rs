@@ -21,11 +21,11 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Store {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Copy everything that is stored, while no daemon has it; ids, handles and tokens stay valid
     Copy(Copy),
 }
@@ -52,7 +52,7 @@ enum To {
 impl Store {
     /// The database that the flag or its variable names.
     pub fn store(&self) -> Option<Text> {
-        let What::Copy(copy) = &self.what;
+        let Action::Copy(copy) = &self.action;
         copy.store.as_deref().map(database::named)
     }
 
@@ -61,7 +61,7 @@ impl Store {
     /// # Errors
     /// A store that somebody has, a target that is not empty, a database that cannot be reached.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
-        let What::Copy(copy) = &self.what;
+        let Action::Copy(copy) = &self.action;
         if cx.target.server.is_some() {
             let message = "a store is copied on the machine of its data directory";
             return Err(Stop::usage(message).next("drop --server, name it with --data DIR").into());
@@ -79,7 +79,7 @@ impl Store {
 
 impl Copy {
     fn execute(&self, cx: &Context, address: &Text) -> Result<Exit> {
-        let options = database::options(address)?;
+        let options = database::options(address, cx.config.durability)?;
         let (to, data) = (self.to, &cx.config.data);
         let side = match to {
             To::Postgres => CopyTo::Postgres,

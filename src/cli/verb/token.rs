@@ -19,11 +19,11 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Token {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Create a token with at most your own permissions; it is printed once
     Mint(Mint),
     /// Decode a token without checking its signature
@@ -73,19 +73,19 @@ impl Token {
     /// # Errors
     /// A token that may not do that, or text that is no token.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        if let What::Inspect { token } = &self.what {
+        if let Action::Inspect { token } = &self.action {
             let own = token.clone().map_or_else(|| own_token(&cx.target, &cx.config), Ok)?;
             cx.terminal.print_json(&inspect(&own)?)?;
             return Ok(Exit::Ok);
         }
-        let start = match &self.what {
-            What::Mint(_) => Start::Fresh,
-            What::Inspect { .. } | What::Revoke { .. } | What::Ls => Start::Existing,
+        let start = match &self.action {
+            Action::Mint(_) => Start::Fresh,
+            Action::Inspect { .. } | Action::Revoke { .. } | Action::Ls => Start::Existing,
         };
-        cx.with(start, async |at| match &self.what {
-            What::Mint(mint) => mint.execute(cx, at).await,
-            What::Inspect { .. } => Ok(Exit::Ok),
-            What::Revoke { jti } => {
+        cx.with(start, async |at| match &self.action {
+            Action::Mint(mint) => mint.execute(cx, at).await,
+            Action::Inspect { .. } => Ok(Exit::Ok),
+            Action::Revoke { jti } => {
                 at.client.revoke(jti).await?;
                 match cx.terminal.json {
                     true => cx.terminal.print_json(&json!({"revoked": jti}))?,
@@ -93,7 +93,7 @@ impl Token {
                 }
                 Ok(Exit::Ok)
             }
-            What::Ls => list(cx, at).await,
+            Action::Ls => list(cx, at).await,
         })
         .await
     }

@@ -20,14 +20,14 @@ use crate::{
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Triggers {
     #[command(subcommand)]
-    what: Option<What>,
+    action: Option<Action>,
     /// Only those of this blueprint
     #[arg(long)]
     blueprint: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Pause a trigger: it starts nothing until it is resumed, and what is due then is skipped
     Pause {
         /// The trigger's id
@@ -53,7 +53,7 @@ impl Triggers {
     /// # Errors
     /// A daemon that refuses.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        cx.with(Start::Existing, async |at| match &self.what {
+        cx.with(Start::Existing, async |at| match &self.action {
             Some(what) => what.execute(cx, at).await,
             None => self.list(cx, at).await,
         })
@@ -92,7 +92,7 @@ impl Triggers {
     }
 }
 
-impl What {
+impl Action {
     async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
         let shown = |entry: &TriggerEntry, word: &str| match cx.terminal.json {
             true => cx.terminal.print_json(entry),

@@ -79,7 +79,15 @@ document.addEventListener("dragstart", (event) => {
   if (event.target instanceof Element && event.target.closest("svg[data-graph]")) event.preventDefault();
 });
 
-keys({ "+": () => zoom(1.25), "-": () => zoom(0.8), 0: fit }, () => picture() !== null);
+/** Moves it in its frame. @param {number} by a share of the frame's width */
+function move(by) {
+  const frame = picture()?.parentElement;
+  if (frame) frame.scrollLeft += frame.clientWidth * by;
+}
+
+keys({
+  "+": () => zoom(1.25), "-": () => zoom(0.8), 0: fit, ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
+}, () => picture() !== null);
 
 // The buttons stand before the frame, or before what the server renders anew.
 const svg = picture();

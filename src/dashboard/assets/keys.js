@@ -9,6 +9,15 @@ function element(tag, text) {
   return made;
 }
 
+// On a narrow screen the pages stand in one line: the one that is open is in view. `scrollIntoView` would
+// move the place from which Tab starts, past the link that skips to the content.
+const menu = document.querySelector("header nav");
+const current = menu?.querySelector("[aria-current]");
+if (menu && current) {
+  const [all, one] = [menu.getBoundingClientRect(), current.getBoundingClientRect()];
+  menu.scrollLeft += one.left + one.width / 2 - all.left - all.width / 2;
+}
+
 /** The places of the palette: the pages, and the links of this page. @returns {{ name: string, href: string }[]} */
 function places() {
   const links = [...document.querySelectorAll("header nav a, .tabs a, main td a, main li a")];
@@ -58,7 +67,7 @@ function palette() {
     if (direct) found.unshift({ name: words, href: direct });
     // Any other text is looked for where names and texts are, if these pages are there for this sign-in.
     else if (words) {
-      for (const [page, what] of [["/ui/runs", "Runs"], ["/ui/blueprints", "Blueprints"]]) {
+      for (const [page, what] of [["/ui/runs", "Runs"], ["/ui/inbox", "Tasks"], ["/ui/blueprints", "Blueprints"]]) {
         const href = `${page}?q=${encodeURIComponent(input.value.trim())}`;
         if (document.querySelector(`header nav a[href="${page}"]`)) found.push({ name: `${what} with “${input.value.trim()}”`, href });
       }
@@ -83,7 +92,9 @@ function palette() {
 
 const HELP = [
   ["Ctrl-K", "go to a page, a name or an id"], ["j / k", "next and previous row"], ["Enter", "open the row"], ["x", "select the row"],
-  ["g o", "overview"], ["g r", "runs"], ["g i", "inbox"], ["g b", "blueprints"], ["?", "these keys"],
+  ["g o", "overview"], ["g r", "runs"], ["g i", "inbox"], ["g b", "blueprints"],
+  ["+ / -", "more and less of a timeline or a graph"], ["0", "all of it"], ["← / →", "move it when it is zoomed"],
+  ["↑ / ↓", "previous and next row of a JSON tree"], ["?", "these keys"],
 ];
 
 function help() {
@@ -124,7 +135,7 @@ let going = false;
 document.addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
     event.preventDefault();
-    return document.querySelector("dialog") ? undefined : palette();
+    return document.querySelector("dialog[open]") ? undefined : palette();
   }
   const target = event.target instanceof Element ? event.target : null;
   const busy = target?.closest("input, textarea, select, dialog");

@@ -1,5 +1,5 @@
 // Swaps the fragments of a page that the server renders anew. Elements are changed in place, so that
-// focus, selection, scroll and open details stay. Copy buttons are here as well.
+// focus, selection, scroll and open details stay.
 // @ts-check
 
 const main = document.querySelector("main");
@@ -139,17 +139,6 @@ document.addEventListener("visibilitychange", () => {
   stream?.close();
   stream = null;
   if (!over && url) show("", "paused");
-});
-
-document.addEventListener("click", (event) => {
-  const button = event.target instanceof Element ? event.target.closest("button[data-copy]") : null;
-  const text = button?.getAttribute("data-copy");
-  if (!button || !text) return;
-  navigator.clipboard?.writeText(text).then(() => {
-    const before = button.textContent;
-    button.textContent = "copied";
-    setTimeout(() => (button.textContent = before), 1200);
-  });
 });
 
 connect();

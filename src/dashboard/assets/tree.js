@@ -2,6 +2,8 @@
 // arrows move between rows. A value that the page has cut is not copied.
 // @ts-check
 
+import { copy, say } from "./copy.js";
+
 /** The text that an element shows, or its exact form. @param {Element} shown @param {string} text @returns {string} */
 const exact = (shown, text) => (shown.hasAttribute("data-v") ? JSON.parse(shown.getAttribute("data-v") ?? '""') : text);
 
@@ -55,11 +57,8 @@ for (const [label, read] of /** @type {[string, (node: Element) => string | null
   button.title = `Copy the ${label}`;
   button.addEventListener("click", () => {
     const text = at && read(at);
-    const done = text === null ? Promise.reject() : navigator.clipboard.writeText(text);
-    done.then(() => "copied", () => (text === null ? "it is cut" : "not allowed")).then((said) => {
-      button.textContent = said;
-      setTimeout(() => (button.textContent = label), 1200);
-    });
+    if (text === null) say(button, "it is cut");
+    else copy(text, button);
   });
   tools.append(button);
 }

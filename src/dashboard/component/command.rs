@@ -25,8 +25,7 @@ pub(in crate::dashboard) fn same(url: &str, line: &str, request: &Request<'_>) -
     html! {
         details.command {
             summary { "as a command" }
-            pre tabindex="0" { (line) "\n" (curl) }
-            (text::copy(line))
+            @for words in [line, &curl] { div.same { pre tabindex="0" { (words) } (text::copy(words)) } }
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 /// The longest text that gets a field of one line, by the `maxLength` of its schema.
 const ONE_LINE: u64 = 200;
 /// The name of the field for the whole answer as JSON.
-const RAW: &str = "raw";
+pub(in crate::dashboard) const RAW: &str = "raw";
 
 /// A field that cannot be read.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +23,19 @@ pub(in crate::dashboard) struct Wrong {
     pub field: String,
     /// The reason.
     pub reason: String,
+}
+
+/// Returns the field and the button with which a task is rejected.
+pub(in crate::dashboard) fn reason(sent: Option<&Fields>) -> Markup {
+    html! {
+        div.field {
+            label for="reason" { "Reason" }
+            textarea id="reason" name="reason" required dir="auto" {
+                "\n" (sent.map_or("", |sent| sent.text("reason")))
+            }
+        }
+        button.danger name="act" value="reject" { "Reject" }
+    }
 }
 
 /// Returns the fields of a form, filled with what was sent or with the defaults.

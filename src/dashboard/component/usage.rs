@@ -45,16 +45,6 @@ pub(in crate::dashboard) fn grouped(number: u64) -> String {
     shown
 }
 
-/// Returns a number of bytes in its unit.
-pub(in crate::dashboard) fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_024 => format!("{bytes} B"),
-        1_024..1_048_576 => format!("{} KiB", bytes / 1_024),
-        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
-        _ => format!("{} GiB", bytes >> 30),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +54,6 @@ mod tests {
         assert!(of(None).into_string().contains("not reported"));
         let usage = Usage { output_tokens: Some(1_234_567), ..Usage::default() };
         assert_eq!(of(Some(&usage)).into_string(), "1\u{202f}234\u{202f}567 tokens");
-        assert_eq!((grouped(7), bytes(2_048)), ("7".into(), "2 KiB".into()));
+        assert_eq!(grouped(7), "7");
     }
 }

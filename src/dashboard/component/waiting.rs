@@ -45,7 +45,7 @@ pub(in crate::dashboard) fn reason(on: &WaitingOn) -> Markup {
 fn link(on: &WaitingOn) -> Markup {
     let human = on.subject.operator_kind.as_deref() == Some("human");
     html! {
-        @if let Some(task) = on.subject.task.filter(|_| human) {
+        @if let Some(task) = on.subject.task.filter(|_| human || on.subject.question.is_some()) {
             a href={ "/ui/inbox/" (task) } { "Answer it" }
         }
         @if let Some(child) = on.subject.run {

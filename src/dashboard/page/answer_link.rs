@@ -118,13 +118,7 @@ fn shown(
             summary { "Reject instead …" }
             form method="post" {
                 (hidden)
-                div.field {
-                    label for="reason" { "Reason" }
-                    textarea id="reason" name="reason" required dir="auto" {
-                        "\n" (sent.map_or("", |sent| sent.text("reason")))
-                    }
-                }
-                button.danger name="act" value="reject" { "Reject" }
+                (form::reason(sent))
             }
         }
     };

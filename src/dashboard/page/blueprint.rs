@@ -70,12 +70,17 @@ pub(in crate::dashboard) async fn show(
         let title = view.name.clone();
         return Ok(Page { nav: Nav::Blueprints, title: &title, live: None, body }.shown(&visitor));
     }
-    // The input of an earlier run, to start another like it.
-    let like = match fields.given("from") {
-        Some(run) => desk.engine.run(&visitor.caller, id(run)?).await?.input,
+    // The input and the tags of an earlier run, to start another like it.
+    let sent = match fields.given("from") {
+        Some(run) => {
+            let run = desk.engine.run(&visitor.caller, id(run)?).await?;
+            let input = run.input.map(|input| input.as_str().to_owned());
+            let tags: Vec<_> =
+                run.tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            Some(Fields::of([(form::RAW, input.unwrap_or_default()), (TAGS, tags.join("\n"))]))
+        }
         None => None,
     };
-    let sent = like.map(|input| Fields::whole(input.as_str()));
     let note = archive::note(&view, &fields, visitor.now_ms);
     shown(&desk, &visitor, &view, sent.as_ref(), &[], &note, StatusCode::OK).await
 }
@@ -117,7 +122,8 @@ pub(in crate::dashboard) async fn start(
             return shown(&desk, &visitor, &view, Some(&fields), &wrong, &words, status).await;
         }
     };
-    let tags = match Tags::parse(fields.text(TAGS).split_whitespace()) {
+    let lines = fields.text(TAGS).lines().map(str::trim).filter(|line| !line.is_empty());
+    let tags = match Tags::parse(lines) {
         Ok(tags) => tags,
         Err(error) => {
             let wrong = [Wrong { field: TAGS.to_owned(), reason: format!("failed to {error}") }];
@@ -204,7 +210,9 @@ fn start_form(
     wrong: &[Wrong],
 ) -> Markup {
     let once = uuid::Uuid::new_v4().simple().to_string();
-    let body = serde_json::json!({ "blueprint": view.name, "input": {} }).to_string();
+    let body =
+        serde_json::json!({ "blueprint": view.name, "input": {}, "tags": { "name": "value" } })
+            .to_string();
     html! {
         section.card {
             h2 { "Start a run" }
@@ -214,14 +222,14 @@ fn start_form(
                 (form::fields(&form_of(view), sent, wrong))
                 @let tags = sent.map_or("", |sent| sent.text(TAGS));
                 details.command open[!tags.is_empty()] {
-                    summary { "Tags" }
-                    label for=(TAGS) { "Tags: name=value, with spaces between them" }
-                    input type="text" id=(TAGS) name=(TAGS) value=(tags) spellcheck="false";
+                    summary { "Tags and metadata" }
+                    label for=(TAGS) { "Tags and metadata: name=value, one a line" }
+                    textarea id=(TAGS) name=(TAGS) rows="3" spellcheck="false" dir="auto" { "\n" (tags) }
                     @for it in wrong.iter().filter(|it| it.field == TAGS) { p.wrong role="alert" { (it.reason) } }
                 }
                 button.main { "Start" }
             }
-            (command::same(&visitor.url, &format!("moonswarm run {} '<json>'", command::quoted(&view.name)), &command::Request {
+            (command::same(&visitor.url, &format!("moonswarm run {} --input '<json>' --tag name=value", command::quoted(&view.name)), &command::Request {
                 method: "POST",
                 path: "/v1/runs".to_owned(),
                 body: Some(body),

@@ -15,6 +15,7 @@ use crate::{
     },
     door::Problem,
     engine::BlueprintView,
+    token::Verb,
 };
 
 /// The number of names of a page.
@@ -99,6 +100,9 @@ pub(in crate::dashboard) async fn show(
             (pager::links("/ui/blueprints", &filters, after.is_empty(), next))
         }
         @if all.is_empty() && !archived { (gallery::form(&visitor)) }
+        @else if !archived && visitor.may(Verb::RunStart) {
+            details { summary { "Examples of the gallery …" } (gallery::form(&visitor)) }
+        }
         (command::same(&visitor.url, if archived { "moonswarm blueprints --archived" } else { "moonswarm blueprints" }, &command::Request {
             method: "GET",
             path: if archived { "/v1/blueprints?archived=true" } else { "/v1/blueprints" }.to_owned(),

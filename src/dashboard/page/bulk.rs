@@ -123,7 +123,7 @@ fn confirm(visitor: &Visitor, fields: &Fields, view: &BulkView) -> Markup {
     let whole = fields.text("which") == "filter";
     let reasoned = matches!(view.action, BulkAct::Cancel | BulkAct::Pause);
     let line = match whole {
-        true => format!("moonswarm bulk {act}{}", runs::flags(fields)),
+        true => format!("moonswarm bulk {act}{}", runs::flags(fields, visitor.now_ms)),
         false => {
             let ids: Vec<_> = view.items.iter().map(|item| item.run.to_string()).collect();
             format!("moonswarm bulk {act} {}", ids.join(" "))

@@ -13,6 +13,7 @@ use crate::{
         visitor::Visitor,
     },
     door::{Code, Problem},
+    engine::Caller,
     token::Verb,
 };
 
@@ -36,7 +37,7 @@ pub(in crate::dashboard) fn form(visitor: &Visitor) -> Markup {
                         }
                     }
                     p.hint { "The example is stored as a blueprint, and its form opens." }
-                    (again::field("gallery-token"))
+                    @if !visitor.signed_in.examples { (again::field("gallery-token")) }
                     button.main { "Run it …" }
                 }
                 (command::same(&visitor.url, &line, &command::Request {
@@ -52,16 +53,34 @@ pub(in crate::dashboard) fn form(visitor: &Visitor) -> Markup {
 /// Stores an example with the token that the form carries, and opens the form to start it.
 pub(in crate::dashboard) async fn store(
     State(desk): State<Desk>,
-    _: Visitor,
+    visitor: Visitor,
     fields: Fields,
 ) -> Result<Redirect, Problem> {
     let Some(it) = example(fields.text("example")) else {
         return Err(Problem::new(Code::NotFound, "the gallery has no such example"));
     };
-    let caller = again::caller(&desk, &fields)?;
+    let at = |name: &str| Redirect::to(&format!("/ui/blueprints/{}", escaped(name)));
+    let caller = match visitor.signed_in.examples {
+        true => storing(&visitor.caller),
+        false => again::caller(&desk, &fields)?,
+    };
+    // What stands under the name is somebody's, and stays.
+    if desk.engine.blueprints().get(&caller, it.name).await.is_ok() {
+        return Ok(at(it.name));
+    }
     let bundle = Bundle::from_source(&format!("{}.lua", it.name), it.source)
         .expect("a file of the gallery is a bundle");
     let name = it.name.to_owned();
     let stored = desk.engine.blueprints().put_blueprint(&caller, name, bundle, None).await?;
-    Ok(Redirect::to(&format!("/ui/blueprints/{}", escaped(&stored.0.name))))
+    Ok(at(&stored.0.name))
+}
+
+/// Returns a caller who may store an example as well: a sign-in cannot bring source, but the examples
+/// are the program's own.
+fn storing(caller: &Caller) -> Caller {
+    let mut caller = caller.clone();
+    if let Some(verbs) = &mut caller.grant.verbs {
+        verbs.insert(Verb::BlueprintWrite);
+    }
+    caller
 }

@@ -138,7 +138,7 @@ fn of_sessions(sessions: &[SessionView], now_ms: u64) -> Markup {
                     thead { tr { th { "Session" } th { "Operator" } th { "Opened by" } th { "State" } th.num { "Tasks" } th.num { "Unread frames" } th { "Last seen" } th { "Until" } } }
                     tbody { @for it in sessions.iter().take(ROWS) {
                         tr {
-                            td data-label="Session" { code { (text::short(&it.id, 60)) } }
+                            td data-label="Session" { code { (text::short(&it.id, 60)) } " " (text::copy(&it.id)) }
                             td data-label="Operator" { (text::line(&it.operator, 60)) }
                             td data-label="Opened by" { (text::line(&it.opened_by, 80)) }
                             td data-label="State" { @if it.connected { "connected" } @else { "away" } }

@@ -15,7 +15,10 @@ use maud::{Markup, html};
 
 use crate::{
     dashboard::{
-        component::{fold, json, pager, run_table, status, text, time, timeline, usage, waiting},
+        component::{
+            bytes::size, command, fold, json, pager, run_table, status, text, time, timeline,
+            usage, waiting,
+        },
         desk::Desk,
         fields::Fields,
         fragment::Fragment,
@@ -95,6 +98,13 @@ pub(in crate::dashboard) async fn show(
             }
         }
         (parts.tab.html)
+        @if let Some(path) = [("steps", "/steps"), ("data", "")].iter().find(|it| it.0 == tab).map(|it| it.1) {
+            (command::same(&visitor.url, &format!("moonswarm show {run}"), &command::Request {
+                method: "GET",
+                path: format!("/v1/runs/{run}{path}"),
+                body: None,
+            }))
+        }
     };
     let mut query = vec![("tab", tab)];
     query.extend(FILTERS.map(|name| (name, fields.given(name).unwrap_or_default())));
@@ -105,16 +115,16 @@ pub(in crate::dashboard) async fn show(
     Ok(Page { nav: Nav::Runs, title: &title, live, body }.shown(&visitor))
 }
 
-/// Returns what changes on the page.
+/// Returns what changes on the page, and the number of the last event of the run that it shows.
 pub(in crate::dashboard) async fn fragments(
     desk: &Desk,
     visitor: &Visitor,
     run: RunId,
     fields: &Fields,
-) -> Result<Vec<Fragment>, Problem> {
+) -> Result<(Vec<Fragment>, u32), Problem> {
     let view = desk.engine.run(&visitor.caller, run).await?;
     let Parts { head, waits, acts, tab } = parts(desk, visitor, &view, fields).await?;
-    Ok(vec![head, waits, acts, tab])
+    Ok((vec![head, waits, acts, tab], view.last_event))
 }
 
 /// The parts of the page.
@@ -212,7 +222,11 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                         a.small href={ "/ui/runs/" (id) "?tab=data" } { "all of it" }
                     }
                 }
-                dt { "Steps" } dd { (view.steps_done) " of " (view.steps) " ended" }
+                dt { "Steps" } dd { (view.steps_done) " of " (view.steps) " ended"
+                    @if let Some(attempts) = view.attempts.filter(|it| *it > 0) {
+                        ", " (usage::grouped(u64::from(attempts))) @if attempts == 1 { " attempt" } @else { " attempts" }
+                    }
+                }
                 @for limit in &view.limits {
                     dt { "Limit of " (limit.name.trim_end_matches("_ms").replace('_', " ")) } dd { (amount(&limit.name, &limit.used)) " of " (amount(&limit.name, &limit.allowed)) }
                 }
@@ -228,7 +242,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
                         span.dim { " (" (missing) @if missing == 1 { " attempt" } @else { " attempts" } " reported none)" }
                     }
                 }
-                dt { "Stored" } dd { (usage::bytes(view.stored_bytes)) ", " (view.last_event) " events" }
+                dt { "Stored" } dd { (size(view.stored_bytes)) ", " (view.last_event) " events" }
                 @if let Some(parent) = view.parent { dt { "Called by" } dd { a href={ "/ui/runs/" (parent) } { (parent) } } }
                 @if let Some(copy) = &view.copied_from {
                     dt { "Copied from" } dd {
@@ -248,7 +262,7 @@ fn head(view: &RunView, now_ms: u64) -> Markup {
 /// Returns an amount of a limit in its unit.
 fn amount(name: &str, text: &str) -> String {
     match (name, text.parse::<u64>()) {
-        ("stored_bytes", Ok(bytes)) => usage::bytes(bytes),
+        ("stored_bytes", Ok(bytes)) => size(bytes),
         ("time_ms", Ok(ms)) => time::took(ms),
         ("usd", _) => format!("${text}"),
         (_, Ok(number)) => usage::grouped(number),

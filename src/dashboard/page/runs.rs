@@ -7,8 +7,9 @@ use axum::{
 use maud::html;
 
 use crate::{
+    clock::rfc3339,
     dashboard::{
-        component::{command, pager, run_table},
+        component::{command, pager, run_table, status},
         desk::Desk,
         fields::Fields,
         fragment::Fragment,
@@ -17,7 +18,7 @@ use crate::{
     },
     door::{Code, Problem},
     protocol::{RunId, TagIs},
-    store::{RunFilter, RunStatus},
+    store::RunFilter,
     token::{Verb, permits},
 };
 
@@ -39,7 +40,7 @@ const SINCE: [(&str, &str, u64); 4] = [
 const TEXTS: [(&str, &str, &str); 8] = [
     ("q", "Error or status text", "disk full"),
     ("tag", "Tag", "name=value"),
-    ("error", "Kind of error", "timeout"),
+    ("kind", "Kind of error", "timeout"),
     ("agent", "Agent", ""),
     ("waiting_on", "Waits for", "task, signal, a name"),
     ("started_by", "Started by", ""),
@@ -58,19 +59,11 @@ pub(in crate::dashboard) async fn show(
         return Ok(Redirect::to(&format!("/ui/runs/{run}")).into_response());
     }
     let [fragment] = fragments(&desk, &visitor, &fields).await?;
-    let (status, since) = (fields.text("status"), fields.text("since"));
+    let since = fields.text("since");
     let body = html! {
         h1 { "Runs" }
         form.card.filters method="get" action="/ui/runs" role="search" {
-            div {
-                label for="status" { "Status" }
-                select id="status" name="status" {
-                    option value="" { "any" }
-                    @for it in RunStatus::ALL {
-                        option value=(it.as_str()) selected[it.as_str() == status] { (it.as_str()) }
-                    }
-                }
-            }
+            (status::choice(&fields))
             div {
                 label for="blueprint" { "Blueprint" }
                 input type="text" id="blueprint" name="blueprint" value=(fields.text("blueprint"));
@@ -97,9 +90,9 @@ pub(in crate::dashboard) async fn show(
             button.main { "Filter" }
         }
         (fragment.html)
-        (command::same(&visitor.url, &format!("moonswarm ps{}", flags(&fields)), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm ps{}", flags(&fields, visitor.now_ms)), &command::Request {
             method: "GET",
-            path: api(&fields),
+            path: api(&fields, visitor.now_ms),
             body: None,
         }))
     };
@@ -166,37 +159,45 @@ fn bulk_acts(visitor: &Visitor) -> Vec<(&'static str, &'static str)> {
     all.into_iter().filter(|it| it.2).map(|(act, label, _)| (act, label)).collect()
 }
 
-/// Returns the filters that are set.
+/// Returns the filters that are set. A status and a tag may be there several times.
 pub(super) fn query(fields: &Fields) -> Vec<(&str, &str)> {
     let texts = TEXTS.iter().map(|(name, _, _)| *name);
     let names = ["status", "blueprint", "since"].into_iter().chain(texts);
-    names.filter_map(|name| Some((name, fields.given(name)?))).collect()
+    let values = |name| -> Vec<&str> {
+        let given = fields.all(name).filter(|value| !value.trim().is_empty());
+        match name {
+            "status" => status::words(fields).collect(),
+            "tag" => given.take(MOST_TAGS).collect(),
+            _ => given.take(1).collect(),
+        }
+    };
+    names.flat_map(|name| values(name).into_iter().map(move |value| (name, value))).collect()
 }
 
-pub(super) fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
-    let words = fields.all("status").filter(|word| !word.is_empty());
-    let status = words.map(|word| {
-        RunStatus::parse(word)
-            .ok_or_else(|| Problem::new(Code::BadQuery, format!("{word:?} is no status")))
-    });
+/// Returns the time that the filter by time begins with.
+fn since(fields: &Fields, now_ms: u64) -> Result<Option<u64>, Problem> {
     let since = fields.given("since").map(|word| {
         let known = SINCE.iter().find(|(known, _, _)| *known == word);
         known
             .map(|(_, _, span)| now_ms.saturating_sub(*span))
             .ok_or_else(|| Problem::new(Code::BadQuery, "since is one of 1h, 24h, 7d and 30d"))
     });
+    since.transpose()
+}
+
+pub(super) fn filter(fields: &Fields, now_ms: u64) -> Result<RunFilter, Problem> {
     let text = |name: &str| fields.given(name).map(|text| text.trim().to_owned());
     let tags = fields.all("tag").filter(|tag| !tag.trim().is_empty());
     let tags = tags.take(MOST_TAGS).map(|tag| TagIs::parse(tag.trim())).collect::<Result<_, _>>();
     let bad = |error| Problem::new(Code::BadQuery, format!("failed to {error}"));
     Ok(RunFilter {
-        status: status.collect::<Result<_, _>>()?,
+        status: status::chosen(fields)?,
         blueprint: text("blueprint"),
-        since_ms: since.transpose()?,
+        since_ms: since(fields, now_ms)?,
         parent: fields.given("parent").map(id::<RunId>).transpose()?.map(RunId::num),
         tags: tags.map_err(bad)?,
         started_by: text("started_by"),
-        error: text("error"),
+        error: text("kind"),
         agent: text("agent"),
         waiting_on: text("waiting_on"),
         text: text("q"),
@@ -212,19 +213,26 @@ fn money(text: &str) -> Result<rust_decimal::Decimal, Problem> {
     text.trim().trim_start_matches('$').parse().map_err(wrong)
 }
 
+/// Returns the filters as the command line and the API have them: with a time in place of a span.
+fn absolute(fields: &Fields, now_ms: u64) -> Vec<(&str, String)> {
+    let value = |(name, value): (_, &str)| match name {
+        "since" => Some((name, rfc3339(since(fields, now_ms).ok()??))),
+        _ => Some((name, value.to_owned())),
+    };
+    query(fields).into_iter().filter_map(value).collect()
+}
+
 /// Returns the flags of the command line for the filters.
-pub(super) fn flags(fields: &Fields) -> String {
+pub(super) fn flags(fields: &Fields, now_ms: u64) -> String {
     let mut line = String::new();
-    for (name, value) in query(fields) {
-        if name != "since" {
-            let flag = if name == "q" { "text".to_owned() } else { name.replace('_', "-") };
-            line.push_str(&format!(" --{flag} {}", command::quoted(value)));
-        }
+    for (name, value) in absolute(fields, now_ms) {
+        let flag = if name == "q" { "text".to_owned() } else { name.replace('_', "-") };
+        line.push_str(&format!(" --{flag} {}", command::quoted(&value)));
     }
     line
 }
 
-fn api(fields: &Fields) -> String {
-    let all = query(fields).into_iter().filter(|(name, _)| *name != "since").collect::<Vec<_>>();
-    pager::url("/v1/runs", &all)
+fn api(fields: &Fields, now_ms: u64) -> String {
+    let all = absolute(fields, now_ms);
+    pager::url("/v1/runs", &all.iter().map(|(name, value)| (*name, &**value)).collect::<Vec<_>>())
 }

@@ -22,12 +22,16 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::{AuditView, ChainView, ConfigItem, DoctorLine, DoctorVerdict, HostView, LayerView},
+    engine::{
+        AuditView, ChainView, ConfigItem, DoctorLine, DoctorVerdict, HostView, LayerView, NodeView,
+    },
     token::Verb,
 };
 
 /// The number of lines of the audit log.
 const LINES: usize = 100;
+/// The maximum number of nodes that are shown.
+const NODES: usize = 50;
 /// The maximum number of lines of the audit log that a page verifies.
 const VERIFIED: u64 = 100_000;
 /// The number of bytes of a backup that are read at a time.
@@ -42,6 +46,7 @@ pub(in crate::dashboard) async fn show(
     let (upkeep, caller) = (desk.engine.upkeep(), &visitor.caller);
     let host = upkeep.host(caller).await?;
     let layers = upkeep.layers(caller, None).await?;
+    let nodes = upkeep.nodes(caller)?;
     let audit = allowed(upkeep.audit(caller, 0, LINES).await)?;
     let verdict = match fields.given("verify") {
         Some(_) => allowed(upkeep.verify_audit(caller, VERIFIED).await)?,
@@ -54,6 +59,7 @@ pub(in crate::dashboard) async fn show(
             Some(reason) => { div.banner.bad role="alert" { "Not ready: " (text::line(reason, 500)) } }
         }
         (of_host(&host, &visitor))
+        @if !nodes.is_empty() { (of_nodes(&nodes, &visitor)) }
         @if let Some(lines) = &host.doctor { (of_doctor(lines)) }
         @if let Some(config) = host.config.as_ref().filter(|it| !it.is_empty()) { (of_config(config)) }
         h2 { "Layers around tasks and state" }
@@ -91,6 +97,48 @@ fn of_host(host: &HostView, visitor: &Visitor) -> Markup {
             }
             dt { "API" } dd { code { "/openapi.json" } ", " a href="/docs" { "/docs" } }
         }
+    }
+}
+
+fn of_nodes(nodes: &[NodeView], visitor: &Visitor) -> Markup {
+    html! {
+        h2 { "Nodes" }
+        (node_table(nodes, visitor.now_ms))
+        (command::same(&visitor.url, "moonswarm nodes", &command::Request {
+            method: "GET",
+            path: "/v1/nodes".to_owned(),
+            body: None,
+        }))
+    }
+}
+
+/// Returns the nodes of a cluster: the one that has the runs, and those that stand by.
+fn node_table(nodes: &[NodeView], now_ms: u64) -> Markup {
+    let pill = |state: &str| match state {
+        "up" => ("status ok", "✓ up"),
+        "draining" => ("status warn", "… draining"),
+        _ => ("status", "○ standby"),
+    };
+    html! {
+        div.card.flush { table.stack {
+            thead { tr { th { "Node" } th { "State" } th { "Lease" } th { "Version" } th { "Joined" } th { "Address" } } }
+            tbody { @for node in nodes.iter().take(NODES) {
+                @let (class, word) = pill(&node.state);
+                tr {
+                    td data-label="Node" { (text::line(&node.name, 80)) }
+                    td data-label="State" { span class=(class) { (word) } }
+                    td data-label="Lease" {
+                        @match u64::try_from(node.lease_ms) {
+                            Ok(ms) => { (time::took(ms)) " left" }
+                            Err(_) => { span class="status bad" { "✕ late by " (time::took(node.lease_ms.unsigned_abs())) } }
+                        }
+                    }
+                    td data-label="Version" { (text::short(&node.version, 40)) }
+                    td data-label="Joined" { (time::of(&node.started_at, now_ms)) }
+                    td data-label="Address" { code { (text::short(&node.url, 200)) } }
+                }
+            } }
+        } }
     }
 }
 
@@ -229,4 +277,29 @@ pub(in crate::dashboard) async fn backup(
         ),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_shown_with_their_state_and_a_lease_that_is_late() {
+        let node = |name: &str, state: &str, lease_ms| NodeView {
+            node: 1,
+            name: name.into(),
+            state: state.into(),
+            version: "0.1.0".into(),
+            url: "https://<a>".into(),
+            lease_ms,
+            started_at: "2026-01-31T08:00:00.000Z".into(),
+        };
+        let nodes =
+            [node("a", "up", 4_000), node("b", "draining", 10), node("c", "standby", -2_000)];
+        let shown = node_table(&nodes, 1_780_000_000_000).into_string();
+        for text in ["✓ up", "… draining", "○ standby", "4.0 s left", "late by 2.0 s", "&lt;a&gt;"]
+        {
+            assert!(shown.contains(text), "{text}: {shown}");
+        }
+    }
 }

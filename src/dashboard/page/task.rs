@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use maud::{Markup, html};
+use serde_json::Value;
 
 use crate::{
     blueprint::Form,
@@ -71,6 +72,32 @@ pub(in crate::dashboard) async fn answer(
     }
 }
 
+/// Answers the question of an attempt. If that is refused, the page comes again with what was written.
+pub(in crate::dashboard) async fn advise(
+    State(desk): State<Desk>,
+    visitor: Visitor,
+    Path(task): Path<String>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let task: TaskId = id(&task)?;
+    // Browsers send the line breaks of a text as CR LF.
+    let advice = Json::from(Value::from(fields.text("advice").replace("\r\n", "\n")));
+    match desk.engine.sessions().advise(&visitor.caller, task, advice, None).await {
+        Ok(view) => {
+            Ok(Redirect::to(&format!("/ui/inbox?done=answer&run={}", view.run)).into_response())
+        }
+        Err(error) => {
+            let refused = Problem::from(error);
+            if !refused.status().is_client_error() {
+                return Err(refused);
+            }
+            let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
+            let why = problem::banner(refused.body());
+            Ok(shown(&visitor, &fresh, Some(&fields), &[], &why, refused.status()))
+        }
+    }
+}
+
 fn form_of(view: &TaskView) -> Form {
     view.form.clone().unwrap_or_else(|| Form::of(None))
 }
@@ -119,6 +146,7 @@ fn shown(
         dl.card {
             dt { "Run" } dd { a href={ "/ui/runs/" (view.run) } { (view.run) } ", "
                 a href={ "/ui/runs/" (view.run) "/steps/" (view.step) } { "step " (view.step) } }
+            dt { "Id" } dd { code { (view.id) } " " (text::copy(&view.id.to_string())) }
             dt { "Agent" } dd { (text::line(&view.agent, 100)) }
             dt { "Asked" } dd { (time::of(&view.scheduled_at, now_ms)) }
             @if let Some(until) = &view.expires_at { dt { "Until" } dd { (time::of(until, now_ms)) } }
@@ -137,12 +165,45 @@ fn shown(
             section.card { h3 { (text::line(&given.by, 120)) " " (time::of(&given.at, now_ms)) }
                 (json::tree(&given.output, false)) }
         }
-        @if open && visitor.may(Verb::TaskAnswer) { (forms(visitor, view, sent, wrong)) }
+        @if let Some(question) = &view.question { (asked(visitor, view, question, sent)) }
+        @else if open && visitor.may(Verb::TaskAnswer) { (forms(visitor, view, sent, wrong)) }
         @else if open { p.dim { "This sign-in (" (visitor.caller.grant.role) ") does not answer tasks: "
             code { "moonswarm open --role approver" } " makes one that does." } }
         @else { p.dim { "This task is over, or is not one for people." } }
     };
     Page { nav: Nav::Inbox, title, live: None, body }.with_status(visitor, status)
+}
+
+/// Returns what the attempt asks a senior, with the form of the advice.
+fn asked(visitor: &Visitor, view: &TaskView, question: &str, sent: Option<&Fields>) -> Markup {
+    let task = view.id.to_string();
+    html! {
+        section.card {
+            h2 { "The worker asks" }
+            (text::block(question, true))
+            @if let Some(data) = &view.question_data { (json::tree(data, false)) }
+        }
+        @if visitor.may(Verb::TaskAdvise) {
+            section.card {
+                h2 { "Your advice" }
+                form method="post" action={ "/ui/inbox/" (task) "/advice" } {
+                    (layout::token(visitor))
+                    div.field {
+                        label for="advice" { "The same attempt goes on with it" }
+                        textarea id="advice" name="advice" required dir="auto" {
+                            "\n" (sent.map_or("", |sent| sent.text("advice")))
+                        }
+                    }
+                    div.acts.send { button.main { "Send the advice" } }
+                }
+                (command::same(&visitor.url, &format!("moonswarm advise {task} '<json>'"), &command::Request {
+                    method: "POST",
+                    path: format!("/v1/tasks/{task}/advice"),
+                    body: Some(r#"{"answer":"<json>"}"#.to_owned()),
+                }))
+            }
+        } @else { p.dim { "This sign-in (" (visitor.caller.grant.role) ") gives no advice: a token of the role senior or admin does." } }
+    }
 }
 
 /// Returns true if a prompt is the input and nothing else: an agent without a prompt of its own.
@@ -178,13 +239,7 @@ fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wro
             summary { "Reject instead …" }
             form method="post" action=(action) {
                 (hidden)
-                div.field {
-                    label for="reason" { "Reason" }
-                    textarea id="reason" name="reason" required dir="auto" {
-                        "\n" (sent.map_or("", |sent| sent.text("reason")))
-                    }
-                }
-                button.danger name="act" value="reject" { "Reject" }
+                (form::reason(sent))
             }
             (command::same(&visitor.url, &format!("moonswarm reject {task} 'why'"), &command::Request {
                 method: "POST",

@@ -89,7 +89,7 @@ fn list(tokens: &[TokenView], visitor: &Visitor) -> Markup {
                         td data-label="Subject" {
                             (text::line(&it.subject, 100))
                             @if it.jti == visitor.caller.jti { " (this sign-in)" }
-                            div.dim.small.mono { (text::short(&it.jti, 60)) }
+                            div.small { code.dim { (text::short(&it.jti, 60)) } " " (text::copy(&it.jti)) }
                         }
                         td data-label="Role" { (it.role) @if it.verbs.is_some() { span.dim { " narrowed" } } }
                         td data-label="Scopes" { (text::short(&it.scopes.join(" "), 120)) }

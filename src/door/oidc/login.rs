@@ -38,7 +38,7 @@ pub(in crate::door) struct Login {
     /// The scopes that are asked for; `openid` is always one.
     #[serde(default = "scopes")]
     pub(super) scopes: Vec<String>,
-    /// Whether signing out here signs out of the provider as well.
+    /// True if signing out here signs out of the provider as well.
     #[serde(default = "yes")]
     pub(super) sign_out: bool,
 }

@@ -90,7 +90,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             {
                 opening::open_attempt(turn, step);
             } else {
-                // It has no use for the room: whoever comes next may.
+                // It does not need the room: the next in line may.
                 places::pass_on(turn.shared, &agent, turn.run.num, step);
             }
         }

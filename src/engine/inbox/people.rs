@@ -20,7 +20,7 @@ use crate::{
     },
     fault,
     journal::{Decision, Fact, Outcome},
-    operator::{Delivery, Given, Inquiry, says_no},
+    operator::{Delivery, GivenAnswer, Inquiry, says_no},
     protocol::{Code, Failure, Json, failure::kind},
     store::Check,
 };
@@ -42,7 +42,7 @@ fn conclude(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
 ///
 /// | they say | the task |
 /// |---|---|
-/// | no: `reject` | ends; the flow hears `human_rejected` |
+/// | no: `reject` | ends; the flow receives `human_rejected` |
 /// | no: an answer that is `false`, or whose `approved` is | ends with that answer |
 /// | yes, and more must | stays open, and shows who said what |
 /// | yes, and it is enough | ends with this last answer |
@@ -139,7 +139,7 @@ fn count_answer(turn: &mut Turn<'_>, step: u32, caller: &Caller, output: Json, s
     let attempt = task.attempt;
     let Some(inquiry) = task.inquiry.as_mut().filter(|it| it.required > 1) else { return };
     let by = caller.subject.clone();
-    inquiry.answers.push(Given { by: by.clone(), at_ms: now, output: output.clone() });
+    inquiry.answers.push(GivenAnswer { by: by.clone(), at_ms: now, output: output.clone() });
     let heard = u32::try_from(inquiry.answers.len()).unwrap_or(u32::MAX);
     let missing = inquiry.required.saturating_sub(heard);
     if stays {

@@ -77,7 +77,7 @@ pub(crate) fn signal_from(turn: &mut Turn<'_>, sender: (u64, u32), name: String,
     signals::accept_signal(turn, SignalReceived { name, payload, sender: Some(sender) });
 }
 
-/// Carries once more what is on its way to a run that has lost what it heard.
+/// Delivers once more what is on its way to a run that has lost what it received.
 pub(crate) fn carry_again(shared: &Arc<Shared>, run: u64) {
     let host = Arc::clone(shared);
     shared.tasks.spawn_blocking(move || match host.store.outbox() {

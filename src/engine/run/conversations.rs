@@ -11,20 +11,20 @@ use std::{
 use parking_lot::Mutex;
 
 /// A loop: its run and its step.
-type Place = (u64, u32);
+type LoopId = (u64, u32);
 
 /// Wakes a loop whose turn has come.
-type Wake = Arc<dyn Fn(Place) + Send + Sync>;
+type Wake = Arc<dyn Fn(LoopId) + Send + Sync>;
 
 /// The loops of every conversation, in the order in which they came; the first is in it.
 #[derive(Default)]
 pub(crate) struct Conversations {
-    lines: Mutex<HashMap<String, VecDeque<Place>>>,
+    lines: Mutex<HashMap<String, VecDeque<LoopId>>>,
 }
 
 impl Conversations {
     /// Joins the line of a conversation. The place is left when the returned value is dropped.
-    pub(crate) fn join(self: &Arc<Self>, key: String, place: Place, wake: Wake) -> InLine {
+    pub(crate) fn join(self: &Arc<Self>, key: String, place: LoopId, wake: Wake) -> InLine {
         self.lines.lock().entry(key.clone()).or_default().push_back(place);
         InLine { of: Arc::clone(self), key, place, wake }
     }
@@ -34,7 +34,7 @@ impl Conversations {
 pub(crate) struct InLine {
     of: Arc<Conversations>,
     key: String,
-    place: Place,
+    place: LoopId,
     wake: Wake,
 }
 
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn one_at_a_time_and_whoever_leaves_lets_the_next_one_in() {
         let conversations = Arc::new(Conversations::default());
-        let woken: Arc<Mutex<Vec<Place>>> = Arc::default();
+        let woken: Arc<Mutex<Vec<LoopId>>> = Arc::default();
         let wake: Wake = {
             let woken = Arc::clone(&woken);
             Arc::new(move |place| woken.lock().push(place))

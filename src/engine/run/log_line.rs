@@ -19,11 +19,11 @@ pub(crate) struct LogLine {
     blueprint: String,
     /// The ids of the trace and the span, in hex.
     trace: Option<(String, String)>,
-    says: Says,
+    says: LogEvent,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Says {
+enum LogEvent {
     Started { by: String },
     Ended { status: &'static str, error: Option<Failure>, steps: u32, ms: u64 },
     AttemptFailed { step: u32, attempt: u32, error: Failure },
@@ -40,21 +40,21 @@ pub(crate) fn lines(
     is_taken: impl Fn(u32) -> bool,
     span: impl Fn(u32) -> Option<TraceParent>,
 ) -> Vec<LogLine> {
-    let mut all: Vec<Says> = Vec::new();
+    let mut all: Vec<LogEvent> = Vec::new();
     let mut attempts = 0;
     for entry in entries {
         match &entry.fact {
             Fact::RunStarted(started) if started.generation == 0 => {
-                all.push(Says::Started { by: started.principal.clone() });
+                all.push(LogEvent::Started { by: started.principal.clone() });
             }
             Fact::AttemptClosed(it) if it.error.is(kind::INTERRUPTED) => attempts += 1,
             Fact::AttemptClosed(it) => {
                 let (step, attempt, error) = (it.step, it.attempt, it.error.clone());
-                all.push(Says::AttemptFailed { step, attempt, error });
+                all.push(LogEvent::AttemptFailed { step, attempt, error });
             }
             Fact::AttemptDelivered { step, attempt, worker, .. } if is_taken(*step) => {
                 let (step, attempt, worker) = (*step, *attempt, worker.clone());
-                all.push(Says::Taken { step, attempt, worker });
+                all.push(LogEvent::Taken { step, attempt, worker });
             }
             Fact::RunEnded(outcome) => {
                 let (status, error) = match outcome {
@@ -63,15 +63,15 @@ pub(crate) fn lines(
                     Outcome::Canceled(_) => ("canceled", None),
                 };
                 let ms = entry.at_ms.saturating_sub(header.created_ms);
-                all.push(Says::Ended { status, error, steps: header.steps, ms });
+                all.push(LogEvent::Ended { status, error, steps: header.steps, ms });
             }
             _ => {}
         }
     }
     if attempts > 0 {
-        all.push(Says::Interrupted { attempts });
+        all.push(LogEvent::Interrupted { attempts });
     }
-    let line = |says: Says| {
+    let line = |says: LogEvent| {
         let hex = |it: TraceParent| (HEXLOWER.encode(&it.trace), HEXLOWER.encode(&it.span));
         let trace = span(says.step()).map(hex);
         LogLine { run, blueprint: header.blueprint.clone(), trace, says }
@@ -79,7 +79,7 @@ pub(crate) fn lines(
     all.into_iter().map(line).collect()
 }
 
-impl Says {
+impl LogEvent {
     /// Returns the step that it is about; 0 for the run.
     fn step(&self) -> u32 {
         match self {
@@ -96,31 +96,31 @@ impl LogLine {
         let (trace_id, span_id) =
             trace.as_ref().map(|(trace, span)| (trace.as_str(), span.as_str())).unzip();
         match says {
-            Says::Started { by } => {
+            LogEvent::Started { by } => {
                 tracing::info!(target: "moonswarm::runs", %run, trace_id, span_id, blueprint, by, "run started");
             }
-            Says::Ended { status, error: None, steps, ms } => {
+            LogEvent::Ended { status, error: None, steps, ms } => {
                 tracing::info!(target: "moonswarm::runs", %run, trace_id, span_id, blueprint, status, steps, ms, "run ended");
             }
-            Says::Ended { status, error: Some(Failure { kind, message, .. }), steps, ms } => {
+            LogEvent::Ended { status, error: Some(Failure { kind, message, .. }), steps, ms } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
                     %run, trace_id, span_id, blueprint, status, kind, error = message, steps, ms, "run ended"
                 );
             }
-            Says::AttemptFailed { step, attempt, error: Failure { kind, message, .. } } => {
+            LogEvent::AttemptFailed { step, attempt, error: Failure { kind, message, .. } } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
                     %run, trace_id, span_id, blueprint, step, attempt, kind, error = message, "attempt failed"
                 );
             }
-            Says::Interrupted { attempts } => {
+            LogEvent::Interrupted { attempts } => {
                 tracing::warn!(
                     target: "moonswarm::runs",
                     %run, trace_id, span_id, blueprint, attempts, "attempts interrupted by a stop of the host; each is tried again"
                 );
             }
-            Says::Taken { step, attempt, worker } => {
+            LogEvent::Taken { step, attempt, worker } => {
                 tracing::info!(
                     target: "moonswarm::runs",
                     %run, trace_id, span_id, blueprint, step, attempt, worker, "task taken"
@@ -165,14 +165,14 @@ mod tests {
         assert_eq!(
             says,
             [
-                Says::AttemptFailed { step: 3, attempt: 1, error },
-                Says::Ended {
+                LogEvent::AttemptFailed { step: 3, attempt: 1, error },
+                LogEvent::Ended {
                     status: "failed",
                     error: Some(Failure::new("red", "no")),
                     steps: 3,
                     ms: 500
                 },
-                Says::Interrupted { attempts: 2 },
+                LogEvent::Interrupted { attempts: 2 },
             ]
         );
     }
@@ -187,7 +187,7 @@ mod tests {
         let entries = [taken(1), taken(2)];
         let lines = lines(RunId::new(1, 0), &header, &entries, |step| step == 2, |_| None);
         let worker = "w".to_owned();
-        assert_eq!(lines[0].says, Says::Taken { step: 2, attempt: 1, worker });
+        assert_eq!(lines[0].says, LogEvent::Taken { step: 2, attempt: 1, worker });
         assert_eq!(lines.len(), 1);
     }
 }

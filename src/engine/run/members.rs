@@ -23,13 +23,13 @@ impl Members {
     /// Collects the members of a history and their ends.
     pub(crate) fn of(entries: &[Entry]) -> Self {
         let mut members = Self::default();
-        let mut known: HashMap<u32, Known> = HashMap::new();
+        let mut known: HashMap<u32, PartUsage> = HashMap::new();
         for entry in entries {
             match &entry.fact {
                 Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
                     let Some(whole) = step.whole() else { continue };
                     let used = Usage::default();
-                    known.insert(step.step, Known { whole, key: step.key.clone(), used });
+                    known.insert(step.step, PartUsage { whole, key: step.key.clone(), used });
                     let (key, kind, name) = (step.key.clone(), step.kind, step.name.clone());
                     members.0.entry(whole).or_default().push(Event::Began { key, kind, name });
                     if let Fact::StepRecorded(_, outcome) = &entry.fact {
@@ -54,7 +54,7 @@ impl Members {
 
     fn end(
         &mut self,
-        known: &mut HashMap<u32, Known>,
+        known: &mut HashMap<u32, PartUsage>,
         step: u32,
         outcome: &Outcome,
         allowed: Option<Vec<String>>,
@@ -74,13 +74,13 @@ impl Members {
 }
 
 /// A part of a whole, as read so far.
-struct Known {
+struct PartUsage {
     whole: u32,
     key: StepKey,
     used: Usage,
 }
 
-fn uses(known: &mut HashMap<u32, Known>, step: u32, usage: Option<&Usage>) {
+fn uses(known: &mut HashMap<u32, PartUsage>, step: u32, usage: Option<&Usage>) {
     if let (Some(part), Some(usage)) = (known.get_mut(&step), usage) {
         part.used.add(usage);
     }

@@ -25,11 +25,17 @@ impl Question {
         serde_json::from_str::<Self>(text).ok().filter(|question| question.answer.is_none())
     }
 
-    /// Returns the question as one line.
+    /// Returns the question as one line, as lists show it.
     pub(crate) fn text(&self) -> String {
-        let asked = self.asked.to_value();
-        let text = asked.get("question").and_then(|text| text.as_str()).unwrap_or_default();
-        text.chars().take(SHOWN).collect()
+        self.whole().0.chars().take(SHOWN).collect()
+    }
+
+    /// Returns the question, and its data if there are any.
+    pub(crate) fn whole(&self) -> (String, Option<Json>) {
+        let mut asked = self.asked.to_value();
+        let text = asked["question"].as_str().unwrap_or_default().to_owned();
+        let data = asked.get_mut("data").map(serde_json::Value::take);
+        (text, data.filter(|data| !data.is_null()).map(Json::from))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::engine::EventView;
+use crate::engine::{EventView, view::events::SYNC};
 
 /// The limit of all readers together, in bytes.
 const TOTAL: usize = 64 << 20;
@@ -107,13 +107,21 @@ pub(crate) struct Live {
 pub(crate) struct Subscriber {
     to: mpsc::Sender<Live>,
     room: Room,
+    /// True if it takes one durable event, and is detached with the next.
+    of_changes: bool,
 }
 
 impl Subscriber {
     /// Returns a subscriber, and the receiver of its events.
     pub(crate) fn new(room: Room) -> (Self, mpsc::Receiver<Live>) {
         let (to, live) = mpsc::channel(BUFFER);
-        (Self { to, room }, live)
+        (Self { to, room, of_changes: false }, live)
+    }
+
+    /// Returns a subscriber for a reader that only wants to know that something durable happened.
+    pub(crate) fn of_changes(room: Room) -> (Self, mpsc::Receiver<Live>) {
+        let (to, live) = mpsc::channel(1);
+        (Self { to, room, of_changes: true }, live)
     }
 
     /// Returns true if the receiver was dropped.
@@ -121,8 +129,16 @@ impl Subscriber {
         self.to.is_closed()
     }
 
+    /// Returns true if it is detached because its reader did not keep up.
+    pub(crate) fn is_slow(&self) -> bool {
+        !self.of_changes && !self.is_closed()
+    }
+
     /// Sends an event that must not be lost; returns false if the subscriber must be detached.
     pub(crate) fn send(&self, event: &EventView) -> bool {
+        if self.of_changes && event.seq.is_none() && event.kind != SYNC {
+            return true;
+        }
         let bytes = OVERHEAD + event.kind.len() + event.data.len();
         let Some(held) = self.room.live(bytes) else { return false };
         self.to.try_send(Live { event: event.clone(), held }).is_ok()
@@ -133,7 +149,7 @@ impl Subscriber {
     pub(crate) fn offer(&self, event: &EventView) {
         let is_behind =
             self.to.capacity() <= BUFFER / 2 || self.room.own.available_permits() <= BEHIND / 2;
-        if !is_behind {
+        if !is_behind && !self.of_changes {
             // If this fails, the reader is detached with the next event that must not be lost.
             self.send(event);
         }
@@ -192,6 +208,18 @@ mod tests {
         drop((mine, all));
         assert!(open("c").0.send(&large));
         assert_eq!(readers.shares.lock().len(), 2);
+    }
+
+    #[test]
+    fn a_reader_of_changes_is_sent_one_durable_event() {
+        let (subscriber, mut live) = Subscriber::of_changes(Readers::default().room("a"));
+        let delta = EventView { seq: None, kind: "model.delta".into(), ..event(10) };
+        subscriber.offer(&event(10));
+        assert!(subscriber.send(&delta) && live.is_empty(), "what may be lost is not for it");
+        assert!(subscriber.send(&event(10)));
+        assert!(!subscriber.send(&event(10)) && !subscriber.is_slow(), "it is detached");
+        assert_eq!(live.try_recv().unwrap().event.seq, Some(1));
+        assert!(live.try_recv().is_err());
     }
 
     #[tokio::test]

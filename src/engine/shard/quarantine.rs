@@ -28,7 +28,7 @@ impl Shard {
                 ask: ControlAsk::Resume { .. } | ControlAsk::Cancel { .. },
                 ..
             }) => {
-                // Whatever was carried to it meanwhile, it has not heard.
+                // It has not received what was carried to it meanwhile.
                 self.unheard.insert(num);
                 for (num, message) in std::mem::take(&mut self.outside) {
                     self.shared.tell(num, message);

@@ -286,6 +286,7 @@ impl Shard {
             Msg::Due(poll, due) => self.polled(poll, due),
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
             Msg::MakeRoom => {}
+            Msg::Interrupt => self.interrupt(),
             Msg::Recover => {
                 self.recovers = true;
                 self.poll_due();

@@ -46,13 +46,13 @@ const MOST: u64 = 1 << 60;
 /// All accounts.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    known: Mutex<Known>,
+    known: Mutex<AccountBook>,
     /// True if there are any.
     any: AtomicBool,
 }
 
 #[derive(Default)]
-struct Known {
+struct AccountBook {
     /// The accounts that each token counts against, by its id; its own first.
     lines: HashMap<String, Arc<[Arc<str>]>>,
     accounts: HashMap<Arc<str>, Account>,
@@ -107,7 +107,7 @@ impl Accounts {
         let claims = |text: &str| serde_json::from_str::<Claims>(text).ok();
         let tokens: HashMap<String, Claims> =
             tokens.iter().filter_map(|row| Some((row.jti.clone(), claims(&row.claims)?))).collect();
-        let mut known = Known::default();
+        let mut known = AccountBook::default();
         if tokens.values().all(|claims| claims.quotas.is_none()) {
             return Ok(Self::default());
         }
@@ -307,7 +307,7 @@ impl Accounts {
     }
 }
 
-impl Known {
+impl AccountBook {
     fn add(&mut self, claims: &Claims, now_ms: u64) {
         if self.lines.contains_key(&claims.jti) {
             return;

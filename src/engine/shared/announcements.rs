@@ -86,7 +86,7 @@ impl Announcements {
         self.0.is_empty()
     }
 
-    /// Returns the writes that announce a task that opens, to whoever wants it.
+    /// Returns the writes that announce a task that opens to the subscribed receivers.
     pub(crate) fn announce(&self, opening: &Opening<'_>) -> Vec<Write> {
         let it = &opening.announcement;
         let value = serde_json::to_string(it).expect("an announcement is plain data");

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::operator::ShownSettings;
+use crate::{metrics::Scrape, operator::ShownSettings};
 
 /// A setting of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -62,15 +62,15 @@ impl DoctorLine {
 /// A node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    /// Its number: each time a process joins, it gets a new one.
+    /// The number of the node: each time a process joins, it gets a new one.
     pub node: i64,
-    /// Its name.
+    /// The name of the node.
     pub name: String,
     /// `up`: it has the runs. `draining`: it has them and hands over. `standby`: it forwards requests.
     pub state: String,
     /// The release that it runs.
     pub version: String,
-    /// Its address for clients.
+    /// The address of the node for clients.
     pub url: String,
     /// The time until its lease ends, in milliseconds; below zero, it is late.
     pub lease_ms: i64,
@@ -91,6 +91,9 @@ pub trait HostFacts: Send + Sync {
 
     /// Returns the nodes of the cluster that have not ended; none for a host that is alone.
     fn nodes(&self) -> Vec<NodeView>;
+
+    /// Adds what the host counts itself to a reading of the metrics.
+    fn measure(&self, scrape: &mut Scrape);
 
     /// Examines the host. May take as long as its operators and secrets take to answer.
     fn examine(&self) -> BoxFuture<'_, Vec<DoctorLine>>;

@@ -65,6 +65,8 @@ pub(crate) enum Msg {
     Unheard(u64),
     /// Drops idle runs: the host has no memory left.
     MakeRoom,
+    /// Interrupts the attempts in this process: the database has been away for long.
+    Interrupt,
     /// From now on, takes up stored runs without a request.
     Recover,
     /// Stops: drops every run, then acknowledges.
@@ -85,6 +87,7 @@ impl Msg {
             | Self::Due(..)
             | Self::Unheard(_)
             | Self::MakeRoom
+            | Self::Interrupt
             | Self::Recover => false,
         }
     }

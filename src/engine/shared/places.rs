@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::line_counts::LineCounts;
 use crate::{
     journal::{Decision, Entry, Fact},
+    protocol::StepKind,
     store::{Store, StoreError, read_in_pages},
 };
 
@@ -28,11 +29,11 @@ const BETWEEN: u32 = 64;
 /// The places of the entries of some runs.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceBook {
-    known: Mutex<Known>,
+    known: Mutex<KnownRuns>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownRuns {
     runs: HashMap<u64, Page>,
     /// Counts the looks.
     looks: u64,
@@ -56,6 +57,8 @@ pub(crate) struct Places {
     upto: u32,
     /// The number of steps.
     steps: u32,
+    /// The number of attempts.
+    attempts: u32,
     /// Each entry about a step, with the step, in the order of the entries.
     of_steps: Vec<(u32, u32)>,
     /// Each step that is a part of another, with the other one.
@@ -122,6 +125,7 @@ impl Places {
         self.upto = entry.seq;
         self.spent |= spends(&entry.fact);
         self.lines.add(entry);
+        self.attempts += u32::from(begins(&entry.fact));
         if let Fact::StepScheduled(step) | Fact::StepRecorded(step, _) = &entry.fact {
             self.steps += 1;
             self.parts.extend(step.whole().map(|whole| (step.step, whole)));
@@ -145,6 +149,11 @@ impl Places {
     /// Returns the number of steps.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
+    }
+
+    /// Returns the number of attempts.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     /// Returns the number of the first entry.
@@ -222,6 +231,24 @@ pub(crate) fn about(fact: &Fact) -> Option<u32> {
         | Fact::SignalReceived(_)
         | Fact::Noted { .. }
         | Fact::RunEnded(_) => fact.step(),
+    }
+}
+
+/// Returns the number of attempts in the newest history of some entries.
+pub(crate) fn attempts(entries: &[Entry]) -> u32 {
+    let own = entries.iter().rev().take_while(|it| !matches!(it.fact, Fact::RunStarted(_)));
+    own.map(|entry| u32::from(begins(&entry.fact))).sum()
+}
+
+/// Returns true if an attempt begins with the fact: the first one of a step that somebody executes, or
+/// another one.
+fn begins(fact: &Fact) -> bool {
+    match fact {
+        Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
+            matches!(step.kind, StepKind::Task | StepKind::ModelCall | StepKind::ToolCall)
+        }
+        Fact::AttemptOpened(_) => true,
+        _ => false,
     }
 }
 

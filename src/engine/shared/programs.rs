@@ -50,6 +50,8 @@ pub(crate) struct Programs {
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
     faces: Mutex<LruCache<String, Arc<Face>>>,
+    /// The names whose versions are tools, and the count of changes at which they were.
+    tools: Mutex<Option<(u64, Named)>>,
     /// The mark of stored faces.
     mark: String,
     stored: Mutex<LruCache<String, ()>>,
@@ -78,6 +80,9 @@ pub struct BlueprintProblem {
     #[schema(value_type = Vec<Object>)]
     pub findings: Vec<Finding>,
 }
+
+/// Names, each with the hash of its version and when it was set.
+pub(crate) type Named = Arc<Vec<(String, String, u64)>>;
 
 /// The hashes of names when they were last read.
 struct Names {
@@ -113,6 +118,7 @@ impl Programs {
             limits,
             compiled: Mutex::new(HashMap::new()),
             faces: Mutex::new(LruCache::new(KEPT_FACES)),
+            tools: Mutex::default(),
             stored: Mutex::new(LruCache::new(KEPT_FACTS)),
             names: Mutex::new(Names { hashes: LruCache::new(KEPT), moves: 0 }),
             changes: watch::Sender::new(0),
@@ -339,8 +345,46 @@ impl Programs {
                 break;
             }
             self.read_faces(part)?;
+            for (_, hash, _) in part {
+                if self.known_face(hash).is_some_and(|face| face.tool.is_some()) {
+                    self.publisher(hash)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Returns the names whose versions are tools, if no name has changed since they were read.
+    pub(crate) fn known_tools(&self) -> Option<Named> {
+        let moves = self.names.lock().moves;
+        let tools = self.tools.lock();
+        tools.as_ref().filter(|(at, _)| *at == moves).map(|(_, names)| Arc::clone(names))
+    }
+
+    /// Returns the names whose versions are tools, from memory or from the store. A version that
+    /// cannot be read is left out.
+    pub(crate) fn tools(&self) -> Result<Named, EngineError> {
+        if let Some(known) = self.known_tools() {
+            return Ok(known);
+        }
+        let moves = self.names.lock().moves;
+        let mut names = self.store.blueprint_names()?;
+        // What it cannot read is read by itself below.
+        let _ = self.read_faces(&names);
+        let mut is_whole = true;
+        names.retain(|(name, hash, _)| match self.face(name, hash) {
+            Ok((face, _)) => face.tool.is_some(),
+            Err(error) => {
+                // Bad source stays as it is; a store that is away comes back.
+                is_whole &= !matches!(error, EngineError::Store(_));
+                false
+            }
+        });
+        let names = Arc::new(names);
+        if is_whole {
+            *self.tools.lock() = Some((moves, Arc::clone(&names)));
+        }
+        Ok(names)
     }
 
     /// Reads what lists show of some names' versions, as far as it is stored and not in memory yet:

@@ -52,6 +52,24 @@ pub struct Holder {
     pub carrier: Option<Arc<Carrier>>,
 }
 
+#[cfg(test)]
+impl Holder {
+    /// Returns the holder of the handle of a first attempt.
+    pub fn of_first(run: u64, step: u32) -> Self {
+        Self {
+            run,
+            step,
+            attempt: 1,
+            epoch: 1,
+            nonce: Some(1),
+            jti: None,
+            grant: None,
+            session: None,
+            carrier: None,
+        }
+    }
+}
+
 /// The token of a request that carries the requests of many attempts. It adds no right to their own
 /// credentials: it pays for the request, and reaches only attempts of queues that are its.
 #[derive(Debug, PartialEq)]

@@ -25,6 +25,7 @@ use crate::{
             message::{Msg, RunMsg},
             presence::Presence,
             programs::Programs,
+            server_spans::ServerSpans,
             speakers::Speakers,
             stacks::StackBook,
             trigger_board::TriggerBoard,
@@ -86,6 +87,8 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     /// The traces that are exported; empty if none are.
     pub(crate) traced: OnceLock<Sampling>,
+    /// The spans of requests, on their way to the export.
+    pub(crate) server_spans: ServerSpans,
     pub(crate) gauges: Vec<ShardGauges>,
 }
 

@@ -16,7 +16,7 @@ fn start_of(program: Program, input: &str) -> StartRun {
 }
 
 impl Bench {
-    /// Whoever has a role, some scopes, and more verbs than the role has by itself.
+    /// A caller with a role, some scopes, and more verbs than the role has by itself.
     fn caller_with(&self, role: Role, scopes: &[&str], extra: &[Verb]) -> Caller {
         let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
         let grant = Grant::new(role, scopes).and(extra).unwrap();
@@ -227,4 +227,14 @@ async fn whoever_may_start_and_not_read_gets_the_id() {
     let waited = bench.engine.start_and_wait(&caller, start(), None, until, forever).await.unwrap();
     assert_eq!(serde_json::to_value(&waited).unwrap(), serde_json::json!({ "id": waited.id() }));
     assert_ne!(waited.id(), made.id());
+}
+
+#[tokio::test]
+async fn the_changes_of_a_run_are_for_those_who_may_read_it() {
+    let bench = Bench::new();
+    let run = bench.start("flow = function(ctx) ctx:wait('go') end", "null").await;
+    let other = bench.caller_with(Role::Operator, &["blueprint:other"], &[]);
+    assert!(Moves::of(&bench.engine, &other, run).await.is_err());
+    let reader = bench.caller_with(Role::Observer, &["*"], &[]);
+    assert!(Moves::of(&bench.engine, &reader, run).await.is_ok());
 }

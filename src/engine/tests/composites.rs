@@ -35,7 +35,7 @@ impl Bench {
         steps.into_iter().map(|step| (step.operator, step.state)).collect()
     }
 
-    /// How its history looks when its flow is told it once more.
+    /// Its history, as its flow receives it once more.
     async fn replays(&self, run: RunId) {
         let view = self.engine.histories().replay(&self.admin(), run, None).await.unwrap();
         assert!(view.divergence.is_none(), "{view:?}");

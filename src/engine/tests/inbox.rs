@@ -56,7 +56,7 @@ impl Bench {
         self.caller(&self.opened(by, extra).await.token)
     }
 
-    /// Whoever comes with a token.
+    /// The bearer of a token.
     fn caller(&self, token: &str) -> Caller {
         match self.engine.authenticate(token).unwrap() {
             Bearer::Caller(caller) => caller,

@@ -6,7 +6,7 @@
 //! | delivered | its timeout begins | |
 //! | done | ends its step | the flow goes on |
 //! | failed, more allowed | closes | the next opens after the pause |
-//! | failed, no more | ends its step | the flow hears the failure |
+//! | failed, no more | ends its step | the flow receives the failure |
 //! | interrupted | closes, uncounted | the next opens at once |
 //! | silent past the agent's lease | closes, counted | the next opens after the pause |
 
@@ -182,7 +182,7 @@ pub(crate) fn attempt_over(
     let pause = if interrupted {
         0
     } else {
-        // Whoever says when it can take work again is heard, within the longest pause.
+        // An operator that says when it can take work again is asked then, within the longest pause.
         let asked = retry_after_ms(&failure).min(task.retry.max_ms);
         pause_ms(&task.retry, counted, seed, number).max(asked)
     };

@@ -3,7 +3,7 @@
 //! | program | acts under |
 //! |---|---|
 //! | published under a name | what its publisher could do then |
-//! | only came with a request | what whoever started the run may do |
+//! | only came with a request | what the starter of the run may do |
 //!
 //! The run's own state, the run itself and its nearest family need nobody's leave. Everything else
 //! that a run does (tasks for operators, values of shared state, effects of its workers) is bounded

@@ -1,4 +1,4 @@
-//! The boundary of state: every operation passes the layers, whoever asks for it.
+//! The boundary of state: every operation passes the layers, from any caller.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// The part of an operation that a layer may see and change.
-pub(crate) type Asked = (StoreOp, String, Option<Json>);
+pub(crate) type VisibleOp = (StoreOp, String, Option<Json>);
 
-pub(crate) fn asked(op: &StateOp) -> Asked {
+pub(crate) fn asked(op: &StateOp) -> VisibleOp {
     let (kind, value) = match op {
         StateOp::Get { .. } => (StoreOp::Read, None),
         StateOp::Set { value, .. } => (StoreOp::Write, Some(value.clone())),
@@ -97,7 +97,7 @@ fn principal_of(run: &Run) -> Arc<str> {
     run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into()
 }
 
-pub(crate) fn call(run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
+pub(crate) fn call(run: &Run, scope: String, (op, key, value): VisibleOp) -> StoreCall {
     StoreCall { op, run: Some(run.id), principal: principal_of(run), scope, key, value }
 }
 

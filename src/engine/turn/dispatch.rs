@@ -103,7 +103,8 @@ fn check_route(shared: &Shared, task: &Task, route: &str) -> Result<(), Failure>
 
 /// Returns the trigger of an operator for the trigger of its run.
 fn trigger_of(trigger: &Json) -> TriggerType {
-    let trigger = trigger.decode::<TriggerKind>().ok();
+    // A run that somebody started by a request has none; every attempt comes by here.
+    let trigger = (!trigger.is_null()).then(|| trigger.decode::<TriggerKind>().ok()).flatten();
     match trigger.as_ref().map(|it| it.kind.as_str()) {
         Some("schedule") => TriggerType::Schedule,
         Some("signal") => TriggerType::Signal,

@@ -105,7 +105,7 @@ pub(crate) fn apply_effects(
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
     let mut signals = 0;
     for (effect, place) in effects.iter().zip(0..) {
-        apply_effect(turn, step, Place { signals, place }, effect)?;
+        apply_effect(turn, step, EffectPlace { signals, place }, effect)?;
         signals += u32::from(matches!(effect, Effect::Signal { .. }));
     }
     Ok(Some(kept))
@@ -242,12 +242,17 @@ fn may_write(run: &Run, step: u32, scope: &Scope, key: &str, name: &str) -> Resu
 
 /// The place of an effect in its result: among all, and among the signals.
 #[derive(Clone, Copy)]
-struct Place {
+struct EffectPlace {
     place: u32,
     signals: u32,
 }
 
-fn apply_effect(turn: &mut Turn<'_>, step: u32, at: Place, effect: &Effect) -> Result<(), Failure> {
+fn apply_effect(
+    turn: &mut Turn<'_>,
+    step: u32,
+    at: EffectPlace,
+    effect: &Effect,
+) -> Result<(), Failure> {
     fault::point("engine.effect");
     let place = (step, at.place);
     match effect {

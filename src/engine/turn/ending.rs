@@ -143,7 +143,7 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
     turn.run.pending.after.extend(put_off);
     started.continues = Some(turn.run.chain.seq().into());
     // It begins once its start is durable, with a turn of its own: a run that does nothing but
-    // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
+    // begin anew takes no more than others, receives its cancel, and leaves nothing behind.
     turn.run.fresh_after = Some(turn.run.batches + 1);
     turn.run.inbox.clear();
     turn.run.timers.keep(Due::Wall);

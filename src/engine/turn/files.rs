@@ -86,7 +86,7 @@ pub(crate) fn put_artifact(
     let created_ms = facts::time_of(turn);
     let num = turn.run.num;
     let files = &mut turn.run.artifacts;
-    // A worker that did not hear the answer sends the same again; a flow does not, and may have
+    // A worker that did not receive the answer sends the same again; a flow does not, and may have
     // very many files.
     let is_known = |file: &&ArtifactRow| {
         (file.step, file.attempt) == (step, attempt)

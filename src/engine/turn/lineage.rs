@@ -20,7 +20,7 @@ use crate::{
     token::Role,
 };
 
-/// The subject of the admin token, and of whoever embeds the host.
+/// The subject of the admin token, and of the program that embeds the host.
 const ROOTS: [&str; 2] = ["admin", "host"];
 
 /// The prefix of a session's id in its path.

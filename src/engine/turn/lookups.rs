@@ -32,7 +32,7 @@ use crate::{
 const AHEAD: usize = 256;
 
 /// A run's own blueprint: name and hash.
-type Own = Option<(String, String)>;
+type OwnBlueprint = Option<(String, String)>;
 
 /// Returns true if a command needs a lookup whose result is not in memory.
 pub(crate) fn lacks(turn: &mut Turn<'_>, command: &Command) -> bool {
@@ -180,14 +180,19 @@ fn lookup_of(turn: &Turn<'_>, command: &Command) -> Option<Lookup> {
     }
 }
 
-fn own_of(turn: &Turn<'_>) -> Own {
+fn own_of(turn: &Turn<'_>) -> OwnBlueprint {
     // A blueprint without a name calls itself: what was asked for may be all that is known.
     turn.run.program.as_ref().map(|program| {
         (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
     })
 }
 
-fn read(shared: &Shared, run: u64, own: &Own, lookup: &Lookup) -> Result<Found, EngineError> {
+fn read(
+    shared: &Shared,
+    run: u64,
+    own: &OwnBlueprint,
+    lookup: &Lookup,
+) -> Result<Found, EngineError> {
     Ok(match lookup {
         Lookup::Program(reference) => {
             Found::Program(shared.programs.called(reference, own.clone())?)

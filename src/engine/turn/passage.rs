@@ -49,7 +49,7 @@ pub(crate) enum Read {
 
 /// The result of a read: the value after the layers, and the stored value if the layers had it
 /// read.
-pub(crate) struct Given {
+pub(crate) struct StateRead {
     pub(crate) value: Json,
     /// The rows of a value or a page.
     pub(crate) rows: Vec<StateRow>,
@@ -128,7 +128,7 @@ impl Read {
     }
 }
 
-impl Given {
+impl StateRead {
     /// The keys of a list or a walk.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.value.decode().unwrap_or_default()
@@ -168,7 +168,7 @@ impl Passage {
         read: Read,
         scope: String,
         key: String,
-    ) -> Result<Given, EngineError> {
+    ) -> Result<StateRead, EngineError> {
         if let Some(run) = self.run.filter(|_| self.shared.state.is_foreign(&scope)) {
             deliveries::wait(&self.shared, run.num(), &scope).await?;
         }
@@ -181,7 +181,7 @@ impl Passage {
         read: Read,
         scope: String,
         key: String,
-    ) -> Result<Given, EngineError> {
+    ) -> Result<StateRead, EngineError> {
         let waits = self.shared.state.is_foreign(&scope);
         if matches!(read, Read::Value) && self.stacks.store.is_empty() && !waits {
             // One row is read at once.
@@ -193,11 +193,11 @@ impl Passage {
         passed.await.map_err(|_| EngineError::Stopping)?
     }
 
-    fn pass_read(&self, read: &Read, scope: &str, key: &str) -> Result<Given, EngineError> {
+    fn pass_read(&self, read: &Read, scope: &str, key: &str) -> Result<StateRead, EngineError> {
         let state = &self.shared.state;
         if self.stacks.store.is_empty() {
             let (value, rows) = read.read(state, scope, key)?;
-            return Ok(Given { value, rows, was_read: true });
+            return Ok(StateRead { value, rows, was_read: true });
         }
         let (mut found, mut was_read) = (Vec::new(), false);
         let call = self.call(read.op(), scope, key, None);
@@ -207,7 +207,7 @@ impl Passage {
             found = rows;
             Ok(value)
         })?;
-        Ok(Given { value, rows: found, was_read })
+        Ok(StateRead { value, rows: found, was_read })
     }
 
     /// Reads for a step of a run.

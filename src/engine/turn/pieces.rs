@@ -1,4 +1,4 @@
-//! Pieces of answers under way: from an operator to whoever watches its run.
+//! Deltas of answers in progress: from an operator to the watchers of its run.
 //!
 //! The pieces of an attempt are kept while it is in progress, up to [`KEPT`]: a watcher that comes in
 //! the middle of an answer receives it from its beginning, and then the rest as it comes.
@@ -9,8 +9,8 @@
 //! and not them. They change nothing of a run, read no run into memory, and nothing of them is in a
 //! journal.
 //!
-//! A flow can hear them too, with a function (`on_delta`). The function is called in a copy of the
-//! flow, made by a replay before the attempt is dispatched. So nothing that it does reaches the flow,
+//! A flow can receive them too, with a function (`on_delta`). The function is called in a copy of
+//! the flow, made by a replay before the attempt is dispatched. So nothing that it does reaches the flow,
 //! and a replay, which has no pieces, has the same result. Its `ctx:log`, `ctx:status` and
 //! `ctx:publish` are lossy events; every other call of `ctx` is an error, which ends the listening.
 
@@ -34,12 +34,12 @@ use crate::{
     protocol::{Failure, Json, ModelDelta, failure::kind},
 };
 
-/// Copies of a run's flow at a time; what would need one more is not heard.
+/// Copies of a run's flow at a time; a delta that would need one more is skipped.
 const COPIES: usize = 4;
 
 /// Returns the argument of a flow's listener for a piece.
 #[derive(Serialize)]
-struct Heard<'a> {
+struct DeltaArgument<'a> {
     step: u32,
     attempt: u32,
     agent: &'a str,
@@ -72,7 +72,7 @@ fn hand_out(turn: &mut Turn<'_>, feed: &Feed, fresh: &[Piece]) {
         }
         if let Some(key) = heard_as(turn.run, feed.step) {
             let (step, attempt, agent) = (feed.step, feed.attempt, &*feed.agent);
-            let heard = Heard { step, attempt, agent, delta: &piece.delta };
+            let heard = DeltaArgument { step, attempt, agent, delta: &piece.delta };
             let heard = Json::encode(&heard).expect("a delta is plain data");
             hear(turn, &key, &heard);
         }
@@ -99,7 +99,7 @@ pub(crate) fn show_past(turn: &mut Turn<'_>, subscriber: &Subscriber) {
 /// Calls a flow's function in its copy of the flow, and shows what it says.
 fn hear(turn: &mut Turn<'_>, key: &StepKey, piece: &Json) {
     let Some(copy) = turn.run.copies.iter_mut().find(|copy| copy.listens(key)) else {
-        // Its attempt is from before a restart: it is heard from the next piece on.
+        // Its attempt is from before a restart: it is received from the next delta on.
         if wants_copy(turn.run, key) && turn.run.lookups.copying.insert(key.clone()) {
             lookups::ask(turn, Purpose::Copy { dispatch: None }, vec![Lookup::Entries]);
         }
@@ -161,7 +161,7 @@ fn wants_copy(run: &Run, key: &StepKey) -> bool {
         && flow.is_some_and(|flow| flow.listens(key))
 }
 
-/// Returns true if the flow still listens to a step that a copy of it hears.
+/// Returns true if the flow still listens to a step that a copy of it receives.
 fn is_open(copy: &ScriptFlow, flow: Option<&ScriptFlow>) -> bool {
     copy.listened().any(|it| flow.is_some_and(|flow| flow.listens(it)))
 }
@@ -186,7 +186,8 @@ fn copy_flow(
     }
 }
 
-/// The open step whose function hears what a step says: its own, or that of one that it is a part of.
+/// The open step whose function receives the deltas of a step: its own, or the whole that it is a
+/// part of.
 fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
     let flow = run.flow.as_ref().filter(|flow| flow.has_listeners())?;
     loop {
@@ -213,20 +214,20 @@ fn said(kind: &str, data: serde_json::Value, now_ms: u64) -> EventView {
     EventView { seq: None, kind: kind.into(), at: rfc3339(now_ms), data: data.into() }
 }
 
-/// Shows something to whoever watches and is not behind.
+/// Sends something to each watcher that is not behind.
 fn show(run: &Run, event: &EventView) {
     for subscriber in &run.subscribers {
         subscriber.offer(event);
     }
 }
 
-/// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
+/// Sends an event to each watcher; one that cannot keep up is dropped and reads on from the store.
 /// Returns how many were dropped.
 pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) -> u64 {
     let mut dropped = 0;
     run.subscribers.retain(|subscriber| {
         let sent = subscriber.send(event);
-        dropped += u64::from(!sent && !subscriber.is_closed());
+        dropped += u64::from(!sent && subscriber.is_slow());
         sent
     });
     dropped

@@ -127,7 +127,7 @@ fn lives_elsewhere(shared: &Arc<Shared>, operator: &str) -> bool {
     backend.is_some_and(|backend| backend.residence() == Residence::Elsewhere)
 }
 
-/// Leaves the line for a place; if there is room, whoever is next hears of it.
+/// Leaves the line for a place; if there is room, the next in line is notified.
 pub(crate) fn pass_on(shared: &Arc<Shared>, agent: &AgentKey, run: u64, step: u32) {
     let next = shared.capacity.forget(agent, run, step);
     tell_capacity(shared, agent, next);

@@ -217,7 +217,7 @@ fn state_of(run: &mut Run) -> Result<&mut OwnState, Failure> {
 
 fn unread(run: &mut Run, error: StoreError) -> Failure {
     let failure = Failure::new("storage", format!("read the run's state: {error}"));
-    // The flow never hears of it: the run rests until it was repaired.
+    // The flow is not told: the run pauses until the store was repaired.
     run.damaged = matches!(error, StoreError::Damaged { .. }).then_some(error);
     failure.retryable()
 }

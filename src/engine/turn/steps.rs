@@ -151,7 +151,7 @@ fn parts_of(duration_ms: u64, ran_ms: u64) -> (u64, u64) {
     (duration_ms - ran_ms, ran_ms)
 }
 
-/// Ends an open step and forgets everything that it held; the flow hears nothing of it.
+/// Ends an open step and releases everything that it held; the flow receives nothing of it.
 fn end_step(
     turn: &mut Turn<'_>,
     number: u32,

@@ -27,7 +27,7 @@ pub(crate) fn progress(turn: &mut Turn<'_>, step: u32, attempt: u32, data: &Json
     crate::engine::turn::pieces::publish(turn.run, &event);
 }
 
-/// Answers whoever waits for what is so now.
+/// Answers the waiters whose condition holds now.
 pub(crate) fn answer_waiters(run: &mut Run, shared: &Shared) {
     // What is not durable is not so yet.
     if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {

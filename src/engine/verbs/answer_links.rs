@@ -34,7 +34,7 @@ const KEPT: &str = "answer link";
 /// A link that was made. Its secret is shown this once.
 #[derive(Debug, Clone)]
 pub struct AnswerLink {
-    /// The secret: whoever has it answers.
+    /// The secret: its holder may answer.
     pub secret: String,
     /// The subject that answers.
     pub person: String,

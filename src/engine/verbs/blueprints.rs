@@ -242,23 +242,19 @@ impl BlueprintVerbs<'_> {
     /// Fails when the caller lacks permission.
     pub async fn tools(self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
-        let names = self.engine.read(|store| store.blueprint_names()).await?;
-        // All of them on one thread: most are no tools, and each would be a detour.
         let shared = Arc::clone(&self.engine.inner.shared);
-        let tasks = shared.tasks.clone();
-        let find = tasks.spawn_blocking(move || {
-            // What it cannot read is read by itself below, and its error is told there.
-            let _ = shared.programs.read_faces(&names);
-            let face = |name: &str, hash: &str| shared.programs.face(name, hash);
-            let is_tool = |(name, hash, _): &(String, String, u64)| {
-                face(name, hash).is_ok_and(|(face, _)| face.tool.is_some())
-            };
-            names.into_iter().filter(is_tool).collect::<Vec<_>>()
-        });
-        let names = find.await.map_err(|_| EngineError::Stopping)?;
+        let names = match shared.programs.known_tools() {
+            Some(names) => names,
+            None => {
+                // All of them on one thread: most are no tools, and each would be a detour.
+                let tasks = shared.tasks.clone();
+                let find = tasks.spawn_blocking(move || shared.programs.tools());
+                find.await.map_err(|_| EngineError::Stopping)??
+            }
+        };
         let mut views = Vec::with_capacity(names.len());
-        for (name, hash, at_ms) in names {
-            views.push(self.view_stored(name, hash, at_ms).await);
+        for (name, hash, at_ms) in names.iter() {
+            views.push(self.view_stored(name.clone(), hash.clone(), *at_ms).await);
         }
         views.retain(|view| view.tool.is_some());
         Ok(views)

@@ -181,13 +181,7 @@ impl Events {
 
     async fn subscribe(&mut self) {
         let (subscriber, live) = Subscriber::new(self.room.clone());
-        let (reply, subscribed) = oneshot::channel();
-        self.shared.tell(self.run.num(), Internal::Subscribe(subscriber, reply));
-        // A run without subscriptions has ended: the store has all of it.
-        if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
-            // Or it cannot be loaded at the moment.
-            tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS)).await;
-        }
+        subscribe(&self.shared, self.run, subscriber).await;
         self.live = Some(live);
         self.behind = true;
     }
@@ -220,5 +214,16 @@ impl Events {
         self.held = Some(Arc::new(held));
         self.pages.pop_front();
         Ok(())
+    }
+}
+
+/// Subscribes to a run; a subscriber whom the run does not have sees the end of its events.
+pub(super) async fn subscribe(shared: &Shared, run: RunId, subscriber: Subscriber) {
+    let (reply, subscribed) = oneshot::channel();
+    shared.tell(run.num(), Internal::Subscribe(subscriber, reply));
+    // A run without subscriptions has ended: the store has all of it.
+    if subscribed.await.is_err() && shared.memory.level() == Level::Full {
+        // Or it cannot be loaded at the moment.
+        tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS)).await;
     }
 }

@@ -31,6 +31,7 @@ use crate::{
             message::{ControlAsk, Msg, RunMsg},
             presence::Presence,
             programs::Programs,
+            server_spans::ServerSpans,
             shards::Shared,
             speakers::Speakers,
             stacks::{Middleware, StackBook},
@@ -50,7 +51,8 @@ use crate::{
     session::{self, FrameWriter},
     spawner::Spawners,
     store::{
-        Batch, DurableState, Health, StateLimits, Store, StoreError, TaskFilter, TaskPhase, Write,
+        Batch, Durability, DurableState, Health, StateLimits, Store, StoreError, TaskFilter,
+        TaskPhase, Write,
     },
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
@@ -151,6 +153,9 @@ impl Engine {
                 if let Err(error) = shared.programs.compile_ahead(shared.tasks.stopping()) {
                     tracing::debug!(%error, "some programs of waiting runs are left to compile");
                 }
+            });
+            let shared = Arc::clone(&engine.inner.shared);
+            engine.inner.shared.tasks.spawn_blocking(move || {
                 if let Err(error) = shared.programs.read_faces_ahead(shared.tasks.stopping()) {
                     tracing::debug!(%error, "some facts about blueprints are left to read");
                 }
@@ -231,6 +236,7 @@ impl Engine {
             accounts,
             counts: Counts::default(),
             traced: OnceLock::new(),
+            server_spans: ServerSpans::default(),
             gauges,
         });
         let watchdog = Watchdog::start()
@@ -272,6 +278,7 @@ impl Engine {
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.sessions().keep_sessions();
+        engine.upkeep().watch_outages();
         engine.announce();
         Ok((engine, unstarted))
     }
@@ -321,6 +328,11 @@ impl Engine {
     pub(crate) fn is_storage_away(&self) -> bool {
         let health = self.inner.shared.store.health();
         matches!(health, Health::Waiting(StoreError::Away { .. }))
+    }
+
+    /// Returns true if a failover of the database may lose what was acknowledged.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.inner.shared.store.upkeep().durability() == Some(Durability::Asynchronous)
     }
 
     /// Returns whether the host accepts work.

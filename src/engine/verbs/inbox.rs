@@ -6,11 +6,12 @@ use utoipa::ToSchema;
 use crate::{
     engine::{
         Caller, EngineError, Page, TaskView, rfc3339,
+        run::question::Question,
         turn::answered::{AnsweredTask, KEPT},
         verbs::engine::TaskVerbs,
     },
     protocol::{RunId, TaskId},
-    store::TaskFilter,
+    store::{TaskFilter, TaskRow},
     token::{Need, Role, ScopeKind, Verb},
 };
 
@@ -18,6 +19,10 @@ use crate::{
 const MOST_LOOKED: usize = 2_000;
 /// The number of rows that are read at a time.
 const READ: usize = 200;
+/// The maximum size of a stored prompt that is searched, in bytes.
+const PROMPT_BYTES: usize = 64 << 10;
+/// The maximum number of words that are sought.
+const MOST_WORDS: usize = 32;
 
 /// An answer that a person gave to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -54,6 +59,44 @@ impl From<AnsweredTask> for AnsweredView {
     }
 }
 
+/// The open tasks that are sought among those of a filter.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sought<'a> {
+    /// Only tasks that ask the caller.
+    pub mine: bool,
+    /// Only tasks with all these words in their agent, summary, question or prompt.
+    pub text: Option<&'a str>,
+}
+
+/// Returns the words of a text that is sought, [`MOST_WORDS`] at most.
+fn words(text: Option<&str>) -> Vec<String> {
+    let text = text.unwrap_or_default().to_lowercase();
+    text.split_whitespace().take(MOST_WORDS).map(str::to_owned).collect()
+}
+
+/// Returns true if the texts of a task have all words.
+fn has(row: &TaskRow, words: &[String]) -> bool {
+    #[derive(Deserialize)]
+    struct Asked {
+        prompt: String,
+    }
+    if words.is_empty() {
+        return true;
+    }
+    let mut texts = row.agent.to_lowercase();
+    let mut add = |text: &str| {
+        texts.push('\n');
+        texts.push_str(&text.to_lowercase());
+    };
+    row.summary.iter().for_each(|text| add(text));
+    row.question.iter().filter_map(|it| Question::open(it)).for_each(|it| add(&it.text()));
+    if row.prompt.len() <= PROMPT_BYTES {
+        // A task without a prompt is found by its other texts.
+        serde_json::from_str::<Asked>(&row.prompt).iter().for_each(|it| add(&it.prompt));
+    }
+    words.iter().all(|word| texts.contains(word.as_str()))
+}
+
 /// Returns true if a task asks this caller, who has not answered it yet.
 fn asks(view: &TaskView, caller: &Caller) -> bool {
     let subject = &caller.subject;
@@ -63,52 +106,98 @@ fn asks(view: &TaskView, caller: &Caller) -> bool {
 }
 
 impl TaskVerbs<'_> {
-    /// Returns the open tasks that ask the caller, oldest first. A page may be short and still have a
-    /// next one.
+    /// Returns the open tasks that are sought, oldest first. A page may be short and still have a next
+    /// one.
     ///
     /// # Errors
     /// As [`TaskVerbs::list`].
-    pub async fn mine(
+    pub async fn find(
         self,
         caller: &Caller,
         filter: TaskFilter,
+        sought: Sought<'_>,
     ) -> Result<Page<TaskView>, EngineError> {
+        let filter = self.listed(caller, filter)?;
         let (limit, mut after, mut looked) = (filter.limit, filter.after, 0);
+        let words = words(sought.text);
+        let cursor = |(run, step): (u64, u32)| format!("{run}-{step}");
         let mut items = Vec::new();
         loop {
             let page = TaskFilter { after, limit: READ, ..filter.clone() };
-            let page = self.list(caller, page).await?;
-            looked += page.items.len();
-            let more = page.next_cursor.is_some();
-            for view in page.items {
+            let words = words.clone();
+            let (rows, read, last) = self
+                .engine
+                .read(move |store| {
+                    let mut rows = store.tasks(&page)?;
+                    let (read, last) = (rows.len(), rows.last().map(|row| (row.run, row.step)));
+                    rows.retain(|row| has(row, &words));
+                    Ok((rows, read, last))
+                })
+                .await?;
+            looked += read;
+            for row in rows {
                 if items.len() == limit {
-                    let next_cursor = after.map(|(run, step)| format!("{run}-{step}"));
-                    return Ok(Page { items, next_cursor });
+                    return Ok(Page { items, next_cursor: after.map(cursor) });
                 }
-                after = Some((view.run.num(), view.step));
-                if asks(&view, caller) {
-                    items.push(view);
-                }
+                after = Some((row.run, row.step));
+                let view = self.in_list(&row).await?;
+                items.extend(view.filter(|view| !sought.mine || asks(view, caller)));
             }
-            let next_cursor = after.filter(|_| more).map(|(run, step)| format!("{run}-{step}"));
+            after = last.or(after);
+            let more = read == READ;
             if !more || looked >= MOST_LOOKED {
-                return Ok(Page { items, next_cursor });
+                return Ok(Page { items, next_cursor: after.filter(|_| more).map(cursor) });
             }
         }
     }
 
-    /// Returns the answers of the last 30 days, newest first; with `mine` those of the caller. A page
-    /// may be short and still have a next one.
+    /// Returns the questions of attempts to a senior, among the oldest 200 open tasks; with a text those
+    /// whose task has all its words.
+    ///
+    /// # Errors
+    /// As [`TaskVerbs::list`].
+    pub async fn questions(
+        self,
+        caller: &Caller,
+        text: Option<&str>,
+    ) -> Result<Vec<TaskView>, EngineError> {
+        let words = words(text);
+        let filter = self.listed(caller, TaskFilter { limit: READ, ..TaskFilter::default() })?;
+        let rows = self
+            .engine
+            .read(move |store| {
+                let mut rows = store.tasks(&filter)?;
+                let asks =
+                    |row: &TaskRow| row.question.as_deref().and_then(Question::open).is_some();
+                rows.retain(|row| asks(row) && has(row, &words));
+                Ok(rows)
+            })
+            .await?;
+        let mut items = Vec::new();
+        for row in rows {
+            items.extend(self.in_list(&row).await?);
+        }
+        Ok(items)
+    }
+
+    /// Returns the answers of the last 30 days, newest first; with `mine` those of the caller, with a
+    /// text those whose agent and subject have all its words. A page may be short and still have a next
+    /// one.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or the store cannot be read.
     pub async fn answered(
         self,
         caller: &Caller,
-        mine: bool,
+        sought: Sought<'_>,
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page<AnsweredView>, EngineError> {
+        let words = words(sought.text);
+        let fits = |it: &AnsweredTask| {
+            let texts = format!("{}\n{}", it.agent, it.by).to_lowercase();
+            (!sought.mine || it.by == caller.subject) && words.iter().all(|it| texts.contains(it))
+        };
         caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
         let (mut after, mut looked) = (cursor.unwrap_or_default().to_owned(), 0);
         let mut items = Vec::new();
@@ -123,8 +212,7 @@ impl TaskVerbs<'_> {
                 }
                 after = row.key;
                 let line: Option<AnsweredTask> = serde_json::from_str(&row.value).ok();
-                let line = line.filter(|it| !mine || it.by == caller.subject);
-                items.extend(line.map(AnsweredView::from));
+                items.extend(line.filter(fits).map(AnsweredView::from));
             }
             if !more || looked >= MOST_LOOKED {
                 return Ok(Page { items, next_cursor: more.then_some(after) });

@@ -34,7 +34,7 @@ struct Window {
     spent: WindowSpent,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct WindowSpent {
     tokens: u64,
     usd: rust_decimal::Decimal,
@@ -69,6 +69,9 @@ impl UpkeepVerbs<'_> {
             if let Some(commits) = shared.store.commits() {
                 commits.collect(&mut scrape);
             }
+            if let Some(facts) = shared.facts.get() {
+                facts.measure(&mut scrape);
+            }
             memory(shared, &mut scrape);
             disk(shared, &mut scrape);
             tasks(shared, &mut scrape)?;
@@ -100,9 +103,10 @@ fn disk(shared: &Shared, scrape: &mut Scrape) {
         scrape.count("moonswarm_database_bytes", &[], database);
         scrape.count("moonswarm_database_log_bytes", &[], log);
     }
-    if let Ok(free) = rustix::fs::statvfs(&dir) {
-        let free = free.f_bavail.saturating_mul(free.f_frsize);
-        scrape.count("moonswarm_disk_free_bytes", &[], free);
+    if let Ok(disk) = rustix::fs::statvfs(&dir) {
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        scrape.count("moonswarm_disk_bytes", &[], bytes(disk.f_blocks));
+        scrape.count("moonswarm_disk_free_bytes", &[], bytes(disk.f_bavail));
     }
 }
 
@@ -205,15 +209,23 @@ fn layers(shared: &Shared, scrape: &mut Scrape) -> Result<(), StoreError> {
                 let open = circuits.filter(open).count() as u64;
                 scrape.count("moonswarm_breakers_open", &[&layer.name], open);
             }
-            Some("budget") => {
+            // Those of one run each have no sum.
+            Some("budget") if settings["per"].as_str().is_some_and(|per| per != "run") => {
                 let kept = shared.store.kept(&layer.name, "window")?;
                 let live = kept.filter(|(_, expires_ms)| expires_ms.is_none_or(|at| at > now_ms));
                 let window =
                     live.and_then(|(value, _)| serde_json::from_str::<Window>(&value).ok());
-                let Some(Window { spent }) = window else { continue };
-                let usd = spent.usd.to_f64().unwrap_or(0.0);
+                let WindowSpent { usd, tokens } = window.map(|it| it.spent).unwrap_or_default();
+                let usd = usd.to_f64().unwrap_or(0.0);
                 scrape.number("moonswarm_budget_used_usd", &[&layer.name], usd);
-                scrape.count("moonswarm_budget_used_tokens", &[&layer.name], spent.tokens);
+                scrape.count("moonswarm_budget_used_tokens", &[&layer.name], tokens);
+                let limit = settings["usd"].as_str().and_then(|it| it.parse::<f64>().ok());
+                if let Some(limit) = limit {
+                    scrape.number("moonswarm_budget_limit_usd", &[&layer.name], limit);
+                }
+                if let Some(limit) = settings["tokens"].as_u64() {
+                    scrape.count("moonswarm_budget_limit_tokens", &[&layer.name], limit);
+                }
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ use crate::{
         settings::ROOM_MS,
         shared::{
             message::{ControlAsk, Internal, Msg},
-            places::{PlaceBook, Places, entries_at},
+            places::{self, PlaceBook, Places, entries_at},
         },
         verbs::step_page::chain_of_page,
         view,
@@ -106,7 +106,7 @@ impl Engine {
             let header = header.clone();
             self.read(move |store| RunRows::read(store, &book, &header)).await
         };
-        let RunRows { entries, steps, spent } = match read {
+        let RunRows { entries, steps, attempts, spent } = match read {
             // The header is shown, and its error says why the rest cannot be.
             Err(EngineError::Store(StoreError::Damaged { .. }))
                 if header.status == RunStatus::Paused =>
@@ -115,6 +115,7 @@ impl Engine {
             }
             rows => rows?,
         };
+        view.attempts = Some(attempts);
         if let Some(spent) = spent {
             view.usage = crate::engine::view::spent::view(&spent);
         }
@@ -484,6 +485,8 @@ pub(super) struct RunRows {
     pub(super) entries: Vec<Entry>,
     /// The number of steps of the current history.
     steps: u32,
+    /// The number of their attempts.
+    attempts: u32,
     /// The usage, if the header of the run does not have it.
     spent: Option<Spent>,
 }
@@ -501,13 +504,14 @@ impl RunRows {
             let mut chain = Chain::lean();
             let is_whole = entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok();
             let spent = is_whole.then(|| chain.spent().clone());
-            return Ok(Self { entries, steps: chain.counts().0, spent });
+            let attempts = places::attempts(&entries);
+            return Ok(Self { entries, steps: chain.counts().0, attempts, spent });
         }
-        let shown = |places: &Places| (places.of_run(), places.steps(), places.has_spent());
-        let (seqs, steps, spends) = book.look(store, run, shown)?;
+        let shown = |it: &Places| (it.of_run(), it.steps(), it.attempts(), it.has_spent());
+        let (seqs, steps, attempts, spends) = book.look(store, run, shown)?;
         let is_kept = header.used.is_some();
         let spent = if spends && !is_kept { spent_in(store, run)? } else { None };
-        Ok(Self { entries: entries_at(store, run, &seqs)?, steps, spent })
+        Ok(Self { entries: entries_at(store, run, &seqs)?, steps, attempts, spent })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     engine::{
         Caller, Engine, EngineError, rfc3339,
         shared::message::ControlAsk,
-        turn::passage::{Given, Passage, Read},
+        turn::passage::{Passage, Read, StateRead},
         verbs::engine::StateVerbs,
         view::shown::StateItem,
     },
@@ -115,7 +115,7 @@ impl StateVerbs<'_> {
     ) -> Result<StateView, EngineError> {
         let scope = may_read(caller, scope, key)?;
         let passage = self.passage(&caller.subject);
-        let Given { value, rows, .. } =
+        let StateRead { value, rows, .. } =
             passage.read(Read::Value, scope.clone(), key.to_owned()).await?;
         let row = rows.into_iter().next();
         row.map(|row| StateView::of(StateRow { value: value.as_str().to_owned(), ..row }))

@@ -16,7 +16,7 @@ use crate::{
     journal::Chain,
     operator::{Ticket, kind_of},
     protocol::{ArtifactId, Code, Json, RunId, TaskId},
-    store::TaskFilter,
+    store::{TaskFilter, TaskRow},
     token::{Need, ScopeKind, Verb},
 };
 
@@ -51,25 +51,42 @@ impl TaskVerbs<'_> {
     pub async fn list(
         self,
         caller: &Caller,
-        mut filter: TaskFilter,
+        filter: TaskFilter,
     ) -> Result<Page<TaskView>, EngineError> {
-        caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
-        let registry = &self.engine.shared().registry;
-        filter.operator = filter.operator.map(|name| registry.name_of(&name).to_owned());
-        filter.kind = filter.kind.map(|kind| kind_of(&kind).to_owned());
+        let filter = self.listed(caller, filter)?;
         let limit = filter.limit;
         let rows = self.engine.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);
         let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
-        let clock = self.engine.shared().clock.clone();
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
-            let num = row.run;
-            if let Some(header) = self.engine.read(move |store| store.header(num)).await? {
-                items.push(view::task(&row, RunId::new(num, header.created_ms), false, &clock));
-            }
+            items.extend(self.in_list(&row).await?);
         }
         Ok(Page { items, next_cursor })
+    }
+
+    /// Returns the filter with the names that rows have, if the caller may list tasks.
+    ///
+    /// # Errors
+    /// Fails when the caller lacks permission.
+    pub(crate) fn listed(
+        self,
+        caller: &Caller,
+        mut filter: TaskFilter,
+    ) -> Result<TaskFilter, EngineError> {
+        caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
+        let registry = &self.engine.shared().registry;
+        filter.operator = filter.operator.map(|name| registry.name_of(&name).to_owned());
+        filter.kind = filter.kind.map(|kind| kind_of(&kind).to_owned());
+        Ok(filter)
+    }
+
+    /// Returns an open task as lists show it; `None` if its run is gone.
+    pub(crate) async fn in_list(self, row: &TaskRow) -> Result<Option<TaskView>, EngineError> {
+        let num = row.run;
+        let header = self.engine.read(move |store| store.header(num)).await?;
+        let clock = &self.engine.shared().clock;
+        Ok(header.map(|it| view::task(row, RunId::new(num, it.created_ms), false, clock)))
     }
 
     /// Returns one task, with its prompt while it is open.
@@ -123,6 +140,7 @@ impl TaskVerbs<'_> {
             reminders: None,
             expires_at: None,
             question: None,
+            question_data: None,
             command: None,
         })
     }

@@ -58,7 +58,7 @@ pub struct AttemptView {
     pub delivered_at: Option<String>,
     /// RFC 3339, UTC: when the work began.
     pub started_at: Option<String>,
-    /// RFC 3339, UTC: when the open attempt's worker was last heard of, if it holds a lease.
+    /// RFC 3339, UTC: the last sign of life of the open attempt's worker, if it holds a lease.
     pub last_heartbeat_at: Option<String>,
     /// RFC 3339, UTC: when it times out.
     pub deadline: Option<String>,

@@ -67,6 +67,9 @@ pub struct RunView {
     pub steps: u32,
     /// Steps that ended.
     pub steps_done: u32,
+    /// The attempts of the tasks and calls of its current history; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
     /// The run that called it.
     #[schema(value_type = Option<String>)]
     pub parent: Option<RunId>,
@@ -192,6 +195,7 @@ pub(crate) fn run(header: &Header) -> RunView {
         waiting_on: waiting_on.unwrap_or_default(),
         steps: header.steps,
         steps_done: header.steps_done,
+        attempts: None,
         parent: None,
         copied_from: None,
         trigger: None,

@@ -156,9 +156,14 @@ pub struct TaskView {
     /// RFC 3339, UTC: when nobody is waited for any longer, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The question of its attempt to a senior, while it waits for the answer.
+    /// The question of its attempt to a senior, while it waits for the answer; a list has its first 120
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
+    /// The data of that question; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub question_data: Option<Json>,
     /// The command that answers it.
     pub command: Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::{
         run::question::Question,
         view::shown::{AnswerView, TaskView, rfc3339},
     },
-    operator::{Given, Prompt, inquiry_of},
+    operator::{GivenAnswer, Prompt, inquiry_of},
     protocol::{Json, RunId, TaskId},
     store::{TaskPhase, TaskRow},
 };
@@ -43,6 +43,13 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
         let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
         Form::of(schema.map(Json::to_value).as_ref())
     });
+    let (question, question_data) = match question {
+        Some(it) if whole => {
+            let (text, data) = it.whole();
+            (Some(text), data)
+        }
+        it => (it.map(|it| it.text()), None),
+    };
     let (text, input, output_schema) = match prompt {
         Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
         None => (None, None, None),
@@ -75,11 +82,12 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
         answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
         reminders: asked.as_ref().map(|it| it.reminders),
         expires_at: asked.and(deadline),
-        question: question.map(|it| it.text()),
+        question,
+        question_data,
         command,
     }
 }
 
-fn answer(given: &Given) -> AnswerView {
+fn answer(given: &GivenAnswer) -> AnswerView {
     AnswerView { by: given.by.clone(), at: rfc3339(given.at_ms), output: given.output.clone() }
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Approve, Begin, Call, Called, Face, Judge, LoopAction, LoopStop, Moment, Own, Owner,
-    ResponseFlow, RuleVerdict, Stage, Step,
+    Approve, Begin, Call, Called, ConversationItem, Face, Judge, LoopAction, LoopStop, Moment,
+    Owner, ResponseFlow, RuleVerdict, Stage, Step,
 };
 use crate::{
     journal::Outcome,
@@ -199,7 +199,7 @@ impl ResponseFlow {
                 (None, None, None) => String::new(),
             };
             let text = clipped(text, self.settings.limits.output);
-            self.own.push(Own::new(output_item(call, &text), false));
+            self.own.push(ConversationItem::new(output_item(call, &text), false));
             says.extend(verdict.say);
             if self.failures >= self.settings.limits.failures {
                 let message = format!("{} calls of tools failed in a row", self.failures);

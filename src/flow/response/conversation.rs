@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{Begin, LoopAction, LoopStop, Own, Remembered, ResponseFlow, Stage, Step};
+use super::{Begin, ConversationItem, LoopAction, LoopStop, Remembered, ResponseFlow, Stage, Step};
 use crate::{
     journal::Outcome,
     protocol::{Failure, Json, ModelEnd, failure::kind},
@@ -45,7 +45,7 @@ impl ResponseFlow {
         // Somebody may have written it by hand, who does not count.
         self.recalled.revision = found.revision.max(self.recalled.found);
         self.recalled.items = found.items.len();
-        self.own = found.items.into_iter().map(|item| Own::new(item, true)).collect();
+        self.own = found.items.into_iter().map(|item| ConversationItem::new(item, true)).collect();
         let known = self.own.len();
         self.replies = found.exchanges.into_iter().filter(|at| *at < known).collect();
         (self.from, self.summary, self.window) = (0, None, None);
@@ -116,7 +116,8 @@ impl ResponseFlow {
         let end = end.max(self.from);
         let asked = self.asked_at().clamp(self.from, end);
         let head = self.head();
-        let items = |range: std::ops::Range<usize>| self.own[range].iter().map(Own::shown);
+        let items =
+            |range: std::ops::Range<usize>| self.own[range].iter().map(ConversationItem::shown);
         let start = self.start.iter().cloned();
         if self.recalled.done && self.from <= self.asked_at() {
             let before = head.into_iter().chain(items(self.from..asked));

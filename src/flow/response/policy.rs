@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::{Own, ResponseFlow, summary_item};
+use super::{ConversationItem, ResponseFlow, summary_item};
 use crate::protocol::CompactionPolicy;
 
 /// Stands for an output that was removed.
@@ -92,7 +92,7 @@ impl ResponseFlow {
     }
 }
 
-impl Own {
+impl ConversationItem {
     pub(super) fn new(item: Value, aside: bool) -> Self {
         Self { item, aside, hidden: false }
     }

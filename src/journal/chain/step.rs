@@ -60,9 +60,9 @@ pub struct Step {
     /// The output; kept only in a full chain.
     pub output: Option<Json>,
     /// The failure of the step, or of its last closed attempt.
-    pub error: Option<Failure>,
+    pub error: Option<Box<Failure>>,
     /// The sum of the usage that its attempts reported.
-    pub usage: Option<Usage>,
+    pub usage: Option<Box<Usage>>,
     /// The effects that were applied with its results, in order; kept only in a full chain.
     pub effects: Vec<Json>,
     /// The last of the attempts before the current one; kept only in a full chain.

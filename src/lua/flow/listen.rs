@@ -1,4 +1,4 @@
-//! Functions that hear a task's pieces (`on_delta`).
+//! Functions that receive a task's deltas (`on_delta`).
 //!
 //! A flow keeps the function of each open task. The host calls it in a copy of the flow, never in
 //! the flow itself: what it changes there the flow does not see, live as little as in a replay.
@@ -27,7 +27,7 @@ impl ScriptFlow {
         self.listeners.contains_key(key)
     }
 
-    /// The open tasks that are heard.
+    /// The open tasks whose deltas are received.
     pub fn listened(&self) -> impl Iterator<Item = &StepKey> {
         self.listeners.keys()
     }

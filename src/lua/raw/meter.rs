@@ -46,7 +46,7 @@ pub(crate) enum Clock<'a> {
     Own {
         /// CPU time in all.
         limit: Duration,
-        /// Set by whoever wants it to stop.
+        /// Set by the thread that wants it to stop.
         cancel: Option<&'a AtomicBool>,
     },
 }

@@ -47,7 +47,7 @@ pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
 }
 
 /// The place where a coroutine waits.
-pub(crate) struct Place {
+pub(crate) struct WaitPlace {
     /// The author's call, `file:line`; absent where no line of the author's is in progress.
     pub(crate) line: Option<String>,
     /// The innermost node of a flow that is a table: its JSON pointer.
@@ -58,8 +58,8 @@ pub(crate) struct Place {
 ///
 /// # Safety
 /// As [`traceback`].
-pub(super) unsafe fn place(state: *mut lua_State) -> Place {
-    let mut found = Place { line: None, node: None };
+pub(super) unsafe fn place(state: *mut lua_State) -> WaitPlace {
+    let mut found = WaitPlace { line: None, node: None };
     // SAFETY: the caller's promise.
     for call in unsafe { calls(state) } {
         if !call.is_of_library() {

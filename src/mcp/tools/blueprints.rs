@@ -6,9 +6,12 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::mcp::{
-    answer::{Done, Trouble, cut},
-    transport::{Path, Transport},
+use crate::{
+    mcp::{
+        answer::{Done, Trouble, cut},
+        transport::{Path, Transport},
+    },
+    protocol::text::counted,
 };
 
 /// No arguments.
@@ -19,7 +22,10 @@ pub(super) struct List {}
 pub(super) async fn list(transport: &dyn Transport, _: List) -> Result<Done, Trouble> {
     let value = transport.get(Path::new("/v1/blueprints")).await?;
     let names: Vec<&str> = items(&value).filter_map(|it| it["name"].as_str()).collect();
-    let text = format!("{} blueprints: {}", names.len(), names.join(", "));
+    let text = match names.len() {
+        0 => "no blueprints; save_blueprint stores one".to_owned(),
+        count => format!("{}: {}", counted(count, "blueprint"), names.join(", ")),
+    };
     Ok(Done::new(value, text))
 }
 
@@ -61,10 +67,10 @@ pub(super) struct Check {
 pub(super) async fn check(transport: &dyn Transport, args: Check) -> Result<Done, Trouble> {
     let body = bundle(args.source, args.files, args.entry);
     let value = transport.post(Path::new("/v1/check"), &body).await?;
-    let count = value["findings"].as_array().map_or(0, Vec::len);
+    let count = counted(value["findings"].as_array().map_or(0, Vec::len), "finding");
     let text = match value["ok"] == true {
-        true => format!("it can run; {count} findings"),
-        false => format!("it cannot run: {count} findings; correct those of severity error"),
+        true => format!("it can run; {count}"),
+        false => format!("it cannot run: {count}; correct those of severity error"),
     };
     Ok(Done::new(value, text))
 }

@@ -5,9 +5,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::blueprints::items;
-use crate::mcp::{
-    answer::{Done, Trouble, cut},
-    transport::{Path, Transport},
+use crate::{
+    mcp::{
+        answer::{Done, Trouble, cut},
+        transport::{Path, Transport},
+    },
+    protocol::text::counted,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,7 +38,10 @@ pub(super) async fn inbox(transport: &dyn Transport, args: Inbox) -> Result<Done
             format!("{}: {}", text("id"), cut(text("summary"), 200))
         })
         .collect();
-    let text = format!("{} tasks for people\n{}", lines.len(), lines.join("\n"));
+    let text = match lines.as_slice() {
+        [] => "no task waits for a person".to_owned(),
+        some => format!("{} for people\n{}", counted(some.len(), "task"), some.join("\n")),
+    };
     Ok(Done::new(value, text))
 }
 

@@ -15,6 +15,7 @@ use crate::{
         tool::wait,
         transport::{Path, Transport},
     },
+    protocol::text::counted,
 };
 
 /// The maximum size of an artifact that is returned as text, in bytes.
@@ -74,7 +75,8 @@ pub(super) struct List {
     /// Only runs whose error or status text has these words.
     q: Option<String>,
     /// Only runs with an error of this kind: timeout, worker, limit.
-    error: Option<String>,
+    #[serde(alias = "error")]
+    kind: Option<String>,
     /// Only runs that had a task of this agent.
     agent: Option<String>,
     /// Only runs that wait for this: task, signal, timer, or a name.
@@ -93,7 +95,7 @@ pub(super) async fn list(transport: &dyn Transport, args: List) -> Result<Done, 
         .with("blueprint", args.blueprint)
         .with("tag", args.tag)
         .with("q", args.q)
-        .with("error", args.error)
+        .with("kind", args.kind)
         .with("agent", args.agent)
         .with("waiting_on", args.waiting_on)
         .with("since", args.since)
@@ -101,7 +103,7 @@ pub(super) async fn list(transport: &dyn Transport, args: List) -> Result<Done, 
         .with("cursor", args.cursor);
     let value = transport.get(path).await?;
     let lines: Vec<String> = items(&value).map(told).collect();
-    let text = format!("{} runs\n{}", lines.len(), lines.join("\n"));
+    let text = format!("{}\n{}", counted(lines.len(), "run"), lines.join("\n"));
     Ok(Done::new(value, text))
 }
 
@@ -142,7 +144,7 @@ pub(super) async fn steps(transport: &dyn Transport, args: Steps) -> Result<Done
         .with("limit", Some(args.limit.unwrap_or(50).clamp(1, 100)))
         .with("cursor", args.cursor);
     let value = transport.get(path).await?;
-    let text = format!("{} steps of {}", items(&value).count(), args.run);
+    let text = format!("{} of {}", counted(items(&value).count(), "step"), args.run);
     Ok(Done::new(value, text))
 }
 
@@ -228,7 +230,9 @@ pub(super) async fn diff(transport: &dyn Transport, args: Diff) -> Result<Done, 
         None => "no step differs".to_owned(),
         Some(name) => {
             let what = word(&value["first"], "difference");
-            format!("{} steps differ; the first is {name}: {what}", value["differing"])
+            let many = &value["differing"];
+            let differ = if *many == 1 { "step differs" } else { "steps differ" };
+            format!("{many} {differ}; the first is {name}: {what}")
         }
     };
     Ok(Done::new(value, text))
@@ -314,7 +318,7 @@ pub(super) async fn artifact(transport: &dyn Transport, args: Artifact) -> Resul
     match (args.run, args.artifact) {
         (Some(run), None) => {
             let value = transport.get(Path::new("/v1/runs").at(&run).at("artifacts")).await?;
-            let text = format!("{} artifacts of {run}", items(&value).count());
+            let text = format!("{} of {run}", counted(items(&value).count(), "artifact"));
             Ok(Done::new(json!({ "items": value["items"] }), text))
         }
         (None, Some(artifact)) => {

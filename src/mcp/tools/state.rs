@@ -5,9 +5,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::blueprints::items;
-use crate::mcp::{
-    answer::{Done, Trouble},
-    transport::{Path, Transport},
+use crate::{
+    mcp::{
+        answer::{Done, Trouble},
+        transport::{Path, Transport},
+    },
+    protocol::text::counted,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -39,7 +42,7 @@ pub(super) async fn search(transport: &dyn Transport, args: Search) -> Result<Do
         .with("limit", Some(args.limit.unwrap_or(20).clamp(1, 100)))
         .with("cursor", args.cursor);
     let value = transport.get(path).await?;
-    let text = format!("{} keys of {}", items(&value).count(), args.scope);
+    let text = format!("{} of {}", counted(items(&value).count(), "key"), args.scope);
     Ok(Done::new(value, text))
 }
 

@@ -5,10 +5,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::blueprints::items;
-use crate::mcp::{
-    answer::{Done, Trouble, cut},
-    tool::{LONGEST_WAIT_S, wait},
-    transport::{Path, Transport},
+use crate::{
+    mcp::{
+        answer::{Done, Trouble, cut},
+        tool::{LONGEST_WAIT_S, wait},
+        transport::{Path, Transport},
+    },
+    protocol::text::counted,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -41,7 +44,7 @@ pub(super) struct List {}
 
 pub(super) async fn list(transport: &dyn Transport, _: List) -> Result<Done, Trouble> {
     let value = transport.get(Path::new("/v1/sessions")).await?;
-    let text = format!("{} sessions", items(&value).count());
+    let text = counted(items(&value).count(), "session");
     Ok(Done::new(value, text))
 }
 
@@ -77,12 +80,12 @@ pub(super) async fn next(transport: &dyn Transport, args: Next) -> Result<Done, 
         }
         polled = poll(seconds).await?;
     }
-    let after = polled["after"].clone();
-    let Some(frame) = items(&polled).next() else {
+    let after = polled["after"].take();
+    let Some(frame) = polled["items"].as_array_mut().and_then(|frames| frames.first_mut()) else {
         let value = json!({ "kind": "none", "after": after, "task": null });
         return Ok(Done::new(value, "no task yet; call next_task again with this `after`"));
     };
-    let mut task = frame["params"].clone();
+    let mut task = frame["params"].take();
     let kind = match frame["method"].as_str() {
         Some("task/cancel") => "cancel",
         Some("task/answer") => "answer",
@@ -109,7 +112,10 @@ fn given(kind: &str, after: Value, task: Value) -> Done {
         "answer" => format!("a senior answered your question about {id}: go on with it"),
         _ => format!("{id}: do what `prompt` says, then report_task"),
     };
-    Done::new(json!({ "kind": kind, "after": after, "task": task }), text)
+    let mut value = json!({ "kind": kind });
+    value["after"] = after;
+    value["task"] = task;
+    Done::new(value, text)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

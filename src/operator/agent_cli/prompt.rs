@@ -46,7 +46,7 @@ fn place(task: &Task) -> Option<(Scope, String)> {
 /// A conversation that a program keeps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Conversation {
-    /// Its id.
+    /// The id of the conversation.
     pub(super) id: String,
     /// The usage of all of it so far, from a program that reports nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,12 +25,12 @@ pub(in crate::operator) struct Listener<'a> {
     task: &'a Task,
     /// The usage of the conversation before this attempt.
     earlier: Usage,
-    heard: Heard,
+    heard: Received,
 }
 
 /// The content of the stream so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct Received {
     /// The id of the conversation.
     conversation: Option<String>,
     /// The answer: the last message, unless the end has one.
@@ -46,7 +46,7 @@ struct Heard {
 
 impl<'a> Listener<'a> {
     pub(super) fn new(stream: Stream, program: String, task: &'a Task, earlier: Usage) -> Self {
-        Self { stream, program, task, earlier, heard: Heard::default() }
+        Self { stream, program, task, earlier, heard: Received::default() }
     }
 
     /// Takes a line of stdout. One that is not of the stream is ignored: programs print notices.
@@ -222,7 +222,7 @@ impl<'a> Listener<'a> {
         self,
         process: Result<(), Failure>,
     ) -> Result<TaskDone, Failure> {
-        let Heard { conversation, answer, usage, total, end, .. } = self.heard;
+        let Received { conversation, answer, usage, total, end, .. } = self.heard;
         match (end, process) {
             (Some(Err(failure)), _) | (None, Err(failure)) => return Err(failure),
             (Some(Ok(())), _) => {}

@@ -50,7 +50,7 @@ pub(super) fn body(
     options: &Map<String, Value>,
     manner: Manner<'_>,
 ) -> Result<Value, Failure> {
-    let mut talk = Talk { system: Vec::new(), messages: Vec::new() };
+    let mut talk = MessageBuilder { system: Vec::new(), messages: Vec::new() };
     talk.system.extend(request.instructions.clone());
     for item in &request.items {
         talk.take(item)?;
@@ -167,12 +167,12 @@ fn tool(tool: &FunctionTool) -> Value {
 }
 
 /// The conversation under construction: consecutive items of a role are joined into one message.
-struct Talk {
+struct MessageBuilder {
     system: Vec<String>,
     messages: Vec<Value>,
 }
 
-impl Talk {
+impl MessageBuilder {
     fn take(&mut self, item: &Value) -> Result<(), Failure> {
         match kind(item) {
             "message" => match needed(item, "role")? {

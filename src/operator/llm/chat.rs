@@ -110,7 +110,7 @@ fn tool_choice(choice: &Value) -> Value {
 }
 
 /// The conversation under construction.
-struct Talk<'a> {
+struct MessageBuilder<'a> {
     messages: Vec<Value>,
     manner: Manner<'a>,
     /// Images in the outputs of calls, which follow after all outputs.
@@ -120,8 +120,12 @@ struct Talk<'a> {
 }
 
 fn messages(request: &ModelRequest, manner: Manner<'_>) -> Result<Vec<Value>, Failure> {
-    let mut talk =
-        Talk { messages: Vec::new(), manner, pictures: Vec::new(), thought: String::new() };
+    let mut talk = MessageBuilder {
+        messages: Vec::new(),
+        manner,
+        pictures: Vec::new(),
+        thought: String::new(),
+    };
     if let Some(instructions) = &request.instructions {
         talk.messages.push(json!({ "role": "system", "content": instructions }));
     }
@@ -135,7 +139,7 @@ fn messages(request: &ModelRequest, manner: Manner<'_>) -> Result<Vec<Value>, Fa
     Ok(talk.messages)
 }
 
-impl Talk<'_> {
+impl MessageBuilder<'_> {
     fn take(&mut self, item: &Value) -> Result<(), Failure> {
         match kind(item) {
             "message" => self.message(item),

@@ -38,7 +38,7 @@ pub(super) fn body(
     for (name, value) in options {
         match name.as_str() {
             "tools" => add_tools(value, &mut body),
-            // This API has no word for it; whoever asked cuts the answer.
+            // This API has no parameter for it; the caller cuts the answer.
             "stop" => {}
             name => body[name] = value.clone(),
         }

@@ -4,6 +4,7 @@ use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
 
+use super::lane::MOST_LANES;
 use crate::store::StoreError;
 
 /// The maximum time to connect, for each host of the address.
@@ -18,6 +19,10 @@ pub struct DatabaseAddress {
     pub(super) config: Config,
     /// A file of certificates that are trusted beside the machine's.
     pub(super) roots: Option<PathBuf>,
+    /// The number of connections that commit transitions of runs, if the address names it.
+    pub(super) writers: Option<usize>,
+    /// True if the database is on this machine.
+    pub(super) is_local: bool,
     shown: String,
 }
 
@@ -42,7 +47,15 @@ impl DatabaseAddress {
         if !Self::is_address(url) {
             return Err(refused("its address begins with postgres://".to_owned()));
         }
-        let (url, roots) = without_roots(url);
+        let (url, Own { roots, writers }) = without_own(url);
+        let writers = writers.map(|text| match text.parse() {
+            Ok(number @ 1..=MOST_LANES) => Ok(number),
+            _ => Err(refused(format!(
+                "writers= in its address is a number from 1 to {MOST_LANES}: the connections that \
+                 commit transitions of runs"
+            ))),
+        });
+        let writers = writers.transpose()?;
         // The parser's message may name a part of the address, and so of a password.
         let mut config: Config = url.parse().map_err(|_| {
             refused(
@@ -72,7 +85,7 @@ impl DatabaseAddress {
             .keepalives_interval(Duration::from_secs(2))
             .keepalives_retries(2);
         let shown = shown(&config);
-        Ok(Self { config, roots, shown })
+        Ok(Self { config, roots, writers, is_local, shown })
     }
 
     /// Returns true if the address has a password.
@@ -93,15 +106,27 @@ impl fmt::Debug for DatabaseAddress {
     }
 }
 
-/// Takes the file of certificates out of an address: the client library does not know it.
-fn without_roots(url: &str) -> (String, Option<PathBuf>) {
-    const KEY: &str = "sslrootcert=";
-    let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), None) };
-    let (roots, rest): (Vec<&str>, Vec<&str>) =
-        query.split('&').partition(|part| part.starts_with(KEY));
-    let roots = roots.last().map(|part| PathBuf::from(&part[KEY.len()..]));
+/// The parameters of an address that the client library does not know.
+#[derive(Default)]
+struct Own {
+    roots: Option<PathBuf>,
+    writers: Option<String>,
+}
+
+/// Takes them out of an address.
+fn without_own(url: &str) -> (String, Own) {
+    let mut own = Own::default();
+    let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), own) };
+    let mut rest = Vec::new();
+    for part in query.split('&') {
+        match part.split_once('=') {
+            Some(("sslrootcert", path)) => own.roots = Some(PathBuf::from(path)),
+            Some(("writers", number)) => own.writers = Some(number.to_owned()),
+            _ => rest.push(part),
+        }
+    }
     let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
-    (url, roots)
+    (url, own)
 }
 
 fn is_local(host: &Host) -> bool {
@@ -179,5 +204,17 @@ mod tests {
         assert_eq!(address.roots, Some(PathBuf::from("/etc/ca.pem")));
         assert!(!address.has_password());
         assert!(parse("postgres://ann:s3cret@localhost/db").unwrap().has_password());
+    }
+
+    #[test]
+    fn a_number_of_writers_is_taken_if_there_can_be_so_many() {
+        let writers = |url: &str| parse(url).map(|address| address.writers);
+        assert_eq!(writers("postgres://localhost/db").unwrap(), None);
+        let url = "postgres://localhost/db?writers=4&sslmode=disable";
+        assert_eq!(writers(url).unwrap(), Some(4));
+        for number in ["0", "17", "-1", "many", ""] {
+            let error = writers(&format!("postgres://localhost/db?writers={number}")).unwrap_err();
+            assert!(error.to_string().contains("from 1 to 16"), "{error}");
+        }
     }
 }

@@ -1,17 +1,27 @@
 //! The conditions of a group: read at once, at the beginning of its transaction, and judged batch by
 //! batch. Each batch sees the effects of those before it.
 //!
-//! The lock of the lane is held meanwhile, and nobody else writes, so what was read stays true.
+//! The lock of the lane is held meanwhile, so nobody else writes the runs of the group. Other lanes
+//! write too, of this host and of others:
+//!
+//! | what was read | why it is still true at the commit |
+//! |---|---|
+//! | the last row of a run | its lane is the only one that writes it; a deletion is met by the counted update |
+//! | a token is not revoked | a revocation locks every lane |
+//! | a key is free | its row is inserted and counted |
+//! | a value of state, or that there is none | its row is locked; a new one is inserted and counted |
+//! | a value of the host | lane 0 alone writes it |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     failed::Failed,
     place,
     session::Call,
     value::{bytes, int, text, uint},
+    values::{self, Values},
 };
 use crate::store::{Batch, Check, StoreError, Trace, UNSTORED, Write};
 
@@ -24,54 +34,100 @@ pub struct Known {
     /// The keys of used idempotency keys, with the times of their answers.
     used: BTreeMap<Vec<u8>, u64>,
     meta: BTreeMap<String, String>,
+    /// The values that are changed, and what was answered before.
+    pub(super) values: Values,
 }
 
-/// Returns the statements that read what the batches of a group depend on, in the order of
-/// [`Known::read`].
-pub fn reads(group: &[&Batch]) -> Vec<Call> {
-    let (mut runs, mut tokens) = (BTreeSet::new(), BTreeSet::new());
-    let (mut places, mut keys) = (BTreeSet::new(), BTreeSet::new());
-    for batch in group {
-        runs.extend(batch.run.as_ref().map(|run| int(run.header.num)));
-        for check in &batch.checks {
-            match check {
-                Check::TokenLive(jti) => drop(tokens.insert(jti.as_bytes().to_vec())),
-                Check::RunAt { run, .. } => drop(runs.insert(int(*run))),
-                Check::MetaIs { key, .. } => drop(keys.insert(key.as_bytes().to_vec())),
-                Check::KeyFree { principal, route, key } => {
-                    places.insert(place::of(&[principal, route, key]).to_vec());
+/// The statements that read what the batches of a group depend on. Only what one of them asks for is
+/// read.
+#[derive(Default)]
+pub struct Reads {
+    subjects: Vec<Subject>,
+    calls: Vec<Call>,
+}
+
+/// The subject of a statement.
+#[derive(Clone, Copy)]
+enum Subject {
+    Cursors,
+    Revoked,
+    Used,
+    Meta,
+    Values,
+    Receipts,
+}
+
+impl Reads {
+    /// Returns the statements for a group.
+    pub fn of(group: &[&Batch]) -> Self {
+        let (mut runs, mut held, mut tokens) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut places, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        for batch in group {
+            runs.extend(batch.run.as_ref().map(|run| int(run.header.num)));
+            for check in &batch.checks {
+                match check {
+                    Check::TokenLive(jti) => drop(tokens.insert(jti.as_bytes().to_vec())),
+                    Check::RunAt { run, .. } => drop(held.insert(int(*run))),
+                    Check::MetaIs { key, .. } => drop(keys.insert(key.as_bytes().to_vec())),
+                    Check::KeyFree { principal, route, key } => {
+                        places.insert(place::of(&[principal, route, key]).to_vec());
+                    }
                 }
             }
         }
+        let mut reads = Self::default();
+        reads.add(Subject::Cursors, CURSORS, runs);
+        // What a batch writes without its header would outlive a run that another lane deletes meanwhile.
+        reads.add(Subject::Cursors, HELD_CURSORS, held);
+        reads.add(Subject::Revoked, "SELECT jti FROM revocations WHERE jti = ANY($1)", tokens);
+        reads.add(Subject::Used, USED, places);
+        reads.add(Subject::Meta, "SELECT key, value FROM meta WHERE key = ANY($1)", keys);
+        reads.add(Subject::Values, values::LOCKED, values::places(group));
+        if let Some(call) = values::receipts(group) {
+            reads.subjects.push(Subject::Receipts);
+            reads.calls.push(call);
+        }
+        reads
     }
-    vec![
-        Call::new("SELECT num, cursor FROM runs WHERE num = ANY($1)")
-            .with(runs.into_iter().collect::<Vec<i64>>()),
-        Call::new("SELECT jti FROM revocations WHERE jti = ANY($1)")
-            .with(tokens.into_iter().collect::<Vec<_>>()),
-        Call::new("SELECT place, created_ms FROM idempotency WHERE place = ANY($1)")
-            .with(places.into_iter().collect::<Vec<_>>()),
-        Call::new("SELECT key, value FROM meta WHERE key = ANY($1)")
-            .with(keys.into_iter().collect::<Vec<_>>()),
-    ]
+
+    fn add<T>(&mut self, subject: Subject, sql: &'static str, of: BTreeSet<T>)
+    where
+        Vec<T>: ToSql + Sync + Send + 'static,
+    {
+        if !of.is_empty() {
+            self.subjects.push(subject);
+            self.calls.push(Call::new(sql).with(of.into_iter().collect::<Vec<T>>()));
+        }
+    }
+
+    /// Returns the statements, each once.
+    pub fn take(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.calls)
+    }
 }
 
+const CURSORS: &str = "SELECT num, cursor FROM runs WHERE num = ANY($1)";
+const HELD_CURSORS: &str =
+    "SELECT num, cursor FROM runs WHERE num = ANY($1) ORDER BY num FOR UPDATE";
+const USED: &str = "SELECT place, created_ms FROM idempotency WHERE place = ANY($1)";
+
 impl Known {
-    /// Creates it from the rows of [`reads`].
-    pub fn read(rows: &[Vec<Row>]) -> Result<Self, Failed> {
+    /// Creates it from the rows that the statements have returned.
+    pub fn read(reads: &Reads, rows: &[Vec<Row>]) -> Result<Self, Failed> {
         let mut known = Self::default();
-        let [runs, tokens, places, keys] = rows else { return Ok(known) };
-        for row in runs {
-            known.cursors.insert(uint(row, 0)?, uint(row, 1)?);
-        }
-        for row in tokens {
-            known.revoked.insert(text(row, 0)?);
-        }
-        for row in places {
-            known.used.insert(bytes(row, 0)?.to_vec(), uint(row, 1)?);
-        }
-        for row in keys {
-            known.meta.insert(text(row, 0)?, text(row, 1)?);
+        for (subject, rows) in reads.subjects.iter().zip(rows) {
+            for row in rows {
+                match subject {
+                    Subject::Cursors => drop(known.cursors.insert(uint(row, 0)?, uint(row, 1)?)),
+                    Subject::Revoked => drop(known.revoked.insert(text(row, 0)?)),
+                    Subject::Used => {
+                        known.used.insert(bytes(row, 0)?.to_vec(), uint(row, 1)?);
+                    }
+                    Subject::Meta => drop(known.meta.insert(text(row, 0)?, text(row, 1)?)),
+                    Subject::Values => known.values.add(row)?,
+                    Subject::Receipts => known.values.add_receipt(row)?,
+                }
+            }
         }
         Ok(known)
     }

@@ -1,4 +1,4 @@
-//! Commits groups: one transaction each, in two round trips. The first locks the lane and reads what
+//! Commits the groups of one lane: one transaction each, in two round trips. The first locks the lane and reads what
 //! the batches depend on, the second writes.
 //!
 //! | the database says | then |
@@ -10,31 +10,28 @@
 //! | the lane has no row | another host has taken over: nothing more is written |
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use super::{
-    checks::{self, Known},
+    checks::{Known, Reads},
+    common::Common,
     failed::{Failed, Meaning},
     group::{Decided, Group},
-    owner::{self, lane_name},
+    lane::Lane,
+    owner,
     session::{Call, Session},
+    stats_fold::{self, EndedRuns, FOLDED},
     value::{get, uint},
     wire::Wire,
 };
 use crate::{
     clock::Stopwatch,
     fault,
-    metrics::Commits,
     store::{
-        Batch, Health, StoreError,
+        Batch, StoreError, Write,
         results::{self, BatchResult, GroupResult},
     },
 };
@@ -48,18 +45,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The number of calls of a database that is away, after the store began to close.
 const LAST_CALLS: u32 = 5;
 
-/// The writing end of the database.
+/// The writing end of a lane.
 pub struct Committer {
     wire: Wire,
-    node: i64,
+    lane: Lane,
     session: Option<Session>,
     /// The number of the last group that is known to be committed.
     seq: i64,
-    /// The number of ended runs that are not folded into the sums.
-    unfolded: u64,
-    health: watch::Sender<Health>,
-    commits: Arc<Commits>,
-    closing: Arc<AtomicBool>,
+    common: Arc<Common>,
 }
 
 /// The state of a group after one attempt.
@@ -72,39 +65,68 @@ enum Attempt {
 }
 
 impl Committer {
-    /// Creates a committer for the lane of a host.
+    /// Creates a committer for a lane.
     ///
     /// # Errors
     /// Fails when the database cannot be reached.
-    pub fn new(
-        wire: Wire,
-        node: i64,
-        health: watch::Sender<Health>,
-        closing: Arc<AtomicBool>,
-    ) -> Result<Self, Failed> {
-        let session = wire.writer(&lane_name(node))?;
-        let unfolded = waiting(&session)?;
-        let commits = Arc::default();
-        let session = Some(session);
-        Ok(Self { wire, node, session, seq: 0, unfolded, health, commits, closing })
+    pub fn new(wire: Wire, lane: Lane, common: Arc<Common>) -> Result<Self, Failed> {
+        let session = Some(wire.writer(&lane.name())?);
+        Ok(Self { wire, lane, session, seq: 0, common })
     }
 
-    /// Returns the counters of the commits.
-    pub fn commits(&self) -> Arc<Commits> {
-        Arc::clone(&self.commits)
+    /// Counts the ended runs that are not folded into the sums.
+    ///
+    /// # Errors
+    /// Fails when the database cannot be reached.
+    pub fn count_ended(&self) -> Result<(), Failed> {
+        let Some(session) = &self.session else { return Err(Failed::Silent) };
+        let row = session.one("SELECT count(*) FROM stats_new", &[])?;
+        self.common.ended.add_stored(row.map_or(Ok(0), |row| uint(&row, 0))?);
+        Ok(())
     }
 
     /// Commits a group and then sends each batch its result, in order.
     pub fn commit(&mut self, group: Vec<Batch>) {
         let watch = Stopwatch::start();
-        let all: Vec<&Batch> = group.iter().collect();
-        let result = self.transact(&all);
-        results::count(&self.commits, &group, &result, watch.micros());
+        let common = Arc::clone(&self.common);
+        let result = {
+            let _tables = common.tables.read();
+            self.transact(&group.iter().collect::<Vec<_>>())
+        };
+        results::count(&common.commits, &group, &result, watch.micros());
         results::acknowledge(group, result, || {
+            let _tables = common.tables.write();
             let written = self.write_anew();
             fault::point("store.rewritten");
             written.map_err(|error| error.into_error("write the tables of the database anew"))
         });
+        self.fold();
+    }
+
+    /// Folds the ended runs into the sums, if there are enough of them. If that fails, the next group
+    /// tries again.
+    fn fold(&mut self) {
+        let Some((count, last_ms)) = self.common.ended.take(FOLDED) else { return };
+        let Some(session) = &self.session else {
+            self.common.ended.add_stored(count);
+            return;
+        };
+        let fold = || -> Result<(), Failed> {
+            let _tables = self.common.tables.read();
+            let found = session.begin(&[self.lane.lock()])?;
+            if found.first().is_none_or(Vec::is_empty) {
+                return Err(Failed::Store(StoreError::Fenced));
+            }
+            stats_fold::fold(session, last_ms)?;
+            session.commit(&[])
+        };
+        if let Err(error) = fold() {
+            tracing::debug!(reason = error.reason(), "ended runs were not added to the sums yet");
+            self.common.ended.add_stored(count);
+            if error.ends_connection() || session.batch("ROLLBACK").is_err() {
+                self.session = None;
+            }
+        }
     }
 
     /// Returns the result of each batch of a group that is now durable, or the error of the whole
@@ -115,8 +137,8 @@ impl Committer {
         // The results of the batches, if the group turns out to be committed.
         let mut unknown: Option<Option<Decided>> = None;
         loop {
-            if let Health::Lost(error) = &*self.health.borrow() {
-                return Err(error.clone());
+            if let Some(error) = self.common.lost() {
+                return Err(error);
             }
             if self.session.is_none() {
                 match self.reconnect(unknown.is_some()) {
@@ -128,7 +150,7 @@ impl Committer {
                             // one was answered.
                             match self.confirm() {
                                 Ok(()) => {
-                                    self.well();
+                                    self.common.wrote(self.lane);
                                     return Ok(decided.told());
                                 }
                                 Err(error) => {
@@ -142,7 +164,7 @@ impl Committer {
                         }
                     }
                     Err(Failed::Store(error)) => {
-                        owner::lose(&self.health, error.clone());
+                        self.common.lose(error.clone());
                         return Err(error);
                     }
                     Err(error) => {
@@ -154,7 +176,7 @@ impl Committer {
             }
             match self.attempt(group) {
                 Attempt::Done(verdicts) => {
-                    self.well();
+                    self.common.wrote(self.lane);
                     return Ok(verdicts);
                 }
                 Attempt::Unknown(error, decided) => {
@@ -164,7 +186,7 @@ impl Committer {
                 }
                 Attempt::Rolled(error) => match error.meaning() {
                     _ if matches!(error, Failed::Store(StoreError::Fenced)) => {
-                        owner::lose(&self.health, StoreError::Fenced);
+                        self.common.lose(StoreError::Fenced);
                         return Err(StoreError::Fenced);
                     }
                     Meaning::Again if tries < TRIES => {
@@ -189,7 +211,7 @@ impl Committer {
     /// Makes one transaction of a group.
     fn attempt(&mut self, group: &[&Batch]) -> Attempt {
         let Some(session) = &self.session else { return Attempt::Unknown(Failed::Silent, None) };
-        let planned = match plan(session, self.node, group, &mut self.unfolded) {
+        let planned = match plan(session, self.lane, group, &self.common.ended) {
             Ok(planned) => planned,
             Err(error) => return rolled(session, error),
         };
@@ -200,16 +222,12 @@ impl Committer {
                 Err(error) => Attempt::Unknown(error, None),
             };
         };
-        calls.push(
-            Call::new("UPDATE marks SET seq = $2 WHERE node = $1 AND lane = 0")
-                .with(self.node)
-                .with(self.seq + 1),
-        );
+        calls.push(self.lane.mark(self.seq + 1));
         fault::point("store.commit");
         let watch = Stopwatch::start();
         match session.commit(&calls) {
             Ok(()) => {
-                self.commits.sync.add(watch.micros());
+                self.common.commits.sync.add(watch.micros());
                 self.seq += 1;
                 Attempt::Done(decided.told())
             }
@@ -221,7 +239,7 @@ impl Committer {
     /// Opens a new connection, ends what is left of the old one, and returns true if the group after the
     /// last known one was committed.
     fn reconnect(&mut self, is_unknown: bool) -> Result<bool, Failed> {
-        let name = lane_name(self.node);
+        let name = self.lane.name();
         let session = self.wire.writer(&name)?;
         session.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -230,24 +248,28 @@ impl Committer {
             &[&name],
         )?;
         // Waits for the old transaction.
-        let found = session.begin(&[lock(self.node)])?;
+        let found = session.begin(&[self.lane.lock()])?;
         if found.first().is_none_or(Vec::is_empty) {
             return Err(Failed::Store(StoreError::Fenced));
         }
-        let row =
-            session.one("SELECT seq FROM marks WHERE node = $1 AND lane = 0", &[&self.node])?;
+        let sql = "SELECT seq FROM marks WHERE node = $1 AND lane = $2";
+        let row = session.one(sql, &[&self.lane.node, &self.lane.number])?;
         session.batch("COMMIT")?;
         let seq: i64 = row.map_or(Ok(-1), |row| get(&row, 0))?;
-        self.unfolded = waiting(&session)?;
         self.session = Some(session);
         if seq < self.seq || (seq > self.seq && !is_unknown) {
+            self.common.commits.lost.inc();
             return Err(Failed::Store(StoreError::Unfit {
                 database: self.wire.address().to_string(),
                 reason: "it went back: commits that were acknowledged are missing, as after a failover \
-                         to a standby that was behind, or after a restore; start the host again to go \
-                         on from what is there"
+                         to a standby that was behind, or after a restore; restore a newer copy, or start \
+                         the host again, which says how its runs go on from what is there"
                     .to_owned(),
             }));
+        }
+        if is_unknown {
+            let found = if seq > self.seq { "committed" } else { "not_committed" };
+            self.common.commits.unknown.of([found]).inc();
         }
         Ok(seq > self.seq)
     }
@@ -255,10 +277,8 @@ impl Committer {
     /// Commits nothing but a mark.
     fn confirm(&mut self) -> Result<(), Failed> {
         let Some(session) = &self.session else { return Err(Failed::Silent) };
-        session.begin(&[lock(self.node)])?;
-        session.commit(&[Call::new("UPDATE marks SET seq = $2 WHERE node = $1 AND lane = 0")
-            .with(self.node)
-            .with(self.seq)])
+        session.begin(&[self.lane.lock()])?;
+        session.commit(&[self.lane.mark(self.seq)])
     }
 
     /// Waits before the database is called again.
@@ -268,47 +288,22 @@ impl Committer {
     fn wait_for(&mut self, error: Failed, pauses: &mut u32) -> Result<(), StoreError> {
         *pauses += 1;
         let error = error.into_error("write to the database");
-        if self.closing.load(Ordering::Acquire) && *pauses > LAST_CALLS {
+        if self.common.closing.load(Ordering::Acquire) && *pauses > LAST_CALLS {
             // What is still queued would wait as long.
-            owner::lose(&self.health, error.clone());
+            self.common.lose(error.clone());
             return Err(error);
         }
-        self.health.send_if_modified(|health| match health {
-            Health::Lost(_) => false,
-            Health::Waiting(_) => {
-                *health = Health::Waiting(error.clone());
-                true
-            }
-            Health::Well => {
-                tracing::error!(%error, "nothing is written until that is over");
-                *health = Health::Waiting(error.clone());
-                true
-            }
-        });
+        self.common.waits(self.lane, &error);
         self.pause(*pauses);
         Ok(())
     }
 
     fn pause(&self, times: u32) {
         // Two writers that hindered each other should not meet again.
-        let spread = Duration::from_micros(self.node.unsigned_abs() * 7_919 % 10_000);
+        let Lane { node, number } = self.lane;
+        let odd = node.unsigned_abs() * 7_919 + u64::from(number.unsigned_abs()) * 3_571;
+        let spread = Duration::from_micros(odd % 10_000);
         thread::park_timeout((PAUSE * times).min(LONGEST_PAUSE) + spread);
-    }
-
-    fn well(&self) {
-        self.health.send_if_modified(|health| match health {
-            Health::Waiting(_) => {
-                tracing::info!("the database can be written again");
-                *health = Health::Well;
-                true
-            }
-            Health::Well | Health::Lost(_) => false,
-        });
-    }
-
-    /// Returns true if this process can no longer write.
-    pub fn is_lost(&self) -> bool {
-        matches!(*self.health.borrow(), Health::Lost(_))
     }
 
     /// Writes all tables with contents anew, so that their files hold nothing that was deleted.
@@ -328,30 +323,23 @@ impl Committer {
         Ok(())
     }
 
-    /// Gives the database up, so that the next host need not wait.
+    /// Ends the lane. The last one gives the database up, so that the next host need not wait.
     ///
     /// # Errors
     /// Fails when the database cannot be reached. The next host waits for the end of the lease then.
-    pub fn release(&self) -> Result<(), StoreError> {
-        if self.is_lost() {
+    pub fn end(self) -> Result<(), StoreError> {
+        if !self.common.end() {
             return Ok(());
         }
-        let released = match &self.session {
-            Some(session) => owner::release(session, self.node),
-            None => Err(Failed::Silent),
+        fault::point("store.checkpoint");
+        let released = match (self.common.lost(), &self.session) {
+            (Some(_), _) => Ok(()),
+            (None, Some(session)) => owner::release(session, self.lane.node),
+            (None, None) => Err(Failed::Silent),
         };
+        fault::point("store.checkpointed");
         released.map_err(|error| error.into_error("give the database up"))
     }
-}
-
-/// Returns the number of ended runs that are not folded into the sums.
-fn waiting(session: &Session) -> Result<u64, Failed> {
-    let row = session.one("SELECT count(*) FROM stats_new", &[])?;
-    row.map_or(Ok(0), |row| uint(&row, 0))
-}
-
-fn lock(node: i64) -> Call {
-    Call::new("SELECT 1 FROM lanes WHERE node = $1 AND lane = 0 FOR UPDATE").with(node)
 }
 
 /// The results of a group's batches, and the statements of those that are not refused.
@@ -360,19 +348,30 @@ type Planned = (Decided, Option<Vec<Call>>);
 /// Begins the transaction of a group and plans it.
 fn plan(
     session: &Session,
-    node: i64,
+    lane: Lane,
     group: &[&Batch],
-    unfolded: &mut u64,
+    ended: &EndedRuns,
 ) -> Result<Planned, Failed> {
+    let mut calls = Vec::new();
+    match group.iter().any(|batch| revokes(batch)) {
+        true => calls.extend(lane.lock_all()),
+        false => calls.push(lane.lock()),
+    }
+    let locks = calls.len();
     // Each statement has its own snapshot: what is read after the lock is what the last owner of the lock
     // has left.
-    let mut calls = vec![lock(node)];
-    calls.extend(checks::reads(group));
+    let mut reads = Reads::of(group);
+    calls.extend(reads.take());
     let rows = session.begin(&calls)?;
-    if rows.first().is_none_or(Vec::is_empty) {
+    let (locked, rows) = rows.split_at_checked(locks).ok_or(Failed::Silent)?;
+    let mut is_ours = false;
+    for row in locked.iter().flatten() {
+        is_ours |= get::<bool>(row, 0)?;
+    }
+    if !is_ours {
         return Err(Failed::Store(StoreError::Fenced));
     }
-    let mut planned = Group::new(session, Known::read(&rows[1..])?, unfolded);
+    let mut planned = Group::new(session, Known::read(&reads, rows)?, ended);
     let mut verdicts = Vec::with_capacity(group.len());
     for batch in group {
         verdicts.push(planned.add(batch)?);
@@ -388,4 +387,13 @@ fn rolled(session: &Session, error: Failed) -> Attempt {
         Ok(()) => Attempt::Rolled(error),
         Err(_) => Attempt::Unknown(error, None),
     }
+}
+
+/// Returns true if nothing may be accepted with some token once a batch is committed, in no lane.
+fn revokes(batch: &Batch) -> bool {
+    batch.writes.iter().any(|write| match write {
+        Write::RevokeToken { .. } => true,
+        Write::PutToken(token) => token.revoked_ms.is_some(),
+        _ => false,
+    })
 }

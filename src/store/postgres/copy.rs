@@ -9,7 +9,7 @@ use super::{
     address::DatabaseAddress,
     check, codes,
     failed::Failed,
-    format, header, open, owner, place, seat, server,
+    format, header, hosts, open, place, seat, server,
     session::{Param, Session},
     value::{get, number, number_or_null},
     wire::Wire,
@@ -77,14 +77,14 @@ impl PostgresCopy {
                 let reason = "it has no runs to copy; name another database".to_owned();
                 return Err(format::unfit(address, reason));
             }
-            format::prepare(session, address)?;
+            format::prepare(session, address, &home)?;
             session.batch(&format!("BEGIN; SET LOCAL lock_timeout = '20s'; {LOCK}"))?;
             if session.exists("SELECT 1 FROM moonswarm.keys", &[])? {
                 let reason = "it belongs to a cluster, whose keys no data directory has; its runs stay \
                               in PostgreSQL";
                 return Err(format::unfit(address, reason.to_owned()));
             }
-            match owner::living(session, &home)? {
+            match hosts::living(session, &home)? {
                 None => Ok(()),
                 Some(node) => {
                     let database = address.to_string();
@@ -104,35 +104,6 @@ impl PostgresCopy {
         let session = wire.long().and_then(|session| prepare(&session).map(|()| session));
         let session = session.map_err(|error| error.explained(&context))?;
         Ok(Self { session, wire, dir: dir.to_owned() })
-    }
-
-    /// Makes the complete copy visible.
-    ///
-    /// # Errors
-    /// Fails when the database does not confirm it.
-    pub fn complete(&self) -> Result<(), StoreError> {
-        seat::home(&self.dir)?;
-        self.commit("keep the copy")?;
-        // The planner would find out by itself, some minutes later.
-        if let Err(error) = self.session.batch("ANALYZE") {
-            tracing::warn!(reason = error.reason(), "failed to count the rows of the copy");
-        }
-        Ok(())
-    }
-
-    /// Ends every host of the database, and keeps others from starting. Returns the database's name.
-    ///
-    /// # Errors
-    /// Fails when the database does not confirm it.
-    pub fn set_aside(self) -> Result<String, StoreError> {
-        let set = format!(
-            "DELETE FROM lanes; UPDATE nodes SET state = 'gone' WHERE state <> 'gone';
-             UPDATE cluster SET format = {0}, oldest = {0}",
-            format::MOVED
-        );
-        self.session.batch(&set).map_err(|error| error.into_error("set the database aside"))?;
-        self.commit("set the database aside")?;
-        Ok(self.wire.address().to_string())
     }
 
     fn commit(&self, context: &str) -> Result<(), StoreError> {
@@ -277,6 +248,27 @@ impl CopySide for PostgresCopy {
             .execute(sql, &[&run, &lsn])
             .and_then(|_| self.index_runs())
             .map_err(|error| error.into_error("index the copy"))
+    }
+
+    fn complete(&mut self) -> Result<(), StoreError> {
+        seat::home(&self.dir)?;
+        self.commit("keep the copy")?;
+        // The planner would find out by itself, some minutes later.
+        if let Err(error) = self.session.batch("ANALYZE") {
+            tracing::warn!(reason = error.reason(), "failed to count the rows of the copy");
+        }
+        Ok(())
+    }
+
+    fn set_aside(self) -> Result<String, StoreError> {
+        let set = format!(
+            "DELETE FROM lanes; UPDATE nodes SET state = 'gone' WHERE state <> 'gone';
+             UPDATE cluster SET format = {0}, oldest = {0}",
+            format::MOVED
+        );
+        self.session.batch(&set).map_err(|error| error.into_error("set the database aside"))?;
+        self.commit("set the database aside")?;
+        Ok(self.wire.address().to_string())
     }
 }
 

@@ -84,7 +84,8 @@ impl Failed {
             return if is_of_connection(error) { Meaning::Unknown } else { Meaning::Refused };
         };
         match code.code() {
-            "40001" | "40P01" | "55P03" | "57014" => Meaning::Again,
+            // The last two: a row that was not there, or was there, is no longer as it was read.
+            "40001" | "40P01" | "55P03" | "57014" | "22012" | "23505" => Meaning::Again,
             "53100" | "53200" | "53300" => Meaning::Waiting,
             "25006" | "25P03" | "25P04" => Meaning::Unknown,
             code if code.starts_with("57P") || code.starts_with("08") => Meaning::Unknown,

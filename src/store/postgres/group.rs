@@ -1,22 +1,24 @@
 //! Plans a group of batches within its transaction: which are refused, and the statements of the
 //! others.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{
     checks::Known,
     failed::Failed,
+    idempotency::{self, Claim},
     place,
     rows::Rows,
     session::{Call, Session},
-    state, stats_fold,
+    stats_fold::{self, EndedRuns},
     value::{damaged, int, text, uint},
+    values::{self, Place},
     write,
 };
 use crate::{
-    protocol::RunId,
+    protocol::{RunId, StoreOptions},
     store::{
-        Answers, Batch, StateBatch, StateRow, Trace, UNSTORED, Write,
+        Answers, Batch, Check, StateBatch, Trace, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
         results::BatchResult,
     },
@@ -26,10 +28,15 @@ use crate::{
 pub struct Group<'a> {
     session: &'a Session,
     known: Known,
+    /// The idempotency keys that are taken, by their places.
+    claims: BTreeMap<Place, Claim<'a>>,
+    /// The statements about values of state, each with its place.
+    state: Vec<(Place, Call)>,
+    /// Those about links between values.
+    links: Vec<Call>,
     rows: Rows<'a>,
     calls: Vec<Call>,
-    /// The number of ended runs that are not folded into the sums.
-    unfolded: &'a mut u64,
+    ended: &'a EndedRuns,
     wrote: bool,
     answers: Vec<(Answers, Vec<Changed>)>,
 }
@@ -54,9 +61,19 @@ impl Decided {
 
 impl<'a> Group<'a> {
     /// Begins to plan.
-    pub fn new(session: &'a Session, known: Known, unfolded: &'a mut u64) -> Self {
-        let (rows, calls) = (Rows::default(), Vec::new());
-        Self { session, known, rows, calls, unfolded, wrote: false, answers: Vec::new() }
+    pub fn new(session: &'a Session, known: Known, ended: &'a EndedRuns) -> Self {
+        Self {
+            session,
+            known,
+            claims: BTreeMap::new(),
+            state: Vec::new(),
+            links: Vec::new(),
+            rows: Rows::default(),
+            calls: Vec::new(),
+            ended,
+            wrote: false,
+            answers: Vec::new(),
+        }
     }
 
     /// Adds a batch, or refuses it. A refused batch has written nothing.
@@ -84,6 +101,9 @@ impl<'a> Group<'a> {
         }
         let mut plans = plans.into_iter();
         for write in &batch.writes {
+            if let Write::CountRun(counted) = write {
+                self.ended.add(counted.ended_ms);
+            }
             if self.rows.add(write) {
                 continue;
             }
@@ -93,122 +113,172 @@ impl<'a> Group<'a> {
                         self.carry_out(changes, plan);
                     }
                 }
-                Write::CountRun(counted) => {
-                    let body = postcard::to_allocvec(counted).expect("counts are plain data");
-                    let add = Call::new("INSERT INTO stats_new (body) VALUES ($1)").with(body);
-                    self.calls.push(add);
-                    *self.unfolded += 1;
-                    if *self.unfolded >= stats_fold::FOLDED {
-                        self.flush()?;
-                        stats_fold::fold(self.session, counted.ended_ms)?;
-                        *self.unfolded = 0;
-                    }
+                Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+                    self.put_state((scope, key), (value, hints), (*expires_ms, *at_ms), false);
                 }
-                Write::DeleteRun { run } => self.delete_run(*run)?,
-                Write::Tidy { rows, .. } => self.tidy(*rows)?,
+                Write::DeleteState { scope, key } => self.delete_state(scope, key),
+                Write::ForgetReceipt { run, step } => {
+                    self.known.values.forget((*run, *step));
+                    write::statements(write, &mut self.calls);
+                }
+                Write::PutIdempotency(row) => {
+                    let place = place::of(&[&row.principal, &row.route, &row.key]);
+                    let is_free = batch.checks.iter().any(|check| {
+                        matches!(check, Check::KeyFree { principal, route, key }
+                            if place::of(&[principal, route, key]) == place)
+                    });
+                    self.claims.insert(place, Claim { row, is_free });
+                }
                 Write::Erase(trace) => match &**trace {
-                    Trace::Run(run) => {
-                        self.delete_run(*run)?;
-                        self.calls.push(Call::new("DELETE FROM frames WHERE run = $1").num(*run));
-                        self.flush()?;
-                        stats_fold::forget_run(self.session, *run)?;
+                    Trace::State { scope, key } => self.delete_state(scope, key),
+                    Trace::Link { scope, from, relation, to } => {
+                        self.links.push(write::delete_link(scope, (from, relation, to)));
                     }
-                    Trace::Sums(name) => {
-                        self.flush()?;
-                        stats_fold::forget_name(self.session, name)?;
-                    }
+                    Trace::Run(_) | Trace::Sums(_) => self.alone(write)?,
                     _ => write::statements(write, &mut self.calls),
                 },
+                Write::DeleteRun { .. }
+                | Write::Tidy { .. }
+                | Write::ExpireState { .. }
+                | Write::CloseSession { .. }
+                | Write::ExpireIdempotency { .. } => self.alone(write)?,
                 write => write::statements(write, &mut self.calls),
             }
         }
         Ok(Ok(()))
     }
 
+    /// Sends a write that concerns rows which it does not name: after what was planned before it, and
+    /// before what follows.
+    fn alone(&mut self, write: &Write) -> Result<(), Failed> {
+        self.flush()?;
+        match write {
+            Write::DeleteRun { run } => self.delete_run(*run)?,
+            Write::Tidy { rows, .. } => self.tidy(*rows)?,
+            Write::Erase(trace) => match &**trace {
+                Trace::Run(run) => {
+                    self.delete_run(*run)?;
+                    self.calls.push(Call::new("DELETE FROM frames WHERE run = $1").num(*run));
+                    self.flush()?;
+                    stats_fold::forget_run(self.session, *run)?;
+                }
+                Trace::Sums(name) => stats_fold::forget_name(self.session, name)?,
+                _ => write::statements(write, &mut self.calls),
+            },
+            write => write::statements(write, &mut self.calls),
+        }
+        self.known.values.spoil();
+        self.flush()
+    }
+
     /// Returns the results of the batches, and the statements that are left, or `None` if nothing is to be
     /// written.
     pub fn finish(mut self, verdicts: Vec<BatchResult>) -> (Decided, Option<Vec<Call>>) {
-        let mut calls = Vec::new();
-        self.rows.take(&mut calls);
-        calls.append(&mut self.calls);
+        let calls = self.take();
         let answers = std::mem::take(&mut self.answers);
         (Decided { verdicts, answers }, self.wrote.then_some(calls))
     }
 
-    /// Sends what was planned so far, so that reads see it.
-    fn flush(&mut self) -> Result<(), Failed> {
+    /// Returns what was planned so far, in the order in which every lane takes its locks: keys, values,
+    /// links, runs, the rest.
+    fn take(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
+        idempotency::put(std::mem::take(&mut self.claims), &mut calls);
+        let mut state = std::mem::take(&mut self.state);
+        state.sort_by_key(|(place, _)| *place);
+        calls.extend(state.into_iter().map(|(_, call)| call));
+        calls.append(&mut self.links);
         self.rows.take(&mut calls);
         calls.append(&mut self.calls);
+        calls
+    }
+
+    /// Sends what was planned so far, so that reads see it.
+    fn flush(&mut self) -> Result<(), Failed> {
+        let calls = self.take();
         if calls.is_empty() { Ok(()) } else { self.session.all(&calls).map(drop) }
     }
 
     /// Plans changes of state, or refuses them. Returns `None` if they were already made.
     fn plan(&mut self, batch: &StateBatch) -> Result<Option<Plan>, Failed> {
-        self.flush()?;
-        let places: Vec<Vec<u8>> = batch
-            .changes
-            .iter()
-            .map(|change| place::of(&[&change.scope, &change.key]).to_vec())
-            .collect();
-        let (run, step) = batch.receipt.map_or((-1, -1), |(run, step)| (int(run), i64::from(step)));
-        let found = self.session.all(&[
-            Call::new("SELECT answer FROM state_receipts WHERE run = $1 AND step = $2")
-                .with(run)
-                .with(step),
-            Call::new(concat!("SELECT ", state::columns!(), " FROM state WHERE place = ANY($1)"))
-                .with(places),
-        ])?;
-        let [receipts, values] = &found[..] else { return Err(Failed::Silent) };
-        if let Some(receipt) = receipts.first() {
+        if self.known.values.is_spoiled() {
+            self.flush()?;
+            let places: Vec<_> = values::of_batch(batch).map(|place| place.to_vec()).collect();
+            let found = self.session.all(&[Call::new(values::LOCKED).with(places)])?;
+            found.iter().flatten().try_for_each(|row| self.known.values.add(row))?;
+            if let Some((run, step)) = batch.receipt {
+                let sql =
+                    "SELECT run, step, answer FROM state_receipts WHERE run = $1 AND step = $2";
+                let found = self.session.one(sql, &[&int(run), &i64::from(step)])?;
+                found.iter().try_for_each(|row| self.known.values.add_receipt(row))?;
+            }
+        }
+        let values = &self.known.values;
+        if let Some((run, step)) = batch.receipt
+            && let Some(answer) = values.receipt((run, step))
+        {
             // Without the receipt, the step would be applied a second time.
-            let answers: Vec<Changed> =
-                serde_json::from_str(&text(receipt, 0)?).map_err(|error| {
-                    damaged(format!("the answer to step {step} of run {run}"), error)
-                })?;
+            let answers: Vec<Changed> = serde_json::from_str(answer).map_err(|error| {
+                damaged(format!("the answer to step {step} of run {run}"), error)
+            })?;
             self.answers.push((batch.answers.clone(), answers));
             return Ok(None);
         }
-        let mut known: HashMap<(String, String), Result<StateRow, Failed>> = HashMap::new();
-        for row in values {
-            let place = (text(row, 0)?, text(row, 1)?);
-            known.insert(place, state::read(row));
-        }
-        change::plan(batch, |scope, key| {
-            known.remove(&(scope.to_owned(), key.to_owned())).transpose()
-        })
-        .map(Some)
+        change::plan(batch, |scope, key| values.get(scope, key).map_err(Failed::Store)).map(Some)
     }
 
     fn carry_out(&mut self, batch: &StateBatch, plan: Plan) {
-        let calls = &mut self.calls;
         for write in plan.writes {
             match write {
-                Planned::Put { scope, key, value, hints, expires_ms } => calls.push(
-                    write::put_state((&scope, &key), &value, &hints, (expires_ms, batch.at_ms)),
-                ),
-                Planned::Delete { scope, key } => write::delete_state(&scope, &key, calls),
-                Planned::Link { scope, from, to, relation, metadata } => calls
+                Planned::Put { scope, key, value, hints, expires_ms } => {
+                    let times = (expires_ms, batch.at_ms);
+                    self.put_state((&scope, &key), (&value, &hints), times, true);
+                }
+                Planned::Delete { scope, key } => self.delete_state(&scope, &key),
+                Planned::Link { scope, from, to, relation, metadata } => self
+                    .links
                     .push(write::put_link(&scope, (&from, &relation, &to), metadata.as_deref())),
                 Planned::Unlink { scope, from, to, relation } => {
-                    calls.push(write::delete_link(&scope, (&from, &relation, &to)));
+                    self.links.push(write::delete_link(&scope, (&from, &relation, &to)));
                 }
             }
         }
         if let Some((run, step)) = batch.receipt {
             let answer = serde_json::to_string(&plan.answers).expect("answers are plain data");
-            calls.push(
+            self.calls.push(
                 Call::new("INSERT INTO state_receipts (run, step, answer) VALUES ($1, $2, $3)")
                     .num(run)
                     .num(step)
                     .text(&answer),
             );
+            self.known.values.answer((run, step), answer);
         }
         self.answers.push((batch.answers.clone(), plan.answers));
     }
 
+    /// Replaces a value. `is_planned` is true if the new one was computed from the old one, or from
+    /// there being none.
+    fn put_state(
+        &mut self,
+        at: (&str, &str),
+        (value, hints): (&str, &StoreOptions),
+        times: (Option<u64>, u64),
+        is_planned: bool,
+    ) {
+        let place = place::of(&[at.0, at.1]);
+        let is_new = is_planned && !self.known.values.has(&place);
+        let call = write::put_state(at, value, hints, times, is_new);
+        self.state.push((place, call));
+        self.known.values.put(at, (value, hints), times);
+    }
+
+    fn delete_state(&mut self, scope: &str, key: &str) {
+        self.state.push((place::of(&[scope, key]), write::delete_state(scope, key)));
+        self.links.extend(write::delete_links_of(scope, key));
+        self.known.values.delete(scope, key);
+    }
+
     fn delete_run(&mut self, run: u64) -> Result<(), Failed> {
-        self.flush()?;
         let found = self.session.one("SELECT created_ms FROM runs WHERE num = $1", &[&int(run)])?;
         if let Some(row) = found {
             let id = RunId::new(run, uint(&row, 0)?).to_string();
@@ -219,7 +289,6 @@ impl<'a> Group<'a> {
     }
 
     fn tidy(&mut self, rows: usize) -> Result<(), Failed> {
-        self.flush()?;
         let found = self.session.one(
             "SELECT key FROM meta WHERE key >= 'debris:'::bytea AND key < 'debris;'::bytea LIMIT 1",
             &[],

@@ -9,7 +9,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -18,14 +17,18 @@ use tokio::sync::watch;
 
 use super::{
     failed::Failed,
+    format, hosts,
     owner::{self, Claim, lose},
+    repeated::{Repeated, Rounds},
     seat::Seat,
+    server::ahead,
     session::{Call, Session},
-    value::{damaged, get},
+    upgrade,
+    value::{damaged, get, uint},
     wire::Wire,
 };
 use crate::{
-    clock::boot_ms,
+    clock::{Clock, boot_ms},
     store::{
         ClusterKey, ClusterView, Health, LeaseTimes, NodeRow, NodeState, PeerAddress, StoreError,
     },
@@ -40,16 +43,16 @@ const MOST: i64 = 64;
 /// The columns that a look reads.
 const COLUMNS: &str = "node, name, version, state, url, boot, peer_url, peer_key,
     (extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
-    (extract(epoch FROM started_at) * 1000)::bigint, home";
+    (extract(epoch FROM started_at) * 1000)::bigint, home, format, clock_ms";
 
-/// What a node says of itself when it joins.
+/// The description of a node that joins.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    /// Its name, for people.
+    /// The name of the node, for people.
     pub name: String,
-    /// Its address for clients.
+    /// The address of the node for clients.
     pub url: String,
-    /// Its address for nodes, and the fingerprint of its key.
+    /// The address of the node for other nodes, and the fingerprint of its key.
     pub peer: PeerAddress,
 }
 
@@ -60,17 +63,18 @@ pub struct Member {
     /// True if an earlier node of the same data directory died with the runs.
     follows_death: bool,
     pulse: Arc<Pulse>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Repeated,
 }
 
-/// What the thread of a node shares with it.
+/// The state that a node shares with its thread.
 #[derive(Default)]
 struct Pulse {
-    stop: AtomicBool,
     /// True once the node has given its row up: it only looks from then on.
     retired: AtomicBool,
     /// The time until which the lease is trusted, by the clock of the machine since its boot.
     trusted_until_ms: AtomicU64,
+    /// The time since when nobody alive has the runs, by the same clock; 0 if somebody has them.
+    vacant_since_ms: AtomicU64,
     /// The begin of the renewals without a gap; 0 if the last one failed.
     unbroken_since_ms: AtomicU64,
     /// The health of the store, while the node drives.
@@ -89,14 +93,9 @@ impl Member {
         let Entered { node, follows_death } = entered;
         let pulse = Arc::new(Pulse::default());
         let (of_thread, of_seat) = (Arc::clone(&pulse), Arc::clone(seat));
-        let thread = thread::Builder::new()
-            .name("store-node".to_owned())
-            .spawn(move || beat(&of_seat, node, &of_thread))
-            .map_err(|error| StoreError::Database {
-                context: context.to_owned(),
-                reason: error.to_string(),
-            })?;
-        let thread = Mutex::new(Some(thread));
+        let thread = Repeated::start("store-node", move |rounds| {
+            beat(&of_seat, node, &of_thread, rounds);
+        })?;
         Ok(Arc::new(Self { seat: Arc::clone(seat), node, follows_death, pulse, thread }))
     }
 
@@ -117,7 +116,7 @@ impl Member {
 
     /// Returns true if it neither renews nor looks any more.
     pub fn is_stopped(&self) -> bool {
-        self.pulse.stop.load(Ordering::Acquire)
+        self.thread.is_stopped()
     }
 
     /// Takes the runs over if nobody alive has them. Blocks.
@@ -128,10 +127,14 @@ impl Member {
         if !self.is_sure() && self.seat.view.borrow().nodes.iter().any(NodeRow::has_runs) {
             return Ok(None);
         }
+        if self.leaves_it_to_newer() {
+            return Ok(None);
+        }
         let wire = &self.seat.wire;
         let claim = || -> Result<Option<Claim>, Failed> {
             let session = wire.writer("moonswarm/claim")?;
-            session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
+            session.batch("SET lock_timeout = '8s'; BEGIN")?;
+            format::lock(&session, wire.address())?;
             let claim = self.take(&session)?;
             session.batch(if claim.is_some() { "COMMIT" } else { "ROLLBACK" })?;
             Ok(claim)
@@ -140,7 +143,7 @@ impl Member {
     }
 
     fn take(&self, session: &Session) -> Result<Option<Claim>, Failed> {
-        let nodes = look(session, &self.seat.options.key)?;
+        let nodes = look(session, Some(&self.seat.options.key))?;
         let me = nodes.iter().find(|it| it.row.node == self.node);
         if me.is_none_or(|it| it.row.state != NodeState::Standby || !it.row.is_alive()) {
             return Err(Failed::Store(StoreError::Fenced));
@@ -157,11 +160,25 @@ impl Member {
         if !dead.is_empty() {
             let names: Vec<_> = dead.iter().map(|it| &it.row.name).collect();
             tracing::warn!(nodes = ?names, "these nodes no longer renew their leases; they are ended");
-            owner::fence(session, &dead.iter().map(|it| it.row.node).collect::<Vec<_>>())?;
+            hosts::fence(session, &dead.iter().map(|it| it.row.node).collect::<Vec<_>>())?;
         }
+        let Seat { progress, wire, options, .. } = &*self.seat;
+        let has_lost = progress.settle(session, wire, options.durability)?;
         session.execute("UPDATE nodes SET state = 'up' WHERE node = $1", &[&self.node])?;
-        owner::enter(session, self.node)?;
-        Ok(Some(Claim { node: self.node, owner_died: owner_died || self.follows_death }))
+        owner::enter(session, self.node, self.seat.options.writers)?;
+        let owner_died = owner_died || self.follows_death;
+        Ok(Some(Claim { node: self.node, owner_died, has_lost }))
+    }
+
+    /// Returns true if a node of a newer release stands by and has not had a whole lease to take over: runs
+    /// should not go back to an older one.
+    fn leaves_it_to_newer(&self) -> bool {
+        let view = self.seat.view.borrow();
+        let mine = (format::known(), version(&format::release()));
+        let is_newer = |it: &NodeRow| (it.format, version(&it.version)) > mine;
+        let whole_ms = u64::try_from(self.seat.options.times.whole_ms()).unwrap_or(u64::MAX);
+        let since = self.pulse.vacant_since_ms.load(Ordering::Acquire);
+        view.others().any(is_newer) && boot_ms().saturating_sub(since) < whole_ms
     }
 
     /// Returns true if this node may end others whose leases have lapsed: it has renewed its own for a whole
@@ -248,14 +265,8 @@ impl Member {
 
     /// Ends the renewals and the looks. Blocks until the last one is over.
     pub fn stop(&self) {
-        self.pulse.stop.store(true, Ordering::Release);
         self.pulse.trusted_until_ms.store(0, Ordering::Release);
-        if let Some(thread) = self.thread.lock().take() {
-            thread.thread().unpark();
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("the thread of the node's lease panicked");
-            }
-        }
+        self.thread.stop();
     }
 }
 
@@ -266,23 +277,23 @@ impl Drop for Member {
 }
 
 /// A row of the table of nodes.
-struct Looked {
-    row: NodeRow,
+pub(super) struct Looked {
+    pub(super) row: NodeRow,
     home: String,
 }
 
 /// Reads the nodes that have not ended.
-fn look(session: &Session, key: &ClusterKey) -> Result<Vec<Looked>, Failed> {
+pub(super) fn look(session: &Session, key: Option<&ClusterKey>) -> Result<Vec<Looked>, Failed> {
     let sql =
         format!("SELECT {COLUMNS} FROM nodes WHERE state <> 'gone' ORDER BY node LIMIT {MOST}");
     session.query(&sql, &[])?.iter().map(|row| looked(row, key)).collect()
 }
 
-fn looked(row: &tokio_postgres::Row, key: &ClusterKey) -> Result<Looked, Failed> {
+fn looked(row: &tokio_postgres::Row, key: Option<&ClusterKey>) -> Result<Looked, Failed> {
     let (boot, at): (&str, &str) = (get(row, 5)?, get(row, 6)?);
     let sealed: Option<&[u8]> = get(row, 7)?;
     // A row that somebody without the key has written is no node to talk to.
-    let opened = sealed.and_then(|sealed| key.open(&peer_name(boot, at), sealed));
+    let opened = sealed.zip(key).and_then(|(sealed, key)| key.open(&peer_name(boot, at), sealed));
     let fingerprint = opened.and_then(|it| <[u8; 32]>::try_from(it.as_slice()).ok());
     Ok(Looked {
         row: NodeRow {
@@ -294,6 +305,8 @@ fn looked(row: &tokio_postgres::Row, key: &ClusterKey) -> Result<Looked, Failed>
             peer: fingerprint.map(|fingerprint| PeerAddress { at: at.to_owned(), fingerprint }),
             lease_ms: get(row, 8)?,
             started_ms: u64::try_from(get::<i64>(row, 9)?).unwrap_or_default(),
+            format: get(row, 11)?,
+            clock_ms: get(row, 12)?,
         },
         home: get(row, 10)?,
     })
@@ -303,6 +316,12 @@ fn looked(row: &tokio_postgres::Row, key: &ClusterKey) -> Result<Looked, Failed>
 /// address only.
 fn peer_name(boot: &str, at: &str) -> String {
     format!("peer {boot} {at}")
+}
+
+/// Returns the numbers of a release, for a comparison.
+fn version(release: &str) -> Vec<u64> {
+    let numbers = release.split(|it: char| !it.is_ascii_digit());
+    numbers.filter_map(|it| it.parse().ok()).take(3).collect()
 }
 
 /// A node that was entered.
@@ -315,8 +334,9 @@ struct Entered {
 fn enter(seat: &Seat, joining: &Joining) -> Result<Entered, Failed> {
     let session = seat.wire.writer("moonswarm/join")?;
     let key = &seat.options.key;
-    session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
-    let nodes = look(&session, key)?;
+    session.batch("SET lock_timeout = '8s'; BEGIN")?;
+    format::lock(&session, seat.wire.address())?;
+    let nodes = look(&session, Some(key))?;
     let own = || nodes.iter().filter(|it| it.home == seat.home);
     let follows_death = own().any(|it| it.row.has_runs());
     let own: Vec<i64> = own().map(|it| it.row.node).collect();
@@ -326,24 +346,25 @@ fn enter(seat: &Seat, joining: &Joining) -> Result<Entered, Failed> {
         return Err(Failed::Store(StoreError::Taken { database, node }));
     }
     if !own.is_empty() {
-        owner::fence(&session, &own)?;
+        hosts::fence(&session, &own)?;
     }
     let boot = uuid::Uuid::new_v4().to_string();
     let sealed = key.seal(&peer_name(&boot, &joining.peer.at), &joining.peer.fingerprint);
     let sealed = sealed.ok_or_else(|| damaged("the system's randomness", "there is none"))?;
     let row = session.one(
-        "INSERT INTO nodes (name, home, version, state, lease_until, boot, url, peer_url, peer_key)
-         VALUES ($1, $2, $3, 'standby', clock_timestamp() + $8 * interval '1 ms', $4, $5, $6, $7)
+        "INSERT INTO nodes (name, home, version, state, lease_until, boot, url, peer_url, peer_key, format)
+         VALUES ($1, $2, $3, 'standby', clock_timestamp() + $8 * interval '1 ms', $4, $5, $6, $7, $9)
          RETURNING node",
         &[
             &joining.name,
             &seat.home,
-            &env!("CARGO_PKG_VERSION"),
+            &format::release(),
             &boot,
             &joining.url,
             &joining.peer.at,
             &sealed,
             &ms(seat.options.times),
+            &format::known(),
         ],
     )?;
     session.batch("COMMIT")?;
@@ -357,18 +378,19 @@ fn ms(times: LeaseTimes) -> f64 {
 }
 
 /// Renews and looks until the node stops or is ended.
-fn beat(seat: &Seat, node: i64, pulse: &Pulse) {
+fn beat(seat: &Seat, node: i64, pulse: &Pulse, rounds: &Rounds) {
     let times = seat.options.times;
     let renewal = u64::try_from(times.renewal().as_millis()).unwrap_or(u64::MAX);
     let trusted = u64::try_from(times.trusted().as_millis()).unwrap_or(u64::MAX);
     let mut session = None;
     let mut next_renewal = 0;
-    while !pulse.stop.load(Ordering::Acquire) {
+    let mut clock_ms = None;
+    while rounds.go_on() {
         let sent = boot_ms();
         let retired = pulse.retired.load(Ordering::Acquire);
         let renews = sent >= next_renewal && !retired;
         let mut pause = LOOK;
-        match turn(seat, &mut session, node, renews) {
+        match turn(seat, &mut session, node, renews, &mut clock_ms) {
             Ok(view) => {
                 if view.fenced && !retired {
                     seat.view.send_replace(view);
@@ -393,7 +415,16 @@ fn beat(seat: &Seat, node: i64, pulse: &Pulse) {
                 if view.driver().is_none() {
                     pause = SOON;
                 }
-                seat.view.send_replace(ClusterView { fenced: false, ..view });
+                let was_vacant = pulse.vacant_since_ms.load(Ordering::Acquire);
+                let vacant = match (view.is_vacant(), was_vacant) {
+                    (false, _) => 0,
+                    (true, 0) => sent.max(1),
+                    (true, since) => since,
+                };
+                pulse.vacant_since_ms.store(vacant, Ordering::Release);
+                let trusted_until_ms = pulse.trusted_until_ms.load(Ordering::Acquire);
+                let view = ClusterView { fenced: false, trusted_until_ms, ..view };
+                seat.view.send_replace(view);
             }
             Err(error) => {
                 session = None;
@@ -405,9 +436,7 @@ fn beat(seat: &Seat, node: i64, pulse: &Pulse) {
                 }
             }
         }
-        if !pulse.stop.load(Ordering::Acquire) {
-            thread::park_timeout(pause);
-        }
+        rounds.pause(pause);
     }
 }
 
@@ -417,28 +446,54 @@ fn turn(
     session: &mut Option<Session>,
     node: i64,
     renews: bool,
+    clock_ms: &mut Option<i64>,
 ) -> Result<ClusterView, Failed> {
     let wire: &Wire = &seat.wire;
-    let session = match session {
-        Some(session) => session,
-        none => none.insert(wire.renewer(&format!("moonswarm/{node}/lease"))?),
-    };
-    if renews {
-        session.execute(
-            "UPDATE nodes SET lease_until = clock_timestamp() + $2 * interval '1 ms'
-             WHERE node = $1 AND state <> 'gone'",
-            &[&node, &ms(seat.options.times)],
-        )?;
+    if session.is_none() {
+        *session = Some(wire.renewer(&format!("moonswarm/{node}/lease"))?);
     }
-    let nodes = look(session, &seat.options.key)?;
-    let row = session.one("SELECT coalesce(max(version), 0) FROM keys", &[])?;
-    let keys = row.map_or(Ok(0), |row| get(&row, 0))?;
+    let Some(known) = session.as_ref() else { return Err(Failed::Silent) };
+    if renews {
+        let clock = Clock::system();
+        let sent = clock.now_ms();
+        let renewed = known.one(
+            "UPDATE nodes SET lease_until = clock_timestamp() + $2 * interval '1 ms', clock_ms = $3
+             WHERE node = $1 AND state <> 'gone'
+             RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+            &[&node, &ms(seat.options.times), &*clock_ms],
+        )?;
+        let received = clock.now_ms();
+        *clock_ms = match renewed {
+            // A clock that was set meanwhile says nothing.
+            Some(row) if received >= sent => Some(ahead(sent, uint(&row, 0)?, received)),
+            _ => None,
+        };
+        seat.progress.note(known);
+    }
+    let nodes = look(known, Some(&seat.options.key))?;
+    let row = known.one(
+        "SELECT (SELECT coalesce(max(version), 0) FROM keys), oldest, release, feature FROM cluster",
+        &[],
+    )?;
+    let Some(row) = row else { return Err(Failed::Silent) };
+    let refusal = format::refusal(get(&row, 1)?, get(&row, 2)?, wire.address());
+    let (keys, feature): (i64, i32) = (get(&row, 0)?, get(&row, 3)?);
     let me = nodes.iter().find(|it| it.row.node == node);
+    if renews
+        && feature < format::known()
+        && me.is_some_and(|it| it.row.state == NodeState::Up)
+        && let Err(error) = upgrade::raise(known, node)
+    {
+        tracing::debug!(reason = error.reason(), "failed to raise the format");
+        *session = None;
+    }
     Ok(ClusterView {
+        refusal,
         me: node,
         reached: true,
         fenced: me.is_none(),
         keys,
+        trusted_until_ms: 0,
         nodes: nodes.into_iter().map(|it| it.row).collect(),
     })
 }

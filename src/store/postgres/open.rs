@@ -1,13 +1,13 @@
 //! Opening and closing a database.
 
 use std::{
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt as _,
+    fs,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 use async_trait::async_trait;
@@ -16,33 +16,35 @@ use tokio::sync::watch;
 use super::{
     address::DatabaseAddress,
     check,
-    committer::Committer,
+    common::Common,
     failed::Failed,
     format,
+    lane::Lane,
     member::Member,
-    owner::{self, Claim, Lease},
+    owner::{self, Claim, Newcomer, keep_lease},
     pool::Pool,
-    seat::{HOME, home},
+    progress::{ProgressFile, high},
+    repeated::Repeated,
+    seat::{HOME, SeatOptions, own},
     server,
     session::Session,
-    space, traces,
-    value::uint,
+    space,
+    standbys::StandbyWatch,
+    traces,
     wire::Wire,
+    writers::{self, Writers},
 };
 use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError, Tell, TracedRun,
-        Traces, TracesInCopy, Upkeep, Writer,
-        fair::Weight,
-        lock::{Lock, file},
-        queue::{Next, Queue},
+        Batch, Durability, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError,
+        Tell, TracedRun, Traces, TracesInCopy, Upkeep, Writer, lock::Lock,
     },
 };
 
-/// The maximum size of a group.
-const GROUP: Weight = Weight { rows: 512, bytes: 2 << 20 };
+/// The number of connections that commit transitions of runs, by default.
+const WRITERS: usize = 4;
 
 /// The settings of a database.
 #[derive(Debug, Clone)]
@@ -53,6 +55,11 @@ pub struct PostgresOptions {
     pub name: String,
     /// The maximum number of concurrent reads.
     pub readers: usize,
+    /// The number of connections that commit transitions of runs, at most 16. With more than one, another
+    /// one commits what belongs to no run.
+    pub writers: usize,
+    /// What a failover may lose.
+    pub durability: Durability,
 }
 
 impl PostgresOptions {
@@ -62,13 +69,18 @@ impl PostgresOptions {
         let named = named.or_else(|| std::env::var("HOSTNAME").ok());
         let machine = named.as_deref().map_or("a machine", str::trim);
         let name = format!("{machine} (pid {})", std::process::id());
-        Self { address, name, readers: 8 }
+        let writers = address.writers.unwrap_or_else(|| match address.is_local {
+            // Each group has a price, and a database on the same machine pays it with the same cores.
+            true => (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, WRITERS),
+            false => WRITERS,
+        });
+        Self { address, name, readers: 8, writers, durability: Durability::default() }
     }
 }
 
 /// A PostgreSQL database that this process owns, with the data directory that has its keys.
 pub struct Postgres {
-    queue: Queue,
+    writers: Writers,
     renewal: Renewal,
     pub(super) pool: Pool,
     pub(super) wire: Wire,
@@ -77,12 +89,14 @@ pub struct Postgres {
     numbers: Numbers,
     owner_died: bool,
     commits: Arc<Commits>,
+    standbys: StandbyWatch,
+    progress: Arc<ProgressFile>,
 }
 
-/// Who renews the lease.
+/// The part of the process that renews the lease.
 enum Renewal {
     /// A host without a cluster.
-    Own(Lease),
+    Own(Repeated),
     /// The node that opened the store.
     OfNode(Arc<Member>),
 }
@@ -94,6 +108,9 @@ struct Taken {
     /// The largest numbers of a run and of a row.
     high: (u64, u64),
     readers: usize,
+    writers: usize,
+    durability: Durability,
+    progress: Arc<ProgressFile>,
 }
 
 impl Postgres {
@@ -105,19 +122,19 @@ impl Postgres {
     /// [`StoreError::Unfit`] or [`StoreError::Newer`] for one that cannot be used, and
     /// [`StoreError::Away`] for one that cannot be reached.
     pub fn open(dir: &Path, options: &PostgresOptions) -> Result<Arc<Self>, StoreError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
-        let lock = Lock::take(dir)?;
-        let home = home(dir)?;
-        fault::point("store.locked");
+        let (lock, home) = own(dir)?;
         let context = format!("open {}", options.address);
         let wire = Wire::new(options.address.clone())?;
-        let opened = start(&wire, &home, &options.name);
+        let progress = Arc::new(ProgressFile::open(dir)?);
+        let opened = start(&wire, &home, options, &progress);
         let (claim, high) = opened.map_err(|error| error.explained(&context))?;
         let claim = Claim { owner_died: claim.owner_died || lock.owner_died(), ..claim };
         fault::point("store.opened");
-        let taken = Taken { wire, claim, high, readers: options.readers };
+        let PostgresOptions { readers, writers, durability, .. } = *options;
+        let noted = Arc::clone(&progress);
+        let taken = Taken { wire, claim, high, readers, writers, durability, progress };
         Self::start(taken, Some(lock), |wire, health| {
-            Lease::start(wire, claim.node, health).map(Renewal::Own)
+            keep_lease(wire, claim.node, health, noted).map(Renewal::Own)
         })
     }
 
@@ -127,10 +144,12 @@ impl Postgres {
     /// Returns [`StoreError::Fenced`] for a node that was ended. Fails when the database cannot be reached.
     pub fn take_over(member: &Arc<Member>) -> Result<Option<Arc<Self>>, StoreError> {
         let Some(claim) = member.claim()? else { return Ok(None) };
-        let (wire, readers) = (member.seat().wire.clone(), member.seat().options.readers);
+        let (wire, options) = (member.seat().wire.clone(), &member.seat().options);
+        let SeatOptions { readers, writers, durability, .. } = *options;
         let high = wire.reader().and_then(|session| high(&session));
         let high = high.map_err(|error| error.into_error("take the runs over"))?;
-        let taken = Taken { wire, claim, high, readers };
+        let progress = Arc::clone(&member.seat().progress);
+        let taken = Taken { wire, claim, high, readers, writers, durability, progress };
         let store = Self::start(taken, None, |_, health| {
             member.watch_over(health);
             Ok(Renewal::OfNode(Arc::clone(member)))
@@ -143,32 +162,22 @@ impl Postgres {
         lock: Option<Lock>,
         renew: impl FnOnce(Wire, watch::Sender<Health>) -> Result<Renewal, StoreError>,
     ) -> Result<Arc<Self>, StoreError> {
-        let Taken { wire, claim, high: (run, lsn), readers } = taken;
+        let Taken { wire, claim, high: (run, lsn), readers, writers, durability, progress } = taken;
         let (sender, health) = watch::channel(Health::Well);
         let closing = Arc::new(AtomicBool::new(false));
-        let committer =
-            Committer::new(wire.clone(), claim.node, sender.clone(), Arc::clone(&closing));
-        let committer = committer.map_err(|error| error.into_error("open the database"))?;
-        let commits = committer.commits();
-        let renewal = renew(wire.clone(), sender)?;
+        let lanes: Vec<Lane> = Lane::all(claim.node, writers).collect();
         let lock = lock.map(Lock::opened);
+        let common = Common::new(lanes.len(), sender.clone(), Arc::clone(&closing), lock);
+        let commits = Arc::clone(&common.commits);
+        if claim.has_lost {
+            commits.lost.inc();
+        }
+        let lanes = writers::connect(&wire, &lanes, &common)?;
+        let renewal = renew(wire.clone(), sender)?;
+        let standbys = StandbyWatch::start(wire.clone(), durability)?;
+        let writers = Writers::start(lanes)?;
         Ok(Arc::new(Self {
-            queue: Queue::start(move |waiting| {
-                let mut committer = committer;
-                loop {
-                    match waiting.next(None, GROUP) {
-                        Next::Commit(group) => committer.commit(group),
-                        Next::Idle => {}
-                        Next::End => break,
-                    }
-                }
-                fault::point("store.checkpoint");
-                let result = committer.release();
-                fault::point("store.checkpointed");
-                drop(committer);
-                drop(lock);
-                result
-            })?,
+            writers,
             renewal,
             pool: Pool::new(wire.clone(), readers),
             wire,
@@ -177,6 +186,8 @@ impl Postgres {
             numbers: Numbers::after(run, lsn),
             owner_died: claim.owner_died,
             commits,
+            standbys,
+            progress,
         }))
     }
 
@@ -196,7 +207,14 @@ impl Postgres {
             Renewal::Own(lease) => lease.stop(),
             Renewal::OfNode(member) => member.retire(),
         }
-        let result = self.queue.close();
+        let result = self.writers.close();
+        let noted = self.pool.read("note its progress", |session| {
+            self.progress.note(session);
+            Ok(())
+        });
+        if let Err(error) = noted {
+            tracing::debug!(%error, "the last commits are not noted in the data directory");
+        }
         self.pool.close();
         result
     }
@@ -220,10 +238,15 @@ impl Postgres {
 }
 
 /// Checks the database, takes it over, and returns the largest numbers of a run and of a row.
-fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Failed> {
+fn start(
+    wire: &Wire,
+    home: &str,
+    options: &PostgresOptions,
+    progress: &ProgressFile,
+) -> Result<(Claim, (u64, u64)), Failed> {
     let session = wire.starter()?;
-    server::check(&session, wire)?;
-    format::prepare(&session, wire.address())?;
+    server::check(&session, wire, options.durability)?;
+    format::prepare(&session, wire.address(), home)?;
     if session.exists("SELECT 1 FROM keys", &[])? {
         return Err(Failed::Store(StoreError::Unfit {
             database: wire.address().to_string(),
@@ -232,19 +255,13 @@ fn start(wire: &Wire, home: &str, name: &str) -> Result<(Claim, (u64, u64)), Fai
                 .to_owned(),
         }));
     }
-    let claim = owner::claim(&session, wire, home, name)?;
-    Ok((claim, high(&session)?))
-}
-
-/// Returns the largest numbers of a run and of a row.
-fn high(session: &Session) -> Result<(u64, u64), Failed> {
-    let row = session.one(
-        "SELECT greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),
-                greatest(high_lsn, (SELECT coalesce(max(lsn), 0) FROM journal)) FROM cluster",
-        &[],
-    )?;
-    let Some(row) = row else { return Err(Failed::Silent) };
-    Ok((uint(&row, 0)?, uint(&row, 1)?))
+    progress.check(&session, wire, options.durability)?;
+    let (name, writers) = (options.name.as_str(), options.writers);
+    let claim = owner::claim(&session, wire, &Newcomer { home, name, writers })?;
+    session.batch("BEGIN")?;
+    let has_lost = progress.settle(&session, wire, options.durability)?;
+    session.batch("COMMIT")?;
+    Ok((Claim { has_lost, ..claim }, high(&session)?))
 }
 
 impl Drop for Postgres {
@@ -258,11 +275,11 @@ impl Drop for Postgres {
 #[async_trait]
 impl Writer for Postgres {
     fn submit(&self, batch: Batch) {
-        self.queue.submit(batch);
+        self.writers.submit(batch);
     }
 
     async fn room(&self) {
-        self.queue.room().await;
+        self.writers.room().await;
     }
 
     fn commits(&self) -> Option<&Commits> {
@@ -323,6 +340,10 @@ impl Upkeep for Postgres {
 
     fn migrated(&self) -> Option<Migrated> {
         None
+    }
+
+    fn durability(&self) -> Option<Durability> {
+        Some(self.standbys.durability())
     }
 
     async fn lost(&self) -> StoreError {

@@ -5,21 +5,19 @@
 //! from writing is its row in `lanes`: every transaction locks it first, and whoever takes over deletes
 //! it, which waits for the transaction that has it.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{sync::Arc, thread, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
     failed::Failed,
+    format,
+    hosts::{Other, fence, others},
+    lane::Lane,
+    progress::ProgressFile,
+    repeated::Repeated,
     session::{Call, Session},
+    upgrade,
     value::get,
     wire::Wire,
 };
@@ -36,11 +34,6 @@ const RENEW: &str = "renew the lease of the database";
 /// The number of rows of ended hosts that are kept, for people.
 const ENDED: i64 = 100;
 
-/// Returns the name that a writing connection of a host has at the server.
-pub fn lane_name(node: i64) -> String {
-    format!("moonswarm/{node}/0")
-}
-
 /// A host that owns the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
@@ -48,30 +41,33 @@ pub struct Claim {
     pub node: i64,
     /// True if the host before did not end in an orderly way.
     pub owner_died: bool,
+    /// True if the database has lost commits that were acknowledged.
+    pub has_lost: bool,
 }
 
-/// Another host in the table.
-struct Other {
-    node: i64,
-    name: String,
-    home: String,
-    lapsed: bool,
-    lease: String,
+/// A host that wants the database.
+pub struct Newcomer<'a> {
+    /// Names its data directory, whose lock this process has: a host of the same directory is dead.
+    pub home: &'a str,
+    /// Its name, for people.
+    pub name: &'a str,
+    /// The number of its lanes for runs.
+    pub writers: usize,
 }
 
-/// Takes the database over, if no other host is alive. `home` names the data directory, whose lock this
-/// process has: a host of the same directory is dead.
+/// Takes the database over, if no other host is alive.
 ///
 /// # Errors
 /// Returns [`StoreError::Taken`] if another host renews its lease.
-pub fn claim(session: &Session, wire: &Wire, home: &str, name: &str) -> Result<Claim, Failed> {
+pub fn claim(session: &Session, wire: &Wire, host: &Newcomer<'_>) -> Result<Claim, Failed> {
     let mut seen: Option<(i64, String)> = None;
     for look in 0.. {
-        session.batch("SET lock_timeout = '20s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
+        session.batch("SET lock_timeout = '20s'; BEGIN")?;
+        format::lock(session, wire.address())?;
         let others = others(session)?;
-        let alive = others.iter().find(|it| !it.lapsed && it.home != home);
+        let alive = others.iter().find(|it| !it.lapsed && it.home != host.home);
         let Some(alive) = alive else {
-            let claim = take(session, home, name, &others)?;
+            let claim = take(session, host, &others)?;
             session.batch("COMMIT")?;
             return Ok(claim);
         };
@@ -94,36 +90,8 @@ pub fn claim(session: &Session, wire: &Wire, home: &str, name: &str) -> Result<C
     Err(Failed::Silent)
 }
 
-/// Returns the name of a living host that has another data directory than `home`.
-///
-/// # Errors
-/// Returns the error of the database.
-pub fn living(session: &Session, home: &str) -> Result<Option<String>, Failed> {
-    let alive = others(session)?.into_iter().find(|it| !it.lapsed && it.home != home);
-    Ok(alive.map(|it| it.name))
-}
-
-fn others(session: &Session) -> Result<Vec<Other>, Failed> {
-    let rows = session.query(
-        "SELECT node, name, home, lease_until < clock_timestamp() - interval '1 second',
-                lease_until::text
-         FROM nodes WHERE state <> 'gone' ORDER BY node",
-        &[],
-    )?;
-    let other = |row| {
-        Ok(Other {
-            node: get(row, 0)?,
-            name: get(row, 1)?,
-            home: get(row, 2)?,
-            lapsed: get(row, 3)?,
-            lease: get(row, 4)?,
-        })
-    };
-    rows.iter().map(other).collect()
-}
-
 /// Ends the dead and enters this host.
-fn take(session: &Session, home: &str, name: &str, dead: &[Other]) -> Result<Claim, Failed> {
+fn take(session: &Session, host: &Newcomer<'_>, dead: &[Other]) -> Result<Claim, Failed> {
     let nodes: Vec<i64> = dead.iter().map(|it| it.node).collect();
     if !nodes.is_empty() {
         tracing::warn!(
@@ -133,93 +101,75 @@ fn take(session: &Session, home: &str, name: &str, dead: &[Other]) -> Result<Cla
         fence(session, &nodes)?;
     }
     let row = session.one(
-        "INSERT INTO nodes (name, home, version, state, lease_until)
-         VALUES ($1, $2, $3, 'up', clock_timestamp() + interval '10 seconds') RETURNING node",
-        &[&name, &home, &env!("CARGO_PKG_VERSION")],
+        "INSERT INTO nodes (name, home, version, format, state, lease_until)
+         VALUES ($1, $2, $3, $4, 'up', clock_timestamp() + interval '10 seconds') RETURNING node",
+        &[&host.name, &host.home, &format::release(), &format::known()],
     )?;
     let Some(row) = row else { return Err(Failed::Silent) };
     let node: i64 = get(&row, 0)?;
-    enter(session, node)?;
-    Ok(Claim { node, owner_died: !nodes.is_empty() })
+    enter(session, node, host.writers)?;
+    Ok(Claim { node, owner_died: !nodes.is_empty(), has_lost: false })
 }
 
-/// Ends nodes, within a transaction: what they have not committed yet, they never will.
-pub fn fence(session: &Session, nodes: &[i64]) -> Result<(), Failed> {
-    let names: Vec<String> = nodes.iter().map(|node| lane_name(*node)).collect();
-    // Spares the wait for what they left open.
-    session.query(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE datname = current_database() AND usename = current_user
-           AND pid <> pg_backend_pid() AND application_name = ANY($1)",
-        &[&names],
-    )?;
-    session.execute("DELETE FROM lanes WHERE node = ANY($1)", &[&nodes])?;
-    session.execute("UPDATE nodes SET state = 'gone' WHERE node = ANY($1)", &[&nodes])?;
-    Ok(())
-}
-
-/// Gives a node its lane, within a transaction, and forgets nodes that ended long ago.
-pub fn enter(session: &Session, node: i64) -> Result<(), Failed> {
+/// Gives a node its lanes, within a transaction, and forgets nodes that ended long ago.
+pub fn enter(session: &Session, node: i64, for_runs: usize) -> Result<(), Failed> {
+    let lanes: Vec<i16> = Lane::all(node, for_runs).map(|lane| lane.number).collect();
     session.all(&[
-        Call::new("INSERT INTO lanes (node, lane) VALUES ($1, 0)").with(node),
-        Call::new("INSERT INTO marks (node, lane, seq) VALUES ($1, 0, 0)").with(node),
+        Call::new("INSERT INTO lanes (node, lane) SELECT $1, unnest($2::smallint[])")
+            .with(node)
+            .with(lanes.clone()),
+        Call::new("INSERT INTO marks (node, lane, seq) SELECT $1, unnest($2::smallint[]), 0")
+            .with(node)
+            .with(lanes),
         Call::new("DELETE FROM marks WHERE node < $1").with(node),
         Call::new("DELETE FROM nodes WHERE state = 'gone' AND node < $1").with(node - ENDED),
     ])?;
     Ok(())
 }
 
-/// Renews the lease on a thread of its own, until it is dropped.
-pub struct Lease {
-    stop: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Lease {
-    /// Starts the thread. If the lease was lost, it says so in `health`.
-    ///
-    /// # Errors
-    /// Fails when the system cannot create a thread.
-    pub fn start(wire: Wire, node: i64, health: watch::Sender<Health>) -> Result<Self, StoreError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("store-lease".to_owned())
-            .spawn(move || {
-                let mut session = None;
-                while !stopped.load(Ordering::Acquire) {
-                    match renew(&wire, &mut session, node) {
-                        Ok(true) => well(&health),
-                        Ok(false) => {
-                            lose(&health, StoreError::Fenced);
-                            break;
-                        }
-                        Err(error) => {
-                            session = None;
-                            tracing::warn!(reason = error.reason(), "failed to {RENEW}");
-                            away(&health, error);
-                        }
+/// Starts the thread that renews the lease, and notes the progress of the database. If the lease was
+/// lost, it says so in `health`.
+///
+/// # Errors
+/// Fails when the system cannot create a thread.
+pub fn keep_lease(
+    wire: Wire,
+    node: i64,
+    health: watch::Sender<Health>,
+    progress: Arc<ProgressFile>,
+) -> Result<Repeated, StoreError> {
+    Repeated::start("store-lease", move |rounds| {
+        let mut session = None;
+        let mut is_raised = false;
+        while rounds.go_on() {
+            match renew(&wire, &mut session, node) {
+                Ok(true) => {
+                    well(&health);
+                    if let Some(known) = &session {
+                        progress.note(known);
                     }
-                    thread::park_timeout(RENEWAL);
+                    if !is_raised && let Some(known) = &session {
+                        is_raised = upgrade::raise(known, node).unwrap_or_else(|error| {
+                            let reason = error.reason();
+                            tracing::debug!(reason, "failed to raise the format");
+                            session = None;
+                            false
+                        });
+                    }
                 }
-            })
-            .map_err(|error| StoreError::Database {
-                context: "start the thread of the database's lease".to_owned(),
-                reason: error.to_string(),
-            })?;
-        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
-    }
-
-    /// Ends the thread.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.lock().take() {
-            thread.thread().unpark();
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("the thread of the database's lease panicked");
+                Ok(false) => {
+                    lose(&health, StoreError::Fenced);
+                    break;
+                }
+                Err(error) => {
+                    session = None;
+                    tracing::warn!(reason = error.reason(), "failed to {RENEW}");
+                    away(&health, error);
+                }
             }
+            rounds.pause(RENEWAL);
         }
-    }
+    })
 }
 
 /// Sets the health to lost, for good.

@@ -1,5 +1,5 @@
-//! The rows that most transitions write: entries, headers and open tasks. Those of a group are folded
-//! and written together, one statement for all rows of a kind.
+//! The rows that most transitions write: entries, headers, open tasks, charges and counts. Those of a
+//! group are folded and written together, one statement for all rows of a kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::{
     value::{bits, int},
     words,
 };
-use crate::store::{Header, RunWrite, TaskHold, TaskRow, Write};
+use crate::store::{ChargeRow, Header, RunWrite, TaskHold, TaskRow, Write};
 
 /// The rows of a group that are not written yet.
 #[derive(Default)]
@@ -19,6 +19,9 @@ pub struct Rows<'a> {
     /// Runs whose tasks are all removed, before anything else is done with tasks.
     closed: BTreeSet<u64>,
     tasks: BTreeMap<(u64, u32), Task<'a>>,
+    charges: BTreeMap<u64, &'a ChargeRow>,
+    /// The counts of runs that ended.
+    ended: Vec<Vec<u8>>,
 }
 
 #[derive(Default)]
@@ -66,9 +69,16 @@ impl<'a> Rows<'a> {
             .or_insert(Pending { last: header, rest, is_new });
     }
 
-    /// Adds a write, if it is one of an open task.
+    /// Adds a write, if it is one of those that are written together.
     pub fn add(&mut self, write: &'a Write) -> bool {
         match write {
+            Write::PutCharge(row) => {
+                self.charges.insert(row.run, row);
+            }
+            Write::CountRun(counted) => {
+                let body = postcard::to_allocvec(counted).expect("counts are plain data");
+                self.ended.push(body);
+            }
             Write::PutTask(task) => {
                 self.tasks.insert((task.run, task.step), Task::Put(task.clone()));
             }
@@ -102,7 +112,7 @@ impl<'a> Rows<'a> {
 
     /// Returns the statements, and leaves nothing.
     pub fn take(&mut self, calls: &mut Vec<Call>) {
-        let Self { entries, headers, closed, tasks } = std::mem::take(self);
+        let Self { entries, headers, closed, tasks, charges, ended } = std::mem::take(self);
         if !entries.run.is_empty() {
             calls.push(
                 Call::new(
@@ -123,7 +133,31 @@ impl<'a> Rows<'a> {
             calls.push(Call::new("DELETE FROM tasks WHERE run = ANY($1)").with(runs));
         }
         put_tasks(&tasks, calls);
+        if !charges.is_empty() {
+            calls.push(put_charges(&charges.into_values().collect::<Vec<_>>()));
+        }
+        if !ended.is_empty() {
+            let sql = "INSERT INTO stats_new (body) SELECT unnest($1::bytea[])";
+            calls.push(Call::new(sql).with(ended));
+        }
     }
+}
+
+fn put_charges(rows: &[&ChargeRow]) -> Call {
+    let all = |number: fn(&ChargeRow) -> u64| -> Vec<i64> {
+        rows.iter().map(|row| int(number(row))).collect()
+    };
+    Call::new(
+        "INSERT INTO charges (run, jti, bytes, tokens, nano_usd)
+         SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[])
+         ON CONFLICT (run) DO UPDATE SET bytes = excluded.bytes, tokens = excluded.tokens,
+             nano_usd = excluded.nano_usd",
+    )
+    .with(all(|row| row.run))
+    .with(rows.iter().map(|row| bytes(&row.jti)).collect::<Vec<_>>())
+    .with(all(|row| row.bytes))
+    .with(all(|row| row.tokens))
+    .with(all(|row| row.nano_usd))
 }
 
 fn put_headers(pending: &[Pending<'_>], calls: &mut Vec<Call>) {
@@ -131,45 +165,73 @@ fn put_headers(pending: &[Pending<'_>], calls: &mut Vec<Call>) {
         pending.iter().filter(|it| it.rest.is_none()).map(|it| it.last).collect();
     if !plain.is_empty() {
         calls.push(counters(
-            "UPDATE runs r SET cursor = x.cursor, seq = x.seq, steps = x.steps,
-                 steps_done = x.steps_done, updated_ms = x.updated_ms, bytes = x.bytes
-             FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-                 $6::bigint[], $7::bigint[])
-                 AS x (num, cursor, seq, steps, steps_done, updated_ms, bytes)
-             WHERE r.num = x.num",
+            "WITH put AS (
+                 UPDATE runs r SET cursor = x.cursor, seq = x.seq, steps = x.steps,
+                     steps_done = x.steps_done, updated_ms = x.updated_ms, bytes = x.bytes
+                 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+                     $6::bigint[], $7::bigint[])
+                     AS x (num, cursor, seq, steps, steps_done, updated_ms, bytes)
+                 WHERE r.num = x.num
+                 RETURNING 1)
+             SELECT 1 / (CASE WHEN count(*) = cardinality($1) THEN 1 ELSE 0 END) FROM put",
             &plain,
         ));
     }
-    for Pending { last, rest, is_new } in pending {
-        let Some(rest) = rest else { continue };
-        calls.push(if *is_new { insert(last, rest) } else { replace(last, rest) });
-        if *is_new {
-            for (name, value) in rest.tags.iter() {
-                calls.push(
-                    Call::new(
-                        "INSERT INTO run_tags (name, value, created_ms, run) VALUES ($1, $2, $3, $4)
-                         ON CONFLICT DO NOTHING",
-                    )
-                    .text(name)
-                    .text(value)
-                    .num(rest.created_ms)
-                    .num(rest.num),
-                );
-            }
-        }
-        if rest.ended_ms.is_some()
-            && let Some(words) = words::of_run(rest)
-        {
-            calls.push(
-                Call::new(
-                    "INSERT INTO run_words (run, words) VALUES ($1, $2::text::tsvector)
-                     ON CONFLICT (run) DO UPDATE SET words = excluded.words",
-                )
-                .num(rest.num)
-                .with(words),
-            );
-        }
+    let whole = |is_new: bool| -> Vec<Whole<'_>> {
+        let of_kind = pending.iter().filter(|it| it.is_new == is_new);
+        of_kind.filter_map(|it| it.rest.map(|rest| Whole { last: it.last, rest })).collect()
+    };
+    let (new, changed) = (whole(true), whole(false));
+    if !new.is_empty() {
+        calls.push(insert(&new));
+        put_tags(&new, calls);
     }
+    if !changed.is_empty() {
+        calls.push(replace(&changed));
+    }
+    let ended = new.iter().chain(&changed).filter(|it| it.rest.ended_ms.is_some());
+    let (runs, found): (Vec<i64>, Vec<String>) =
+        ended.filter_map(|it| Some((int(it.rest.num), words::of_run(it.rest)?))).unzip();
+    if !runs.is_empty() {
+        calls.push(
+            Call::new(
+                "INSERT INTO run_words (run, words)
+                 SELECT run, words::tsvector FROM unnest($1::bigint[], $2::text[]) AS x (run, words)
+                 ON CONFLICT (run) DO UPDATE SET words = excluded.words",
+            )
+            .with(runs)
+            .with(found),
+        );
+    }
+}
+
+/// A header of which more than the counters is written.
+struct Whole<'a> {
+    /// For what every write changes.
+    last: &'a Header,
+    /// For the rest.
+    rest: &'a Header,
+}
+
+fn put_tags(new: &[Whole<'_>], calls: &mut Vec<Call>) {
+    let tags = || {
+        let all = new.iter().map(|it| it.rest);
+        all.flat_map(|run| run.tags.iter().map(move |(name, value)| (run, name, value)))
+    };
+    if tags().next().is_none() {
+        return;
+    }
+    calls.push(
+        Call::new(
+            "INSERT INTO run_tags (name, value, created_ms, run)
+             SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[])
+             ON CONFLICT DO NOTHING",
+        )
+        .with(tags().map(|(_, name, _)| name.as_bytes().to_vec()).collect::<Vec<_>>())
+        .with(tags().map(|(_, _, value)| value.as_bytes().to_vec()).collect::<Vec<_>>())
+        .with(tags().map(|(run, ..)| int(run.created_ms)).collect::<Vec<_>>())
+        .with(tags().map(|(run, ..)| int(run.num)).collect::<Vec<_>>()),
+    );
 }
 
 fn counters(sql: &'static str, headers: &[&Header]) -> Call {
@@ -186,59 +248,95 @@ fn counters(sql: &'static str, headers: &[&Header]) -> Call {
         .with(all(|it| it.bytes))
 }
 
-fn insert(last: &Header, header: &Header) -> Call {
-    let tags =
-        (!header.tags.is_empty()).then(|| serde_json::to_string(&header.tags).expect("plain data"));
-    let call = Call::new(
+/// The columns of headers that change, as arrays of the first parameters.
+macro_rules! changing {
+    () => {
+        "$1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], \
+         $7::bigint[], $8::smallint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::float8[], \
+         $13::bytea[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bytea[]"
+    };
+}
+
+fn insert(new: &[Whole<'_>]) -> Call {
+    let call = Call::new(concat!(
         "INSERT INTO runs (num, cursor, seq, steps, steps_done, updated_ms, bytes, status, wake_at_ms,
              epoch, ended_ms, progress, hash, status_text, error, waiting_on, used, created_ms, nonce,
              parent_run, parent_step, blueprint, principal, tags)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-             $20, $21, $22, $23, $24)",
-    );
-    changing(call, last, header)
-        .num(header.created_ms)
-        .with(bits(header.nonce))
-        .num_or_null(header.parent.map(|(run, _)| run))
-        .num_or_null(header.parent.map(|(_, step)| step.into()))
-        .text(&header.blueprint)
-        .text(&header.principal)
-        .text_or_null(tags.as_deref())
+         SELECT * FROM unnest(",
+        changing!(),
+        ", $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bytea[], $23::bytea[],
+             $24::bytea[])"
+    ));
+    let tags = |header: &Header| {
+        (!header.tags.is_empty())
+            .then(|| serde_json::to_string(&header.tags).expect("plain data").into_bytes())
+    };
+    changing(call, new)
+        .with(all(new, |it| int(it.created_ms)))
+        .with(all(new, |it| bits(it.nonce)))
+        .with(all(new, |it| it.parent.map(|(run, _)| int(run))))
+        .with(all(new, |it| it.parent.map(|(_, step)| i64::from(step))))
+        .with(all(new, |it| bytes(&it.blueprint)))
+        .with(all(new, |it| bytes(&it.principal)))
+        .with(all(new, tags))
 }
 
-/// Updates everything that can change.
-fn replace(last: &Header, header: &Header) -> Call {
-    let call = Call::new(
-        "UPDATE runs SET cursor = $2, seq = $3, steps = $4, steps_done = $5, updated_ms = $6,
-             bytes = $7, status = $8, wake_at_ms = $9, epoch = $10, ended_ms = $11, progress = $12,
-             hash = $13, status_text = $14, error = $15, waiting_on = $16, used = $17
-         WHERE num = $1",
-    );
-    changing(call, last, header)
+/// Updates everything that can change. Fails, as the update of counters does, if another lane has
+/// deleted a run since the group began.
+fn replace(changed: &[Whole<'_>]) -> Call {
+    let call = Call::new(concat!(
+        "WITH put AS (
+             UPDATE runs r SET cursor = x.cursor, seq = x.seq, steps = x.steps,
+                 steps_done = x.steps_done, updated_ms = x.updated_ms, bytes = x.bytes,
+                 status = x.status, wake_at_ms = x.wake_at_ms, epoch = x.epoch, ended_ms = x.ended_ms,
+                 progress = x.progress, hash = x.hash, status_text = x.status_text, error = x.error,
+                 waiting_on = x.waiting_on, used = x.used
+             FROM unnest(",
+        changing!(),
+        ")   AS x (num, cursor, seq, steps, steps_done, updated_ms, bytes, status, wake_at_ms, epoch,
+                 ended_ms, progress, hash, status_text, error, waiting_on, used)
+             WHERE r.num = x.num
+             RETURNING 1)
+         SELECT 1 / (CASE WHEN count(*) = cardinality($1) THEN 1 ELSE 0 END) FROM put"
+    ));
+    changing(call, changed)
 }
 
-fn changing(call: Call, last: &Header, header: &Header) -> Call {
-    call.num(last.num)
-        .num(last.cursor)
-        .num(last.seq)
-        .num(last.steps)
-        .num(last.steps_done)
-        .num(last.updated_ms)
-        .num(last.bytes)
-        .with(codes::status(header.status))
-        .num_or_null(header.wake_at_ms)
-        .num(header.epoch)
-        .num_or_null(header.ended_ms)
+fn changing(call: Call, headers: &[Whole<'_>]) -> Call {
+    let last = |number: fn(&Header) -> u64| -> Vec<i64> {
+        headers.iter().map(|it| int(number(it.last))).collect()
+    };
+    call.with(last(|it| it.num))
+        .with(last(|it| it.cursor))
+        .with(last(|it| it.seq.into()))
+        .with(last(|it| it.steps.into()))
+        .with(last(|it| it.steps_done.into()))
+        .with(last(|it| it.updated_ms))
+        .with(last(|it| it.bytes))
+        .with(all(headers, |it| codes::status(it.status)))
+        .with(all(headers, |it| it.wake_at_ms.map(int)))
+        .with(all(headers, |it| i64::from(it.epoch)))
+        .with(all(headers, |it| it.ended_ms.map(int)))
         // As the embedded store: no NaN.
-        .with(header.progress.filter(|it| !it.is_nan()))
-        .text(&header.hash)
-        .text_or_null(header.status_text.as_deref())
-        .text_or_null(header.error.as_deref())
-        .text_or_null(header.waiting_on.as_deref())
-        .text_or_null(header.used.as_deref())
+        .with(all(headers, |it| it.progress.filter(|it| !it.is_nan())))
+        .with(all(headers, |it| bytes(&it.hash)))
+        .with(all(headers, |it| it.status_text.as_deref().map(bytes)))
+        .with(all(headers, |it| it.error.as_deref().map(bytes)))
+        .with(all(headers, |it| it.waiting_on.as_deref().map(bytes)))
+        .with(all(headers, |it| it.used.as_deref().map(bytes)))
+}
+
+/// Returns a column of headers.
+fn all<T>(headers: &[Whole<'_>], column: impl Fn(&Header) -> T) -> Vec<T> {
+    headers.iter().map(|it| column(it.rest)).collect()
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
 }
 
 fn put_tasks(tasks: &BTreeMap<(u64, u32), Task<'_>>, calls: &mut Vec<Call>) {
+    let (mut put, mut held) = (Vec::new(), Vec::new());
     let (mut runs, mut steps) = (Vec::new(), Vec::new());
     for ((run, step), task) in tasks {
         match task {
@@ -246,22 +344,15 @@ fn put_tasks(tasks: &BTreeMap<(u64, u32), Task<'_>>, calls: &mut Vec<Call>) {
                 runs.push(int(*run));
                 steps.push(i64::from(*step));
             }
-            Task::Hold(hold) => calls.push(
-                Call::new(
-                    "UPDATE tasks SET phase = $3, worker = $4, deadline_ms = $5, lease_ms = $6,
-                         graces = $7
-                     WHERE run = $1 AND step = $2",
-                )
-                .num(hold.run)
-                .num(hold.step)
-                .with(codes::phase(hold.phase))
-                .text_or_null(hold.worker.as_deref())
-                .num_or_null(hold.deadline_ms)
-                .num_or_null(hold.lease_ms)
-                .num(hold.graces),
-            ),
-            Task::Put(task) => calls.push(put_task(task)),
+            Task::Hold(hold) => held.push(*hold),
+            Task::Put(task) => put.push(&**task),
         }
+    }
+    if !put.is_empty() {
+        calls.push(insert_tasks(&put));
+    }
+    if !held.is_empty() {
+        calls.push(hold_tasks(&held));
     }
     if !runs.is_empty() {
         calls.push(
@@ -275,11 +366,38 @@ fn put_tasks(tasks: &BTreeMap<(u64, u32), Task<'_>>, calls: &mut Vec<Call>) {
     }
 }
 
-fn put_task(task: &TaskRow) -> Call {
+fn hold_tasks(held: &[&TaskHold]) -> Call {
+    fn all<T>(held: &[&TaskHold], column: impl Fn(&TaskHold) -> T) -> Vec<T> {
+        held.iter().map(|it| column(it)).collect()
+    }
+    Call::new(
+        "UPDATE tasks t SET phase = x.phase, worker = x.worker, deadline_ms = x.deadline_ms,
+             lease_ms = x.lease_ms, graces = x.graces
+         FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[],
+             $6::bigint[], $7::bigint[])
+             AS x (run, step, phase, worker, deadline_ms, lease_ms, graces)
+         WHERE t.run = x.run AND t.step = x.step",
+    )
+    .with(all(held, |it| int(it.run)))
+    .with(all(held, |it| i64::from(it.step)))
+    .with(all(held, |it| codes::phase(it.phase)))
+    .with(all(held, |it| it.worker.as_deref().map(bytes)))
+    .with(all(held, |it| it.deadline_ms.map(int)))
+    .with(all(held, |it| it.lease_ms.map(int)))
+    .with(all(held, |it| i64::from(it.graces)))
+}
+
+fn insert_tasks(tasks: &[&TaskRow]) -> Call {
+    fn all<T>(tasks: &[&TaskRow], column: impl Fn(&TaskRow) -> T) -> Vec<T> {
+        tasks.iter().map(|it| column(it)).collect()
+    }
     Call::new(
         "INSERT INTO tasks (run, step, attempt, epoch, agent, operator, kind, queue, phase,
              scheduled_ms, opened_ms, worker, deadline_ms, lease_ms, summary, prompt, question, graces)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[],
+             $6::bytea[], $7::bytea[], $8::bytea[], $9::smallint[], $10::bigint[], $11::bigint[],
+             $12::bytea[], $13::bigint[], $14::bigint[], $15::bytea[], $16::bytea[], $17::bytea[],
+             $18::bigint[])
          ON CONFLICT (run, step) DO UPDATE SET attempt = excluded.attempt, epoch = excluded.epoch,
              agent = excluded.agent, operator = excluded.operator, kind = excluded.kind,
              queue = excluded.queue, phase = excluded.phase, scheduled_ms = excluded.scheduled_ms,
@@ -288,22 +406,22 @@ fn put_task(task: &TaskRow) -> Call {
              summary = excluded.summary, prompt = excluded.prompt, question = excluded.question,
              graces = excluded.graces",
     )
-    .num(task.run)
-    .num(task.step)
-    .num(task.attempt)
-    .num(task.epoch)
-    .text(&task.agent)
-    .text(&task.operator)
-    .text(&task.kind)
-    .text_or_null(task.queue.as_deref())
-    .with(codes::phase(task.phase))
-    .num(task.scheduled_ms)
-    .num(task.opened_ms)
-    .text_or_null(task.worker.as_deref())
-    .num_or_null(task.deadline_ms)
-    .num_or_null(task.lease_ms)
-    .text_or_null(task.summary.as_deref())
-    .text(&task.prompt)
-    .text_or_null(task.question.as_deref())
-    .num(task.graces)
+    .with(all(tasks, |it| int(it.run)))
+    .with(all(tasks, |it| i64::from(it.step)))
+    .with(all(tasks, |it| i64::from(it.attempt)))
+    .with(all(tasks, |it| i64::from(it.epoch)))
+    .with(all(tasks, |it| bytes(&it.agent)))
+    .with(all(tasks, |it| bytes(&it.operator)))
+    .with(all(tasks, |it| bytes(&it.kind)))
+    .with(all(tasks, |it| it.queue.as_deref().map(bytes)))
+    .with(all(tasks, |it| codes::phase(it.phase)))
+    .with(all(tasks, |it| int(it.scheduled_ms)))
+    .with(all(tasks, |it| int(it.opened_ms)))
+    .with(all(tasks, |it| it.worker.as_deref().map(bytes)))
+    .with(all(tasks, |it| it.deadline_ms.map(int)))
+    .with(all(tasks, |it| it.lease_ms.map(int)))
+    .with(all(tasks, |it| it.summary.as_deref().map(bytes)))
+    .with(all(tasks, |it| bytes(&it.prompt)))
+    .with(all(tasks, |it| it.question.as_deref().map(bytes)))
+    .with(all(tasks, |it| i64::from(it.graces)))
 }

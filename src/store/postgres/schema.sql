@@ -1,4 +1,4 @@
--- The tables of format 11, all in the schema "moonswarm".
+-- The tables of format 12, all in the schema "moonswarm".
 --
 -- Everything that came from outside is bytea: PostgreSQL's text refuses U+0000, and bytes sort as Rust
 -- compares them. Words of closed vocabularies are smallint. Times are Unix milliseconds.
@@ -7,7 +7,13 @@
 CREATE TABLE cluster (
     one         boolean PRIMARY KEY DEFAULT true CHECK (one),
     format      integer NOT NULL,
+    -- Releases of an older format are refused.
     oldest      integer NOT NULL,
+    -- What older releases cannot read is written up to this format only. Raised when no older node is left,
+    -- unless an administrator holds it, by the release named last.
+    feature     integer NOT NULL,
+    held        boolean NOT NULL DEFAULT false,
+    release     text NOT NULL DEFAULT '',
     -- The numbers that deleted rows had, so that they are never given again.
     high_run    bigint NOT NULL DEFAULT 0,
     high_lsn    bigint NOT NULL DEFAULT 0
@@ -28,7 +34,11 @@ CREATE TABLE nodes (
     boot        text NOT NULL DEFAULT '',
     url         text NOT NULL DEFAULT '',
     peer_url    text NOT NULL DEFAULT '',
-    peer_key    bytea
+    peer_key    bytea,
+    -- The newest format that it knows: that of the release before, which has no such column, by default.
+    format      integer NOT NULL DEFAULT 11,
+    -- How far the clock of the database is ahead of that of its machine.
+    clock_ms    bigint
 ) WITH (fillfactor = 50);
 
 -- The secrets that the nodes of a cluster share, sealed with the key of the cluster. A database without a

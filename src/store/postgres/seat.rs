@@ -1,26 +1,21 @@
 //! The place of a process in a cluster: its data directory, its way to the database, and the secrets that
 //! all nodes share.
 
-use std::{
-    fs::{self, DirBuilder, OpenOptions},
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
-    sync::Arc,
-};
+use std::{fs, io::Write as _, path::Path, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::{
-    address::DatabaseAddress, failed::Failed, format, session::Session, value::get, wire::Wire,
+    address::DatabaseAddress, failed::Failed, format, progress::ProgressFile, server,
+    session::Session, value::get, wire::Wire,
 };
 use crate::{
     fault,
     store::{
-        ClusterKey, ClusterView, LeaseTimes, StoreError,
-        lock::{Lock, file},
+        ClusterKey, ClusterView, Durability, LeaseTimes, StoreError,
+        lock::{Lock, file, make_private_dir, open_private},
     },
 };
 
@@ -34,10 +29,14 @@ pub struct SeatOptions {
     pub address: DatabaseAddress,
     /// The maximum number of concurrent reads.
     pub readers: usize,
+    /// The number of connections that commit transitions of runs, while this node drives.
+    pub writers: usize,
     /// The key that all nodes have.
     pub key: ClusterKey,
     /// The times of the lease.
     pub times: LeaseTimes,
+    /// What a failover may lose.
+    pub durability: Durability,
 }
 
 /// The place of this process in a cluster. Nodes take it one after another: each time this process becomes
@@ -47,7 +46,8 @@ pub struct Seat {
     pub(super) wire: Wire,
     pub(super) home: String,
     pub(super) view: watch::Sender<ClusterView>,
-    /// Held until the process leaves the cluster.
+    pub(super) progress: Arc<ProgressFile>,
+    /// The lock of the data directory, held until the process leaves the cluster.
     lock: Mutex<Option<Lock>>,
 }
 
@@ -59,20 +59,20 @@ impl Seat {
     /// Returns [`StoreError::Owned`] for the directory, [`StoreError::Unfit`] for a database of another
     /// cluster or one that cannot be used, and [`StoreError::Away`] for one that cannot be reached.
     pub fn take(dir: &Path, options: SeatOptions) -> Result<Arc<Self>, StoreError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
-        let lock = Lock::take(dir)?;
-        let home = home(dir)?;
-        fault::point("store.locked");
+        let (lock, home) = own(dir)?;
         let context = format!("open {}", options.address);
         let wire = Wire::new(options.address.clone())?;
+        let progress = Arc::new(ProgressFile::open(dir)?);
         let prepared = wire.starter().and_then(|session| {
-            format::prepare(&session, wire.address())?;
+            server::check(&session, &wire, options.durability)?;
+            format::prepare(&session, wire.address(), &home)?;
+            progress.check(&session, &wire, options.durability)?;
             Ok(session)
         });
         let session = prepared.map_err(|error| error.explained(&context))?;
         let view = watch::channel(ClusterView::default()).0;
         let lock = Mutex::new(Some(lock.opened()));
-        let seat = Self { options, wire, home, view, lock };
+        let seat = Self { options, wire, home, view, progress, lock };
         seat.open_all(&session)?;
         Ok(Arc::new(seat))
     }
@@ -129,6 +129,19 @@ impl Seat {
     }
 }
 
+/// Locks the data directory `dir`, and returns the name by which the database knows it. Makes one that does
+/// not exist.
+///
+/// # Errors
+/// Returns [`StoreError::Owned`] if another process has it. Fails on errors of the file system.
+pub fn own(dir: &Path) -> Result<(Lock, String), StoreError> {
+    make_private_dir(dir)?;
+    let lock = Lock::take(dir)?;
+    let home = home(dir)?;
+    fault::point("store.locked");
+    Ok((lock, home))
+}
+
 /// Returns the name by which the database knows a data directory: random, and made once.
 pub fn home(dir: &Path) -> Result<String, StoreError> {
     let path = dir.join(HOME);
@@ -138,13 +151,8 @@ pub fn home(dir: &Path) -> Result<String, StoreError> {
         return Ok(known);
     }
     let fresh = uuid::Uuid::new_v4().to_string();
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .and_then(|mut it| it.write_all(fresh.as_bytes()).and_then(|()| it.sync_all()))
-        .map_err(file("write", &path))?;
+    let mut private = open_private(&path)?;
+    let written = private.set_len(0).and_then(|()| private.write_all(fresh.as_bytes()));
+    written.and_then(|()| private.sync_all()).map_err(file("write", &path))?;
     Ok(fresh)
 }

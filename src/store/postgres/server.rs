@@ -1,14 +1,15 @@
-//! What the server must be, checked at each start and by the doctor.
+//! The demands on a server, checked at each start and by the doctor.
 
 use super::{
     address::DatabaseAddress,
     failed::Failed,
     format::unfit,
     session::Session,
+    standbys::Standbys,
     value::{get, uint},
     wire::Wire,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, store::Durability};
 
 /// The oldest server that is supported.
 const OLDEST: i32 = 150_000;
@@ -16,12 +17,12 @@ const OLDEST: i32 = 150_000;
 /// and deadlines of this machine's.
 const SKEW_MS: i64 = 5_000;
 
-/// What a server says of itself.
+/// The version and the settings of a server.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// Its version, as a number: 150004 is 15.4.
+    /// The version of the server as a number: 150004 is 15.4.
     pub version: i32,
-    /// Its name and version, for people.
+    /// The name and version of the server, for people.
     pub name: String,
     /// True for a standby.
     pub is_standby: bool,
@@ -88,7 +89,7 @@ impl Server {
 ///
 /// # Errors
 /// Returns `StoreError::Unfit` with a remedy.
-pub fn check(session: &Session, wire: &Wire) -> Result<(), Failed> {
+pub fn check(session: &Session, wire: &Wire, durability: Durability) -> Result<(), Failed> {
     let address = wire.address();
     let server = is_fit(session, address)?;
     if !server.is_durable {
@@ -103,6 +104,9 @@ pub fn check(session: &Session, wire: &Wire) -> Result<(), Failed> {
                       transaction another one; name the server itself, or switch the pooler to \
                       session mode";
         return Err(unfit(address, reason.to_owned()));
+    }
+    if let Some(reason) = Standbys::of(session)?.refusal(durability) {
+        return Err(unfit(address, reason));
     }
     let skew_ms = skew(session, &Clock::system())?;
     match skew_ms.abs() > SKEW_MS {
@@ -179,7 +183,8 @@ pub fn skew(session: &Session, clock: &Clock) -> Result<i64, Failed> {
     Ok(ahead(sent, uint(&row, 0)?, received))
 }
 
-fn ahead(sent: u64, database: u64, received: u64) -> i64 {
+/// Returns how far the database's clock is ahead, as far as the time of the way allows to say.
+pub fn ahead(sent: u64, database: u64, received: u64) -> i64 {
     let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
     match (database > received, database < sent) {
         (true, _) => signed(database - received),

@@ -6,7 +6,10 @@ use std::{
     collections::HashMap,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::Duration,
@@ -32,6 +35,8 @@ pub struct Session {
     client: Client,
     runtime: Handle,
     patience: Duration,
+    /// Set when a commit no longer waits for a standby.
+    at_risk: Arc<AtomicBool>,
     prepared: RefCell<HashMap<String, Statement>>,
 }
 
@@ -89,9 +94,14 @@ impl Call {
 
 impl Session {
     /// Creates a session over an open connection, which is driven by `runtime`. An answer that takes
-    /// longer than `patience` ends it.
-    pub fn new(client: Client, runtime: Handle, patience: Duration) -> Self {
-        Self { client, runtime, patience, prepared: RefCell::default() }
+    /// longer than `patience` ends it. `at_risk` is set when a commit no longer waits for a standby.
+    pub fn new(
+        client: Client,
+        runtime: Handle,
+        patience: Duration,
+        at_risk: Arc<AtomicBool>,
+    ) -> Self {
+        Self { client, runtime, patience, at_risk, prepared: RefCell::default() }
     }
 
     /// Returns the rows of a statement.
@@ -135,8 +145,17 @@ impl Session {
 
     /// Sends statements as [`Session::all`], and `COMMIT` after them. The transaction is committed if
     /// and only if all succeed.
+    ///
+    /// # Errors
+    /// Returns [`Failed::Silent`] if somebody ended its wait for a standby: it is committed, but a failover may
+    /// still lose it, as if its answer were missing.
     pub fn commit(&self, calls: &[Call]) -> Result<(), Failed> {
-        self.send(None, calls, Some("COMMIT")).map(drop)
+        self.at_risk.store(false, Ordering::Release);
+        self.send(None, calls, Some("COMMIT"))?;
+        match self.at_risk.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Failed::Silent),
+        }
     }
 
     /// Executes statements in a transaction of their own.

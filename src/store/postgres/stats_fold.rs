@@ -1,9 +1,12 @@
 //! The tables `stats_new`, `stats` and `stats_costly`: ended runs, and the sums of those before them.
 //!
-//! The end of a run adds one row. When there are [`FOLDED`] of them they are folded into sums, within
-//! a transaction of the writer, so that readers add up few rows, however many runs have ended.
+//! The end of a run adds one row. When there are [`FOLDED`] of them they are folded into sums, in a
+//! transaction of one of the writers, so that readers add up few rows, however many runs have ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use serde::de::DeserializeOwned;
 use tokio_postgres::Row;
@@ -24,6 +27,35 @@ use crate::{
 
 /// The number of ended runs that are folded together.
 pub const FOLDED: u64 = 256;
+
+/// The ended runs that are not folded into the sums.
+#[derive(Default)]
+pub struct EndedRuns {
+    count: AtomicU64,
+    last_ms: AtomicU64,
+}
+
+impl EndedRuns {
+    /// Adds some that are stored, or one that ended at a time.
+    pub fn add_stored(&self, count: u64) {
+        self.count.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds one that ended at a time.
+    pub fn add(&self, at_ms: u64) {
+        self.last_ms.fetch_max(at_ms, Ordering::Relaxed);
+        self.add_stored(1);
+    }
+
+    /// Returns the time of the last end if there are at least `enough`, and counts from 0 again: the
+    /// caller folds them.
+    pub fn take(&self, enough: u64) -> Option<(u64, u64)> {
+        let count = self.count.load(Ordering::Relaxed);
+        let taken = count >= enough
+            && self.count.compare_exchange(count, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then(|| (count, self.last_ms.load(Ordering::Relaxed)))
+    }
+}
 
 /// Folds the new rows into the sums, and drops sums by hour that are too old.
 pub fn fold(db: &Session, now_ms: u64) -> Result<(), Failed> {
@@ -47,6 +79,8 @@ pub fn forget_name(db: &Session, name: &str) -> Result<(), Failed> {
 
 /// Folds the new rows into the sums: they have the numbers of their runs.
 fn fold_all(db: &Session) -> Result<(), Failed> {
+    // Another lane may do the same. It would add to sums as they were before.
+    db.batch("LOCK TABLE stats_costly IN SHARE ROW EXCLUSIVE MODE")?;
     let new = db.query("DELETE FROM stats_new RETURNING body", &[])?;
     write(db, sums_of(&new)?)
 }
@@ -183,4 +217,19 @@ const TRIM: &str = "
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
     postcard::from_bytes(body).map_err(|error| damaged("the counts of a run", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_runs_are_taken_once_when_there_are_enough() {
+        let ended = EndedRuns::default();
+        ended.add_stored(2);
+        ended.add(50);
+        assert_eq!(ended.take(4), None);
+        ended.add(40);
+        assert_eq!((ended.take(4), ended.take(1)), (Some((4, 50)), None));
+    }
 }

@@ -7,11 +7,16 @@ use tempfile::TempDir;
 use super::*;
 use crate::store::conformance::conformance;
 
+mod cuts;
 mod faults;
+mod lanes;
+#[path = "../../../tests/support/network.rs"]
+mod network;
 mod plans;
 #[path = "../../../tests/support/postgres.rs"]
 mod server;
 
+use network::Network;
 use server::Database;
 
 /// A data directory and a database, which are gone with it.
@@ -32,10 +37,18 @@ impl Home {
         }
     }
 
+    /// Opens the store through a network.
+    pub fn open_through(&self, network: &Network) -> Arc<Postgres> {
+        let url = network.through(&self.database.tcp_url(), self.database.port());
+        let options = PostgresOptions::new(DatabaseAddress::parse(&url).unwrap());
+        Postgres::open(self.dir.path(), &options).unwrap()
+    }
+
     /// Opens the store.
     pub fn open(&self) -> Arc<Postgres> {
         let address = DatabaseAddress::parse(&self.database.url()).unwrap();
-        Postgres::open(self.dir.path(), &PostgresOptions::new(address)).unwrap()
+        let options = PostgresOptions { writers: 4, ..PostgresOptions::new(address) };
+        Postgres::open(self.dir.path(), &options).unwrap()
     }
 }
 

@@ -1,9 +1,23 @@
 //! New connections, and the runtime that moves their bytes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio_postgres::{NoTls, config::SslMode};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    runtime::{Builder, Handle, Runtime},
+};
+use tokio_postgres::{
+    AsyncMessage, Connection, NoTls,
+    config::SslMode,
+    error::{DbError, SqlState},
+};
 
 use super::{
     address::DatabaseAddress,
@@ -126,20 +140,21 @@ impl Wire {
         config.application_name(name);
         let handle = self.handle();
         let in_time = CONNECT.min(patience);
-        // The end of a connection is noticed by its client.
+        let at_risk = Arc::new(AtomicBool::new(false));
+        let of_connection = Arc::clone(&at_risk);
         let client = match self.0.tls.clone() {
             None => {
                 let (client, connection) = wait(&handle, in_time, config.connect(NoTls))??;
-                self.0.tasks.spawn(async move { drop(connection.await) });
+                self.0.tasks.spawn(attend(connection, of_connection));
                 client
             }
             Some(tls) => {
                 let (client, connection) = wait(&handle, in_time, config.connect(tls))??;
-                self.0.tasks.spawn(async move { drop(connection.await) });
+                self.0.tasks.spawn(attend(connection, of_connection));
                 client
             }
         };
-        let session = Session::new(client, handle, patience);
+        let session = Session::new(client, handle, patience, at_risk);
         session.batch(SETTINGS)?;
         Ok(session)
     }
@@ -148,4 +163,30 @@ impl Wire {
         let runtime = self.0.runtime.as_ref().expect("it is there until it is dropped");
         runtime.handle().clone()
     }
+}
+
+/// Moves the bytes of a connection until it ends, which its client notices. Sets `at_risk` when a commit no
+/// longer waits for a standby.
+async fn attend<S, T>(mut connection: Connection<S, T>, at_risk: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        let AsyncMessage::Notice(notice) = message else { continue };
+        // A commit that failed has ended its transaction, before that is rolled back.
+        if *notice.code() == SqlState::NO_ACTIVE_SQL_TRANSACTION {
+            continue;
+        }
+        if is_risk(&notice) {
+            at_risk.store(true, Ordering::Release);
+        }
+        tracing::warn!(code = notice.code().code(), notice = notice.message(), "the database says");
+    }
+}
+
+/// Returns true for the notice that a commit is on no synchronous standby yet, though it waited for one. It is
+/// known by the routine of the server, because its text is in the server's language.
+fn is_risk(notice: &DbError) -> bool {
+    notice.routine() == Some("SyncRepWaitForLSN")
 }

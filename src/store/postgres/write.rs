@@ -10,24 +10,20 @@ use super::{
 use crate::{
     protocol::{Lifetime, Scope, StoreOptions},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Errand, EvidenceRow, FrameRow,
-        IdempotencyRow, OutboxRow, SessionRow, TokenRow, Trace, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
+        TokenRow, Trace, Write,
     },
 };
 
 /// Appends the statements of a write.
 pub fn statements(write: &Write, calls: &mut Vec<Call>) {
     match write {
-        Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
-            calls.push(put_state((scope, key), value, hints, (*expires_ms, *at_ms)));
-        }
         Write::ForgetReceipt { run, step } => calls.push(
             Call::new("DELETE FROM state_receipts WHERE run = $1 AND step = $2").num(*run).num(*step),
         ),
         Write::ExpireState { now_ms, rows } => {
             calls.push(Call::new(EXPIRE_STATE).num(*now_ms).with(limit(*rows)));
         }
-        Write::DeleteState { scope, key } => delete_state(scope, key, calls),
         Write::PutBlob { hash, data } => calls.push(
             Call::new(
                 "INSERT INTO blobs (hash, data) VALUES ($1, $2) ON CONFLICT (hash)
@@ -36,7 +32,12 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
             .text(hash)
             .with(data.to_vec()),
         ),
-        Write::PutArtifact(file) => calls.push(put_artifact(file)),
+        Write::PutArtifact(file) => {
+            // A run that is deleted meanwhile, and has the same blob, sees this file or keeps the blob.
+            let held = "SELECT 1 FROM blobs WHERE hash = $1 FOR UPDATE";
+            calls.push(Call::new(held).text(&file.hash));
+            calls.push(put_artifact(file));
+        }
         Write::PublishArtifacts { run, step, attempt } => calls.push(
             Call::new(
                 "UPDATE artifacts SET published = true WHERE run = $1 AND step = $2 AND attempt = $3",
@@ -72,10 +73,8 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
                 .text(name),
             );
         }
-        Write::PutCharge(row) => calls.push(put_charge(row)),
         Write::PutToken(token) => put_token(token, calls),
         Write::RevokeToken { jti, at_ms } => calls.push(revoke(jti, *at_ms)),
-        Write::PutIdempotency(row) => calls.push(put_idempotency(row)),
         Write::PutOutbox(row) => calls.push(put_outbox(row)),
         Write::DeleteOutbox { run, step } => calls.push(
             Call::new("DELETE FROM outbox WHERE run = $1 AND step = $2").num(*run).num(*step),
@@ -134,7 +133,11 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         Write::AddAudit(row) => calls.push(add_audit(row)),
         Write::Erase(trace) => erase(trace, calls),
         // Written with others of their kind, or done by the committer.
-        Write::PutTask(_)
+        Write::PutState { .. }
+        | Write::DeleteState { .. }
+        | Write::PutIdempotency(_)
+        | Write::PutCharge(_)
+        | Write::PutTask(_)
         | Write::HoldTask(_)
         | Write::CloseTask { .. }
         | Write::CloseTasks { .. }
@@ -152,6 +155,8 @@ const EXPIRE_STATE: &str = "
         DELETE FROM state WHERE place IN (
             SELECT place FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= $1
             ORDER BY expires_ms LIMIT $2)
+          -- Another lane may have replaced it meanwhile.
+          AND expires_ms <= $1
         RETURNING scope, key),
     ended AS (SELECT scope, key, substring(scope from 1 for 1024) AS s, substring(key from 1 for 1024) AS k
            FROM gone),
@@ -163,39 +168,61 @@ const EXPIRE_STATE: &str = "
     WHERE substring(l.scope from 1 for 1024) = e.s AND substring(l.to_key from 1 for 1024) = e.k
       AND l.scope = e.scope AND l.to_key = e.key";
 
-/// Returns the statement that writes a value.
+/// Begins the statement that writes a value.
+macro_rules! insert_state {
+    ($rest:literal) => {
+        concat!(
+            "INSERT INTO state (place, scope, key, revision, updated_ms, expires_ms, session_bound, hints,
+                 value, words)
+             VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9::text::tsvector) ",
+            $rest
+        )
+    };
+}
+
+const REPLACE_STATE: &str = insert_state!(
+    "ON CONFLICT (place) DO UPDATE SET
+         revision = state.revision + 1, updated_ms = excluded.updated_ms,
+         expires_ms = excluded.expires_ms, session_bound = excluded.session_bound,
+         hints = excluded.hints, value = excluded.value, words = excluded.words"
+);
+const NEW_STATE: &str = concat!(
+    "WITH put AS (",
+    insert_state!("ON CONFLICT (place) DO NOTHING RETURNING 1"),
+    ") SELECT 1 / count(*) FROM put"
+);
+
+/// Returns the statement that writes a value. If it `is_new` and another lane was faster, the
+/// statement fails, and the group is made again.
 pub fn put_state(
     (scope, key): (&str, &str),
     value: &str,
     hints: &StoreOptions,
     (expires_ms, at_ms): (Option<u64>, u64),
+    is_new: bool,
 ) -> Call {
     let said = (*hints != StoreOptions::default())
         .then(|| serde_json::to_string(hints).expect("hints are plain data"));
-    Call::new(
-        "INSERT INTO state
-             (place, scope, key, revision, updated_ms, expires_ms, session_bound, hints, value, words)
-         VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9::text::tsvector)
-         ON CONFLICT (place) DO UPDATE SET
-             revision = state.revision + 1, updated_ms = excluded.updated_ms,
-             expires_ms = excluded.expires_ms, session_bound = excluded.session_bound,
-             hints = excluded.hints, value = excluded.value, words = excluded.words",
-    )
-    .place(&[scope, key])
-    .text(scope)
-    .text(key)
-    .num(at_ms)
-    .num_or_null(expires_ms)
-    .with(hints.lifetime == Some(Lifetime::Session))
-    .text_or_null(said.as_deref())
-    .text(value)
-    .with(words::of_value(scope, key, value))
+    Call::new(if is_new { NEW_STATE } else { REPLACE_STATE })
+        .place(&[scope, key])
+        .text(scope)
+        .text(key)
+        .num(at_ms)
+        .num_or_null(expires_ms)
+        .with(hints.lifetime == Some(Lifetime::Session))
+        .text_or_null(said.as_deref())
+        .text(value)
+        .with(words::of_value(scope, key, value))
 }
 
-/// Removes a value and its links.
-pub fn delete_state(scope: &str, key: &str, calls: &mut Vec<Call>) {
-    calls.push(Call::new("DELETE FROM state WHERE place = $1").place(&[scope, key]));
-    for sql in [
+/// Returns the statement that removes a value.
+pub fn delete_state(scope: &str, key: &str) -> Call {
+    Call::new("DELETE FROM state WHERE place = $1").place(&[scope, key])
+}
+
+/// Returns the statements that remove the links of a value.
+pub fn delete_links_of(scope: &str, key: &str) -> [Call; 2] {
+    [
         "DELETE FROM state_links
          WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
            AND substring(from_key from 1 for 1024) = substring($2::bytea from 1 for 1024)
@@ -204,9 +231,8 @@ pub fn delete_state(scope: &str, key: &str, calls: &mut Vec<Call>) {
          WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
            AND substring(to_key from 1 for 1024) = substring($2::bytea from 1 for 1024)
            AND scope = $1 AND to_key = $2",
-    ] {
-        calls.push(Call::new(sql).text(scope).text(key));
-    }
+    ]
+    .map(|sql| Call::new(sql).text(scope).text(key))
 }
 
 /// Returns the statement that writes a link.
@@ -274,19 +300,6 @@ fn put_blueprint(version: &BlueprintRow) -> Call {
     .text_or_null(version.publisher.as_deref())
 }
 
-fn put_charge(row: &ChargeRow) -> Call {
-    Call::new(
-        "INSERT INTO charges (run, jti, bytes, tokens, nano_usd) VALUES ($1, $2, $3, $4, $5)
-         ON CONFLICT (run) DO UPDATE SET bytes = excluded.bytes, tokens = excluded.tokens,
-             nano_usd = excluded.nano_usd",
-    )
-    .num(row.run)
-    .text(&row.jti)
-    .num(row.bytes)
-    .num(row.tokens)
-    .num(row.nano_usd)
-}
-
 /// Stores a token. An existing revocation stays.
 fn put_token(token: &TokenRow, calls: &mut Vec<Call>) {
     calls.push(
@@ -311,22 +324,6 @@ fn revoke(jti: &str, at_ms: u64) -> Call {
     Call::new("INSERT INTO revocations (jti, at_ms) VALUES ($1, $2) ON CONFLICT (jti) DO NOTHING")
         .text(jti)
         .num(at_ms)
-}
-
-fn put_idempotency(row: &IdempotencyRow) -> Call {
-    Call::new(
-        "INSERT INTO idempotency (place, principal, route, key, created_ms, body, answer)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)
-         ON CONFLICT (place) DO UPDATE SET created_ms = excluded.created_ms,
-             body = excluded.body, answer = excluded.answer",
-    )
-    .place(&[&row.principal, &row.route, &row.key])
-    .text(&row.principal)
-    .text(&row.route)
-    .text(&row.key)
-    .num(row.created_ms)
-    .text(&row.body)
-    .text(&row.answer)
 }
 
 fn put_outbox(row: &OutboxRow) -> Call {
@@ -449,14 +446,10 @@ fn add_audit(row: &AuditRow) -> Call {
         .text(&row.hash)
 }
 
-/// Removes a row that an erasure found. Runs and sums are the committer's.
+/// Removes a row that an erasure found. Runs, sums and state are the group's.
 fn erase(trace: &Trace, calls: &mut Vec<Call>) {
     match trace {
-        Trace::Run(_) | Trace::Sums(_) => {}
-        Trace::State { scope, key } => delete_state(scope, key, calls),
-        Trace::Link { scope, from, relation, to } => {
-            calls.push(delete_link(scope, (from, relation, to)));
-        }
+        Trace::Run(_) | Trace::Sums(_) | Trace::State { .. } | Trace::Link { .. } => {}
         Trace::Kept { layer, key } => {
             calls.push(Call::new("DELETE FROM kept WHERE place = $1").place(&[layer, key]));
         }
@@ -481,6 +474,9 @@ pub fn delete_run(run: u64, id: &str, calls: &mut Vec<Call>) {
         "UPDATE cluster SET high_run = greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),
              high_lsn = greatest(high_lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
     ));
+    // First, so that a batch of the run that is being committed comes either before all of this or not
+    // at all.
+    calls.push(Call::new("DELETE FROM runs WHERE num = $1").num(run));
     for sql in [
         "DELETE FROM state WHERE (substring(scope from 1 for 1024) = $1 AND scope = $1)
              OR (substring(scope from 1 for 1024) >= $2 AND substring(scope from 1 for 1024) < $3)",
@@ -490,7 +486,6 @@ pub fn delete_run(run: u64, id: &str, calls: &mut Vec<Call>) {
         calls.push(Call::new(sql).text(&own).text(&first).text(&last));
     }
     for sql in [
-        "DELETE FROM runs WHERE num = $1",
         "DELETE FROM run_tags WHERE run = $1",
         "DELETE FROM run_words WHERE run = $1",
         "DELETE FROM state_receipts WHERE run = $1",
@@ -510,6 +505,9 @@ pub fn delete_around_run(run: u64, unstored: &str, calls: &mut Vec<Call>) {
              tokens = least(charged.tokens::numeric + excluded.tokens, 1152921504606846976)::bigint,
              nano_usd = least(charged.nano_usd::numeric + excluded.nano_usd, 1152921504606846976)::bigint",
         "DELETE FROM tasks WHERE run = $1",
+        "SELECT 1 FROM blobs WHERE hash IN (SELECT hash FROM artifacts WHERE run = $1)
+         ORDER BY hash FOR UPDATE",
+        // A statement of its own sees what those have committed who had the locks before.
         "DELETE FROM blobs b WHERE b.hash IN (SELECT hash FROM artifacts WHERE run = $1)
              AND NOT EXISTS (SELECT 1 FROM artifacts o WHERE o.hash = b.hash AND o.run <> $1)",
         "DELETE FROM artifacts WHERE run = $1",

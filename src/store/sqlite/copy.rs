@@ -29,7 +29,7 @@ use crate::{
 
 /// The file that becomes the database when the copy is complete.
 const DRAFT: &str = "moonswarm.copying";
-/// What SQLite may have beside a database.
+/// The suffixes of the files that SQLite may have beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// A data directory that is copied, or copied into.
@@ -101,50 +101,10 @@ impl SqliteCopy {
         Self { conn, dir, store, last, has_draft: false, _lock: lock }
     }
 
-    /// Makes the complete copy the database of the directory.
-    ///
-    /// # Errors
-    /// Fails on errors of the file system. There is no database then.
-    pub fn complete(&mut self) -> Result<(), StoreError> {
-        let closed = Connection::open_in_memory().map_err(database("open a database"))?;
-        drop(std::mem::replace(&mut self.conn, closed));
-        let (draft, path) = (self.dir.join(DRAFT), self.dir.join(DATABASE));
-        File::open(&draft).and_then(|it| it.sync_all()).map_err(file("sync", &draft))?;
-        // It is of the database that was here before.
-        mark::remove(&self.dir)?;
-        fs::rename(&draft, &path).map_err(file("rename", &draft))?;
-        self.has_draft = false;
-        sync(&self.dir)
-    }
-
-    /// Closes the database and gives it another name, which is returned.
-    ///
-    /// # Errors
-    /// Fails on errors of the file system, and if another process has opened the directory meanwhile.
-    pub fn set_aside(mut self) -> Result<String, StoreError> {
-        let closed = Connection::open_in_memory().map_err(database("open a database"))?;
-        drop(std::mem::replace(&mut self.conn, closed));
-        if let Some(store) = self.store.take() {
-            store.close()?;
-        }
-        let _lock = Lock::take(&self.dir)?;
-        let free = |number: &u32| !self.dir.join(aside(*number)).exists();
-        let name = (1..=u32::MAX).find(free).map(aside).unwrap_or_default();
-        for end in BESIDE {
-            let (from, to) = (format!("{DATABASE}{end}"), format!("{name}{end}"));
-            let from = self.dir.join(from);
-            // A file without content has no commits.
-            if fs::metadata(&from).is_ok_and(|it| it.len() > 0) && end != "-shm" {
-                fs::rename(&from, self.dir.join(to)).map_err(file("rename", &from))?;
-            } else if from.exists() {
-                fs::remove_file(&from).map_err(file("remove", &from))?;
-            }
-        }
-        let from = self.dir.join(DATABASE);
-        fs::rename(&from, self.dir.join(&name)).map_err(file("rename", &from))?;
-        mark::remove(&self.dir)?;
-        sync(&self.dir)?;
-        Ok(name)
+    /// Closes the database: one in memory takes its place.
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.conn = Connection::open_in_memory().map_err(database("open a database"))?;
+        Ok(())
     }
 
     fn write_entry(&self, row: &[Value]) -> Result<(), StoreError> {
@@ -243,6 +203,42 @@ impl CopySide for SqliteCopy {
             .and_then(|()| run_index::fill(&tx))
             .and_then(|()| tx.commit())
             .map_err(database("index the copy"))
+    }
+
+    fn complete(&mut self) -> Result<(), StoreError> {
+        self.close()?;
+        let (draft, path) = (self.dir.join(DRAFT), self.dir.join(DATABASE));
+        File::open(&draft).and_then(|it| it.sync_all()).map_err(file("sync", &draft))?;
+        // It is of the database that was here before.
+        mark::remove(&self.dir)?;
+        fs::rename(&draft, &path).map_err(file("rename", &draft))?;
+        self.has_draft = false;
+        sync(&self.dir)
+    }
+
+    fn set_aside(mut self) -> Result<String, StoreError> {
+        self.close()?;
+        if let Some(store) = self.store.take() {
+            store.close()?;
+        }
+        let _lock = Lock::take(&self.dir)?;
+        let free = |number: &u32| !self.dir.join(aside(*number)).exists();
+        let name = (1..=u32::MAX).find(free).map(aside).unwrap_or_default();
+        for end in BESIDE {
+            let (from, to) = (format!("{DATABASE}{end}"), format!("{name}{end}"));
+            let from = self.dir.join(from);
+            // A file without content has no commits.
+            if fs::metadata(&from).is_ok_and(|it| it.len() > 0) && end != "-shm" {
+                fs::rename(&from, self.dir.join(to)).map_err(file("rename", &from))?;
+            } else if from.exists() {
+                fs::remove_file(&from).map_err(file("remove", &from))?;
+            }
+        }
+        let from = self.dir.join(DATABASE);
+        fs::rename(&from, self.dir.join(&name)).map_err(file("rename", &from))?;
+        mark::remove(&self.dir)?;
+        sync(&self.dir)?;
+        Ok(name)
     }
 }
 

@@ -80,7 +80,9 @@ pub fn check(conn: &Connection, path: &Path) -> Result<u32, StoreError> {
         return Err(StoreError::Database { context, reason });
     }
     if found > known() {
-        return Err(StoreError::Newer { path: path.display().to_string(), found, known: known() });
+        let remedy = "use the release that wrote it".to_owned();
+        let path = path.display().to_string();
+        return Err(StoreError::Newer { path, found, known: known(), remedy });
     }
     Ok(found)
 }

@@ -4,12 +4,7 @@
 //! the database on purpose: a database that is behind its mark has lost commits, because its log
 //! was removed or its file was rolled back.
 
-use std::{
-    fs::{self, File},
-    io::{self, Read},
-    os::unix::fs::FileExt,
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -18,12 +13,10 @@ use super::{
     error::{database, file},
     header, meta,
 };
-use crate::store::{StoreError, lock::open_private};
+use crate::store::{StoreError, padded::PaddedFile};
 
 /// The name of the file within the data directory.
 const NAME: &str = "mark";
-/// The size of the file in bytes. It never grows, so that it can be written on a full disk.
-const BYTES: usize = 1_024;
 /// The maximum length of a stored reason, in characters.
 const REASON: usize = 128;
 /// The key in `meta` for the number of the last mark.
@@ -67,9 +60,8 @@ impl Mark {
 
 /// The file of a mark.
 pub struct MarkFile {
-    file: File,
+    file: PaddedFile,
     mark: Mark,
-    durable: bool,
 }
 
 impl MarkFile {
@@ -78,18 +70,8 @@ impl MarkFile {
     /// # Errors
     /// Fails on errors of the file system.
     pub fn open(dir: &Path, durable: bool) -> Result<Self, StoreError> {
-        let path = dir.join(NAME);
-        let mut it = open_private(&path)?;
-        let mut bytes = Vec::new();
-        Read::by_ref(&mut it)
-            .take(BYTES as u64)
-            .read_to_end(&mut bytes)
-            .map_err(file("read", &path))?;
-        let mark = decode(&bytes);
-        if mark.is_none() && !bytes.is_empty() {
-            tracing::warn!(path = %path.display(), "the mark beside the database cannot be read");
-        }
-        Ok(Self { file: it, mark: mark.unwrap_or_default(), durable })
+        let (file, mark) = PaddedFile::open(&dir.join(NAME), durable)?;
+        Ok(Self { file, mark: mark.unwrap_or_default() })
     }
 
     /// Returns the current mark.
@@ -111,7 +93,7 @@ impl MarkFile {
         if mark == self.mark {
             return;
         }
-        match self.write(&mark) {
+        match self.file.write(&mark) {
             Ok(()) => self.mark = mark,
             Err(error) => tracing::warn!(%error, "could not write the mark beside the database"),
         }
@@ -130,25 +112,6 @@ impl MarkFile {
     pub fn close(&mut self) {
         self.put(Mark { open: false, ..self.mark.clone() });
     }
-
-    fn write(&self, mark: &Mark) -> io::Result<()> {
-        self.file.write_all_at(&encode(mark), 0)?;
-        if self.durable { self.file.sync_data() } else { Ok(()) }
-    }
-}
-
-/// Encodes the mark as JSON and its checksum, one per line, padded with blanks.
-fn encode(mark: &Mark) -> Vec<u8> {
-    let text = serde_json::to_string(mark).expect("a mark is plain data");
-    let mut bytes = format!("{text}\n{}\n", sum(&text)).into_bytes();
-    bytes.resize(BYTES.max(bytes.len()), b' ');
-    bytes
-}
-
-fn decode(bytes: &[u8]) -> Option<Mark> {
-    let mut lines = std::str::from_utf8(bytes).ok()?.lines();
-    let text = lines.next()?;
-    (lines.next()? == sum(text)).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// Removes the mark of a directory, whose database is replaced.
@@ -163,16 +126,13 @@ pub fn remove(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn sum(text: &str) -> String {
-    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::padded::BYTES;
 
     #[test]
-    fn a_mark_is_read_back_and_one_that_was_cut_off_is_none() {
+    fn a_mark_is_read_back_and_has_room_for_its_reason() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = MarkFile::open(dir.path(), true).unwrap();
         assert_eq!(*file.mark(), Mark::default());
@@ -183,11 +143,6 @@ mod tests {
         file.put(Mark { suspect: None, ..mark.clone() });
         drop(file);
         assert_eq!(*MarkFile::open(dir.path(), true).unwrap().mark(), mark);
-
-        let mut bytes = encode(&mark);
-        bytes[10] ^= 1;
-        assert_eq!(decode(&bytes), None);
-        assert_eq!(decode(&encode(&mark)[..20]), None);
     }
 
     #[test]

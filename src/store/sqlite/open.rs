@@ -1,8 +1,7 @@
 //! Opening and closing a data directory.
 
 use std::{
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -16,7 +15,7 @@ use super::{
     committer::Committer,
     connection::{DATABASE, Synchronous, connect, create, reader, sync, writable},
     erase,
-    error::{database, file},
+    error::database,
     format,
     mark::{Mark, MarkFile},
     place::StorePath,
@@ -29,7 +28,7 @@ use crate::{
     store::{
         Batch, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError, Tell, TracedRun,
         Traces, TracesInCopy, Upkeep, Writer,
-        lock::{self, Lock},
+        lock::{self, Lock, make_private_dir},
         queue::Queue,
     },
 };
@@ -92,7 +91,7 @@ impl Sqlite {
     }
 
     fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
+        make_private_dir(dir)?;
         let lock = Lock::take(dir)?;
         let owner_died = lock.owner_died();
         fault::point("store.locked");

@@ -5,8 +5,7 @@
 //! is valid in it, and no work is done twice under the same name.
 
 use std::{
-    fs::{self, DirBuilder, File},
-    os::unix::fs::DirBuilderExt,
+    fs::{self, File},
     path::Path,
 };
 
@@ -20,7 +19,10 @@ use super::{
     mark::Mark,
     value::{int, uint},
 };
-use crate::store::{StoreError, lock::Lock};
+use crate::store::{
+    StoreError,
+    lock::{Lock, make_private_dir},
+};
 
 /// The content of a restored data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +43,7 @@ pub struct Restored {
 /// of the file system or the database. The directory is then unchanged, except for its lock.
 pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     verify(from)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
+    make_private_dir(dir)?;
     // Held to the end, so that no host opens an incomplete directory.
     let _lock = Lock::take(dir)?;
     vacant(dir)?;

@@ -1,16 +1,17 @@
 //! Follows the journal and exports the spans that end; exports the metrics at intervals.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
-use prost::{Message as _, bytes::Bytes};
+use prost::Message as _;
 use tokio::time::{sleep, timeout};
 
 use super::{
+    exporter::{Exporter, Fate, LAST, Pause, parts},
     known::{Ended, Known},
-    message::{ResourceSpans, ScopeSpans, Span, Traces, resource, scope},
     metrics,
     open_step::Style,
-    send::{Sender, Trouble},
+    requests::Requests,
+    send::Sender,
     settings::{Endpoint, Settings},
 };
 use crate::{
@@ -20,17 +21,8 @@ use crate::{
 
 /// The key under which the place in the journal is kept.
 const PLACE: &str = "otlp.traces";
-/// The maximum number of spans of a message.
-const SPANS: usize = 512;
-/// The maximum size of a message, unless a single span is larger, in bytes.
-const BYTES: usize = 2 << 20;
 /// The number of pages after which the place is kept.
 const PAGES: usize = 16;
-/// The first pause after a failed export, and the longest.
-const PAUSE: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(60);
-/// The time for the last export when the host stops.
-const LAST: Duration = Duration::from_secs(2);
 
 /// Starts the export.
 pub fn start(engine: &Engine, tasks: &Tasks, settings: Settings) {
@@ -56,6 +48,9 @@ pub fn start(engine: &Engine, tasks: &Tasks, settings: Settings) {
     }
     if let Some(exporter) = exporter("traces", &settings.traces) {
         engine.set_traced(settings.sampling);
+        if let Some(requests) = Requests::begin(exporter.clone()) {
+            tasks.spawn(requests.serve(tasks.stopping().clone()));
+        }
         let stopping = tasks.stopping().clone();
         tasks.spawn(async move {
             let begun = tokio::select! {
@@ -73,14 +68,6 @@ pub fn start(engine: &Engine, tasks: &Tasks, settings: Settings) {
     }
 }
 
-/// The export of one signal.
-struct Exporter {
-    engine: Engine,
-    settings: Arc<Settings>,
-    signal: &'static str,
-    sender: Sender,
-}
-
 /// The export of traces.
 struct Follower {
     exporter: Exporter,
@@ -89,15 +76,6 @@ struct Follower {
     /// The place up to which everything is exported, as it is stored.
     kept: u64,
     known: Known,
-}
-
-/// The fate of a message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// The collector took the message, or refused it for good.
-    Done,
-    /// The collector is away, and repeating makes no sense any more.
-    GivenUp,
 }
 
 impl Exporter {
@@ -142,48 +120,6 @@ impl Exporter {
         let style = Style { latest_only, contents, operators: self.engine.operator_facts() };
         let (kept, known) = (feed.place(), Known::new());
         Some(Follower { exporter: self, style: Arc::new(style), feed, kept, known })
-    }
-
-    /// Sends a message until it is taken, or refused for good, or `gives_up` after a failure.
-    async fn send(&self, body: Bytes, items: u64, gives_up: impl Fn() -> bool) -> Fate {
-        let mut pause = Pause::new();
-        let mut told = false;
-        loop {
-            let error = match self.sender.send(body.clone()).await {
-                Ok(refused) => {
-                    let lost = refused.items.min(items);
-                    if lost > 0 {
-                        let (signal, reason) = (self.signal, refused.reason);
-                        tracing::warn!(signal, reason, lost, "the collector refused a part");
-                        self.count("refused", lost);
-                    }
-                    self.count("exported", items - lost);
-                    return Fate::Done;
-                }
-                Err(error) => error,
-            };
-            let after = match &error {
-                Trouble::Never { .. } => {
-                    tracing::error!(%error, signal = self.signal, items, "the collector refused an export");
-                    self.count("refused", items);
-                    return Fate::Done;
-                }
-                Trouble::Later { after, .. } => *after,
-            };
-            self.engine.counts().export_failures.of([self.signal]).inc();
-            // Once for an outage, not for each request.
-            if !std::mem::replace(&mut told, true) {
-                tracing::warn!(%error, signal = self.signal, "an export failed");
-            }
-            if gives_up() {
-                return Fate::GivenUp;
-            }
-            pause.wait_for(after).await;
-        }
-    }
-
-    fn count(&self, outcome: &str, items: u64) {
-        self.engine.counts().exports.of([self.signal, outcome]).add(items);
     }
 }
 
@@ -237,9 +173,8 @@ impl Follower {
             self.exporter.engine.counts().export_left_out.add(ended.left_out);
             for part in parts(ended.spans) {
                 let items = part.len() as u64;
-                let body = self.message(part).encode_to_vec().into();
                 let gives_up = || once || self.is_far_behind();
-                match self.exporter.send(body, items, gives_up).await {
+                match self.exporter.send_spans(part, gives_up).await {
                     Fate::Done => {}
                     Fate::GivenUp if once => return Ok(()),
                     Fate::GivenUp => self.exporter.count("dropped", items),
@@ -280,31 +215,6 @@ impl Follower {
             );
         }
     }
-
-    fn message(&self, spans: Vec<Span>) -> Traces {
-        let scope_spans = vec![ScopeSpans { scope: Some(scope()), spans }];
-        let resource = Some(resource(&self.exporter.settings.resource));
-        Traces { resource_spans: vec![ResourceSpans { resource, scope_spans }] }
-    }
-}
-
-/// The pause before the next try, which doubles with each.
-struct Pause(Duration);
-
-impl Pause {
-    fn new() -> Self {
-        Self(PAUSE)
-    }
-
-    async fn wait(&mut self) {
-        self.wait_for(None).await;
-    }
-
-    /// Waits for the time that the other side asks for, or else for the pause.
-    async fn wait_for(&mut self, asked: Option<Duration>) {
-        sleep(asked.unwrap_or(self.0)).await;
-        self.0 = (self.0 * 2).min(LONGEST);
-    }
 }
 
 /// Tries until it succeeds; `None` if the host stops.
@@ -320,40 +230,5 @@ async fn retry<T, F: Future<Output = Result<T, EngineError>>>(
             Err(error) => tracing::warn!(%error, "could not {what}"),
         }
         pause.wait().await;
-    }
-}
-
-/// Splits spans into messages of a bounded size.
-fn parts(spans: Vec<Span>) -> Vec<Vec<Span>> {
-    let mut parts: Vec<Vec<Span>> = Vec::new();
-    let mut bytes = 0;
-    for span in spans {
-        let size = span.encoded_len();
-        match parts.last_mut() {
-            Some(part) if part.len() < SPANS && bytes + size <= BYTES => {
-                bytes += size;
-                part.push(span);
-            }
-            _ => {
-                bytes = size;
-                parts.push(vec![span]);
-            }
-        }
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_bounded_in_spans_and_in_bytes() {
-        let small = |_| Span { name: "s".to_owned(), ..Span::default() };
-        let sizes: Vec<_> = parts((0..1_100).map(small).collect()).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [512, 512, 76]);
-        let large = |_| Span { name: "l".repeat(900 << 10), ..Span::default() };
-        let sizes: Vec<_> = parts((0..5).map(large).collect()).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [2, 2, 1]);
     }
 }

@@ -46,6 +46,7 @@ pub(super) struct Refused {
 }
 
 /// A client of a collector, for one signal.
+#[derive(Clone)]
 pub(super) struct Sender {
     client: Client,
     url: String,

@@ -239,6 +239,11 @@ try {
   check(Math.abs((await scrolled()) - left - 50) < 3, `scrolled from ${left} to ${await scrolled()}`);
   check(narrow.url().includes("tab=graph"), "what was dragged was opened");
   await photo(narrow, "run-graph-zoomed-dark");
+  const moved = await scrolled();
+  await narrow.keyboard.press("ArrowRight");
+  check((await scrolled()) > moved, `right of ${moved} is ${await scrolled()}`);
+  await narrow.keyboard.press("ArrowLeft");
+  check(Math.abs((await scrolled()) - moved) < 3, `left of that is ${await scrolled()}`);
   await narrow.getByRole("button", { name: "all" }).click();
   check((await wide()) <= 390, `${await wide()} px`);
   await narrow.locator("svg.graph a", { hasText: "run ask" }).click();
@@ -320,6 +325,35 @@ try {
   const copied = JSON.parse(await desk.evaluate(() => navigator.clipboard.readText()));
   check(copied.i === 1 && copied.who === "<b>moon</b> \u202e", `copied ${JSON.stringify(copied)}`);
 
+  // A page over plain HTTP from another machine has no such clipboard: buttons copy there as well, or say
+  // which key does.
+  const plain = await desk.context().newPage();
+  await plain.addInitScript(() => Object.defineProperty(Navigator.prototype, "clipboard", { value: undefined }));
+  await plain.goto(`${origin}/ui/inbox?show=answered`);
+  await plain.locator("details.command summary").click();
+  const copying = plain.locator("button[data-copy]").first();
+  await copying.click();
+  await plain.getByRole("button", { name: "copied" }).waitFor();
+  check((await plain.locator("main textarea").count()) === 0, "the field of the copy stays");
+  check(await copying.evaluate((it) => it === document.activeElement), "the focus is lost");
+  await plain.locator("summary", { hasText: "Find by text" }).click();
+  await plain.getByLabel("Text", { exact: true }).fill("");
+  await plain.keyboard.press("Control+V");
+  const pasted = await plain.getByLabel("Text", { exact: true }).inputValue();
+  check(pasted === "moonswarm inbox --answered", `pasted ${pasted}`);
+  await plain.evaluate(() => (document.execCommand = () => false));
+  await copying.click();
+  await plain.getByRole("button", { name: "press Ctrl-C" }).waitFor();
+  const field = plain.getByLabel("Copy the selected text");
+  const chosen = await field.evaluate((it) => it.value.slice(it.selectionStart, it.selectionEnd));
+  check(chosen === "moonswarm inbox --answered", `selected ${chosen}`);
+  await accessible(plain, "copy-by-hand");
+  await fits(plain, "copy-by-hand");
+  await photo(plain, "copy-by-hand-light");
+  await plain.getByLabel("Text", { exact: true }).focus();
+  check((await field.count()) === 0, "the field stays when it is left");
+  await plain.close();
+
   // What hostile runs wrote is shown, and does nothing.
   for (const link of await desk.goto(`${origin}/ui/runs?blueprint=hostile`).then(() => desk.locator("#runs td a").all())) {
     const page = await desk.context().newPage();
@@ -343,13 +377,25 @@ try {
   await desk.keyboard.press("Enter");
   await desk.waitForURL(`${origin}/ui/blueprints`);
   await desk.keyboard.press("?");
+  for (const words of ["+ / -", "← / →", "↑ / ↓"]) await desk.locator("dialog dt", { hasText: words }).waitFor();
   await accessible(desk, "keys");
+  await photo(desk, "keys-light");
   await desk.keyboard.press("Escape");
+  await desk.locator("dialog").waitFor({ state: "detached" });
+  // Any text leads to the lists that have it.
+  await desk.keyboard.press("Control+k");
+  await desk.getByLabel("Go to", { exact: true }).fill("ship it");
+  await desk.getByRole("link", { name: "Tasks with “ship it”" }).click();
+  await desk.waitForURL(`${origin}/ui/inbox?q=ship%20it`);
 
   // The switch of colors, and everything by keyboard to the way out.
   await desk.goto(`${origin}/ui`);
   await desk.keyboard.press("Tab");
-  check(await desk.evaluate(() => document.activeElement.classList.contains("skip")), "no skip link");
+  const [skips, focused] = await desk.evaluate(() => {
+    const { classList, outerHTML } = document.activeElement;
+    return [classList.contains("skip"), outerHTML.slice(0, 200)];
+  });
+  check(skips, `no skip link, but ${focused}`);
   await desk.locator(".who > summary").focus();
   await desk.keyboard.press("Enter");
   await desk.getByRole("button", { name: "dark" }).press("Enter");

@@ -13,6 +13,7 @@ use crate::{
         context::Context,
         terminal::Terminal,
     },
+    protocol::text::counted,
     store::{self, Checked},
 };
 
@@ -128,8 +129,11 @@ impl Found {
             Checked::Done { runs, entries, state, blobs, damaged } => {
                 let verdict = if damaged == 0 { DoctorVerdict::Ok } else { DoctorVerdict::Fail };
                 let says = format!(
-                    "read {runs} runs with {entries} events, {state} values of state and {blobs} \
-                     files; damaged: {damaged}"
+                    "read {} with {}, {} of state and {}; damaged: {damaged}",
+                    counted(runs, "run"),
+                    counted(entries, "event"),
+                    counted(state, "value"),
+                    counted(blobs, "file"),
                 );
                 self.done = Some(Line::new(verdict, WHAT, says));
             }

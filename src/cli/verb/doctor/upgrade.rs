@@ -17,7 +17,7 @@ use crate::{
     cli::{
         context::Context,
         verb::{
-            formats::{Found, Known},
+            formats::{Found, SupportedFormats},
             replay::Replayed,
         },
     },
@@ -39,7 +39,7 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
     let data = &cx.config.data;
     let name = binary.display();
     let asked = ask(binary, data, &["formats"]).await?;
-    let known: Known = read(&asked).with_context(|| {
+    let known: SupportedFormats = read(&asked).with_context(|| {
         format!("ask {name} for its formats; is it a moonswarm that knows `formats`?")
     })?;
     if !data.join("moonswarm.db").is_file() {
@@ -76,8 +76,8 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
 }
 
 /// Returns the changes of the first start.
-fn change(known: &Known, format: u32, name: &str) -> Line {
-    let Known { program, database, entry, .. } = known;
+fn change(known: &SupportedFormats, format: u32, name: &str) -> Line {
+    let SupportedFormats { program, database, entry, .. } = known;
     let is = format!("{name} is moonswarm {program}");
     match database.newest {
         newest if newest < format => {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_older_program_fails_and_a_newer_one_says_from_where_to_where() {
-        let known = |newest| Known {
+        let known = |newest| SupportedFormats {
             program: "9.9.9".into(),
             database: Range { oldest: 1, newest },
             entry: Range { oldest: 1, newest: 2 },

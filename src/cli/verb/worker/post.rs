@@ -214,7 +214,7 @@ impl<'a> Post<'a> {
                 let mut answers = Vec::with_capacity(handles.len());
                 for handle in &handles {
                     let beat = self.client.with_token(handle).heartbeat().await;
-                    answers.push(beat.map(|beat| crate::cli::client::Kept {
+                    answers.push(beat.map(|beat| crate::cli::client::HeartbeatAnswer {
                         deadline: beat.deadline,
                         cancel: beat.cancel,
                     }));

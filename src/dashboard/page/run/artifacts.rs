@@ -12,7 +12,7 @@ use maud::{Markup, html};
 
 use crate::{
     dashboard::{
-        component::{command, json, markdown, pager, text, time, usage},
+        component::{bytes::size, command, json, markdown, pager, text, time},
         desk::Desk,
         fields::Fields,
         fragment::allowed,
@@ -82,7 +82,7 @@ pub(super) async fn tab(
                                 a href=(pager::url(&path, &[query[0], query[1], query[2], ("open", &open)])) { (text::line(&file.name, 200)) }
                             }
                             td data-label="Step" { a href={ "/ui/runs/" (view.id) "/steps/" (file.step) } { (file.step) } }
-                            td.num data-label="Size" { (usage::bytes(file.size)) }
+                            td.num data-label="Size" { (size(file.size)) }
                             td data-label="When" { (time::of(&file.created_at, visitor.now_ms)) }
                             td data-label="File" { a href={ "/ui/artifacts/" (file.id) } download { "Download" } }
                         }
@@ -109,7 +109,7 @@ fn preview(visitor: &Visitor, file: &ArtifactView, data: &[u8]) -> Markup {
     html! {
         section.card #preview {
             h2.line { (text::line(&file.name, 200))
-                span.dim.small { (usage::bytes(file.size)) }
+                span.dim.small { (size(file.size)) }
                 a.small href={ "/ui/artifacts/" (file.id) } download { "Download" }
             }
             @if let Some(kind) = picture(data).filter(|_| data.len() <= PICTURE) {

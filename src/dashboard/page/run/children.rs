@@ -10,9 +10,9 @@ use crate::{
         fragment::allowed,
         visitor::{Visitor, id},
     },
-    door::{Code, Problem},
+    door::Problem,
     engine::RunView,
-    store::{RunFilter, RunStatus},
+    store::RunFilter,
 };
 
 /// The number of runs of a page.
@@ -26,16 +26,12 @@ pub(super) async fn tab(
     fields: &Fields,
 ) -> Result<Markup, Problem> {
     let before = fields.given("cursor").map(id).transpose()?;
-    let status = fields.given("status").map(|word| {
-        RunStatus::parse(word)
-            .ok_or_else(|| Problem::new(Code::BadQuery, format!("{word:?} is no status")))
-    });
-    let status = status.transpose()?;
+    let status = status::chosen(fields)?;
     let blueprint = fields.given("blueprint").map(|name| name.trim().to_owned());
-    let is_filtered = status.is_some() || blueprint.is_some();
+    let is_filtered = !status.is_empty() || blueprint.is_some();
     let filter = RunFilter {
         parent: Some(view.id.num()),
-        status: status.into_iter().collect(),
+        status,
         blueprint,
         before,
         limit: LIMIT,
@@ -49,13 +45,10 @@ pub(super) async fn tab(
     let Some(page) = allowed(desk.engine.runs(&visitor.caller, filter).await)? else {
         return Ok(few(view));
     };
-    let query = [
-        ("tab", "children"),
-        ("status", fields.text("status")),
-        ("blueprint", fields.text("blueprint")),
-    ];
+    let filters_given = given(fields);
+    let query = [&[("tab", "children")][..], &filters_given].concat();
     let parent = view.id.to_string();
-    let api = [("parent", parent.as_str()), query[1], query[2]];
+    let api = [&[("parent", parent.as_str())][..], &filters_given].concat();
     Ok(html! {
         @if is_filtered || !page.items.is_empty() { (filters(&path, fields, is_filtered)) }
         div.card.flush tabindex="0" {
@@ -72,19 +65,10 @@ pub(super) async fn tab(
 }
 
 fn filters(path: &str, fields: &Fields, is_filtered: bool) -> Markup {
-    let status = fields.text("status");
     html! {
         form.card.filters method="get" action=(path) {
             input type="hidden" name="tab" value="children";
-            div {
-                label for="status" { "Status" }
-                select id="status" name="status" {
-                    option value="" { "any" }
-                    @for it in RunStatus::ALL {
-                        option value=(it.as_str()) selected[it.as_str() == status] { (it.as_str()) }
-                    }
-                }
-            }
+            (status::choice(fields))
             div {
                 label for="blueprint" { "Blueprint" }
                 input type="text" id="blueprint" name="blueprint" spellcheck="false" value=(fields.text("blueprint"));
@@ -95,13 +79,16 @@ fn filters(path: &str, fields: &Fields, is_filtered: bool) -> Markup {
     }
 }
 
+/// Returns the filters that are set. A status may be there several times.
+fn given(fields: &Fields) -> Vec<(&'static str, &str)> {
+    let all = status::words(fields).map(|it| ("status", it));
+    all.chain(fields.given("blueprint").map(|it| ("blueprint", it))).collect()
+}
+
 /// Returns the flags of the command line for the filters.
 fn flags(fields: &Fields) -> String {
-    let flag = |name: &str| {
-        let value = fields.given(name)?;
-        Some(format!(" --{name} {}", command::quoted(value)))
-    };
-    ["status", "blueprint"].into_iter().filter_map(flag).collect()
+    let flag = |(name, value)| format!(" --{name} {}", command::quoted(value));
+    given(fields).into_iter().map(flag).collect()
 }
 
 /// Returns the newest called runs, for a token that does not list runs.

@@ -17,7 +17,9 @@ use crate::{
 
 /// The number of events of a page.
 const EVENTS: usize = 80;
-/// The number of events that are read at a time.
+/// The number of events that are read first: enough for a page if nearly all fit.
+const FIRST: usize = 100;
+/// The number of events that are read at a time after that.
 const READ: usize = 500;
 /// The maximum number of events that a page looks at.
 const LOOK: usize = 2_000;
@@ -44,9 +46,10 @@ async fn find(
 ) -> Result<Found, Problem> {
     let bad = |_| Problem::new(Code::BadQuery, "cursor is not one of this list's");
     let mut before = cursor.map(str::parse::<u32>).transpose().map_err(bad)?;
-    let (mut items, mut looked) = (Vec::new(), 0);
+    let (mut items, mut looked, mut read) = (Vec::new(), 0, FIRST);
     loop {
-        let page = desk.engine.events_page(&visitor.caller, run, before, READ).await?;
+        let page = desk.engine.events_page(&visitor.caller, run, before, read).await?;
+        read = READ;
         looked += page.items.len();
         for event in page.items.into_iter().rev() {
             if fits(&event) {

@@ -110,7 +110,7 @@ async fn by_loop(request: &ModelRequest) -> (Vec<Link>, Option<String>, Vec<Mode
     (links, text, asked)
 }
 
-/// What is the same in both conversations although the words of a failure differ.
+/// The part that is the same in both conversations although the words of a failure differ.
 fn shape(request: &ModelRequest) -> Vec<(Value, Value)> {
     request.items.iter().map(|it| (it["type"].clone(), it["call_id"].clone())).collect()
 }

@@ -1,4 +1,4 @@
-//! What clients, workers and people do, through the engine's public methods.
+//! The acts of clients, workers and people, through the engine's public methods.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn key(route: &'static str, number: Option<u32>, body: u32) -> Option<Idempotenc
     })
 }
 
-/// What an ask does, as a future over the engine.
+/// A request, as a future over the engine.
 pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, EngineError>> {
     let engine = world.engine().clone();
     let caller = |token: usize| world.tokens[token].clone();
@@ -198,7 +198,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
     }
 }
 
-/// Who reports: the bearer of a handle, or of a token.
+/// The reporter: the bearer of a handle, or of a token.
 fn holder(world: &World, engine: &Engine, of: Of) -> Holder {
     let Of { run, step, attempt, .. } = of;
     let nonce = world.store.header(run).ok().flatten().map_or(0, |header| header.nonce);

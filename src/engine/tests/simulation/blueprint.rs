@@ -105,7 +105,7 @@ return swarm.blueprint {{
         )
     }
 
-    /// What the flow comes to, where `leaf` gives the recorded value of a leaf in a round; nothing
+    /// The output of the flow, where `leaf` gives the recorded value of a leaf in a round; nothing
     /// where a leaf has none.
     pub fn value(&self, leaf: &dyn Fn(u32, &str) -> Option<i64>) -> Option<i64> {
         (0..=self.rounds).map(|round| self.node.value(0, &|id| leaf(round, id))).sum()

@@ -1,4 +1,4 @@
-//! Whether a history is a legal one: each promise, looked at in what was asked, answered and kept.
+//! Checks that a history is legal: each promise, against the requests, the answers and the stored entries.
 //!
 //! The judge knows commits and answers only. It folds the journal by itself, and computes outputs
 //! from the blueprint's own tree; nothing of the engine decides what is right here.
@@ -19,7 +19,7 @@ use crate::{
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// What a checker judges.
+/// The input of a checker.
 pub struct Case<'a> {
     pub flow: &'a Flow,
     pub events: &'a [Event],

@@ -1,4 +1,4 @@
-//! What was asked, what was answered, and where the store stood then.
+//! The requests, the answers, and the position of the store at each.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub struct Of {
     pub token: Option<usize>,
 }
 
-/// How a worker says that it went.
+/// The outcome that a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Says {
     Done,
@@ -38,7 +38,7 @@ pub enum Says {
     Failed { retryable: bool },
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
     Started { run: u64, repeated: bool },
@@ -70,7 +70,7 @@ pub enum What {
     Quiet,
 }
 
-/// What happened, when, and after which commit.
+/// An event, its time, and the commit before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub at_ms: u64,

@@ -35,12 +35,12 @@ impl Job {
 pub struct Worked(Arc<Mutex<Vec<Job>>>);
 
 impl Worked {
-    /// How many attempts are being worked on.
+    /// The number of attempts in progress.
     pub fn live(&self) -> usize {
         self.0.lock().iter().filter(|job| job.is_live()).count()
     }
 
-    /// What can be ended, by its place.
+    /// The attempts that can be ended, by their place.
     pub fn len(&self) -> usize {
         let mut jobs = self.0.lock();
         jobs.retain(Job::is_live);

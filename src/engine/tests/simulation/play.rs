@@ -10,7 +10,7 @@ use super::{
     world::World,
 };
 
-/// What a seed came to.
+/// The outcome of a seed.
 pub struct Played {
     pub seed: u64,
     pub events: Vec<Event>,
@@ -38,7 +38,7 @@ pub fn stand_still() -> EnterGuard<'static> {
     TIME.get_or_init(|| Builder::new_current_thread().enable_time().build().unwrap()).enter()
 }
 
-/// What a world came to.
+/// The outcome of a world.
 pub fn judge(seed: u64, mut world: World) -> Played {
     let commits = world.store.commits(0);
     let tokens: Vec<String> = world.tokens.iter().map(|token| token.jti.clone()).collect();
@@ -79,7 +79,7 @@ impl Played {
         story
     }
 
-    /// What was found, and how to see it again.
+    /// The finding, and the way to reproduce it.
     pub fn verdict(&self) -> Option<String> {
         (!self.findings.is_empty()).then(|| {
             format!(

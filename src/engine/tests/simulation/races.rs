@@ -14,7 +14,7 @@ const RACES: u32 = 50;
 /// Worlds in one test.
 const WORLDS: u64 = 50;
 
-/// What the last two asks were told.
+/// The answers to the last two requests.
 fn told(world: &World, number: u32) -> &What {
     let mut events = world.events.iter().rev().map(|event| &event.what);
     let is_its = |what: &&What| match what {

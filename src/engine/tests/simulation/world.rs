@@ -32,7 +32,7 @@ mod calm;
 /// When every world begins.
 pub const BEGIN_MS: u64 = 1_700_000_000_000;
 
-/// How long an unheard lease lives in a world.
+/// The length of a lease without a heartbeat in a world.
 pub const LEASE_MS: u64 = 30_000;
 
 /// Asks that may be open at the same time.
@@ -48,7 +48,7 @@ struct Host {
     driver: Driver,
 }
 
-/// Who waits for an answer.
+/// The callers that wait for an answer.
 struct Open {
     number: u32,
     piece: u64,
@@ -64,7 +64,7 @@ pub struct World {
     pub store: Arc<Memory>,
     pub worked: Worked,
     pub events: Vec<Event>,
-    /// What the world itself saw that must not be.
+    /// The violations that the world itself saw.
     pub findings: Vec<String>,
     /// The runs that somebody knows of.
     pub runs: BTreeMap<u64, RunId>,
@@ -72,7 +72,7 @@ pub struct World {
     pub held: Vec<Of>,
     /// The reports that were made, to be made again.
     pub reports: Vec<Ask>,
-    /// What was asked with a key, to be asked again.
+    /// The requests with a key, to be repeated.
     pub keyed: Vec<Ask>,
     pub tokens: Vec<Caller>,
     pub revoked: usize,
@@ -91,7 +91,7 @@ pub struct World {
     broken_disk: bool,
 }
 
-/// What the scheduler can pick.
+/// The choices of the scheduler.
 #[derive(Debug, Clone, Copy)]
 enum Pick {
     Deliver(usize),
@@ -196,7 +196,7 @@ impl World {
         self.asks
     }
 
-    /// Whoever asked last goes away right after the first piece of what they asked for was done.
+    /// The last caller goes away right after the first part of its request was done.
     pub fn leave_once_taken(&mut self) {
         let open = self.open.pop().expect("somebody asked");
         self.host().driver.poll(open.piece);
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// What the host itself can go on with.
+    /// The work that the host itself can continue.
     fn inner(&self) -> Vec<(usize, Pick)> {
         let host = self.host();
         let mut picks = Vec::new();
@@ -440,7 +440,7 @@ impl World {
         self.boot();
     }
 
-    /// Whoever heard no answer may ask once more.
+    /// A caller without an answer may ask once more.
     fn again(&mut self, ask: Ask) {
         match ask {
             Ask::Start { key: Some(_), .. } | Ask::Signal { key: Some(_), .. } => {

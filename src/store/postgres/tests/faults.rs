@@ -1,19 +1,11 @@
-//! What happens when the network or the database fails in the middle of a commit, and who owns a
-//! database.
+//! What happens when a connection breaks at a commit, and who owns a database.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{Shutdown, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    thread,
-};
+use std::net::TcpListener;
 
 use super::{
     super::{DatabaseAddress, Postgres, PostgresOptions},
     Home,
+    network::Network,
 };
 use crate::{
     protocol::StoreOptions,
@@ -22,87 +14,6 @@ use crate::{
         conformance::{begin, commit, header, put},
     },
 };
-
-/// What a proxy does with the next `COMMIT`.
-const PASSES: u8 = 0;
-const CUTS_BEFORE: u8 = 1;
-const CUTS_THE_ANSWER: u8 = 2;
-
-/// A proxy before the database, which can cut a connection at its `COMMIT`.
-struct Proxy {
-    port: u16,
-    next: Arc<AtomicU8>,
-}
-
-impl Proxy {
-    fn before(server: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let next = Arc::new(AtomicU8::new(PASSES));
-        let told = Arc::clone(&next);
-        let serve = move || {
-            for client in listener.incoming() {
-                let Ok(client) = client else { return };
-                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
-                forward(client, server, &told);
-            }
-        };
-        thread::Builder::new().spawn(serve).unwrap();
-        Self { port, next }
-    }
-
-    fn next(&self, what: u8) {
-        self.next.store(what, Ordering::SeqCst);
-    }
-}
-
-fn forward(client: TcpStream, server: TcpStream, next: &Arc<AtomicU8>) {
-    let (mut to_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-    let (mut from_client, mut from_server) = (client, server);
-    let (next, cut) = (Arc::clone(next), Arc::new(AtomicU8::new(PASSES)));
-    let cut_answer = Arc::clone(&cut);
-    let answers = move || {
-        let mut bytes = [0; 65_536];
-        while let Ok(n @ 1..) = from_server.read(&mut bytes) {
-            if cut_answer.load(Ordering::SeqCst) == CUTS_THE_ANSWER {
-                break;
-            }
-            if to_client.write_all(&bytes[..n]).is_err() {
-                break;
-            }
-        }
-        let _ = to_client.shutdown(Shutdown::Both);
-        let _ = from_server.shutdown(Shutdown::Both);
-    };
-    let requests = move || {
-        let mut bytes = [0; 65_536];
-        while let Ok(n @ 1..) = from_client.read(&mut bytes) {
-            if bytes[..n].windows(7).any(|part| part == b"COMMIT\0") {
-                let what = next.swap(PASSES, Ordering::SeqCst);
-                if what == CUTS_BEFORE {
-                    break;
-                }
-                cut.store(what, Ordering::SeqCst);
-            }
-            if to_server.write_all(&bytes[..n]).is_err() {
-                break;
-            }
-        }
-        let _ = to_server.shutdown(Shutdown::Write);
-        let _ = from_client.shutdown(Shutdown::Read);
-    };
-    thread::Builder::new().spawn(answers).unwrap();
-    thread::Builder::new().spawn(requests).unwrap();
-}
-
-fn through(home: &Home, proxy: &Proxy) -> Arc<Postgres> {
-    let url = home
-        .database
-        .tcp_url()
-        .replace(&format!(":{}/", home.database.port()), &format!(":{}/", proxy.port));
-    let address = DatabaseAddress::parse(&url).unwrap();
-    Postgres::open(home.dir.path(), &PostgresOptions::new(address)).unwrap()
-}
 
 fn counted(value: &str) -> Write {
     Write::PutState {
@@ -118,18 +29,23 @@ fn counted(value: &str) -> Write {
 #[test]
 fn a_commit_whose_answer_is_lost_is_made_once() {
     let Some(home) = Home::new() else { return };
-    let proxy = Proxy::before(home.database.port());
-    let store = through(&home, &proxy);
+    let network = Network::before(home.database.port());
+    let store = home.open_through(&network);
     put(&*store, vec![counted("0")]);
-    for (times, what) in [(2, CUTS_THE_ANSWER), (3, CUTS_BEFORE), (4, CUTS_THE_ANSWER)] {
-        proxy.next(what);
+    for (times, is_lost) in [(2, true), (3, false), (4, true)] {
+        if is_lost {
+            network.lose_answer_to_commit();
+        } else {
+            network.cut_before_commit();
+        }
         put(&*store, vec![counted(&times.to_string())]);
         let row = store.state_value("global", "count").unwrap().unwrap();
-        assert_eq!((row.revision, row.value), (times, times.to_string()), "{what}");
+        assert_eq!((row.revision, row.value), (times, times.to_string()), "{is_lost}");
     }
+    assert_eq!(network.cuts(), 3);
     assert!(matches!(store.health(), Health::Well));
     let run = begin(&*store, header(7));
-    proxy.next(CUTS_THE_ANSWER);
+    network.lose_answer_to_commit();
     put(&*store, vec![counted("5")]);
     assert_eq!(store.header(7).unwrap().unwrap(), run);
 }

@@ -1,4 +1,4 @@
-//! What the steps of flows came to: their effects, timers, signals and outputs.
+//! Checks the outcomes of the steps of flows: their effects, timers, signals and outputs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What becomes of a world in which everything goes well from some point on.
+//! A world in which everything goes well from some point on, up to its end.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,20 +1,33 @@
 //! Daemons that are nodes of a cluster over one PostgreSQL database: one drives, the others stand by,
 //! forward requests, and take over when it is killed, stopped, hung or handed over.
 
-#[path = "sessions/client.rs"]
+mod administered;
+#[path = "../sessions/client.rs"]
 #[expect(dead_code, reason = "this program talks to sessions a little")]
 mod client;
+mod clocks;
+mod killed;
+mod load;
+mod network;
+mod peers;
+mod poison;
+#[path = "../faults/shim.rs"]
+#[expect(dead_code, reason = "every test program uses its own part of it")]
+mod shim;
+mod status;
+#[path = "../support/mod.rs"]
 mod support;
+mod upgrade;
 
 use std::path::PathBuf;
 
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use support::postgres::Database;
-use support::{DEMO, Daemon, eventually, program, send, skip, when};
+use support::{
+    DEMO, Daemon, eventually, network::Network, postgres::Database, program, send, skip, when,
+};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A run that waits for a worker of a queue.
 const PULL: &str = r#"
@@ -44,6 +57,14 @@ impl Cluster {
         Some(it)
     }
 
+    /// Returns one with a driver and a standby, or notes that the test is left out.
+    async fn of_two() -> Option<(Self, Daemon, Daemon)> {
+        let it = Self::fresh()?;
+        let (a, b) = (it.node("a"), it.node("b"));
+        it.becomes(&["a up", "b standby"]).await;
+        Some((it, a, b))
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
@@ -54,20 +75,30 @@ impl Cluster {
     }
 
     fn start(&self, name: &str, key: &str) -> Option<Daemon> {
-        self.start_over(&self.database.url(), name, key)
+        self.start_over(&format!("{}?writers=3", self.database.url()), name, key)
     }
 
     fn start_over(&self, url: &str, name: &str, key: &str) -> Option<Daemon> {
+        self.start_with(url, name, key, &[])
+    }
+
+    /// Starts a node with more in its environment.
+    fn start_with(
+        &self,
+        url: &str,
+        name: &str,
+        key: &str,
+        more: &[(&str, &str)],
+    ) -> Option<Daemon> {
         let key = self.path(key);
-        Daemon::launch(
-            &self.path(name),
-            &[
-                ("MOONSWARM_STORE", url),
-                ("MOONSWARM_CLUSTER_KEY", key.to_str().unwrap()),
-                ("MOONSWARM_NODE", name),
-                ("MOONSWARM_CLUSTER_LEASE", LEASE),
-            ],
-        )
+        let mut env = vec![
+            ("MOONSWARM_STORE", url),
+            ("MOONSWARM_CLUSTER_KEY", key.to_str().unwrap()),
+            ("MOONSWARM_NODE", name),
+            ("MOONSWARM_CLUSTER_LEASE", LEASE),
+        ];
+        env.extend(more);
+        Daemon::launch(&self.path(name), &env)
     }
 
     fn node(&self, name: &str) -> Daemon {
@@ -86,6 +117,13 @@ impl Cluster {
         rows.lines().map(str::to_owned).collect()
     }
 
+    /// Returns the name of the node that has the runs.
+    fn driver(&self) -> String {
+        let states = self.states();
+        let driver = states.iter().find_map(|it| it.strip_suffix(" up"));
+        driver.unwrap_or_else(|| panic!("{states:?}")).to_owned()
+    }
+
     async fn becomes(&self, states: &[&str]) {
         eventually("the nodes change", async || {
             let now = self.states();
@@ -93,56 +131,6 @@ impl Cluster {
         })
         .await;
     }
-}
-
-/// A way to the server that can hang: connections stay open, and nothing arrives.
-struct Between {
-    port: u16,
-    hangs: tokio::sync::watch::Sender<bool>,
-}
-
-impl Between {
-    async fn open(server: u16) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (hangs, seen) = tokio::sync::watch::channel(false);
-        tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let seen = seen.clone();
-                tokio::spawn(async move {
-                    let far = tokio::net::TcpStream::connect(("127.0.0.1", server)).await.unwrap();
-                    let ((near_in, near_out), (far_in, far_out)) =
-                        (near.into_split(), far.into_split());
-                    tokio::join!(
-                        pass(near_in, far_out, seen.clone()),
-                        pass(far_in, near_out, seen.clone())
-                    );
-                });
-            }
-        });
-        Self { port, hangs }
-    }
-
-    fn hang(&self, hangs: bool) {
-        self.hangs.send_replace(hangs);
-    }
-}
-
-/// Passes bytes on, but none while it hangs.
-async fn pass(
-    mut from: impl tokio::io::AsyncRead + Unpin,
-    mut to: impl tokio::io::AsyncWrite + Unpin,
-    mut hangs: tokio::sync::watch::Receiver<bool>,
-) {
-    let mut bytes = vec![0; 16_384];
-    while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        if hangs.wait_for(|hangs| !hangs).await.is_err()
-            || to.write_all(&bytes[..count]).await.is_err()
-        {
-            break;
-        }
-    }
-    let _ = to.shutdown().await;
 }
 
 async fn signal(daemon: &Daemon, run: &str) {
@@ -168,6 +156,11 @@ async fn lease(daemon: &Daemon) -> String {
     leased[0]["handle"].as_str().unwrap().to_owned()
 }
 
+/// Returns a port that nobody listens on at the moment.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 fn send_signal(daemon: &Daemon, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
@@ -175,9 +168,7 @@ fn send_signal(daemon: &Daemon, signal: Signal) {
 
 #[tokio::test]
 async fn a_killed_driver_is_replaced_by_the_standby_and_old_handles_are_good() {
-    let Some(cluster) = Cluster::fresh() else { return };
-    let (a, b) = (cluster.node("a"), cluster.node("b"));
-    cluster.becomes(&["a up", "b standby"]).await;
+    let Some((cluster, a, b)) = Cluster::of_two().await else { return };
     assert_eq!(a.token, b.token, "the nodes have one admin token");
     for node in [&a, &b] {
         assert_eq!(send(node.get("/healthz")).await.0, 200);
@@ -233,9 +224,7 @@ async fn a_stopped_driver_hands_over_and_its_requests_are_answered_by_the_next()
 
 #[tokio::test]
 async fn sockets_streams_and_large_bodies_go_through_a_standby() {
-    let Some(cluster) = Cluster::fresh() else { return };
-    let (a, b) = (cluster.node("a"), cluster.node("b"));
-    cluster.becomes(&["a up", "b standby"]).await;
+    let Some((_cluster, a, b)) = Cluster::of_two().await else { return };
     let run = b.run_source(DEMO, json!({})).await;
     b.waits(&run, "signal").await;
     // A stream of events, which arrive while it is open.
@@ -272,9 +261,7 @@ async fn sockets_streams_and_large_bodies_go_through_a_standby() {
 
 #[tokio::test]
 async fn a_hung_driver_is_ended_and_writes_nothing_when_it_wakes_up() {
-    let Some(cluster) = Cluster::fresh() else { return };
-    let (a, b) = (cluster.node("a"), cluster.node("b"));
-    cluster.becomes(&["a up", "b standby"]).await;
+    let Some((cluster, a, b)) = Cluster::of_two().await else { return };
     let run = a.run_source(DEMO, json!({})).await;
     a.waits(&run, "signal").await;
     send_signal(&a, Signal::STOP);
@@ -297,12 +284,11 @@ async fn a_hung_driver_is_ended_and_writes_nothing_when_it_wakes_up() {
     assert_eq!(cluster.database.sql(rows), before);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_driver_that_is_cut_off_from_the_database_is_replaced() {
     let Some(cluster) = Cluster::fresh() else { return };
-    let between = Between::open(cluster.database.port()).await;
-    let direct = format!(":{}/", cluster.database.port());
-    let url = cluster.database.tcp_url().replace(&direct, &format!(":{}/", between.port));
+    let between = Network::before(cluster.database.port());
+    let url = between.through(&cluster.database.tcp_url(), cluster.database.port());
     let a = cluster.start_over(&url, "a", "key").unwrap_or_else(|| panic!("{}", cluster.log("a")));
     let b = cluster.node("b");
     cluster.becomes(&["a up", "b standby"]).await;
@@ -344,7 +330,9 @@ async fn a_daemon_alone_becomes_the_first_node_and_its_tokens_stay_good() {
     // As the release before has left it.
     cluster.database.sql(
         "SET search_path = moonswarm; DROP TABLE keys;
-         ALTER TABLE nodes DROP COLUMN boot, DROP COLUMN url, DROP COLUMN peer_url, DROP COLUMN peer_key;
+         ALTER TABLE nodes DROP COLUMN boot, DROP COLUMN url, DROP COLUMN peer_url, DROP COLUMN peer_key,
+             DROP COLUMN format, DROP COLUMN clock_ms;
+         ALTER TABLE cluster DROP COLUMN feature, DROP COLUMN held, DROP COLUMN release;
          UPDATE cluster SET format = 10, oldest = 10",
     );
     let (a, b) = (cluster.node("a"), cluster.node("b"));
@@ -369,9 +357,7 @@ async fn a_daemon_alone_becomes_the_first_node_and_its_tokens_stay_good() {
 
 #[tokio::test]
 async fn whoever_has_another_key_or_none_is_no_node() {
-    let Some(cluster) = Cluster::fresh() else { return };
-    let (_a, b) = (cluster.node("a"), cluster.node("b"));
-    cluster.becomes(&["a up", "b standby"]).await;
+    let Some((cluster, _a, b)) = Cluster::of_two().await else { return };
     cluster.make_key("other-key");
     assert!(cluster.start("c", "other-key").is_none());
     assert!(cluster.log("c").contains("a cluster with another key"), "{}", cluster.log("c"));

@@ -1,0 +1,61 @@
+//! Attempts in this process while the database is away for too long.
+
+use super::*;
+use crate::{
+    middleware::TaskDone,
+    operator::{Backend, Delivery, Reply, Residence, Task},
+    protocol::{Failure, failure::kind},
+};
+
+/// Work that ends only when it is canceled, and at once in its second attempt.
+struct Lasting(Arc<tokio::sync::Semaphore>);
+
+#[async_trait::async_trait]
+impl Backend for Lasting {
+    fn kind(&self) -> &'static str {
+        "lasting"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn execute(&self, task: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        task.reporter.delivered(Delivery { worker: "it".into() });
+        if task.attempt > 1 {
+            return Ok(Reply::Done(TaskDone::new(Json::parse("7").unwrap())));
+        }
+        task.cancel.cancelled().await;
+        self.0.add_permits(1);
+        Err(Failure::new(kind::CANCELED, "it was canceled"))
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_in_this_process_is_interrupted_and_one_elsewhere_goes_on() {
+    let canceled = Arc::new(tokio::sync::Semaphore::new(0));
+    let code = Coded::default().and("lasting", Lasting(Arc::clone(&canceled)));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let bench = Bench::open_coded(dir, Clock::manual(1_700_000_000_000), &code);
+    let pulled = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q", 1) end"#;
+    let elsewhere = bench.start(pulled, "null").await;
+    let leased = bench.lease("q").await;
+    // An interruption is no failure: one attempt is enough.
+    let body = r#"agents = { w = { operator = "lasting", retry = { max_attempts = 1 } } },
+        flow = function(ctx) return ctx:run("w") end"#;
+    let run = bench.start(body, "null").await;
+    let delivered =
+        |_: &RunView| bench.count(run, |fact| matches!(fact, Fact::AttemptDelivered { .. })) == 1;
+    bench.until(run, "its delivery", delivered).await;
+    bench.engine.upkeep().interrupt_attempts();
+    tokio::time::timeout(PATIENCE, canceled.acquire()).await.unwrap().unwrap().forget();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
+    let closed = bench.count(run, |fact| match fact {
+        Fact::AttemptClosed(it) => it.error.is(kind::INTERRUPTED) && !it.counts,
+        _ => false,
+    });
+    assert_eq!(closed, 1);
+    assert!(bench.report(&leased.handle, "2").await.unwrap());
+    assert_eq!(bench.ended(elsewhere).await.output.unwrap().as_str(), "2");
+}
