@@ -108,12 +108,15 @@ pooler_of_debian() {
   pgbouncer --version >/dev/null 2>&1
 }
 
+# Most tests wait: for processes, for the end of a lease, for a limit of time.
+at_once=(--test-threads "$((2 * $(nproc)))")
+
 # What the tests leave out, they write into this file.
 export MOONSWARM_SKIPPED="$scratch/skipped"
 tests() {
   local status
   if have cargo-nextest; then
-    cargo nextest run --features faults --no-fail-fast 2>&1 | tee "$scratch/tests"
+    cargo nextest run --features faults --no-fail-fast "${at_once[@]}" 2>&1 | tee "$scratch/tests"
   else
     cargo test --features faults --no-fail-fast --lib --bins --tests 2>&1 | tee "$scratch/tests"
   fi
@@ -126,7 +129,7 @@ tests() {
 over_postgres() {
   local status suites=(--test http --test sessions --test responses --test faults --test failpoints --test storm)
   if have cargo-nextest; then
-    MOONSWARM_TEST_STORE=postgres cargo nextest run --features faults --no-fail-fast "${suites[@]}" 2>&1 |
+    MOONSWARM_TEST_STORE=postgres cargo nextest run --features faults --no-fail-fast "${at_once[@]}" "${suites[@]}" 2>&1 |
       tee "$scratch/over-postgres"
   else
     MOONSWARM_TEST_STORE=postgres cargo test --features faults --no-fail-fast "${suites[@]}" 2>&1 |

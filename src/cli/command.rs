@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::environment::{DeathWatch, Environments, INHERITED, Input, NotStarted};
+use crate::environment::{Environments, INHERITED, Input, NotStarted};
 
 /// The bytes that are kept of each output.
 const KEPT: u64 = 4 << 20;
@@ -73,7 +73,7 @@ pub async fn run(
     let launch = environments.launch(program, arguments, variables, &cwd, &[&cwd]);
     let launch = launch.with_context(|| format!("start {program}"))?;
     let input = Input::Whole(input.as_bytes());
-    let launched = launch.start(input, &DeathWatch::of_process()).await;
+    let launched = launch.start(input).await;
     let mut launched = launched.with_context(|| format!("start {program}"))?;
     let stdout = launched.stdout.take().context("open the command's stdout")?;
     let stderr = launched.stderr.take().context("open the command's stderr")?;

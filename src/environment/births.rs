@@ -11,7 +11,7 @@
 //! from inspecting another. Before Linux 6.12 no such domain leaves mounts to the child, and the
 //! helper starts these children, too.
 //!
-//! A child begins only while its launcher knows of it, in a process group of its own within the
+//! A child begins only while its host waits for it and its launcher knows of it, in a process group of its own within the
 //! launcher's session, so that the host finds it should the launcher be killed. At the end of the
 //! orders, which is the end of the host, the launcher kills every process group that it has started,
 //! and ends.
@@ -174,11 +174,15 @@ impl Births {
 
     /// Starts a child, and stays until it has ended.
     fn accompany(&self, order: &Order, streams: Streams, report: &UnixStream) {
+        if is_abandoned(report) {
+            return;
+        }
         if let Err(why) = stand_apart(order, self.privileged) {
             return say(report, &Report::Not(why));
         }
-        match self.start(order, streams) {
-            Ok(mut child) => {
+        match self.start(order, streams, report) {
+            Ok(None) => {}
+            Ok(Some(mut child)) => {
                 say(report, &Report::Begun(Pid::from_child(&child).as_raw_nonzero().get()));
                 if let Ok(status) = self.watch(&mut child, report) {
                     say(report, &Report::Ended(status.into_raw()));
@@ -192,13 +196,22 @@ impl Births {
         }
     }
 
-    fn start(&self, order: &Order, [stdin, stdout, stderr]: Streams) -> io::Result<Child> {
+    /// Starts the program, unless nobody waits for it any more.
+    fn start(
+        &self,
+        order: &Order,
+        [stdin, stdout, stderr]: Streams,
+        report: &UnixStream,
+    ) -> io::Result<Option<Child>> {
         let mut command = order.command();
         command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
         let _open = self.open.read();
+        if is_abandoned(report) {
+            return Ok(None);
+        }
         let child = command.spawn()?;
         self.groups.lock().insert(Pid::from_child(&child).as_raw_nonzero().get());
-        Ok(child)
+        Ok(Some(child))
     }
 
     /// Waits for the end of a child, and kills it if the host stops listening. Then kills its group.
@@ -289,6 +302,14 @@ fn stand_apart(order: &Order, privileged: bool) -> Result<(), NotBegun> {
 
 fn not_begun(what: &str, error: &io::Error) -> NotBegun {
     NotBegun { what: what.to_owned(), reason: error.to_string(), exec: None }
+}
+
+/// Returns true if the host has closed its end of the reports: it is gone, or needs the child no more.
+/// Orders that it gave before are still there then.
+fn is_abandoned(report: &UnixStream) -> bool {
+    let now = rustix::event::Timespec::default();
+    let mut end = [PollFd::new(report, PollFlags::empty())];
+    rustix::event::poll(&mut end, Some(&now)).is_ok_and(|closed| closed > 0)
 }
 
 fn say(to: &UnixStream, report: &Report) {

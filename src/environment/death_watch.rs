@@ -6,7 +6,8 @@
 //! `PR_SET_PDEATHSIG`, this does not depend on the thread that spawned the child, covers
 //! grandchildren, and works wherever there is a shell.
 //!
-//! The script starts before the first child. A child behind a gate (`gate.rs`) becomes its program
+//! The script starts before the first child, and holds the lock that the next host waits for
+//! (`children_lock.rs`). A child behind a gate (`gate.rs`) becomes its program
 //! only after its group was reported to the script. The children of the launcher (`births.rs`) are not
 //! reported: the launcher does the same for them.
 
@@ -15,7 +16,7 @@ use std::{
     io::{self, Write as _},
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ use rustix::{
     fs::OFlags,
     process::{Pid, Signal, kill_process_group},
 };
+
+use super::children_lock::ChildrenLock;
 
 /// Maintains the list of groups. At the end of its input, kills them.
 const SCRIPT: &str = r#"trap '' HUP INT TERM
@@ -36,12 +39,10 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
 "#;
 
-/// The watch of this process.
-static OF_PROCESS: LazyLock<Arc<DeathWatch>> = LazyLock::new(Arc::default);
-
 /// The living groups, and the script that kills them if the host cannot.
 #[derive(Debug, Default)]
-pub struct DeathWatch {
+pub(super) struct DeathWatch {
+    lock: Arc<ChildrenLock>,
     state: Mutex<State>,
 }
 
@@ -52,9 +53,9 @@ struct State {
 }
 
 impl DeathWatch {
-    /// Returns the watch over all children of this process.
-    pub fn of_process() -> Arc<Self> {
-        Arc::clone(&OF_PROCESS)
+    /// Creates a watch whose script holds a lock.
+    pub(super) fn new(lock: Arc<ChildrenLock>) -> Self {
+        Self { lock, state: Mutex::default() }
     }
 
     /// Starts the script, unless it is running. Must be called before a child starts.
@@ -62,7 +63,7 @@ impl DeathWatch {
         let mut state = self.state.lock();
         let runs = state.script.as_mut().is_some_and(|it| matches!(it.try_wait(), Ok(None)));
         if !runs {
-            state.restart();
+            state.restart(&self.lock);
         }
     }
 
@@ -72,7 +73,7 @@ impl DeathWatch {
         let group = group.as_raw_nonzero().get();
         state.groups.insert(group);
         if state.script.is_none() || state.tell(&format!("+ {group}\n")).is_err() {
-            state.restart();
+            state.restart(&self.lock);
         }
     }
 
@@ -100,20 +101,20 @@ impl DeathWatch {
 }
 
 impl State {
-    fn restart(&mut self) {
-        if let Err(error) = self.start() {
+    fn restart(&mut self, lock: &ChildrenLock) {
+        if let Err(error) = self.start(lock) {
             tracing::warn!(%error, "children may outlive a killed host: no shell watches them");
         }
     }
 
-    fn start(&mut self) -> io::Result<()> {
+    fn start(&mut self, lock: &ChildrenLock) -> io::Result<()> {
         self.stop();
         let mut script = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "moonswarm-death-watch"])
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(lock.stdout())
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;

@@ -6,6 +6,7 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -14,6 +15,8 @@ use super::{
     AttemptSecrets, Config, Declaration, Helper, Launch, Machine, Provisioned, Refusal, Scrubber,
     Secret, bubblewrap,
     cgroup::{Cage, Cgroups},
+    children_lock::ChildrenLock,
+    death_watch::DeathWatch,
     launch::Program,
     launcher::Launcher,
     needs::Needs,
@@ -30,6 +33,9 @@ use crate::{
     },
 };
 
+/// The maximum wait for the processes that end the children of a killed host.
+const DYING: Duration = Duration::from_secs(10);
+
 /// The environments of one data directory.
 pub struct Environments {
     config: Config,
@@ -37,7 +43,9 @@ pub struct Environments {
     root: PathBuf,
     id: String,
     helper: Helper,
+    lock: Arc<ChildrenLock>,
     launcher: Arc<Launcher>,
+    watch: Arc<DeathWatch>,
     machine: OnceLock<Machine>,
     veil: OnceLock<Result<PathBuf, String>>,
     held: Arc<AttemptSecrets>,
@@ -70,13 +78,16 @@ impl Environments {
     /// Creates the environments of a data directory. Has no side effects yet.
     pub fn new(config: Config, data: &Path, clock: Clock) -> Self {
         let hash = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
+        let lock = Arc::<ChildrenLock>::default();
         Self {
             config,
             data: data.to_owned(),
             root: data.join("work/.attempts"),
             id: hash[..16].to_owned(),
             helper: Helper::own(),
-            launcher: Arc::new(Launcher::new(Helper::own())),
+            launcher: Arc::new(Launcher::new(Helper::own(), Arc::clone(&lock))),
+            watch: Arc::new(DeathWatch::new(Arc::clone(&lock))),
+            lock,
             machine: OnceLock::new(),
             veil: OnceLock::new(),
             held: Arc::default(),
@@ -100,7 +111,7 @@ impl Environments {
     /// Replaces the helper program.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> Self {
-        let launcher = Arc::new(Launcher::new(helper.clone()));
+        let launcher = Arc::new(Launcher::new(helper.clone(), Arc::clone(&self.lock)));
         Self { helper, launcher, machine: OnceLock::new(), veil: OnceLock::new(), ..self }
     }
 
@@ -142,11 +153,11 @@ impl Environments {
         let program =
             Program { name: program.to_owned(), arguments: arguments.to_owned(), variables };
         if !self.helper.usable() {
-            return Ok(Launch::direct(program, cwd));
+            return Ok(Launch::direct(program, cwd, &self.watch));
         }
         let cover = self.cover(keep.iter().map(|path| (*path).to_owned()));
         let plan = Plan { cover, cwd: cwd.to_owned(), ..Plan::default() };
-        Launch::by(&self.launcher, &self.helper, plan, program)
+        Launch::by(&self.launcher, &self.helper, plan, program, &self.watch)
     }
 
     fn cover(&self, keep: impl IntoIterator<Item = PathBuf>) -> Option<Cover> {
@@ -220,8 +231,16 @@ impl Environments {
     }
 
     /// Removes what the attempts of an earlier host process left: directories, processes, groups.
-    /// The owner of the data directory must call this before it starts any attempt.
+    /// Waits for the processes that end its children. The owner of the data directory must call this
+    /// before it starts any attempt.
     pub fn sweep(&self) {
+        if let Err(error) = self.lock.take_over(&self.data.join("work"), DYING) {
+            tracing::warn!(
+                %error,
+                "the processes that end the children of the host before did not end: an attempt that is \
+                 repeated may run beside what is left of it"
+            );
+        }
         if !self.root.is_dir() {
             return;
         }
@@ -286,7 +305,7 @@ impl Environments {
             place,
             cage,
             plan,
-            (helper, around),
+            (helper, around, Arc::clone(&self.watch)),
             variables,
             (scrubber, holds),
             limits,

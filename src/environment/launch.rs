@@ -13,8 +13,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use super::{
-    DeathWatch, Helper,
+    Helper,
     bubblewrap::{Bubblewrap, is_program},
+    death_watch::DeathWatch,
     gate::{Gate, GateReport, whole},
     launcher::{Born, Launcher, Reports, Unborn},
     order::Order,
@@ -27,6 +28,7 @@ use crate::protocol::EnvError;
 pub struct Launch {
     program: Program,
     way: StartMethod,
+    watch: Arc<DeathWatch>,
 }
 
 /// The way in which a child is started.
@@ -106,10 +108,11 @@ impl Launch {
         around: Option<&Bubblewrap>,
         plan: Plan,
         program: Program,
+        watch: &Arc<DeathWatch>,
     ) -> io::Result<Self> {
         program.find(&plan.cwd)?;
         let way = StartMethod::Helper { helper: helper.clone(), around: around.cloned(), plan };
-        Ok(Self { program, way })
+        Ok(Self { program, way, watch: Arc::clone(watch) })
     }
 
     /// Creates a launch by the launcher of a child without a boundary.
@@ -121,15 +124,17 @@ impl Launch {
         helper: &Helper,
         plan: Plan,
         program: Program,
+        watch: &Arc<DeathWatch>,
     ) -> io::Result<Self> {
         program.find(&plan.cwd)?;
         let (launcher, helper) = (Arc::clone(launcher), helper.clone());
-        Ok(Self { program, way: StartMethod::Launcher { launcher, helper, plan } })
+        let way = StartMethod::Launcher { launcher, helper, plan };
+        Ok(Self { program, way, watch: Arc::clone(watch) })
     }
 
     /// Creates a launch by the host itself.
-    pub(super) fn direct(program: Program, cwd: &Path) -> Self {
-        Self { program, way: StartMethod::Direct(cwd.to_owned()) }
+    pub(super) fn direct(program: Program, cwd: &Path, watch: &Arc<DeathWatch>) -> Self {
+        Self { program, way: StartMethod::Direct(cwd.to_owned()), watch: Arc::clone(watch) }
     }
 
     /// Starts the child.
@@ -139,16 +144,16 @@ impl Launch {
     ///
     /// # Cancel safety
     /// Dropping the future kills the child if it has begun.
-    pub async fn start(self, input: Input<'_>, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
+    pub async fn start(self, input: Input<'_>) -> io::Result<Launched> {
         let input = match input {
             Input::Whole(bytes) => whole(bytes)?,
             Input::Pipe(end) => end,
         };
-        let Self { program, way } = self;
+        let Self { program, way, watch } = self;
         match way {
-            StartMethod::Direct(cwd) => program.begin(&cwd, input, watch),
+            StartMethod::Direct(cwd) => program.begin(&cwd, input, &watch),
             StartMethod::Helper { helper, around, plan } => {
-                program.pass(&helper, around.as_ref(), &plan, &input, watch)
+                program.pass(&helper, around.as_ref(), &plan, &input, &watch)
             }
             StartMethod::Launcher { launcher, helper, plan } => {
                 crate::fault::point("operator.process_spawn");
@@ -168,7 +173,7 @@ impl Launch {
                     Err(Unborn::Elsewhere) => {
                         let Order { program: name, arguments, variables, .. } = order;
                         let program = Program { name, arguments, variables };
-                        program.pass(&helper, None, &plan, &input, watch)
+                        program.pass(&helper, None, &plan, &input, &watch)
                     }
                 }
             }

@@ -27,6 +27,7 @@ use tokio::{
 
 use super::{
     Helper,
+    children_lock::ChildrenLock,
     gate::whole,
     order::{FILES, LONGEST, Order, Ready, Report},
     plan::{LAUNCH, LAUNCH_COVERED, NotBegun, VERB},
@@ -39,6 +40,7 @@ const SWEEPS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Launcher {
     helper: Helper,
+    lock: Arc<ChildrenLock>,
     /// For children that see the data directory.
     open: Mutex<State>,
     /// For children from whom it is hidden.
@@ -88,8 +90,8 @@ pub(super) enum Unborn {
 
 impl Launcher {
     /// Creates a launcher that is the helper's program. It is not started yet.
-    pub(super) fn new(helper: Helper) -> Self {
-        Self { helper, open: Mutex::default(), covering: Mutex::default() }
+    pub(super) fn new(helper: Helper, lock: Arc<ChildrenLock>) -> Self {
+        Self { helper, lock, open: Mutex::default(), covering: Mutex::default() }
     }
 
     /// Starts a child.
@@ -139,7 +141,7 @@ impl Launcher {
         if !process.is_some_and(|it| matches!(it.child.try_wait(), Ok(None))) {
             state.process = None;
             let word = if covers { LAUNCH_COVERED } else { LAUNCH };
-            let (process, ready) = Process::start(&self.helper, word)
+            let (process, ready) = Process::start(&self.helper, &self.lock, word)
                 .inspect_err(|error| tracing::debug!(%error, "children start without a launcher"))
                 .ok()?;
             state.unable = !ready.able;
@@ -161,14 +163,14 @@ impl Launcher {
 }
 
 impl Process {
-    fn start(helper: &Helper, word: &str) -> io::Result<(Self, Ready)> {
+    fn start(helper: &Helper, lock: &ChildrenLock, word: &str) -> io::Result<(Self, Ready)> {
         let (ours, theirs) = pair()?;
         let mut child = Command::new(helper.program())
             .args([VERB, word])
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
+            .stdout(lock.stdout())
             .stderr(Stdio::null())
             .spawn()?;
         let mut message = [0; LONGEST];

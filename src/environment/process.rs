@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Asked, DeathWatch, Environments, INHERITED, Input, NotStarted, Provisioned};
+use super::{Asked, Environments, INHERITED, Input, NotStarted, Provisioned};
 use crate::protocol::{
     Content, EnvError, Environment, EnvironmentSpec, ExitReason, OperatorError, OperatorInput,
     OperatorOutput, SecretAccessEvent,
@@ -65,8 +65,7 @@ impl Process {
             .launch(program, arguments, provisioned.work(), variables)
             .map_err(not_started)?;
         let input = Input::Whole(text.as_bytes());
-        let mut launched =
-            launch.start(input, &DeathWatch::of_process()).await.map_err(not_started)?;
+        let mut launched = launch.start(input).await.map_err(not_started)?;
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
         let (stdout, stderr) = (launched.stdout.take(), launched.stderr.take());
         let work = async {

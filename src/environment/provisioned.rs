@@ -12,6 +12,7 @@ use super::{
     Helper, Holds, Launch, Scrubber, Secret,
     bubblewrap::Bubblewrap,
     cgroup::{Broken, Cage},
+    death_watch::DeathWatch,
     launch::Program,
     place::AttemptDir,
     plan::Plan,
@@ -29,6 +30,7 @@ pub struct Provisioned {
     plan: Option<Plan>,
     helper: Helper,
     around: Option<Bubblewrap>,
+    watch: Arc<DeathWatch>,
     variables: Vec<(String, Secret)>,
     scrubber: Arc<Scrubber>,
     _holds: Option<Holds>,
@@ -43,7 +45,7 @@ impl Provisioned {
         place: AttemptDir,
         cage: Cage,
         plan: Option<Plan>,
-        (helper, around): (Helper, Option<Bubblewrap>),
+        (helper, around, watch): (Helper, Option<Bubblewrap>, Arc<DeathWatch>),
         variables: Vec<(String, Secret)>,
         (scrubber, holds): (Arc<Scrubber>, Option<Holds>),
         limits: ResourceLimits,
@@ -56,6 +58,7 @@ impl Provisioned {
             plan,
             helper,
             around,
+            watch,
             variables,
             scrubber,
             _holds: holds,
@@ -110,9 +113,9 @@ impl Provisioned {
         let secrets = self.variables.iter();
         variables.extend(secrets.map(|(name, secret)| (name.clone(), secret.expose().into())));
         let program = Program { name: name.to_owned(), arguments: arguments.to_owned(), variables };
-        let Some(plan) = &self.plan else { return Ok(Launch::direct(program, cwd)) };
+        let Some(plan) = &self.plan else { return Ok(Launch::direct(program, cwd, &self.watch)) };
         let plan = Plan { cwd: cwd.to_owned(), ..plan.clone() };
-        Launch::through(&self.helper, self.around.as_ref(), plan, program)
+        Launch::through(&self.helper, self.around.as_ref(), plan, program, &self.watch)
     }
 
     /// Returns the limit that the child exceeded, if any. Call it after the child has ended. A

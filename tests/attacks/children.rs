@@ -118,6 +118,11 @@ fn launchers(daemon: u32) -> Vec<rustix::process::Pid> {
     pids.filter_map(rustix::process::Pid::from_raw).collect()
 }
 
+/// How many files a process holds open.
+fn files(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
 /// Whoever starts children for the daemon may be killed, by the kernel that needs memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_children_of_a_killed_launcher_end_and_others_begin() {
@@ -149,6 +154,50 @@ async fn the_children_of_a_killed_launcher_end_and_others_begin() {
     eventually_blocking("a child of the next launcher", || {
         when(lines(&log).contains(&"again".to_owned()), daemon.log())
     });
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// Orders that a busy launcher has not read yet are there when the host is killed, and are void then: the
+/// next host repeats the attempts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_was_ordered_does_not_begin_after_its_host() {
+    const BRANCHES: usize = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let (log, data) = (dir.path().join("log"), dir.path().join("data"));
+    let config = dir.path().join("moonswarm.toml");
+    fs::write(&config, "hide_data = false\n").unwrap();
+    let env = [("MOONSWARM_CONFIG", config.to_str().unwrap())];
+    let daemon = Daemon::launch(&data, &env).unwrap();
+    let script = format!("echo began >> {}", log.display());
+    assert!(start(&daemon, &shells(&script, 1), "").await);
+    eventually_blocking("a first child", || when(lines(&log).len() == 1, daemon.log()));
+
+    let running = launchers(daemon.pid());
+    assert_eq!(running.len(), 1, "{}", daemon.log());
+    let signal = |signal| rustix::process::kill_process(running[0], signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    let before = files(daemon.pid());
+    let body = json!({ "source": shells(&script, BRANCHES), "input": {} });
+    let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    // The daemon holds a socket and two pipes of each child that it has ordered.
+    eventually_blocking("the orders", || {
+        let held = files(daemon.pid()).saturating_sub(before);
+        when(held >= 3 * BRANCHES, format!("{held} files more\n{}", daemon.log()))
+    });
+    daemon.kill();
+    signal(rustix::process::Signal::CONT);
+    let stat = format!("/proc/{}/stat", running[0].as_raw_nonzero());
+    eventually_blocking("the end of the launcher", || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        when(stat.is_empty() || stat.contains(") Z "), stat)
+    });
+    assert_eq!(lines(&log).len(), 1, "children of a host that was gone began");
+
+    let daemon = Daemon::launch(&data, &env).unwrap();
+    daemon.ended(run).await;
+    assert_eq!(lines(&log).len(), 1 + BRANCHES);
     assert_eq!(daemon.stop(), Some(0));
 }
 

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    environment::{DeathWatch, Environments, INHERITED, Input, Text},
+    environment::{Environments, INHERITED, Input, Text},
     operator::process::Running,
     protocol::{Failure, failure::kind},
 };
@@ -63,7 +63,7 @@ pub(super) async fn start(
         let stdin = Sender::from_owned_fd(ours.into())?;
         let launch = environments.launch(program, &command[1..], variables, &cwd, &[&cwd])?;
         let input = Input::Pipe(theirs.into());
-        Ok((Running::start(launch, input, &DeathWatch::of_process()).await?, stdin))
+        Ok((Running::start(launch, input).await?, stdin))
     };
     let (mut child, stdin) = start.await.map_err(|error: io::Error| {
         failed(format!("failed to start the MCP server `{program}`: {error}"))

@@ -1,6 +1,6 @@
 //! A child process, its output and its end.
 
-use std::{io, process::ExitStatus, sync::Arc, time::Duration};
+use std::{io, process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    environment::{DeathWatch, Input, Launch, Launched, NotStarted, Scrubber},
+    environment::{Input, Launch, Launched, NotStarted, Scrubber},
     operator::{Task, agent_cli::Listener},
 };
 
@@ -98,12 +98,8 @@ impl Running {
     ///
     /// # Cancel safety
     /// Dropping the future kills the child if it has begun.
-    pub(in crate::operator) async fn start(
-        launch: Launch,
-        input: Input<'_>,
-        watch: &Arc<DeathWatch>,
-    ) -> io::Result<Self> {
-        launch.start(input, watch).await.map(Self)
+    pub(in crate::operator) async fn start(launch: Launch, input: Input<'_>) -> io::Result<Self> {
+        launch.start(input).await.map(Self)
     }
 
     /// Returns the pid of the child, which is the number of its group.

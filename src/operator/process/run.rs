@@ -13,9 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::Blueprint,
-    environment::{
-        Asked, DeathWatch, Environments, Input, NotStarted, Provisioned, Scrubber, Secret, Text,
-    },
+    environment::{Asked, Environments, Input, NotStarted, Provisioned, Scrubber, Secret, Text},
     middleware::{Dispatched, ExecCall, ExecTerminal, PROGRAMS, TaskDone},
     operator::{
         Backend, Delivery, Reply, Residence, Task,
@@ -33,7 +31,6 @@ pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync
 pub struct Process {
     bundle_dir: BundleDir,
     pub(super) environments: Arc<Environments>,
-    pub(super) watch: Arc<DeathWatch>,
     env: Arc<BTreeMap<String, Text>>,
     /// The command line of a coding agent, in place of the agent's `command`.
     cli: Option<Arc<AgentCli>>,
@@ -43,14 +40,7 @@ pub struct Process {
 impl Process {
     /// Creates an operator whose children find the files of their blueprint through `bundle_dir`.
     pub fn new(bundle_dir: BundleDir, environments: Arc<Environments>) -> Self {
-        Self {
-            bundle_dir,
-            environments,
-            watch: DeathWatch::of_process(),
-            env: Arc::default(),
-            cli: None,
-            limits: Limits::default(),
-        }
+        Self { bundle_dir, environments, env: Arc::default(), cli: None, limits: Limits::default() }
     }
 
     /// Sets variables of every child; the agent's own override them.
@@ -177,7 +167,7 @@ impl Process {
             }
         };
         let launch = launch.map_err(|error| not_started(&error))?;
-        Running::start(launch, stdin, &self.watch).await.map_err(|error| not_started(&error))
+        Running::start(launch, stdin).await.map_err(|error| not_started(&error))
     }
 
     /// Interprets the end of a child: first for its boundary and limits, then for its task.
