@@ -91,13 +91,8 @@ impl Tasks {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let (tell, result) = oneshot::channel();
-        let piece = async move {
-            let value = future.await;
-            // Nobody may wait for it.
-            let _ = tell.send(value);
-        };
-        Spawned { result: Some(result), end: self.begin(Box::pin(piece)) }
+        let (piece, result) = telling(future);
+        Spawned { result: Some(result), end: self.begin(piece) }
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
@@ -154,6 +149,21 @@ impl Tasks {
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()
     }
+}
+
+/// Returns a future as a piece that sends its result.
+fn telling<F>(future: F) -> (Piece, oneshot::Receiver<F::Output>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let (tell, result) = oneshot::channel();
+    let piece = async move {
+        let value = future.await;
+        // Nobody may wait for it.
+        let _ = tell.send(value);
+    };
+    (Box::pin(piece), result)
 }
 
 impl<T> Future for Spawned<T> {

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::Piece;
+use super::{Piece, telling};
 
 /// Polls spawned work; nothing runs by itself.
 #[derive(Clone, Default)]
@@ -44,13 +44,8 @@ impl Driver {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let (tell, result) = oneshot::channel();
-        let piece = async move {
-            let value = future.await;
-            // The receiver may have been dropped.
-            let _ = tell.send(value);
-        };
-        (self.push(Box::pin(piece)), result)
+        let (piece, result) = telling(future);
+        (self.push(piece), result)
     }
 
     /// Adds a piece of work; returns its number.

@@ -19,7 +19,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::TaskView,
+    engine::{EngineError, TaskView},
     protocol::{Json, TaskId},
     token::Verb,
 };
@@ -53,23 +53,8 @@ pub(in crate::dashboard) async fn answer(
             return Ok(shown(&visitor, &view, Some(&fields), &wrong, &words, status));
         }
     };
-    match desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await {
-        Ok(_) => {
-            Ok(Redirect::to(&format!("/ui/inbox?done=answer&run={}", view.run)).into_response())
-        }
-        Err(error) => {
-            let refused = Problem::from(error);
-            if !refused.status().is_client_error() {
-                return Err(refused);
-            }
-            let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
-            let why = html! {
-                (problem::banner(refused.body()))
-                @if refused.code() == Code::StaleTask.as_str() { (changed(&fresh, &fields)) }
-            };
-            Ok(shown(&visitor, &fresh, Some(&fields), &[], &why, refused.status()))
-        }
-    }
+    let told = desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await;
+    ended(&desk, &visitor, task, &fields, told).await
 }
 
 /// Answers the question of an attempt. If that is refused, the page comes again with what was written.
@@ -82,20 +67,36 @@ pub(in crate::dashboard) async fn advise(
     let task: TaskId = id(&task)?;
     // Browsers send the line breaks of a text as CR LF.
     let advice = Json::from(Value::from(fields.text("advice").replace("\r\n", "\n")));
-    match desk.engine.sessions().advise(&visitor.caller, task, advice, None).await {
+    let told = desk.engine.sessions().advise(&visitor.caller, task, advice, None).await;
+    ended(&desk, &visitor, task, &fields, told).await
+}
+
+/// Leads back to the inbox or, if what was sent is refused, shows the task as it is now, with that and the
+/// reason.
+async fn ended(
+    desk: &Desk,
+    visitor: &Visitor,
+    task: TaskId,
+    sent: &Fields,
+    told: Result<TaskView, EngineError>,
+) -> Result<Response, Problem> {
+    let refused = match told {
         Ok(view) => {
-            Ok(Redirect::to(&format!("/ui/inbox?done=answer&run={}", view.run)).into_response())
+            let to = format!("/ui/inbox?done=answer&run={}", view.run);
+            return Ok(Redirect::to(&to).into_response());
         }
-        Err(error) => {
-            let refused = Problem::from(error);
-            if !refused.status().is_client_error() {
-                return Err(refused);
-            }
-            let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
-            let why = problem::banner(refused.body());
-            Ok(shown(&visitor, &fresh, Some(&fields), &[], &why, refused.status()))
-        }
+        Err(error) => Problem::from(error),
+    };
+    if !refused.status().is_client_error() {
+        return Err(refused);
     }
+    let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
+    let why = html! {
+        (problem::banner(refused.body()))
+        // Only an answer is for the revision that was shown.
+        @if refused.code() == Code::StaleTask.as_str() { (changed(&fresh, sent)) }
+    };
+    Ok(shown(visitor, &fresh, Some(sent), &[], &why, refused.status()))
 }
 
 fn form_of(view: &TaskView) -> Form {

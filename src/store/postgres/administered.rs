@@ -17,7 +17,7 @@ pub fn drain_node(
     key: &ClusterKey,
     name: &str,
 ) -> Result<NodeRow, StoreError> {
-    change(options, key, "drain a node", |session, nodes| {
+    change_node(options, key, "drain a node", |session, nodes| {
         let node = named(options, nodes, name)?;
         if !node.has_runs() {
             let reason = format!("the node {name} has no runs: it stands by, and may be stopped");
@@ -42,7 +42,7 @@ pub fn fence_node(
     key: &ClusterKey,
     name: &str,
 ) -> Result<NodeRow, StoreError> {
-    change(options, key, "end a node", |session, nodes| {
+    change_node(options, key, "end a node", |session, nodes| {
         let node = named(options, nodes, name)?;
         hosts::fence(session, &[node.node])?;
         Ok(node)
@@ -56,29 +56,19 @@ pub fn fence_node(
 /// Returns [`StoreError::Taken`] while a host has the database, and [`StoreError::Unfit`] if it has no runs of
 /// this format. Fails when the database cannot be reached.
 pub fn begin_after_restore(options: &PostgresOptions) -> Result<Restored, StoreError> {
-    let act = || -> Result<Restored, Failed> {
-        let wire = Wire::new(options.address.clone())?;
-        let session = wire.writer("moonswarm/restored")?;
-        let format = format::found(&session, wire.address())?.map(|it| it.format);
-        if format.is_none_or(|format| format < format::known()) {
-            let reason =
-                "it has no runs of this release's format; start a host with it first".to_owned();
-            return Err(unfit(options, reason));
+    alone(options, "begin anew after a restore", |session, format| {
+        if format < format::known() {
+            return Err(unstarted(options));
         }
-        session.batch("SET lock_timeout = '8s'; BEGIN")?;
-        format::lock(&session, wire.address())?;
-        if let Some(node) = hosts::living(&session, "")? {
+        if let Some(node) = hosts::living(session, "")? {
             let database = options.address.to_string();
             return Err(Failed::Store(StoreError::Taken { database, node }));
         }
         let dead = session.query("SELECT node FROM nodes WHERE state <> 'gone'", &[])?;
         let dead = dead.iter().map(|row| get(row, 0)).collect::<Result<Vec<i64>, _>>()?;
-        hosts::fence(&session, &dead)?;
-        let restored = begin_anew(&session)?;
-        session.batch("COMMIT")?;
-        Ok(restored)
-    };
-    act().map_err(|error| error.into_error("begin anew after a restore"))
+        hosts::fence(session, &dead)?;
+        begin_anew(session)
+    })
 }
 
 /// Ends a rolling upgrade at once: nodes of older releases are not admitted any more.
@@ -135,43 +125,52 @@ fn change_format(
     context: &str,
     change: impl FnOnce(&Session, i32) -> Result<(), Failed>,
 ) -> Result<Finalized, StoreError> {
-    let act = || -> Result<Finalized, Failed> {
-        let wire = Wire::new(options.address.clone())?;
-        let session = wire.writer("moonswarm/upgrade")?;
-        let found = format::found(&session, &options.address)?.filter(|it| it.format >= 12);
-        let Some(found) = found else {
-            let reason = "it has no runs of this release's format; start a host with it first";
-            return Err(unfit(options, reason.to_owned()));
-        };
-        session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
-        // What is refused ends with its connection.
-        change(&session, found.format)?;
+    alone(options, context, |session, format| {
+        change(session, format)?;
         let row = session.one("SELECT format, feature, held FROM cluster", &[])?;
         let Some(row) = row else { return Err(Failed::Silent) };
-        session.batch("COMMIT")?;
         Ok(Finalized { format: get(&row, 0)?, feature: get(&row, 1)?, held: get(&row, 2)? })
-    };
-    act().map_err(|error| error.into_error(context))
+    })
 }
 
-/// Changes nodes, in a transaction that no node makes at the same time.
-fn change(
+fn change_node(
     options: &PostgresOptions,
     key: &ClusterKey,
     context: &str,
     change: impl FnOnce(&Session, &[NodeRow]) -> Result<NodeRow, Failed>,
 ) -> Result<NodeRow, StoreError> {
-    let act = || -> Result<NodeRow, Failed> {
+    alone(options, context, |session, _| {
+        let nodes: Vec<_> = look(session, Some(key))?.into_iter().map(|it| it.row).collect();
+        change(session, &nodes)
+    })
+}
+
+/// Makes a change in a transaction that no node and no other administrator makes at the same time. It is told
+/// the format of the tables.
+fn alone<T>(
+    options: &PostgresOptions,
+    context: &str,
+    change: impl FnOnce(&Session, i32) -> Result<T, Failed>,
+) -> Result<T, StoreError> {
+    let act = || -> Result<T, Failed> {
         let wire = Wire::new(options.address.clone())?;
-        let session = wire.writer("moonswarm/nodes")?;
-        session.batch("SET lock_timeout = '8s'; BEGIN; SELECT 1 FROM cluster FOR UPDATE")?;
-        let nodes: Vec<_> = look(&session, Some(key))?.into_iter().map(|it| it.row).collect();
+        let session = wire.writer("moonswarm/administrator")?;
+        let found = format::found(&session, wire.address())?;
+        let found = found.filter(|it| it.format >= format::FIRST_WITH_FEATURES);
+        let found = found.ok_or_else(|| unstarted(options))?;
+        session.batch("SET lock_timeout = '8s'; BEGIN")?;
+        format::lock(&session, wire.address())?;
         // What is refused ends with its connection.
-        let node = change(&session, &nodes)?;
+        let done = change(&session, found.format)?;
         session.batch("COMMIT")?;
-        Ok(node)
+        Ok(done)
     };
     act().map_err(|error| error.into_error(context))
+}
+
+fn unstarted(options: &PostgresOptions) -> Failed {
+    let reason = "it has no runs of this release's format; start a host with it first";
+    unfit(options, reason.to_owned())
 }
 
 /// Finds a node by its name. A name is for people: two may have the same.

@@ -17,6 +17,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// The newest format of this release. A release that writes what the one before cannot read has a new number,
 /// also if no table changes. The embedded store has numbers of its own.
 const NEWEST: i32 = 12;
+/// The first format with `feature`. Before it, there is no upgrade to be ended.
+pub const FIRST_WITH_FEATURES: i32 = 12;
 
 /// A change of the tables.
 #[derive(Debug, Clone, Copy)]
