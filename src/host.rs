@@ -51,6 +51,8 @@ use crate::{
 
 /// The maximum number of runs of an earlier process that an embedded host lists.
 const LEFT_OPEN: usize = 100;
+/// The maximum time that children have to end with their host.
+const CHILDREN: Duration = Duration::from_secs(10);
 
 /// The delay before the schedules are read again after an error, in milliseconds.
 const SCHEDULES_AGAIN_MS: u64 = 10_000;
@@ -157,6 +159,7 @@ pub struct Host {
     engine: Engine,
     upkeep: Arc<dyn Upkeep>,
     tasks: Tasks,
+    environments: Arc<Environments>,
     /// Absent for a host of a node, which listens itself.
     listens: Option<(files::DataFiles, Option<socket::Bound>)>,
     url: String,
@@ -234,11 +237,14 @@ impl Host {
         let sessions = Arc::new(session::Hub::default().falling_back(&config.fallback));
         let environments = Arc::new(environments(&config));
         // This must come before anything runs: what exists now belongs to a host that was killed.
-        environments.sweep();
+        let sweeping = Arc::clone(&environments);
+        if let Err(error) = tasks.spawn_blocking(move || sweeping.sweep()).await {
+            tracing::warn!(%error, "what the host before has left may still be there");
+        }
         if config.recover {
             warn_of_children(&environments, &tasks);
         }
-        let registry = registry(&config, &tasks, &hub, &sessions, environments);
+        let registry = registry(&config, &tasks, &hub, &sessions, Arc::clone(&environments));
 
         let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
@@ -332,7 +338,18 @@ impl Host {
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
         let _watch = watch;
-        Ok(Self { engine, upkeep, tasks, listens, url, admin, left_open, metrics_at, _watch })
+        Ok(Self {
+            engine,
+            upkeep,
+            tasks,
+            environments,
+            listens,
+            url,
+            admin,
+            left_open,
+            metrics_at,
+            _watch,
+        })
     }
 
     /// Returns the address on which the metrics are served without a token, if they are.
@@ -399,6 +416,11 @@ impl Host {
         self.engine.stop().await;
         if !self.tasks.stop(grace).await {
             tracing::warn!("some work did not end within the grace");
+        }
+        let environments = self.environments;
+        let ended = self.tasks.spawn_blocking(move || environments.end());
+        if tokio::time::timeout(CHILDREN, ended).await.is_err() {
+            tracing::warn!("some children did not end");
         }
         if let Err(error) = self.upkeep.close() {
             tracing::error!(%error, "could not close the database");

@@ -33,6 +33,7 @@ use std::{
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -52,6 +53,9 @@ use super::{
     veil,
 };
 
+/// The interval and the maximum number of looks for children that were killed and are not gone.
+const DYING_PAUSE: Duration = Duration::from_millis(1);
+const DYING_LOOKS: usize = 5_000;
 /// The stack of a thread that starts a child, in bytes.
 const STACK: usize = 256 * 1024;
 
@@ -244,13 +248,20 @@ impl Births {
         child.wait()
     }
 
-    /// Kills all children. No other begins afterwards.
+    /// Kills all children, and ends when they are gone. No other begins afterwards.
     fn end(&self) {
         let _shut = self.open.write();
         for group in &*self.groups.lock() {
             if let Some(group) = Pid::from_raw(*group) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
+        }
+        // A dying process keeps its files, locks and ports for a moment. Each is awaited by its thread.
+        for _ in 0..DYING_LOOKS {
+            if self.groups.lock().is_empty() {
+                break;
+            }
+            thread::park_timeout(DYING_PAUSE);
         }
         std::process::exit(0);
     }

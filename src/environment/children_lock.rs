@@ -9,16 +9,17 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{OnceLock, mpsc},
+    sync::mpsc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 
 /// The lock of one host's processes. Without an owner of the data directory nothing is locked: the
 /// processes of a command beside a host are no reason for that host to wait.
 #[derive(Debug, Default)]
-pub(super) struct ChildrenLock(OnceLock<PathBuf>);
+pub(super) struct ChildrenLock(Mutex<Option<PathBuf>>);
 
 impl ChildrenLock {
     /// Waits until the processes of an earlier host have ended, and locks for those that start from
@@ -30,7 +31,7 @@ impl ChildrenLock {
     pub(super) fn take_over(&self, directory: &Path, limit: Duration) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let file = File::open(directory)?;
-        let _ = self.0.set(directory.to_owned());
+        *self.0.lock() = Some(directory.to_owned());
         let (tell, ended) = mpsc::sync_channel(1);
         // The system has no limit for this wait. A thread that is left waiting does no harm.
         std::thread::Builder::new().name("children-lock".to_owned()).spawn(move || {
@@ -42,9 +43,14 @@ impl ChildrenLock {
         ended.recv_timeout(limit).map_err(|_| io::ErrorKind::TimedOut.into())
     }
 
+    /// Lets those that start from now on lock nothing: this host has ended.
+    pub(super) fn give_up(&self) {
+        *self.0.lock() = None;
+    }
+
     /// Returns the stdout of a process that prints nothing and is to hold the lock until it ends.
     pub(super) fn stdout(&self) -> Stdio {
-        let file = self.0.get().and_then(|directory| File::open(directory).ok());
+        let file = self.0.lock().as_ref().and_then(|directory| File::open(directory).ok());
         file.map_or_else(Stdio::null, |file| {
             // A host that waits for the others keeps the lock for a moment only.
             let _ = flock(&file, FlockOperation::LockShared);

@@ -27,7 +27,8 @@ use rustix::{
 
 use super::children_lock::ChildrenLock;
 
-/// Maintains the list of groups. At the end of its input, kills them.
+/// Maintains the list of groups. At the end of its input, kills them, and stays until their first processes are
+/// dead: a dying process keeps its files, locks and ports for a moment.
 const SCRIPT: &str = r#"trap '' HUP INT TERM
 groups=' '
 while read -r what group; do
@@ -37,6 +38,18 @@ while read -r what group; do
   esac
 done
 for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
+lives() {
+  [ -r "/proc/$1/stat" ] || return 1
+  read -r stat <"/proc/$1/stat" || return 1
+  case $stat in *') Z '*) return 1 ;; esac
+}
+tries=100
+for group in $groups; do
+  while [ $tries -gt 0 ] && lives "$group"; do
+    tries=$((tries - 1))
+    sleep 0.05
+  done
+done 2>/dev/null
 "#;
 
 /// The living groups, and the script that kills them if the host cannot.
@@ -86,6 +99,11 @@ impl DeathWatch {
             // If the script is gone, the next child restarts it with the whole list.
             state.stop();
         }
+    }
+
+    /// Kills the groups and ends the script.
+    pub(super) fn end(&self) {
+        self.state.lock().end();
     }
 
     /// Simulates a killed host: the pipe closes, and nothing else happens.
@@ -138,6 +156,15 @@ impl State {
         }
     }
 
+    fn end(&mut self) {
+        for group in &self.groups {
+            if let Some(group) = Pid::from_raw(*group) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+        self.stop();
+    }
+
     fn stop(&mut self) {
         let Some(mut script) = self.script.take() else { return };
         // Kill it before its pipe closes. Otherwise it would treat living groups as orphans.
@@ -148,12 +175,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        for group in &self.groups {
-            if let Some(group) = Pid::from_raw(*group) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-        }
-        self.stop();
+        self.end();
     }
 }
 

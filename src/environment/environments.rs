@@ -231,7 +231,7 @@ impl Environments {
     }
 
     /// Removes what the attempts of an earlier host process left: directories, processes, groups.
-    /// Waits for the processes that end its children. The owner of the data directory must call this
+    /// Blocks until the processes that end its children have ended. The owner of the data directory must call this
     /// before it starts any attempt.
     pub fn sweep(&self) {
         if let Err(error) = self.lock.take_over(&self.data.join("work"), DYING) {
@@ -250,6 +250,14 @@ impl Environments {
         if swept > 0 {
             tracing::info!(swept, "removed the directories of attempts that were cut off");
         }
+    }
+
+    /// Kills the children that are left, and lets the next host of the data directory begin. Blocks until they
+    /// are gone.
+    pub fn end(&self) {
+        self.lock.give_up();
+        self.launcher.end();
+        self.watch.end();
     }
 
     /// Provisions everything that a spec asks for. Dropping or tearing it down removes everything

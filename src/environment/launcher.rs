@@ -150,6 +150,14 @@ impl Launcher {
         state.process.as_ref().map(|it| Arc::clone(&it.orders))
     }
 
+    /// Ends the launchers with every child that they have started. Blocks until these are gone.
+    pub(super) fn end(&self) {
+        for state in [&self.open, &self.covering] {
+            let process = state.lock().process.take();
+            drop(process);
+        }
+    }
+
     /// Ends a launcher that did not report what it was ordered, with every child that it has started.
     fn give_up(&self, orders: &Weak<OwnedFd>) {
         let is_it = |it: &Process| Weak::ptr_eq(orders, &Arc::downgrade(&it.orders));

@@ -201,6 +201,29 @@ async fn a_child_that_was_ordered_does_not_begin_after_its_host() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
+/// A process that was killed keeps its memory, files and ports for a moment. The next host must not repeat
+/// its work meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_host_begins_when_the_children_of_the_killed_one_are_gone() {
+    for declared in ["", "environment = { isolation = \"local\" }"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, data) = (dir.path().join("log"), dir.path().join("data"));
+        // Its end takes as long as its memory is large.
+        let script = format!(
+            "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo $$ >> {}; sleep 1000; : $x",
+            log.display()
+        );
+        let daemon = Daemon::start(&data);
+        assert!(start(&daemon, &shells_with(&script, 1, declared), "").await);
+        eventually_blocking("the child", || when(lines(&log).len() == 1, daemon.log()));
+        daemon.kill();
+        let work = fs::File::open(data.join("work")).unwrap();
+        rustix::fs::flock(&work, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", lines(&log)[0])).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{declared}: {stat}");
+    }
+}
+
 /// Starts a daemon of a plain user.
 fn start_as_nobody(dir: &Path, data: &Path) -> Daemon {
     if !rustix::process::geteuid().is_root() {

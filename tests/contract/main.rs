@@ -410,3 +410,24 @@ async fn adapters_start_the_workers_of_an_operator_and_of_a_kind() {
     let asked = OperatorInput::new(Content::text("x"), TriggerType::Task);
     assert_eq!(boxed.execute(asked).await.unwrap().exit_reason, ExitReason::Complete);
 }
+
+/// Whoever holds an engine of a host that has stopped keeps no other from opening its directory.
+#[tokio::test]
+async fn a_host_that_has_stopped_leaves_no_process_behind() {
+    let data = tempfile::tempdir().unwrap();
+    let host = Host::open(config(data.path(), Coded::default())).await.unwrap();
+    let child = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "child",
+  agents = { sh = { operator = "process", command = { "true" } } },
+  flow = function(ctx) return ctx:run("sh") end,
+}"#;
+    assert!(host.run(child, &Value::Null).await.unwrap().output.is_some());
+    let work = std::fs::File::open(data.path().join("work")).unwrap();
+    let lock = || rustix::fs::flock(&work, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(lock(), Err(rustix::io::Errno::WOULDBLOCK), "somebody watches over the children");
+    let held = host.engine().clone();
+    host.stop(Duration::from_secs(30)).await;
+    assert_eq!(lock(), Ok(()));
+    drop(held);
+}
