@@ -35,6 +35,8 @@ use crate::protocol::{Failure, Json, StepKind, StepState, Tags, TraceParent};
 const SESSION: &str = "ses_";
 /// The maximum number of agents that are remembered.
 const MOST_AGENTS: usize = 64;
+/// The number of earlier senders of signals after which a new history knows only those of the last one.
+const MOST_SENDERS: usize = 4_096;
 
 /// The current state of a run, folded from its entries.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +57,8 @@ pub struct Chain {
     queued: usize,
     waiters: HashMap<String, VecDeque<u32>>,
     senders: HashSet<(u64, u32)>,
+    /// Those of earlier histories, if this one was not read without them.
+    earlier_senders: HashSet<(u64, u32)>,
     seats: BTreeMap<String, SeatHolder>,
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
@@ -317,10 +321,17 @@ impl Chain {
     fn start(&mut self, started: &RunStarted, at: u64) {
         let keep_payloads = self.keep_payloads;
         let (status, spent) = (self.status.take(), std::mem::take(&mut self.spent));
+        // A second copy of a signal may still be on its way, to the run and not to a history.
+        let mut earlier_senders = std::mem::take(&mut self.earlier_senders);
+        if earlier_senders.len() > MOST_SENDERS {
+            earlier_senders.clear();
+        }
+        earlier_senders.extend(std::mem::take(&mut self.senders));
         *self = Self {
             keep_payloads,
             status,
             spent,
+            earlier_senders,
             first_step: started.first_step,
             ..Self::default()
         };

@@ -30,6 +30,9 @@ impl Shard {
             perform::perform(&mut self.on(run), after);
             if run.has_pending() {
                 self.line_up(run);
+            } else if run.submitted.is_empty() {
+                // No commit comes that would hand it on.
+                self.tell_held(run.num);
             }
         }
     }
@@ -109,9 +112,14 @@ impl Shard {
         if damage.is_none() && !refusal {
             self.resting.insert(run.num, self.steady_ms + STORAGE_RETRY_MS);
         }
+        if let Some(held) = self.held.get_mut(&run.num) {
+            // These are carried once more, in their order.
+            held.retain(|message| !message.is_carried());
+        }
         self.tell_held(run.num);
         match damage {
             Some(damage) => {
+                self.unheard.insert(run.num);
                 // Whoever asks for the run finds the reason in its header.
                 let (reply, _) = tokio::sync::oneshot::channel();
                 let reason = format!("it cannot go on: failed to {damage}");

@@ -142,12 +142,19 @@ impl Shard {
         match result {
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run");
+                let (told, asked): (Vec<_>, Vec<_>) =
+                    messages.into_iter().partition(RunMsg::is_told);
                 if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                     self.quarantine_damaged(num, &error);
-                } else if again.is_some() {
+                    // Whoever lets it go on lets it hear what is on its way.
+                    self.unheard.insert(num);
+                } else if again.is_some() || !told.is_empty() || self.unheard.contains(&num) {
+                    // What nobody else repeats waits for the next try.
+                    let kept = told.into_iter().filter(|message| !message.is_carried());
+                    self.held.entry(num).or_default().extend(kept);
                     self.carry_later(num, STORAGE_RETRY_MS);
                 }
-                for message in messages {
+                for message in asked {
                     message.refuse(EngineError::Store(error.clone()));
                 }
             }
@@ -164,6 +171,14 @@ impl Shard {
                 }
             }
             Ok(Some(loaded)) => {
+                let mut messages = messages;
+                if self.unheard.contains(&num) {
+                    // They are carried once more, in their order.
+                    messages.retain(|message| !message.is_carried());
+                    if messages.is_empty() {
+                        messages.push(Internal::Wake.into());
+                    }
+                }
                 let mut messages = messages.into_iter();
                 if let Some(first) = messages.next() {
                     self.come_back(num, first, again, loaded);

@@ -366,6 +366,10 @@ impl Shard {
         };
         if self.unheard.remove(&num) {
             signals::carry_again(&self.shared, num);
+            if message.is_carried() {
+                self.runs.insert(num, run);
+                return;
+            }
         }
         if run.failed.is_some() {
             self.held.entry(num).or_default().push(message);

@@ -319,6 +319,11 @@ impl RunMsg {
         }
     }
 
+    /// Returns true if it is in the outbox of its sender until this run has stored it.
+    pub(crate) fn is_carried(&self) -> bool {
+        matches!(self, Self::Internal(Internal::SignalFrom { .. } | Internal::CancelFrom { .. }))
+    }
+
     /// Returns true if it comes from the engine itself and expects no reply.
     pub(crate) fn is_told(&self) -> bool {
         match self {

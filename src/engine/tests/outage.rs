@@ -59,3 +59,24 @@ async fn an_attempt_in_this_process_is_interrupted_and_one_elsewhere_goes_on() {
     assert!(bench.report(&leased.handle, "2").await.unwrap());
     assert_eq!(bench.ended(elsewhere).await.output.unwrap().as_str(), "2");
 }
+
+/// What runs have for each other waits for a run that cannot be read for a moment: nobody repeats it.
+#[tokio::test]
+async fn a_signal_to_a_run_that_cannot_be_read_for_a_moment_arrives() {
+    let bench = Bench::new();
+    let waits = bench.start("flow = function(ctx) return ctx:wait('go') end", "null").await;
+    bench.waiting(waits, "signal").await;
+    let bench = bench.restart().await;
+    let store = rusqlite::Connection::open(bench.dir.path().join("moonswarm.db")).unwrap();
+    // A start reads nothing of it.
+    store.execute_batch("ALTER TABLE artifacts RENAME TO away").unwrap();
+    let body = format!("flow = function(ctx) ctx:signal('{waits}', 'go', 7) end");
+    let signals = bench.start(&body, "null").await;
+    bench.ended(signals).await;
+    // It is read after the signal has come, and in vain.
+    let asked = bench.engine.runs().resume(&bench.admin(), waits, None).await;
+    assert!(matches!(asked, Err(EngineError::Store(_))), "{asked:?}");
+    store.execute_batch("ALTER TABLE away RENAME TO artifacts").unwrap();
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.ended(waits).await.output.unwrap().as_str(), "7");
+}

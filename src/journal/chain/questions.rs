@@ -74,7 +74,7 @@ impl Chain {
 
     /// Returns true if a signal from this run and step was received.
     pub fn has_received(&self, sender: (u64, u32)) -> bool {
-        self.senders.contains(&sender)
+        self.senders.contains(&sender) || self.earlier_senders.contains(&sender)
     }
 
     /// Returns the ids of the runs that this history was copied from, the oldest first.
