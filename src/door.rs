@@ -41,7 +41,7 @@ pub use front::{Front, IsTrusted};
 pub use node_keys::NodeKeys;
 pub(crate) use oidc::{ATTEMPT_MS, Attempt, CALLBACK};
 pub use pass::Door;
-pub(crate) use pass::{Rule, Who, bearer, pass};
+pub(crate) use pass::{Credential, Rule, Who, bearer, pass};
 pub use peer::Listener;
 pub use people::People;
 pub(crate) use people::Tokens;

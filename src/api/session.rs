@@ -8,6 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::{
         State,
         ws::{
@@ -17,7 +18,7 @@ use axum::{
     http::HeaderMap,
     response::Response,
 };
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use serde::Deserialize;
 use tokio::{
     sync::mpsc,
@@ -31,7 +32,7 @@ use super::{
     params::{Asker, At, Params},
 };
 use crate::{
-    door::{self, Code, Problem, ProblemBody},
+    door::{self, Code, Place, Problem, ProblemBody},
     engine::{Bearer, Caller, EngineError, rfc3339},
     protocol::SessionId,
     session::{Link, LinkEnd},
@@ -84,6 +85,7 @@ pub(super) struct ConnectParams {
 pub(super) async fn connect(
     State(api): State<Api>,
     Asker(caller): Asker,
+    Extension(place): Extension<Arc<Place>>,
     At(session): At<String>,
     Params(params): Params<ConnectParams>,
     headers: HeaderMap,
@@ -103,11 +105,12 @@ pub(super) async fn connect(
         .max_frame_size(MOST_BYTES)
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER);
+    let place = place.beside();
     let (engine, lost) = (api.engine.clone(), Arc::clone(&link));
     let upgrade = upgrade.on_failed_upgrade(move |_| engine.sessions().disconnect(&lost));
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
-        let line = Box::new(SessionSocket::new(api, socket, link, caller, token));
+        let line = Box::new(SessionSocket::new(api, socket, link, place, (caller, token)));
         // Tracked as a task of the host, so that a stop waits until the peer was notified.
         let _ = tasks.spawn(line.serve()).await;
     }))
@@ -118,6 +121,7 @@ struct SessionSocket {
     api: Api,
     socket: WebSocket,
     link: Arc<Link>,
+    place: Place,
     caller: Caller,
     token: String,
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
@@ -128,12 +132,18 @@ struct SessionSocket {
 }
 
 impl SessionSocket {
-    fn new(api: Api, socket: WebSocket, link: Arc<Link>, caller: Caller, token: String) -> Self {
+    fn new(
+        api: Api,
+        socket: WebSocket,
+        link: Arc<Link>,
+        place: Place,
+        (caller, token): (Caller, String),
+    ) -> Self {
         let (sender, events) = mpsc::channel(EVENTS);
         let watch = methods::Watch::new(sender, CancellationToken::new());
         let calls = FuturesUnordered::new();
         let heard = Instant::now();
-        Self { api, socket, link, caller, token, calls, events, watch, heard }
+        Self { api, socket, link, place, caller, token, calls, events, watch, heard }
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -216,15 +226,21 @@ impl SessionSocket {
         }
         match Call::read(text.as_bytes()) {
             Err(refusal) => self.answer(refusal).await?,
-            Ok(call) => match self.api.door.take_turn(&self.caller) {
+            Ok(call) => match self.take_in(text.len()) {
                 Err(problem) => self.answer(Answer::refusal(call.id, problem)).await?,
-                Ok(()) => {
+                Ok(held) => {
                     let call = methods::begin(&self.api, &self.caller, &self.watch, call);
-                    self.calls.push(call);
+                    self.calls.push(call.inspect(|_| drop(held)).boxed());
                 }
             },
         }
         Ok(false)
+    }
+
+    /// Counts a call against the rate of the token, and its message as long as the place is kept.
+    fn take_in(&self, bytes: usize) -> Result<Place, Problem> {
+        self.api.door.take_turn(&self.caller)?;
+        self.place.message(bytes)
     }
 
     /// Verifies the token; called for every call.

@@ -42,7 +42,8 @@ pub(crate) struct Arrival {
     pub client: Option<IpAddr>,
     /// True if the client uses TLS, also if that ends at a proxy.
     pub secure: bool,
-    /// True if it came over the socket in the data directory, where no browser is.
+    /// True if it came over the socket in the data directory, or from within the host: no browser is
+    /// there, and Host and Origin are not checked.
     pub local: bool,
     /// The address under which the client reached the proxy: `https://swarm.example.com`.
     pub site: Option<String>,
@@ -55,6 +56,12 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    /// Returns the arrival of a request that the host sends to itself for one that has passed the
+    /// door, with the credential of that one.
+    pub(crate) fn inside(self) -> Self {
+        Self { local: true, person: None, ..self }
+    }
+
     /// Returns the header that tells another node.
     pub(super) fn to_header(&self) -> HeaderValue {
         let text = serde_json::to_vec(self).expect("an arrival is plain data");

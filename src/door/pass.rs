@@ -264,13 +264,27 @@ enum Offer<'a> {
 }
 
 /// The token that a request is let in with.
-struct Credential {
+#[derive(Debug)]
+pub(crate) struct Credential {
     /// A token of this host, or a handle.
     token: String,
     /// The end of what it was given for, in milliseconds.
     until_ms: u64,
     /// True if the request had something else: the word of a proxy, or a foreign token.
     instead: bool,
+}
+
+impl Credential {
+    /// Returns the bearer, as long as it is good.
+    ///
+    /// # Errors
+    /// Fails when the token was revoked, or it or what it was given for has expired.
+    pub(crate) fn bearer(&self, engine: &Engine, now_ms: u64) -> Result<Bearer, EngineError> {
+        if now_ms >= self.until_ms {
+            return Err(EngineError::Unauthenticated("the token has expired".to_owned()));
+        }
+        engine.authenticate(&self.token)
+    }
 }
 
 /// Returns true if a request has a bearer of its own. A proxy may pass on with what a person has
@@ -440,7 +454,7 @@ async fn enter(
     door: &Door,
     rule: Rule,
     request: &mut Request,
-) -> Result<(Option<Credential>, Vec<Arc<Place>>), Problem> {
+) -> Result<(Option<Arc<Credential>>, Vec<Arc<Place>>), Problem> {
     let mut places = Vec::new();
     let arrival: Arrival = request.extensions().get().cloned().unwrap_or_default();
     let given = match door.screen(rule, &arrival, request.uri(), request.headers())? {
@@ -458,6 +472,7 @@ async fn enter(
             instead: true,
         }),
     };
+    let given = given.map(Arc::new);
     if let Some(given) = &given {
         let bearer = engine.authenticate(&given.token)?;
         if given.instead
@@ -477,6 +492,7 @@ async fn enter(
         )?);
         request.extensions_mut().insert(bearer);
         request.extensions_mut().insert(Arc::clone(&taken));
+        request.extensions_mut().insert(Arc::clone(given));
         places.push(taken);
     }
     request.extensions_mut().insert(rule);
@@ -490,10 +506,14 @@ fn is_of_events(response: &Response) -> bool {
 
 /// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
 /// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
-fn while_good(engine: Engine, given: Credential, clock: Clock, response: Response) -> Response {
+fn while_good(
+    engine: Engine,
+    given: Arc<Credential>,
+    clock: Clock,
+    response: Response,
+) -> Response {
     let stream = Streaming::begin(engine);
-    let is_good =
-        move || clock.now_ms() < given.until_ms && stream.0.authenticate(&given.token).is_ok();
+    let is_good = move || given.bearer(&stream.0, clock.now_ms()).is_ok();
     response.map(|body| {
         let pieces = body.into_data_stream();
         Body::from_stream(pieces.take_while(move |_| std::future::ready(is_good())))

@@ -1,6 +1,7 @@
 //! Places: limits on concurrent requests and on their bodies in memory, per bearer and in total.
 //!
-//! A place is taken after the bearer was verified, and released when the response was sent. Each
+//! A place is taken after the bearer was verified, and released when the response was sent. The
+//! messages of a socket are counted as bodies, but an idle socket is no request. Each
 //! bearer has a share, and so has each account (all tokens derived from one token, or all attempts
 //! of one run). So a client that sends slowly, or a lot at once, does not lock out others. Admins
 //! have a reserve beyond the common total.
@@ -27,6 +28,8 @@ const BEARER_SHARE: usize = 4;
 const PLACE_RESERVE: usize = 16;
 /// Additional bytes that only admins may use, as a fraction of the total: one half.
 const BYTE_RESERVE: usize = 2;
+/// A message over a socket of at most this many bytes is not counted.
+const SMALL_MESSAGE: usize = 4 << 10;
 
 /// The places in use.
 #[derive(Debug)]
@@ -49,13 +52,15 @@ struct Load {
     bytes: usize,
 }
 
-/// The place of one request.
+/// The place of one request, or of what is in memory for a socket.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
     /// Keys of the bearer and of its account.
     holders: [u64; 2],
     is_admin: bool,
+    /// One, or none for a socket.
+    requests: usize,
     bytes: AtomicUsize,
 }
 
@@ -94,7 +99,8 @@ impl Places {
         taken.change(&holders, |load| load.requests += 1);
         drop(taken);
         let places = Arc::clone(self);
-        Ok(Arc::new(Place { places, holders, is_admin, bytes: AtomicUsize::new(0) }))
+        let bytes = AtomicUsize::new(0);
+        Ok(Arc::new(Place { places, holders, is_admin, requests: 1, bytes }))
     }
 
     fn hash(&self, who: impl Hash) -> u64 {
@@ -121,6 +127,26 @@ impl Taken {
 }
 
 impl Place {
+    /// Returns a place of the same bearer for a socket or one of its messages: it has no bytes yet,
+    /// and takes nothing of the number of requests.
+    pub(crate) fn beside(&self) -> Self {
+        let (places, bytes) = (Arc::clone(&self.places), AtomicUsize::new(0));
+        Self { places, requests: 0, bytes, ..*self }
+    }
+
+    /// Reserves memory for a message of a socket, as long as the returned place is kept.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    pub(crate) fn message(&self, bytes: usize) -> Result<Self, Problem> {
+        let place = self.beside();
+        // Without room for anything large, what acknowledges and ends work still goes through.
+        if bytes > SMALL_MESSAGE {
+            place.grow(bytes)?;
+        }
+        Ok(place)
+    }
+
     /// Reserves memory for more of the request's body. If no other body of the account is in
     /// memory, only the route limits its size.
     ///
@@ -148,8 +174,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
+        let requests = self.requests;
         self.places.taken.lock().change(&self.holders, |load| {
-            load.requests -= 1;
+            load.requests -= requests;
             load.bytes -= bytes;
         });
     }
@@ -245,6 +272,22 @@ mod tests {
         drop((two, bob, admin));
         let taken = places.taken.lock();
         assert_eq!((taken.all, taken.by.len()), (Load::default(), 0));
+    }
+
+    #[test]
+    fn messages_of_a_socket_are_counted_as_bodies_and_the_socket_is_no_request() {
+        let places = Places::new(16, 8 * SMALL_MESSAGE);
+        let ada = caller(Role::Operator, "ada", "a");
+        let socket = places.take(&ada).unwrap().beside();
+        assert_eq!(places.taken.lock().all, Load::default(), "an idle socket has no share");
+        let large = 2 * SMALL_MESSAGE;
+        let held = socket.message(large).unwrap();
+        assert_eq!(socket.message(large).unwrap_err().code(), "busy");
+        assert_eq!(places.take(&ada).unwrap().grow(1).unwrap_err().code(), "busy");
+        assert!(socket.message(SMALL_MESSAGE).is_ok(), "a small one always has room");
+        drop(held);
+        assert!(socket.message(large).is_ok());
+        assert_eq!(places.taken.lock().by.len(), 0);
     }
 
     #[test]

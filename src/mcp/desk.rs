@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    http::{HeaderMap, HeaderValue, header, request::Parts},
-};
+use axum::{Router, http::request::Parts};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -41,7 +38,7 @@ use super::{
     resources, tools,
     transport::{Traced, Transport},
 };
-use crate::{blueprint::ClientAbility, tasks::Tasks};
+use crate::{blueprint::ClientAbility, engine::Bearer, tasks::Tasks};
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -111,13 +108,11 @@ impl Desk {
         }
     }
 
-    /// Returns the way to the API with the credential of the headers.
-    pub(super) fn transport_for(&self, headers: &HeaderMap) -> Arc<dyn Transport> {
+    /// Returns the way to the API with the credential of a request.
+    pub(super) fn transport_for(&self, parts: &Parts) -> Arc<dyn Transport> {
         match &self.way {
             Way::Fixed(transport, _) => Arc::clone(transport),
-            Way::Inside(api, moves, _) => {
-                Arc::new(Inside::new(api.clone(), moves.clone(), headers))
-            }
+            Way::Inside(api, moves, _) => Arc::new(Inside::new(api.clone(), moves.clone(), parts)),
         }
     }
 
@@ -125,11 +120,11 @@ impl Desk {
     /// belongs into the extensions of the request, with the filter that is accepted.
     pub(super) async fn begin(
         &self,
-        headers: &HeaderMap,
+        parts: &Parts,
         wanted: &SubscriptionFilter,
     ) -> Result<Begun, ErrorData> {
-        let transport = self.transport_for(headers);
-        self.notices.begin(&*transport, client_of(headers), wanted).await
+        let transport = self.transport_for(parts);
+        self.notices.begin(&*transport, client_of(parts), wanted).await
     }
 
     fn transport(
@@ -138,7 +133,7 @@ impl Desk {
     ) -> Result<Arc<dyn Transport>, ErrorData> {
         let way = match (&self.way, context.extensions.get::<Parts>()) {
             (Way::Fixed(transport, _), _) => Arc::clone(transport),
-            (Way::Inside(..), Some(parts)) => self.transport_for(&parts.headers),
+            (Way::Inside(..), Some(parts)) => self.transport_for(parts),
             (Way::Inside(..), None) => return Err(headless()),
         };
         Ok(Traced::of(way, context.meta.get_traceparent()))
@@ -254,10 +249,14 @@ fn headless() -> ErrorData {
     ErrorData::internal_error("the request has no head", None)
 }
 
-/// Returns the client of a request: the hash of its credential.
-fn client_of(headers: &HeaderMap) -> [u8; 32] {
-    let bearer = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    *blake3::hash(bearer).as_bytes()
+/// Returns the client of a request: the hash of the id of its token, which can be written in several
+/// ways.
+fn client_of(parts: &Parts) -> [u8; 32] {
+    let jti = match parts.extensions.get::<Bearer>() {
+        Some(Bearer::Caller(caller)) => &*caller.jti,
+        Some(Bearer::Holder(_)) | None => "",
+    };
+    *blake3::hash(jti.as_bytes()).as_bytes()
 }
 
 /// Returns the error of a subscription that has no way for its notices.
@@ -307,7 +306,7 @@ impl ServerHandler for Desk {
         if let (Way::Inside(_, _, Some(session)), Some(parts)) =
             (&self.way, context.extensions.get::<Parts>())
         {
-            session.start(self.transport_for(&parts.headers), context.peer);
+            session.start(self.transport_for(parts), context.peer);
         }
     }
 
@@ -339,9 +338,7 @@ impl ServerHandler for Desk {
         let seat = || match (&self.way, context.extensions.get::<Parts>()) {
             // A pipe has one client.
             (Way::Fixed(..), _) => Ok(None),
-            (Way::Inside(..), Some(parts)) => {
-                self.notices.seat(client_of(&parts.headers)).map(Some)
-            }
+            (Way::Inside(..), Some(parts)) => self.notices.seat(client_of(parts)).map(Some),
             (Way::Inside(..), None) => Err(headless()),
         };
         let transport = self.transport(&context)?;

@@ -97,7 +97,7 @@ impl Direct {
         operation.target().set(tool.name);
         let span = operation.span().map(|span| span.to_string());
         let named = span.as_deref().or_else(|| meta.as_ref()?.get_traceparent());
-        let transport = Traced::of(desk.transport_for(&parts.headers), named);
+        let transport = Traced::of(desk.transport_for(parts), named);
         let mut result = tools::call(tool, &*transport, arguments).await;
         operation.end_tool(result.is_error == Some(true));
         if is_older {

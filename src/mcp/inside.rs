@@ -7,7 +7,7 @@ use axum::{
     Router,
     body::{Body, Bytes, to_bytes},
     extract::Request as HttpRequest,
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
     response::Response,
 };
 use futures::StreamExt as _;
@@ -18,6 +18,7 @@ use super::{
     answer::Broken,
     transport::{Pieces, Reply, Request, Transport},
 };
+use crate::door::Arrival;
 
 /// The maximum size of an answer of the API to a tool.
 const ANSWER: usize = 32 << 20;
@@ -30,23 +31,26 @@ pub(super) struct Inside {
     api: Router,
     moves: watch::Receiver<u64>,
     headers: HeaderMap,
+    arrival: Arrival,
 }
 
 impl Inside {
-    /// Takes the credential, and the name by which the client knows this host.
-    pub(super) fn new(api: Router, mut moves: watch::Receiver<u64>, of: &HeaderMap) -> Self {
+    /// Takes the credential of a request, and the way on which it arrived.
+    pub(super) fn new(api: Router, mut moves: watch::Receiver<u64>, of: &Parts) -> Self {
         // What has changed before this request is known to it.
         moves.mark_unchanged();
         let mut headers = HeaderMap::new();
-        for name in [header::AUTHORIZATION, header::HOST, TRACE] {
-            if let Some(value) = of.get(&name) {
+        for name in [header::AUTHORIZATION, TRACE] {
+            if let Some(value) = of.headers.get(&name) {
                 headers.insert(name, value.clone());
             }
         }
-        Self { api, moves, headers }
+        let arrival = of.extensions.get::<Arrival>().cloned().unwrap_or_default();
+        Self { api, moves, headers, arrival: arrival.inside() }
     }
 
-    async fn answer(&self, request: HttpRequest) -> Response {
+    async fn answer(&self, mut request: HttpRequest) -> Response {
+        request.extensions_mut().insert(self.arrival.clone());
         let never = |error: Infallible| match error {};
         self.api.clone().oneshot(request).await.unwrap_or_else(never)
     }

@@ -9,7 +9,7 @@ use axum::{
     Extension, Json as JsonBody, Router,
     body::Body,
     extract::{Request as HttpRequest, State},
-    http::{HeaderMap, Method, StatusCode},
+    http::{Method, StatusCode, request::Parts},
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::any,
@@ -127,7 +127,7 @@ async fn serve(
         return Ok(direct.answer(&mcp.desk, &mcp.engine, &parts).await);
     }
     if listens && !is_named {
-        match begin(&mcp.desk, &parts.headers, &body).await {
+        match begin(&mcp.desk, &parts, &body).await {
             Ok(Some((begun, message))) => {
                 parts.extensions.insert(begun);
                 body = message.into();
@@ -156,7 +156,7 @@ async fn serve(
 /// asks for what is accepted; none for a message that asks for nothing.
 async fn begin(
     desk: &Desk,
-    headers: &HeaderMap,
+    parts: &Parts,
     message: &[u8],
 ) -> Result<Option<(Begun, Vec<u8>)>, JsonBody<Value>> {
     let mut message: Value = serde_json::from_slice(message).unwrap_or_default();
@@ -164,7 +164,7 @@ async fn begin(
     let Ok(filter) = serde_json::from_value::<SubscriptionFilter>(wanted.clone()) else {
         return Ok(None);
     };
-    match desk.begin(headers, &filter).await {
+    match desk.begin(parts, &filter).await {
         Ok(begun) => {
             *wanted = json!(begun.accepted);
             Ok(Some((begun, message.to_string().into_bytes())))

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use axum::http::HeaderMap;
+use axum::http::Request;
 use rmcp::{
     ErrorData, RoleServer, Service, ServiceExt as _,
     model::{ClientNotification, ClientRequest, ProtocolVersion, ServerConfig, ServerResult},
@@ -94,7 +94,8 @@ impl Service<RoleServer> for Piped {
         mut context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
         if let ClientRequest::SubscriptionsListenRequest(listen) = &mut request {
-            let begun = self.desk.begin(&HeaderMap::new(), &listen.params.notifications).await?;
+            let (parts, ()) = Request::new(()).into_parts();
+            let begun = self.desk.begin(&parts, &listen.params.notifications).await?;
             listen.params.notifications = begun.accepted.clone();
             context.extensions.insert(begun);
             let listened = self.desk.handle_request(request, context);

@@ -95,7 +95,7 @@ mod tests {
         let reply = queue.execute(attempt.task(), Json::null()).await.unwrap();
         assert!(matches!(reply, Reply::Parked));
         let taken = hub.take("gpu", 5, Duration::ZERO, &Default::default()).await.unwrap();
-        assert_eq!(taken, [Ticket { run: 1, step: 2, attempt: 1 }]);
+        assert_eq!(taken, [(Ticket { run: 1, step: 2, attempt: 1 }, Default::default())]);
     }
 
     #[test]

@@ -71,8 +71,8 @@ struct Poller {
     sender: oneshot::Sender<Handed>,
 }
 
-/// A ticket that is handed to a poller, with its labels, in case it must go back.
-type Handed = (Ticket, Labels);
+/// A ticket that is handed to a poller, with the labels of its line, in case it must go back.
+pub type Handed = (Ticket, Labels);
 
 impl QueueHub {
     /// Adds an attempt to a queue, or hands it to the poller that has waited longest. Offering an
@@ -138,7 +138,7 @@ impl QueueHub {
     }
 
     /// Takes at most `max` attempts that match a worker's `labels`, waiting at most `wait` for the
-    /// first; returns none on timeout.
+    /// first; returns none on timeout. One that does not reach its worker must be offered again.
     ///
     /// # Errors
     /// Fails when too many pollers are waiting.
@@ -151,7 +151,7 @@ impl QueueHub {
         max: usize,
         wait: Duration,
         labels: &Labels,
-    ) -> Result<Vec<Ticket>, TooManyPollers> {
+    ) -> Result<Vec<Handed>, TooManyPollers> {
         let mut poll = {
             let mut queues = self.queues.lock();
             let waiting = queues.entry(queue.to_owned()).or_default();
@@ -170,8 +170,8 @@ impl QueueHub {
             waiting.pollers.push_back(Poller { number, labels: labels.clone(), sender });
             Poll { hub: self, queue, number, receiver }
         };
-        let Ok(Ok((first, _))) = tokio::time::timeout(wait, &mut poll.receiver).await else {
-            return Ok(poll.withdraw().into_iter().map(|(ticket, _)| ticket).collect());
+        let Ok(Ok(first)) = tokio::time::timeout(wait, &mut poll.receiver).await else {
+            return Ok(poll.withdraw().into_iter().collect());
         };
         let mut taken = vec![first];
         let mut queues = self.queues.lock();
@@ -208,14 +208,14 @@ impl Waiting {
         }
     }
 
-    fn take(&mut self, max: usize, labels: &Labels) -> Vec<Ticket> {
+    fn take(&mut self, max: usize, labels: &Labels) -> Vec<Handed> {
         let mut taken = Vec::new();
         while taken.len() < max {
             let Some(at) = self.lines.iter().position(|(asked, _)| asked.fit(labels)) else {
                 break;
             };
             let Some((asked, mut line)) = self.lines.remove(at) else { break };
-            taken.extend(line.take());
+            taken.extend(line.take().map(|ticket| (ticket, asked.clone())));
             if !line.turns.is_empty() {
                 self.lines.push_back((asked, line));
             }
@@ -318,13 +318,17 @@ mod tests {
         Ticket { run, step, attempt: 1 }
     }
 
+    fn plain(run: u64, step: u32) -> Handed {
+        (ticket(run, step), PLAIN.clone())
+    }
+
     fn gpu() -> Labels {
         Labels::new([("gpu".to_owned(), "true".to_owned())].into()).unwrap()
     }
 
     async fn take(hub: &QueueHub, max: usize) -> Vec<(u64, u32)> {
         let taken = hub.take("q", max, Duration::ZERO, &PLAIN).await.unwrap();
-        taken.into_iter().map(|ticket| (ticket.run, ticket.step)).collect()
+        taken.into_iter().map(|(ticket, _)| (ticket.run, ticket.step)).collect()
     }
 
     #[tokio::test]
@@ -346,8 +350,8 @@ mod tests {
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
         hub.offer("q", ticket(1, 1), &PLAIN);
         hub.offer("q", ticket(1, 2), &PLAIN);
-        assert_eq!(second.await.unwrap(), [ticket(1, 2)]);
-        assert_eq!(first.await.unwrap(), [ticket(1, 1)]);
+        assert_eq!(second.await.unwrap(), [plain(1, 2)]);
+        assert_eq!(first.await.unwrap(), [plain(1, 1)]);
     }
 
     #[tokio::test]
@@ -420,15 +424,15 @@ mod tests {
     #[tokio::test]
     async fn a_task_with_labels_goes_to_a_worker_that_has_them() {
         let hub = QueueHub::default();
-        let mut plain = pin!(hub.take("q", 5, LONG, &PLAIN));
-        assert!(poll!(&mut plain).is_pending());
+        let mut without = pin!(hub.take("q", 5, LONG, &PLAIN));
+        assert!(poll!(&mut without).is_pending());
         let labels = gpu();
         hub.offer("q", ticket(1, 1), &labels);
         assert_eq!(hub.len("q"), 1, "the poller without labels is passed over");
         let taken = hub.take("q", 5, Duration::ZERO, &labels).await.unwrap();
-        assert_eq!(taken, [ticket(1, 1)]);
+        assert_eq!(taken, [(ticket(1, 1), labels)]);
         hub.offer("q", ticket(2, 1), &PLAIN);
-        assert_eq!(plain.await.unwrap(), [ticket(2, 1)]);
+        assert_eq!(without.await.unwrap(), [plain(2, 1)]);
     }
 
     #[tokio::test]
@@ -440,7 +444,8 @@ mod tests {
             hub.offer("q", ticket(2, step), &PLAIN);
         }
         let taken = hub.take("q", 4, Duration::ZERO, &labels).await.unwrap();
-        assert_eq!(taken, [ticket(1, 1), ticket(2, 1), ticket(1, 2), ticket(2, 2)]);
+        let with = |step| (ticket(1, step), labels.clone());
+        assert_eq!(taken, [with(1), plain(2, 1), with(2), plain(2, 2)]);
         assert_eq!(take(&hub, 5).await, [(2, 3)]);
         assert!(hub.remove("q", ticket(1, 3)));
         assert!(hub.queues.lock().is_empty());
@@ -456,6 +461,7 @@ mod tests {
             hub.offer("q", ticket(1, 1), &labels);
         }
         assert_eq!(take(&hub, 1).await, []);
-        assert_eq!(hub.take("q", 1, Duration::ZERO, &labels).await.unwrap(), [ticket(1, 1)]);
+        let taken = hub.take("q", 1, Duration::ZERO, &labels).await.unwrap();
+        assert_eq!(taken, [(ticket(1, 1), labels)]);
     }
 }

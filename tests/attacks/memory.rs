@@ -4,8 +4,14 @@
 
 use std::ffi::OsStr;
 
+use futures::{SinkExt as _, StreamExt as _};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_tungstenite::{
+    connect_async,
+    tungstenite::{Message, client::IntoClientRequest as _},
+};
 
 use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
 
@@ -207,5 +213,54 @@ async fn many_runs_below_their_limits_do_not_fill_the_host() {
     daemon.kill();
     let daemon = Daemon::start_within(SPACE, &shell.path("data"), &flags);
     assert_eq!(send(daemon.get("/healthz")).await.0, 200);
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn messages_that_wait_at_sockets_do_not_fill_the_host() {
+    const SOCKETS: usize = 8;
+    const MESSAGES: usize = 8;
+    let shell = Shell::new();
+    let (daemon, neighbours) = attacked(&shell).await;
+    let put = daemon.put("/v1/blueprints/neighbour", &json!({ "source": NEIGHBOUR }));
+    assert_eq!(send(put).await.0, 200);
+    let create = |input: &str| {
+        let create = json!({ "type": "response.create", "model": "neighbour", "input": input });
+        Message::text(create.to_string())
+    };
+    let large = "x".repeat(7_900_000);
+    let (mut sockets, mut refused) = (Vec::new(), 0);
+    for _ in 0..SOCKETS {
+        let url = format!("{}/v1/responses", daemon.url.replacen("http", "ws", 1));
+        let mut request = url.into_client_request().unwrap();
+        let bearer = format!("Bearer {}", daemon.token).parse().unwrap();
+        request.headers_mut().insert("authorization", bearer);
+        let mut socket = connect_async(request).await.unwrap().0;
+        socket.send(create("it waits")).await.unwrap();
+        for _ in 0..MESSAGES {
+            socket.send(create(&large)).await.unwrap();
+        }
+        // Its answer comes after those to everything before it.
+        socket.send(Message::Ping(Default::default())).await.unwrap();
+        loop {
+            match timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap() {
+                Message::Text(text) => refused += usize::from(text.contains("\"busy\"")),
+                Message::Pong(_) => break,
+                _ => {}
+            }
+        }
+        sockets.push(socket);
+    }
+    // A quarter of 256 MiB is there for the messages of one token.
+    assert!(refused >= SOCKETS * MESSAGES - 8, "{refused} were refused");
+    assert!(daemon.resident() < 480 << 20, "{} bytes", daemon.resident());
+    drop(sockets);
+    let path = format!("/v1/runs/{}/signals/go", neighbours[0]);
+    eventually("what waited is counted no more", async || {
+        let (status, body) = send(daemon.post(&path, &json!("on"))).await;
+        when(status == 204, body)
+    })
+    .await;
+    assert_eq!(daemon.ended(&neighbours[0]).await["output"], "on");
     assert_eq!(daemon.stop(), Some(0));
 }

@@ -260,6 +260,17 @@ async fn sockets_streams_and_large_bodies_go_through_a_standby() {
 }
 
 #[tokio::test]
+async fn tools_of_mcp_are_called_through_a_standby() {
+    let Some((_cluster, _a, b)) = Cluster::of_two().await else { return };
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "list_runs", "arguments": {}}});
+    let accept = "application/json, text/event-stream";
+    let (status, answer) = send(b.post("/mcp", &call).header("accept", accept)).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer["result"]["structuredContent"]["items"].is_array(), "{answer}");
+}
+
+#[tokio::test]
 async fn a_hung_driver_is_ended_and_writes_nothing_when_it_wakes_up() {
     let Some((cluster, a, b)) = Cluster::of_two().await else { return };
     let run = a.run_source(DEMO, json!({})).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use reqwest::Method;
 use rmcp::{
     model::{
         ServerNotification, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
@@ -288,6 +289,15 @@ async fn subscriptions_have_a_limit_and_their_places_come_back() {
     }
     let refused = agent.peer().listen(of_run(&run)).await.unwrap_err().to_string();
     assert!(refused.contains("too many subscriptions"), "{refused}");
+    // The same token in another spelling has no other places.
+    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen",
+        "params": {"notifications": {"toolsListChanged": true}}});
+    let request = daemon.bare(Method::POST, "/mcp").json(&listen);
+    let (_, refused) = send(request.header("authorization", format!("bearer  {token}"))).await;
+    assert!(
+        refused["error"]["message"].to_string().contains("too many subscriptions"),
+        "{refused}"
+    );
     let other = Agent::http(&daemon, &operator(&daemon).await).await;
     other.listen(of_run(&run)).await;
     open.pop().unwrap().cancel().await.unwrap();

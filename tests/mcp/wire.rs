@@ -165,3 +165,22 @@ async fn a_call_that_is_answered_at_once_has_the_answer_that_the_library_gives()
         }
     }
 }
+
+#[tokio::test]
+async fn tools_are_called_over_http2_as_well() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let client = moonswarm::environment::http_client().no_proxy().http2_prior_knowledge();
+    let client = client.build().unwrap();
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "list_runs", "arguments": {}}});
+    // At once, and by the library of the protocol.
+    for weight in ["", ";q=0.9"] {
+        let accept = format!("application/json{weight}, text/event-stream{weight}");
+        let request = client.post(format!("{}/mcp", daemon.url)).bearer_auth(&daemon.token);
+        let answer = request.header("accept", accept).json(&call).send().await.unwrap();
+        assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+        let answer: Value = answer.json().await.unwrap();
+        assert!(answer["result"]["structuredContent"]["items"].is_array(), "{answer}");
+    }
+}

@@ -128,3 +128,29 @@ async fn a_peer_that_answers_no_ping_is_dropped() {
     assert_eq!(look["connected"], true, "{look}");
     host.stop(Duration::from_secs(5)).await;
 }
+
+#[tokio::test]
+async fn the_messages_of_calls_in_progress_are_counted_like_bodies() {
+    let shell = Shell::new();
+    let limits = Limits { body_bytes: 256 << 10, ..Limits::default() };
+    let host = impatient(&shell, limits).await;
+    let daemon = Daemon::of(host.url(), host.admin_token());
+    let mut socket = open(&daemon).await.connect(&daemon).await;
+    let source = blueprint(r#"ctx:wait("go") return 1"#);
+    let start = json!({"source": source, "input": "x".repeat(50_000), "wait": "60s"});
+    let first = json!({"jsonrpc": "2.0", "id": "first", "method": "run/start", "params": start});
+    socket.raw(Message::text(first.to_string())).await;
+    assert_eq!(socket.refused("run/start", start.clone()).await, "busy");
+    let run = eventually("the run", async || {
+        let (_, page) = send(daemon.get("/v1/runs")).await;
+        let run = page["items"][0]["id"].as_str().map(str::to_owned);
+        run.ok_or(page)
+    })
+    .await;
+    // A small message always has room.
+    socket.ask("run/signal", json!({"run": run, "name": "go"})).await;
+    assert_eq!(socket.answer(&json!("first")).await["result"]["output"], 1);
+    let after = json!({"source": source, "input": start["input"]});
+    assert!(socket.ask("run/start", after).await["id"].is_string());
+    host.stop(Duration::from_secs(5)).await;
+}

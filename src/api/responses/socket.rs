@@ -5,14 +5,16 @@
 //! queued. The connection keeps the conversation of its last response, so that it can be continued
 //! even if it was not stored. A continuation that fails evicts it.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::{
         State,
-        ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
+        ws::{
+            CloseFrame, Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection,
+        },
     },
-    http::HeaderMap,
     response::Response,
 };
 use serde_json::{Value, json};
@@ -21,9 +23,10 @@ use tokio::time::{Instant, timeout};
 use super::{ParsedRequest, begin, continued, earlier, fresh, stored};
 use crate::{
     api::{app::Api, body::read_json, params::Asker},
-    door::{self, Code, ModelErrorBody, Problem},
-    engine::{Bearer, Caller},
+    door::{Code, Credential, ModelErrorBody, Place, Problem},
+    engine::{Bearer, Caller, EngineError},
     respond::open_responses::Create,
+    session::LinkEnd,
 };
 
 /// The maximum size of a message; one of twice the size ends the connection.
@@ -42,14 +45,15 @@ const WAITING: usize = 16;
 pub(in crate::api) async fn connect(
     State(api): State<Api>,
     Asker(caller): Asker,
-    headers: HeaderMap,
+    Extension(place): Extension<Arc<Place>>,
+    Extension(given): Extension<Arc<Credential>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|rejection| {
         let detail = format!("POST a request, or connect as a WebSocket: {rejection}");
         Problem::new(Code::UpgradeRequired, detail)
     })?;
-    let token = door::bearer(&headers)?.to_owned();
+    let place = place.beside();
     let upgrade = upgrade.max_message_size(2 * MESSAGE_BYTES).max_frame_size(2 * MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
@@ -60,24 +64,34 @@ pub(in crate::api) async fn connect(
             api,
             socket,
             caller,
-            token,
+            given,
+            place,
         });
         // Tracked as a task of the host, so that a stop waits until the peer was notified.
         let _ = tasks.spawn(line.serve()).await;
     }))
 }
 
-/// The peer is gone, or does not accept data.
-struct Gone;
+/// The reason why a connection is over.
+enum Over {
+    /// The peer is gone, or does not accept data.
+    Gone,
+    /// The token was revoked or has expired: the code of the close frame, and the reason.
+    Token(u16, &'static str),
+}
+
+/// A message that waits, and its share of the memory.
+type Kept = (String, Place);
 
 /// One connection.
 struct ResponseSocket {
     api: Api,
     socket: WebSocket,
     caller: Caller,
-    token: String,
+    given: Arc<Credential>,
+    place: Place,
     /// Messages queued while a response is in progress.
-    waiting: VecDeque<String>,
+    waiting: VecDeque<Kept>,
     /// The last response, and its conversation.
     last: Option<(String, Vec<Value>)>,
     /// The time of the peer's last message.
@@ -87,16 +101,27 @@ struct ResponseSocket {
 impl ResponseSocket {
     async fn serve(mut self: Box<Self>) {
         // The connection is over in either case; a run that was started continues.
-        let _ = self.talk().await;
-        let _ = timeout(Duration::from_secs(2), self.socket.send(Message::Close(None))).await;
+        let close = match self.talk().await {
+            Ok(()) | Err(Over::Gone) => None,
+            Err(Over::Token(code, reason)) => Some(CloseFrame { code, reason: reason.into() }),
+        };
+        self.waiting.clear();
+        let goodbye = async {
+            self.socket.send(Message::Close(close)).await?;
+            // Wait until the peer has closed too, so that the code is not cut off.
+            while let Some(Ok(_)) = self.socket.recv().await {}
+            Ok::<_, axum::Error>(())
+        };
+        // The peer may be gone.
+        let _ = timeout(Duration::from_secs(2), goodbye).await;
     }
 
-    async fn talk(&mut self) -> Result<(), Gone> {
+    async fn talk(&mut self) -> Result<(), Over> {
         let ping = self.api.door.limits.ping;
         let mut beat = tokio::time::interval_at(self.heard + ping, ping);
         loop {
-            if let Some(text) = self.waiting.pop_front() {
-                self.answer(&text).await?;
+            if let Some(message) = self.waiting.pop_front() {
+                self.answer(message).await?;
                 continue;
             }
             tokio::select! {
@@ -107,16 +132,17 @@ impl ResponseSocket {
         }
     }
 
-    /// Sends a ping; fails if the peer was silent for too long.
-    async fn look(&mut self, ping: Duration) -> Result<(), Gone> {
+    /// Sends a ping; fails if the peer was silent for too long, or its token is not good any more.
+    async fn look(&mut self, ping: Duration) -> Result<(), Over> {
         if self.heard.elapsed() > ping.saturating_mul(2) {
-            return Err(Gone);
+            return Err(Over::Gone);
         }
+        self.admit()?;
         self.send(Message::Ping(Default::default())).await
     }
 
     /// Handles a message.
-    async fn hear(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Gone> {
+    async fn hear(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Over> {
         self.heard = Instant::now();
         match message {
             Some(Ok(Message::Text(text))) if text.len() > MESSAGE_BYTES => {
@@ -127,20 +153,42 @@ impl ResponseSocket {
                 let detail = format!("{WAITING} messages wait already; wait for the response");
                 self.refuse(&Problem::new(Code::Busy, detail)).await
             }
-            Some(Ok(Message::Text(text))) => {
-                self.waiting.push_back(text.as_str().to_owned());
-                Ok(())
-            }
+            Some(Ok(Message::Text(text))) => match self.place.message(text.len()) {
+                Ok(held) => {
+                    self.waiting.push_back((text.as_str().to_owned(), held));
+                    Ok(())
+                }
+                Err(problem) => self.refuse(&problem).await,
+            },
             Some(Ok(Message::Binary(_))) => {
                 self.refuse(&Problem::new(Code::InvalidBody, "messages are text, not bytes")).await
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
-            Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Gone),
+            Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Over::Gone),
         }
     }
 
-    async fn answer(&mut self, text: &str) -> Result<(), Gone> {
-        match self.read(text).await {
+    /// Verifies the token: before a message is read, before events are sent, and at each ping.
+    fn admit(&mut self) -> Result<(), Over> {
+        match self.given.bearer(&self.api.engine, self.api.door.clock.now_ms()) {
+            Ok(Bearer::Caller(caller)) => {
+                self.caller = caller;
+                Ok(())
+            }
+            Err(EngineError::Store(_)) => {
+                Err(Over::Token(LinkEnd::Revoked.code(), "the token was revoked"))
+            }
+            Ok(Bearer::Holder(_)) | Err(_) => {
+                Err(Over::Token(LinkEnd::Expired.code(), "the token has expired"))
+            }
+        }
+    }
+
+    async fn answer(&mut self, (text, _held): Kept) -> Result<(), Over> {
+        self.admit()?;
+        let asked = self.read(&text).await;
+        drop(text);
+        match asked {
             Ok(asked) => match self.respond(asked).await? {
                 Ok(()) => Ok(()),
                 Err(problem) => self.refuse(&problem).await,
@@ -149,11 +197,8 @@ impl ResponseSocket {
         }
     }
 
-    /// Parses a message; the token is verified each time.
+    /// Parses a message.
     async fn read(&mut self, text: &str) -> Result<ParsedRequest, Problem> {
-        if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
-            self.caller = caller;
-        }
         self.api.door.take_turn(&self.caller)?;
         let body: Value = read_json(text.as_bytes())?;
         if body["type"] != "response.create" {
@@ -181,7 +226,7 @@ impl ResponseSocket {
     }
 
     /// Sends the events of a response until it ends.
-    async fn respond(&mut self, asked: ParsedRequest) -> Result<Result<(), Problem>, Gone> {
+    async fn respond(&mut self, asked: ParsedRequest) -> Result<Result<(), Problem>, Over> {
         let mut answering = match begin(&self.api, &self.caller, asked, None).await {
             Ok(answering) => answering,
             Err(problem) => return Ok(Err(problem)),
@@ -189,6 +234,7 @@ impl ResponseSocket {
         let ping = self.api.door.limits.ping;
         let mut beat = tokio::time::interval_at(Instant::now() + ping, ping);
         loop {
+            self.admit()?;
             for event in answering.responding.stream().take() {
                 self.send(Message::text(event.data.to_string())).await?;
             }
@@ -200,7 +246,7 @@ impl ResponseSocket {
                 },
                 message = self.socket.recv() => self.hear(message).await?,
                 _ = beat.tick() => self.look(ping).await?,
-                () = self.api.stopping.cancelled() => return Err(Gone),
+                () = self.api.stopping.cancelled() => return Err(Over::Gone),
             }
         }
         let stream = answering.responding.stream();
@@ -209,7 +255,7 @@ impl ResponseSocket {
         Ok(Ok(()))
     }
 
-    async fn refuse(&mut self, problem: &Problem) -> Result<(), Gone> {
+    async fn refuse(&mut self, problem: &Problem) -> Result<(), Over> {
         let body = problem.body();
         let mut event = json!({ "type": "error", "status": body.model_status() });
         if let Ok(Value::Object(error)) = serde_json::to_value(body.model_error()) {
@@ -218,10 +264,10 @@ impl ResponseSocket {
         self.send(Message::text(event.to_string())).await
     }
 
-    async fn send(&mut self, message: Message) -> Result<(), Gone> {
+    async fn send(&mut self, message: Message) -> Result<(), Over> {
         match timeout(self.api.door.limits.send_time, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Gone),
+            Ok(Err(_)) | Err(_) => Err(Over::Gone),
         }
     }
 }

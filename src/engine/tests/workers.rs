@@ -232,3 +232,24 @@ async fn a_worker_skips_what_does_not_apply_whatever_the_schema_says() {
     let steps = bench.engine.steps(&bench.admin(), run, 0, 9).await.unwrap().items;
     assert_eq!(steps[0].effects[0].to_value()["data"], reason);
 }
+
+#[tokio::test]
+async fn a_task_whose_run_cannot_be_read_for_a_moment_stays_in_its_queue() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    bench.waiting(run, "task").await;
+    let bench = bench.restart().await;
+    let store = rusqlite::Connection::open(bench.dir.path().join("moonswarm.db")).unwrap();
+    store.execute_batch("ALTER TABLE journal RENAME TO away").unwrap();
+    let labels = Labels::default();
+    let (queue, worker, wait) = ("q", "test", Duration::ZERO);
+    let ask = LeaseAsk { queue, worker, labels: &labels, max: 1, wait, prompts: false };
+    for _ in 0..2 {
+        let refused = bench.engine.tasks().lease(&bench.admin(), &ask).await.unwrap_err();
+        assert!(matches!(refused, EngineError::Store(_)), "{refused:?}");
+    }
+    store.execute_batch("ALTER TABLE away RENAME TO journal").unwrap();
+    let leased = bench.leases("q", Duration::ZERO).await;
+    assert!(bench.report(&leased[0].handle, r#"{"n":5}"#).await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":5}"#);
+}

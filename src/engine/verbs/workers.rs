@@ -14,9 +14,9 @@ use crate::engine::{
 use crate::{
     blueprint::Labels,
     journal::Chain,
-    operator::{Ticket, kind_of},
+    operator::{Handed, QueueHub, Ticket, kind_of},
     protocol::{ArtifactId, Code, Json, RunId, TaskId},
-    store::{TaskFilter, TaskRow},
+    store::{StoreError, TaskFilter, TaskRow},
     token::{Need, ScopeKind, Verb},
 };
 
@@ -41,6 +41,36 @@ pub struct LeaseAsk<'a> {
     pub wait: Duration,
     /// True if the prompts come with the tasks.
     pub prompts: bool,
+}
+
+/// A ticket that was taken from its queue. It goes back unless its run has answered for it: the
+/// run may be unreadable for a moment, or its caller gone while it is read. One that was leased
+/// after all is refused to whoever takes it next.
+struct Taken<'a> {
+    hub: &'a QueueHub,
+    queue: &'a str,
+    handed: Handed,
+    goes_back: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if self.goes_back {
+            let (ticket, labels) = &self.handed;
+            self.hub.offer(self.queue, *ticket, labels);
+        }
+    }
+}
+
+/// Returns true if a refused lease may succeed later without anybody who offers its task again: the
+/// run is there, and can be read in principle.
+fn may_pass(error: &EngineError) -> bool {
+    !matches!(
+        error,
+        EngineError::Conflict { .. }
+            | EngineError::NotFound { .. }
+            | EngineError::Store(StoreError::Damaged { .. } | StoreError::TooLarge { .. })
+    )
 }
 
 impl TaskVerbs<'_> {
@@ -223,7 +253,8 @@ impl TaskVerbs<'_> {
     /// Fails when the caller lacks permission, or too many workers are waiting.
     ///
     /// # Cancel safety
-    /// A task that was leased for a caller that is gone returns to the queue when its lease ends.
+    /// A task that was leased for a caller that is gone returns to the queue when its lease ends, and
+    /// one that was not, at once.
     pub async fn lease(
         self,
         caller: &Caller,
@@ -238,7 +269,7 @@ impl TaskVerbs<'_> {
             hub.note_worker(queue, now_ms);
             hub.book().note(queue, worker, Some(labels), now_ms);
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let taking = self.engine.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
+            let taking = hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.engine.shared().tasks.stopping();
             let tickets = tokio::select! {
                 taken = taking => taken.map_err(|error| EngineError::Busy {
@@ -250,7 +281,10 @@ impl TaskVerbs<'_> {
             };
             let nothing = tickets.is_empty();
             // Each waits for its commit; together they share one.
-            let asked = tickets.into_iter().map(|ticket| self.take_lease(ticket, worker));
+            let asked = tickets.into_iter().map(|handed| {
+                let taken = Taken { hub, queue, handed, goes_back: true };
+                self.take_lease(taken, worker)
+            });
             let mut refused = None;
             for lease in futures::future::join_all(asked).await {
                 match lease {
@@ -295,10 +329,13 @@ impl TaskVerbs<'_> {
         }
     }
 
-    async fn take_lease(self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
-        let (step, attempt, worker) = (ticket.step, ticket.attempt, worker.to_owned());
+    async fn take_lease(self, mut taken: Taken<'_>, worker: &str) -> Result<Leased, EngineError> {
+        let (ticket, worker) = (taken.handed.0, worker.to_owned());
+        let Ticket { step, attempt, .. } = ticket;
         let ask = ControlAsk::Lease { step, attempt, worker };
-        let lease: Lease = self.engine.ask(ticket.run, ask).await?;
+        let lease: Result<Lease, _> = self.engine.ask(ticket.run, ask).await;
+        taken.goes_back = lease.as_ref().is_err_and(may_pass);
+        let lease = lease?;
         Ok(Leased {
             task: TaskId::new(ticket.run, step, lease.scheduled_ms),
             handle: lease.handle,

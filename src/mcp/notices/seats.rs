@@ -9,7 +9,7 @@ const OF_CLIENT: usize = 16;
 /// The maximum number of open subscriptions.
 const ALL: usize = 1_024;
 
-/// The open subscriptions by client: the hash of its credential.
+/// The open subscriptions by client: the hash of the id of its token.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Mutex<HashMap<[u8; 32], usize>>);
 
