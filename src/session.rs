@@ -12,6 +12,7 @@ mod hub;
 mod link;
 mod mailbox;
 mod place;
+mod queue;
 mod scribe;
 
 #[cfg(test)]

@@ -60,6 +60,12 @@ pub struct Trigger {
 }
 
 impl Trigger {
+    /// Returns true if the response continues this stored conversation.
+    pub fn continues(&self, conversation: &str) -> bool {
+        let continued = self.settings.get("conversation").and_then(|it| it.get("id"));
+        continued.and_then(Value::as_str) == Some(conversation)
+    }
+
     /// Creates the trigger from a request and the conversation that it continues.
     pub fn new(create: Create, conversation: Conversation, agent: Option<String>) -> Self {
         let Conversation { items, own } = conversation;

@@ -86,6 +86,7 @@ impl Hub {
         }
         let frame = mailbox.after(link.sent())?.clone();
         link.mark_sent(frame.seq);
+        mailbox.tell(&frame);
         Some(frame)
     }
 

@@ -6,7 +6,7 @@
 //! placed again.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -18,6 +18,7 @@ use super::{
     Fallback, Frame, HeldAttempt, LinkEnd, Method, Note, Outlook, Seat, Spawn,
     mailbox::Mailbox,
     place::{Assignment, Key},
+    queue::Queues,
 };
 use crate::{
     clock::Clock,
@@ -27,9 +28,6 @@ use crate::{
 
 /// The maximum number of open sessions.
 const MOST_SESSIONS: usize = 10_000;
-/// The maximum number of attempts that wait in memory. Others are read from the store when there is
-/// room.
-const MOST_WAITING: usize = 10_000;
 /// The maximum number of frames of one session in a batch.
 const WRITTEN: usize = 256;
 /// The maximum number of sessions whose frames are in one batch.
@@ -87,10 +85,11 @@ pub(super) struct Inner {
     sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
     places: HashMap<Ticket, Assignment>,
-    waiting: HashMap<Key, VecDeque<Spawn>>,
-    waits: usize,
+    pub(super) waiting: Queues,
     /// True if attempts wait that are not in `waiting`.
     more: bool,
+    /// True if some of them could be placed now, however full `waiting` is.
+    freed: bool,
     dirty: BTreeSet<SessionId>,
 }
 
@@ -137,7 +136,7 @@ impl Hub {
     pub fn adopt(&self, session: &SessionId, ticket: Ticket, task: TaskId, epoch: u32) -> bool {
         let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.get_mut(session) else { return false };
-        mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: true });
+        mailbox.held.insert(ticket, HeldAttempt { task, epoch, told: true, delivered: true });
         inner.places.insert(ticket, Assignment::Held(session.clone()));
         true
     }
@@ -156,9 +155,7 @@ impl Hub {
     pub fn expect_more(&self) {
         let mut inner = self.inner.lock();
         inner.more = true;
-        if !inner.sessions.is_empty() {
-            self.hungry.notify_one();
-        }
+        self.after(inner);
     }
 
     /// Waits until attempts that wait in the store could be placed.
@@ -277,7 +274,7 @@ impl Hub {
         let mut inner = self.inner.lock();
         match inner.places.remove(&ticket) {
             None => return,
-            Some(Assignment::Waiting) => inner.waits -= 1,
+            Some(Assignment::Waiting(key, number)) => drop(inner.waiting.remove(&key, number)),
             Some(Assignment::Held(session)) => {
                 if let Some(mailbox) = inner.sessions.get_mut(&session) {
                     let held = mailbox.let_go(ticket);
@@ -311,20 +308,31 @@ impl Hub {
     pub fn holder(&self, ticket: Ticket) -> Option<SessionId> {
         match self.inner.lock().places.get(&ticket)? {
             Assignment::Held(session) => Some(session.clone()),
-            Assignment::Waiting => None,
+            Assignment::Waiting(..) => None,
         }
     }
 
-    /// Returns the attempt of a step that a session holds or held last, with its epoch.
-    pub fn attempt_of(&self, session: &SessionId, run: u64, step: u32) -> Option<(Ticket, u32)> {
-        self.inner.lock().sessions.get(session)?.attempt_of(run, step)
+    /// Returns the attempt of a step that a session holds or held last, with its epoch. Held attempts
+    /// that no client of the session was told of count only if `untold`.
+    pub fn attempt_of(
+        &self,
+        session: &SessionId,
+        (run, step): (u64, u32),
+        untold: bool,
+    ) -> Option<(Ticket, u32)> {
+        self.inner.lock().sessions.get(session)?.attempt_of((run, step), untold)
     }
 
-    /// Returns the attempts that a session holds.
+    /// Returns the attempts that a session holds, to tell its client of them.
     pub fn held(&self, session: &SessionId) -> Vec<(Ticket, HeldAttempt)> {
-        let inner = self.inner.lock();
-        let held = inner.sessions.get(session).map(|mailbox| &mailbox.held);
-        held.into_iter().flatten().map(|(ticket, held)| (*ticket, *held)).collect()
+        let mut inner = self.inner.lock();
+        let Ok(mailbox) = inner.mailbox(session) else { return Vec::new() };
+        let held = mailbox.held.iter_mut();
+        let told = held.map(|(ticket, held)| {
+            held.told = true;
+            (*ticket, *held)
+        });
+        told.collect()
     }
 
     /// Returns where a task would be sent now.
@@ -439,11 +447,13 @@ impl Hub {
     }
 
     /// Releases the lock and notifies the tasks that the change concerns.
-    fn after(&self, inner: MutexGuard<'_, Inner>) {
+    fn after(&self, mut inner: MutexGuard<'_, Inner>) {
         if !inner.dirty.is_empty() {
             self.dirty.notify_one();
         }
-        if inner.more && inner.waits < MOST_WAITING / 2 && !inner.sessions.is_empty() {
+        let freed = std::mem::take(&mut inner.freed);
+        let is_hungry = freed || (inner.more && inner.waiting.is_half_free());
+        if is_hungry && !inner.sessions.is_empty() {
             self.hungry.notify_one();
         }
     }
@@ -488,7 +498,7 @@ impl Inner {
                     let direct = spawn.direct || mailbox.row.direct;
                     let params = spawn.full.filter(|_| direct).unwrap_or(spawn.thin);
                     let Spawn { task, epoch, nonce, timeout_ms, .. } = spawn;
-                    mailbox.held.insert(ticket, HeldAttempt { task, epoch, delivered: false });
+                    mailbox.held.insert(ticket, HeldAttempt::new(task, epoch));
                     let method = Method::Spawn;
                     mailbox.push(Note { method, ticket, task, epoch, nonce, timeout_ms, params });
                     self.places.insert(ticket, Assignment::Held(session.clone()));
@@ -498,23 +508,19 @@ impl Inner {
                 Key::Session(session)
             }
         };
-        if self.waits >= MOST_WAITING {
-            // The attempt is in the store. It is read from there when the queue has room again.
-            self.more = true;
-            return;
+        match self.waiting.push(&key, spawn) {
+            Some(number) => drop(self.places.insert(ticket, Assignment::Waiting(key, number))),
+            // The attempt is in the store. It is read from there when there is room again.
+            None => self.more = true,
         }
-        self.waits += 1;
-        self.places.insert(ticket, Assignment::Waiting);
-        self.waiting.entry(key).or_default().push_back(spawn);
     }
 
     /// Gives a session the attempts that wait for room in it.
     fn fill(&mut self, session: &SessionId) {
         let key = Key::Session(session.clone());
         while self.sessions.get(session).is_some_and(Mailbox::has_room) {
-            let Some(line) = self.waiting.get_mut(&key) else { return };
-            let Some(spawn) = line.pop_front() else {
-                self.waiting.remove(&key);
+            let Some(spawn) = self.waiting.pop(&key) else {
+                self.freed |= self.waiting.was_left_out(&key);
                 return;
             };
             self.place_again(spawn);
@@ -523,18 +529,15 @@ impl Inner {
 
     /// Places all attempts of a queue again.
     fn place_line(&mut self, key: &Key) {
-        for spawn in self.waiting.remove(key).into_iter().flatten() {
+        for spawn in self.waiting.take(key) {
             self.place_again(spawn);
         }
+        self.freed |= self.waiting.was_left_out(key);
     }
 
     fn place_again(&mut self, spawn: Spawn) {
-        // A retired attempt leaves its entry in the queue.
-        if self.places.get(&spawn.ticket) == Some(&Assignment::Waiting) {
-            self.places.remove(&spawn.ticket);
-            self.waits -= 1;
-            self.place(spawn);
-        }
+        self.places.remove(&spawn.ticket);
+        self.place(spawn);
     }
 }
 

@@ -28,8 +28,17 @@ pub struct HeldAttempt {
     pub task: TaskId,
     /// Its epoch.
     pub epoch: u32,
+    /// True if a client of the session may know of the attempt.
+    pub told: bool,
     /// True if the session acknowledged the attempt.
     pub delivered: bool,
+}
+
+impl HeldAttempt {
+    /// An attempt that no client was told of yet.
+    pub(super) fn new(task: TaskId, epoch: u32) -> Self {
+        Self { task, epoch, told: false, delivered: false }
+    }
 }
 
 /// The state of one session.
@@ -89,7 +98,8 @@ impl Mailbox {
         self.bytes += frame.note.size();
         if frame.note.method == Method::Spawn {
             let Note { ticket, epoch, task, .. } = frame.note;
-            self.held.insert(ticket, HeldAttempt { task, epoch, delivered: false });
+            // It may have been sent before the restart.
+            self.held.insert(ticket, HeldAttempt { told: true, ..HeldAttempt::new(task, epoch) });
         }
         self.unacked.push_back(frame);
     }
@@ -151,6 +161,15 @@ impl Mailbox {
         self.unacked.get(at)
     }
 
+    /// Records that a frame is sent to a client.
+    pub(super) fn tell(&mut self, frame: &Frame) {
+        if frame.note.method == Method::Spawn
+            && let Some(held) = self.held.get_mut(&frame.note.ticket)
+        {
+            held.told = true;
+        }
+    }
+
     /// Removes a held attempt and remembers it as a former one.
     pub(super) fn let_go(&mut self, ticket: Ticket) -> Option<HeldAttempt> {
         let held = self.held.remove(&ticket)?;
@@ -161,13 +180,18 @@ impl Mailbox {
         Some(held)
     }
 
-    /// Returns the attempt of a step that the session holds, or held last.
-    pub(super) fn attempt_of(&self, run: u64, step: u32) -> Option<(Ticket, u32)> {
+    /// Returns the attempt of a step that the session holds, or held last. Held attempts that no
+    /// client was told of count only if `untold`: a client that repeats a call means the one before.
+    pub(super) fn attempt_of(
+        &self,
+        (run, step): (u64, u32),
+        untold: bool,
+    ) -> Option<(Ticket, u32)> {
         let from = Ticket { run, step, attempt: 0 };
         let to = Ticket { run, step, attempt: u32::MAX };
-        let has =
-            self.held.range(from..=to).next_back().map(|(ticket, held)| (*ticket, held.epoch));
-        has.or_else(|| {
+        let mut held = self.held.range(from..=to).rev();
+        let has = held.find(|(_, held)| untold || held.told || held.delivered);
+        has.map(|(ticket, held)| (*ticket, held.epoch)).or_else(|| {
             let mut had = self.former.iter().rev();
             had.find(|(ticket, _)| (ticket.run, ticket.step) == (run, step)).copied()
         })

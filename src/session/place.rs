@@ -90,6 +90,13 @@ pub struct Spawn {
     pub direct: bool,
 }
 
+impl Spawn {
+    /// Returns the approximate size in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.thin.len() + self.full.as_ref().map_or(0, |full| full.len()) + 256
+    }
+}
+
 /// The resource that a waiting attempt needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
@@ -104,8 +111,8 @@ pub(super) enum Key {
 pub(super) enum Assignment {
     /// Held by a session, or its frame is queued for one.
     Held(SessionId),
-    /// In a queue.
-    Waiting,
+    /// In this queue, with its number there.
+    Waiting(Key, u64),
 }
 
 /// The destination of a task at this moment.

@@ -100,7 +100,11 @@ fn what_was_not_said_is_taken_back_and_what_was_is_canceled() {
     let link = hub.connect(&id("a"), None).unwrap();
     let methods: Vec<_> = std::iter::from_fn(|| hub.next(&link)).map(|f| f.note.method).collect();
     assert_eq!(methods, [Method::Spawn, Method::Cancel]);
-    assert_eq!(hub.attempt_of(&id("a"), 1, 2).map(|(it, _)| it), Some(ticket(2)), "it had it");
+    assert_eq!(
+        hub.attempt_of(&id("a"), (1, 2), false).map(|(it, _)| it),
+        Some(ticket(2)),
+        "it had it"
+    );
     give(&hub, 3..=3, &Seat::default());
     write(&hub, true);
     hub.retire(ticket(3), None);

@@ -141,7 +141,7 @@ pub(in crate::api) struct ReportBody {
     /// The task.
     #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
-    /// The attempt; by default the one that this session has, or had last.
+    /// The attempt; by default the newest one that this session was sent.
     attempt: Option<u32>,
     #[schema(inline)]
     #[serde(flatten)]

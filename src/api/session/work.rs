@@ -30,7 +30,7 @@ pub(super) struct Accept {
     /// The task.
     #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
-    /// The attempt; by default the one that this session has, or had last.
+    /// The attempt; by default the newest one that this session was sent.
     attempt: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Decline {
     /// The task.
     #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
-    /// The attempt; by default the one that this session has, or had last.
+    /// The attempt; by default the newest one that this session was sent.
     attempt: Option<u32>,
     /// The reason, for a person.
     reason: Option<String>,
@@ -62,7 +62,7 @@ pub(super) struct Progress {
     /// The task.
     #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
-    /// The attempt; by default the one that this session has, or had last.
+    /// The attempt; by default the newest one that this session was sent.
     attempt: Option<u32>,
     /// One line for a person.
     text: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Escalate {
     /// The task.
     #[schema(pattern = "^task_[a-z2-7]{26}$")]
     task: String,
-    /// The attempt; by default the one that this session has, or had last.
+    /// The attempt; by default the newest one that this session was sent.
     attempt: Option<u32>,
     /// The question, for a person.
     question: String,
@@ -94,12 +94,10 @@ impl Work<'_> {
         read_json(self.params.as_bytes())
     }
 
-    /// Returns the holder that reports on a task: this session, for its current or former attempt.
+    /// Returns the holder that works on a task: this session, for its current or former attempt.
     async fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
         let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
-        let mut holder = self.api.engine.sessions().holder_of(&self.caller, task).await?;
-        holder.attempt = attempt.unwrap_or(holder.attempt);
-        Ok(holder)
+        Ok(self.api.engine.sessions().holder_of(&self.caller, task, attempt).await?)
     }
 
     /// Accepts a task, and returns the deadline of the attempt.

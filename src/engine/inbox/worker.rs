@@ -45,7 +45,9 @@ const POINTERS: usize = 20;
 /// Answers a worker.
 pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk>) {
     let Asked { ask, reply } = asked;
-    let standing = standing(turn.run, &holder).and_then(|()| is_carried(turn.run, &holder));
+    let standing = standing(turn.run, &holder)
+        .and_then(|()| is_with(turn, &holder))
+        .and_then(|()| is_carried(turn.run, &holder));
     let ask = match turn.shared.registry.secrets_of(ticket(turn, &holder)) {
         Some(secrets) => ask.scrubbed(&secrets),
         None => ask,
@@ -192,6 +194,16 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
             Err(fenced("report: the attempt is not under way"))
         }
     }
+}
+
+/// Checks that a session speaks of its own attempt, and not of one that another session has.
+fn is_with(turn: &Turn<'_>, holder: &Holder) -> Result<(), EngineError> {
+    let with = holder.session.as_ref().and(turn.shared.sessions.holder(ticket(turn, holder)));
+    if with.is_none() || with == holder.session {
+        return Ok(());
+    }
+    let message = "report: another session has the attempt".to_owned();
+    Err(EngineError::Conflict { code: Code::Fenced, message })
 }
 
 /// Checks that a token that carries requests for many attempts may lease this one: the handle says

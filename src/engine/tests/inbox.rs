@@ -247,7 +247,7 @@ async fn work(bench: &Bench, run: RunId, opened: &Opened) -> TaskId {
     });
     let frame: serde_json::Value = serde_json::from_str(&spawned.await.unwrap()).unwrap();
     let task: TaskId = frame["params"]["task"].as_str().unwrap().parse().unwrap();
-    let holder = bench.engine.sessions().holder_of(&worker, task).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&worker, task, None).await.unwrap();
     bench.engine.tasks().report(&holder, report("1")).await.unwrap();
     let human = || TaskFilter { kind: Some("human".into()), limit: 10, ..Default::default() };
     let asks =

@@ -62,7 +62,7 @@ async fn a_disconnected_session_keeps_what_it_was_told_until_its_time_is_over() 
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task, None).await.unwrap();
     bench.engine.sessions().accept(&holder).await.unwrap();
     let bench = bench.restart().await;
     bench.clock.advance(Duration::from_secs(599));
@@ -78,7 +78,7 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task, None).await.unwrap();
     bench.engine.sessions().accept(&holder).await.unwrap();
     bench.clock.advance(Duration::from_secs(300));
     let question = Json::parse(r#"{"question":"which?"}"#).unwrap();
@@ -88,7 +88,7 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     assert_eq!(view.status, RunStatus::Waiting, "{view:?}");
     let answer = Json::parse("\"this\"").unwrap();
     bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
-    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task, None).await.unwrap();
     bench.clock.advance(Duration::from_secs(299));
     assert_eq!(
         bench.engine.tasks().prompt(&holder).await.unwrap().advice.unwrap().to_value()["by"],
@@ -127,7 +127,7 @@ async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
         _ => None,
     });
     assert_eq!(scheduled, Some(2), "the attempt names the seat that it was opened under");
-    let holder = bench.engine.sessions().holder_of(&caller, task).await.unwrap();
+    let holder = bench.engine.sessions().holder_of(&caller, task, None).await.unwrap();
     bench.engine.sessions().close_session(&bench.admin(), &second).await.unwrap();
     let late = bench.engine.tasks().report(&holder, report("0")).await.unwrap_err();
     assert_eq!(late.code(), "fenced");

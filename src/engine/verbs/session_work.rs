@@ -212,29 +212,63 @@ impl SessionVerbs<'_> {
         Ok(())
     }
 
-    /// Returns the attempt at a task that the caller's session has, or had last.
+    /// Returns the attempt at a task that the caller's session names, or the newest that its client
+    /// was told of.
     ///
     /// # Errors
-    /// Fails when the caller is not a session, or never had the task.
-    pub async fn holder_of(self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
+    /// Fails when the caller is not a session, never had the task, or names an attempt of another
+    /// session that came after its own.
+    pub async fn holder_of(
+        self,
+        caller: &Caller,
+        task: TaskId,
+        named: Option<u32>,
+    ) -> Result<Holder, EngineError> {
         let foreign = || EngineError::Conflict {
             code: Code::ForeignTask,
             message: format!("work on {task}: this session does not have it"),
         };
         let session = caller.session.as_ref().ok_or_else(foreign)?;
-        let (num, step) = (task.run(), task.step());
-        if let Some((ticket, epoch)) = self.engine.shared().sessions.attempt_of(session, num, step)
-        {
-            return Ok(holder(caller, session, ticket, epoch));
+        let sessions = &self.engine.shared().sessions;
+        let placed = |untold| sessions.attempt_of(session, (task.run(), task.step()), untold);
+        let newest = match placed(named.is_some()) {
+            Some(newest) => newest,
+            None => match self.attempt_before(session, task).await? {
+                Some(newest) => newest,
+                // The client knows of the task from elsewhere.
+                None => placed(true).ok_or_else(foreign)?,
+            },
+        };
+        let (Ticket { attempt, .. }, epoch) = newest;
+        if named.is_some_and(|named| named > attempt) {
+            let message = format!("work on {task}: the attempt is not one of this session");
+            return Err(EngineError::Conflict { code: Code::Fenced, message });
         }
-        // Attempts from before a restart are only in the journal.
-        let header = self.engine.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
-        let chain = self.engine.chain(RunId::new(num, header.created_ms)).await?;
-        let had = chain.step(step).filter(|it| {
-            it.scheduled_ms == task.scheduled_ms() && it.worker.as_ref() == Some(&session.0)
+        // An earlier one is over, whosever it was.
+        let ticket = Ticket { attempt: named.unwrap_or(attempt), ..newest.0 };
+        Ok(holder(caller, session, ticket, epoch))
+    }
+
+    /// Returns the last attempt at a task that was delivered to a session, with the epoch of its run.
+    /// Attempts that ended before a restart are only in the journal.
+    async fn attempt_before(
+        self,
+        session: &SessionId,
+        task: TaskId,
+    ) -> Result<Option<(Ticket, u32)>, EngineError> {
+        let (run, step) = (task.run(), task.step());
+        let Some(header) = self.engine.read(move |store| store.header(run)).await? else {
+            return Ok(None);
+        };
+        let chain = self.engine.chain(RunId::new(run, header.created_ms)).await?;
+        let found = chain.step(step).filter(|it| it.scheduled_ms == task.scheduled_ms());
+        let attempt = found.and_then(|it| {
+            let is_its = |worker: &Option<String>| worker.as_ref() == Some(&session.0);
+            let mut earlier = it.earlier.iter().rev().filter(|it| is_its(&it.worker));
+            let last = is_its(&it.worker).then_some(it.attempt);
+            last.or_else(|| earlier.next().map(|it| it.attempt))
         });
-        let attempt = had.ok_or_else(foreign)?.attempt;
-        Ok(holder(caller, session, Ticket { run: num, step, attempt }, header.epoch))
+        Ok(attempt.map(|attempt| (Ticket { run, step, attempt }, header.epoch)))
     }
 
     /// Accepts a task for a session; returns the deadline of the attempt.

@@ -125,7 +125,7 @@ pub(super) struct Report {
     session: Option<String>,
     /// The task's id.
     task: String,
-    /// The attempt that next_task named; the current one by default.
+    /// The attempt that next_task named; by default the newest one that it returned.
     attempt: Option<u32>,
     /// The output: any JSON. Give this, or `error`.
     #[serde(default, deserialize_with = "present")]
@@ -148,14 +148,13 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 
 pub(super) async fn report(transport: &dyn Transport, args: Report) -> Result<Done, Trouble> {
     let at = session(transport, args.session).await?;
-    let mut body = json!({ "task": args.task });
+    let mut body = about(&args.task, args.attempt);
     let retryable = args.retryable.unwrap_or(false);
     let error = args.error.map(|it| json!({ "message": it, "retryable": retryable }));
     if args.output.is_none() && error.is_none() && args.skip.is_none() {
         return Err(Trouble::Arguments("give `output`, `error` or `skip`".to_owned()));
     }
     for (key, value) in [
-        ("attempt", args.attempt.map(Value::from)),
         ("output", args.output),
         ("error", error),
         ("skip", args.skip.map(Value::from)),
@@ -180,13 +179,15 @@ pub(super) struct Decline {
     session: Option<String>,
     /// The task's id.
     task: String,
+    /// The attempt that next_task named; by default the newest one that it returned.
+    attempt: Option<u32>,
     /// The reason, for a person.
     reason: Option<String>,
 }
 
 pub(super) async fn decline(transport: &dyn Transport, args: Decline) -> Result<Done, Trouble> {
     let at = session(transport, args.session).await?;
-    let mut body = json!({ "task": args.task });
+    let mut body = about(&args.task, args.attempt);
     if let Some(reason) = args.reason {
         body["reason"] = reason.into();
     }
@@ -201,6 +202,8 @@ pub(super) struct Progress {
     session: Option<String>,
     /// The task's id.
     task: String,
+    /// The attempt that next_task named; by default the newest one that it returned.
+    attempt: Option<u32>,
     /// One line for a person.
     text: String,
     /// Between 0 and 100.
@@ -209,7 +212,8 @@ pub(super) struct Progress {
 
 pub(super) async fn progress(transport: &dyn Transport, args: Progress) -> Result<Done, Trouble> {
     let at = session(transport, args.session).await?;
-    let mut body = json!({ "task": args.task, "text": args.text });
+    let mut body = about(&args.task, args.attempt);
+    body["text"] = args.text.into();
     if let Some(percent) = args.percent {
         body["percent"] = percent.into();
     }
@@ -224,6 +228,8 @@ pub(super) struct Ask {
     session: Option<String>,
     /// The task's id.
     task: String,
+    /// The attempt that next_task named; by default the newest one that it returned.
+    attempt: Option<u32>,
     /// The question, for a person.
     question: String,
     /// Anything more: any JSON.
@@ -232,10 +238,21 @@ pub(super) struct Ask {
 
 pub(super) async fn ask(transport: &dyn Transport, args: Ask) -> Result<Done, Trouble> {
     let at = session(transport, args.session).await?;
-    let body = json!({ "task": args.task, "question": args.question, "data": args.data });
+    let mut body = about(&args.task, args.attempt);
+    body["question"] = args.question.as_str().into();
+    body["data"] = args.data.into();
     transport.post(at.path("escalate"), &body).await?;
     let text = format!("asked: {}; wait with next_task", cut(&args.question, 200));
     Ok(Done::new(json!({ "task": args.task }), text))
+}
+
+/// Returns the part of a body that names the task, and the attempt if the client does.
+fn about(task: &str, attempt: Option<u32>) -> Value {
+    let mut body = json!({ "task": task });
+    if let Some(attempt) = attempt {
+        body["attempt"] = attempt.into();
+    }
+    body
 }
 
 /// The session that a call is about.

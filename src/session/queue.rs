@@ -1,0 +1,84 @@
+//! The attempts that wait in memory, each in the queue of the resource that it needs.
+//!
+//! Their number and their size are limited. The store has every attempt, so one that finds no room
+//! here is read from there later.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{Spawn, place::Key};
+
+/// The maximum number of attempts in all queues.
+const MOST_WAITING: usize = 10_000;
+/// The maximum size of their parameters in bytes.
+const MOST_BYTES: usize = 128 << 20;
+
+/// All queues.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// The attempts of each queue by the number of their arrival. No queue is empty.
+    queues: HashMap<Key, BTreeMap<u64, Spawn>>,
+    arrivals: u64,
+    len: usize,
+    bytes: usize,
+    /// The queues of attempts that found no room.
+    left_out: HashSet<Key>,
+}
+
+impl Queues {
+    /// Adds an attempt at the end of a queue, and returns its number there. Returns `None` if there
+    /// is no room.
+    pub(super) fn push(&mut self, key: &Key, spawn: Spawn) -> Option<u64> {
+        let size = spawn.size();
+        if self.len >= MOST_WAITING || self.bytes + size > MOST_BYTES {
+            self.left_out.insert(key.clone());
+            return None;
+        }
+        self.arrivals += 1;
+        self.len += 1;
+        self.bytes += size;
+        self.queues.entry(key.clone()).or_default().insert(self.arrivals, spawn);
+        Some(self.arrivals)
+    }
+
+    /// Removes and returns the first attempt of a queue.
+    pub(super) fn pop(&mut self, key: &Key) -> Option<Spawn> {
+        let number = *self.queues.get(key)?.first_key_value()?.0;
+        self.remove(key, number)
+    }
+
+    /// Removes one attempt.
+    pub(super) fn remove(&mut self, key: &Key, number: u64) -> Option<Spawn> {
+        let queue = self.queues.get_mut(key)?;
+        let spawn = queue.remove(&number)?;
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        self.len -= 1;
+        self.bytes -= spawn.size();
+        Some(spawn)
+    }
+
+    /// Removes a queue, and returns its attempts in order.
+    pub(super) fn take(&mut self, key: &Key) -> Vec<Spawn> {
+        let all: Vec<Spawn> =
+            self.queues.remove(key).into_iter().flatten().map(|it| it.1).collect();
+        self.len -= all.len();
+        self.bytes -= all.iter().map(Spawn::size).sum::<usize>();
+        all
+    }
+
+    /// Returns true once if an attempt of this queue found no room.
+    pub(super) fn was_left_out(&mut self, key: &Key) -> bool {
+        self.left_out.remove(key)
+    }
+
+    /// Returns true if at least half of the room is free.
+    pub(super) fn is_half_free(&self) -> bool {
+        self.len < MOST_WAITING / 2 && self.bytes < MOST_BYTES / 2
+    }
+
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        (self.queues.values().map(BTreeMap::len).sum(), self.len, self.bytes)
+    }
+}
