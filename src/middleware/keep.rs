@@ -39,7 +39,7 @@ pub enum Change {
 /// Stores the data of layers beyond the life of the host.
 #[async_trait]
 pub trait Keep: Send + Sync {
-    /// Returns a stored value that has not expired.
+    /// Returns a stored value that has not expired, with every change that was posted before.
     ///
     /// # Errors
     /// Fails when it cannot be read.

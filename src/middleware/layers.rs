@@ -12,7 +12,13 @@ pub(super) mod rate;
 pub(super) mod redact;
 mod span;
 
-use std::sync::Arc;
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
 
 pub use allow::{Guard, GuardSettings};
 pub use audit::{Audit, AuditSettings};
@@ -35,11 +41,33 @@ pub struct Means {
     pub clock: Clock,
     /// Runs blocking work; without it, layers block their own thread.
     pub tasks: Option<Tasks>,
+    /// The memory of layers.
+    pub(crate) memory: Arc<LayerMemory>,
 }
+
+/// The memory of layers by type and name: those of one name, such as a blueprint's in two of its
+/// versions, count together, as they do in storage. It is dropped with the last layer that has it.
+#[derive(Default)]
+pub(crate) struct LayerMemory(Mutex<HashMap<(TypeId, String), Weak<dyn Any + Send + Sync>>>);
 
 impl Means {
     /// Returns means without a place for blocking work.
     pub fn of(keep: Arc<dyn Keep>, clock: Clock) -> Self {
-        Self { keep, clock, tasks: None }
+        Self { keep, clock, tasks: None, memory: Arc::default() }
+    }
+
+    /// Returns the memory of the layers of this name.
+    fn memory<T: Default + Send + Sync + 'static>(&self, name: &str) -> Arc<T> {
+        let mut known = self.memory.0.lock();
+        let at = (TypeId::of::<T>(), name.to_owned());
+        let found = known.get(&at).and_then(Weak::upgrade);
+        if let Some(found) = found.and_then(|it| it.downcast::<T>().ok()) {
+            return found;
+        }
+        known.retain(|_, it| it.strong_count() > 0);
+        let new = Arc::<T>::default();
+        let all: Arc<dyn Any + Send + Sync> = Arc::<T>::clone(&new);
+        known.insert(at, Arc::downgrade(&all));
+        new
     }
 }

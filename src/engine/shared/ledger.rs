@@ -1,6 +1,9 @@
 //! The stored data of layers, and the audit log with its hash chain.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -23,7 +26,20 @@ struct Inner {
     clock: Clock,
     tasks: Tasks,
     chain: Mutex<Chain>,
+    posted: Arc<Mutex<Posted>>,
 }
+
+/// The values that are submitted and not committed, which a reader of the store cannot see yet.
+#[derive(Default)]
+struct Posted {
+    /// The number of changes so far.
+    last: u64,
+    /// The last change of each key by layer and key, with its number; `None` if it is removed.
+    values: HashMap<(String, String), (u64, Option<Kept>)>,
+}
+
+/// A value, with the time at which it expires.
+type Kept = (Json, Option<u64>);
 
 /// The end of the audit log's chain.
 enum Chain {
@@ -36,7 +52,8 @@ impl AuditLog {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
         let last = store.last_audit().ok();
         let chain = last.map_or(Chain::Unknown, |last| Chain::After(last.map(chained)));
-        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(chain) }))
+        let (chain, posted) = (Mutex::new(chain), Arc::default());
+        Self(Arc::new(Inner { store, clock, tasks, chain, posted }))
     }
 }
 
@@ -46,10 +63,12 @@ impl Inner {
         let plain = |write, ack| Batch { checks: Vec::new(), run: None, writes: vec![write], ack };
         match change {
             Change::Put { layer, key, value, expires_ms } => {
+                let ack = self.posting(&layer, &key, Some((value.clone(), expires_ms)), ack);
                 let value = value.as_str().to_owned();
                 self.store.submit(plain(Write::PutKept { layer, key, value, expires_ms }, ack));
             }
             Change::Remove { layer, key } => {
+                let ack = self.posting(&layer, &key, None, ack);
                 self.store.submit(plain(Write::RemoveKept { layer, key }, ack));
             }
             Change::Audit(line) => {
@@ -60,6 +79,24 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Shows a change to readers until it is committed, or has failed. Returns its ack.
+    fn posting(&self, layer: &str, key: &str, value: Option<Kept>, ack: Ack) -> Ack {
+        let at = (layer.to_owned(), key.to_owned());
+        let mut posted = self.posted.lock();
+        posted.last += 1;
+        let number = posted.last;
+        posted.values.insert(at.clone(), (number, value));
+        let all = Arc::clone(&self.posted);
+        Box::new(move |result| {
+            if let Entry::Occupied(entry) = all.lock().values.entry(at)
+                && entry.get().0 == number
+            {
+                entry.remove();
+            }
+            ack(result);
+        })
     }
 
     /// Appends a line. Returns its ack if the end of the log must be read first, and this thread
@@ -109,14 +146,21 @@ fn storage(what: &str, error: &StoreError) -> Failure {
 impl Keep for AuditLog {
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
         let inner = Arc::clone(&self.0);
-        let (layer, key) = (layer.to_owned(), key.to_owned());
-        let read = move || inner.store.kept(&layer, &key);
-        let stopping = |_| Failure::new("storage", "the host is stopping").retryable();
-        let kept = self.0.tasks.spawn_blocking(read).await.map_err(stopping)?;
-        let kept = kept.map_err(|error| storage("read what a layer keeps", &error))?;
+        let at = (layer.to_owned(), key.to_owned());
+        let posted = self.0.posted.lock().values.get(&at).map(|(_, value)| value.clone());
+        let kept = match posted {
+            Some(posted) => posted,
+            None => {
+                let read = move || inner.store.kept(&at.0, &at.1);
+                let stopping = |_| Failure::new("storage", "the host is stopping").retryable();
+                let kept = self.0.tasks.spawn_blocking(read).await.map_err(stopping)?;
+                let kept = kept.map_err(|error| storage("read what a layer keeps", &error))?;
+                kept.map(|(value, expires)| (Json::from_trusted(value), expires))
+            }
+        };
         let now = self.0.clock.now_ms();
         let alive = kept.filter(|(_, expires)| expires.is_none_or(|at| at > now));
-        Ok(alive.map(|(value, _)| Json::from_trusted(value)))
+        Ok(alive.map(|(value, _)| value))
     }
 
     async fn write(&self, change: Change) -> Result<(), Failure> {
@@ -145,7 +189,11 @@ impl Keep for AuditLog {
 mod tests {
     use super::*;
     use crate::{
-        middleware::GENESIS,
+        middleware::{
+            DispatchStack, Dispatched, GENESIS, Idempotency, Means, TaskDone,
+            fixture::{self, Does},
+        },
+        protocol::TaskId,
         store::{Options, Reader as _, Sqlite},
     };
 
@@ -174,6 +222,55 @@ mod tests {
             line.follows(last.0, &last.1).unwrap();
             last = (line.seq, line.hash);
         }
+    }
+
+    /// Opens a ledger whose commits take long.
+    fn slow(dir: &std::path::Path) -> AuditLog {
+        let delay = std::time::Duration::from_millis(100);
+        let options = Options { commit_delay: delay, ..Options::default() };
+        let store = Sqlite::open(dir, &options).unwrap();
+        AuditLog::new(store, Clock::manual(5), Tasks::new(tokio::runtime::Handle::current()))
+    }
+
+    #[tokio::test]
+    async fn what_is_posted_is_read_before_it_is_committed() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = slow(dir.path());
+        let put = |value: &str, expires_ms| Change::Put {
+            layer: "l".into(),
+            key: "a".into(),
+            value: Json::parse(value).unwrap(),
+            expires_ms,
+        };
+        let read = async || ledger.read("l", "a").await.unwrap().map(|it| it.as_str().to_owned());
+        ledger.post(put("1", None));
+        assert_eq!(read().await.as_deref(), Some("1"));
+        ledger.post(put("2", Some(6)));
+        assert_eq!(read().await.as_deref(), Some("2"));
+        ledger.post(put("3", Some(5)));
+        assert_eq!(read().await, None, "it has expired");
+        ledger.write(put("4", None)).await.unwrap();
+        assert!(ledger.0.posted.lock().values.is_empty(), "all of it is stored");
+        ledger.post(Change::Remove { layer: "l".into(), key: "a".into() });
+        assert_eq!(read().await, None);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_committed_yet_is_not_asked_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let means = Means::of(Arc::new(slow(dir.path())), Clock::manual(5));
+        let settings = serde_json::from_str("{}").unwrap();
+        let once = Idempotency::new("once", settings, means);
+        let stack = DispatchStack::builder().guard(once).build();
+        let does = Does::new(|_| Ok(Dispatched::Done(TaskDone::new(Json::null()))));
+        for step in 1..3 {
+            let keyed = fixture::with("1", |about| {
+                about.task = TaskId::new(7, step, 0);
+                about.idempotency_key = Some("k".into());
+            });
+            stack.run(keyed, &does).await.unwrap();
+        }
+        assert_eq!(does.calls(), 1);
     }
 
     #[tokio::test]

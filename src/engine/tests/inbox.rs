@@ -13,6 +13,19 @@ const TWO: &str = r#"flow = function(ctx)
         return { ok, ok and got.note or got.kind }
     end"#;
 
+#[tokio::test]
+async fn an_answer_that_loads_its_run_passes_the_layers() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.redact { patterns = { "sk-[a-z]+" } } },
+        agents = { ask = { operator = "human", output = s.string } },
+        flow = function(ctx) return ctx:run("ask") end"#;
+    let run = bench.start(body, "null").await;
+    let task = bench.asked(run).await.id;
+    let bench = bench.restart_after(Duration::ZERO, Recovery::Asked).await;
+    bench.say(&bench.admin(), task, r#""sk-abc""#).await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""[redacted]""#);
+}
+
 impl Bench {
     /// The open tasks for people.
     async fn inbox(&self) -> Vec<TaskView> {

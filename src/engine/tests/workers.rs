@@ -106,6 +106,25 @@ async fn a_result_after_a_refused_one_passes_the_layers_as_well() {
     assert_eq!(output.as_str(), r#"{"say":"[redacted]"}"#);
 }
 
+#[tokio::test]
+async fn a_result_of_a_task_that_was_leased_before_a_restart_passes_the_layers() {
+    let bench = Bench::new();
+    let body = r#"middleware = {
+            swarm.middleware.redact { patterns = { "sk-[a-z]+" } }, swarm.middleware.audit {},
+        },
+        agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q") end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let bench = bench.restart().await;
+    assert!(bench.report(&leased.handle, r#""sk-abc""#).await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""[redacted]""#);
+    let bench = bench.restart().await;
+    let lines = bench.store.audit(0, 10).unwrap();
+    let settled = lines.iter().filter(|it| it.line.contains(r#""settled""#)).count();
+    assert_eq!((lines.len(), settled), (2, 1), "{lines:?}");
+}
+
 /// Lets an attempt call one operator alone.
 struct Narrows;
 

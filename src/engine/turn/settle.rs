@@ -133,7 +133,16 @@ pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: LayerNotes) {
 /// attempt open, and the next one passes again.
 pub(crate) fn settle(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Settled {
     let Some(task) = turn.run.task(number) else { return outcome };
-    let Some(about) = task.about.clone() else { return outcome };
+    let about = match &task.about {
+        Some(about) => Arc::clone(about),
+        // It was dispatched before the run was loaded, or it has a result although a pause holds
+        // its dispatch back.
+        None if task.row.is_some() && (task.again || outcome.is_ok()) => {
+            let scheduled_ms = turn.run.chain.step(number).map_or(0, |step| step.scheduled_ms);
+            self::about(turn, TaskId::new(turn.run.num, number, scheduled_ms), task).0
+        }
+        None => return outcome,
+    };
     // Its dispatch may still be running: the layers no longer settle the outcome of that.
     about.give_up();
     let input = task.request.input.clone();

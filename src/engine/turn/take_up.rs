@@ -167,12 +167,14 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
     match task.residence {
         Residence::Inline => opening::open_attempt(turn, number),
         Residence::Host => {
+            task.again = row.phase == TaskPhase::Delivered;
             task.row = Some(Box::new(row));
             task.phase = Phase::Delivered;
             let failure = Failure::new(kind::INTERRUPTED, "the host stopped while it ran");
             attempts::attempt_failed(turn, number, failure.retryable(), None);
         }
         Residence::Elsewhere if row.epoch != epoch && row.phase == TaskPhase::Delivered => {
+            task.again = true;
             task.row = Some(Box::new(row));
             task.phase = Phase::Delivered;
             task.place = agent.is_some();

@@ -186,8 +186,8 @@ impl Engine {
         let memory = settings.memory;
         let ledger = AuditLog::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let audit = ledger.clone();
-        let means =
-            Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
+        let means = Means::of(Arc::new(ledger), clock.clone());
+        let means = Means { tasks: Some(tasks.clone()), ..means };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
         let gauges = senders.iter().map(|_| ShardGauges::default()).collect();

@@ -64,17 +64,53 @@ struct Circuit {
 }
 
 /// Pauses dispatches to an operator after repeated failures.
+#[derive(Clone)]
 pub struct CircuitBreaker {
     name: String,
     settings: BreakerSettings,
     means: Means,
-    circuits: Mutex<HashMap<String, Circuit>>,
+    /// The keys that were read from storage. None is removed: what is stored may be older.
+    circuits: Arc<Mutex<HashMap<String, Circuit>>>,
+}
+
+/// What the end of an attempt says of its operator.
+#[derive(Debug, Clone, Copy)]
+enum Verdict {
+    Good,
+    Bad,
+    Neither,
 }
 
 impl CircuitBreaker {
     /// Creates a breaker from `settings`.
     pub fn new(name: &str, settings: BreakerSettings, means: Means) -> Self {
-        Self { name: name.to_owned(), settings, means, circuits: Mutex::default() }
+        let circuits = means.memory(name);
+        Self { name: name.to_owned(), settings, means, circuits }
+    }
+
+    /// Reads the stored state of a key, once.
+    async fn load(&self, key: &str) -> Result<(), Failure> {
+        if self.circuits.lock().contains_key(key) {
+            return Ok(());
+        }
+        let kept = self.means.keep.read(&self.name, key).await?;
+        let kept = kept.and_then(|it| it.decode::<Circuit>().ok()).unwrap_or_default();
+        self.circuits.lock().entry(key.to_owned()).or_insert(kept);
+        Ok(())
+    }
+
+    fn count(&self, key: &str, about: &About, verdict: Verdict) {
+        match verdict {
+            Verdict::Good => self.succeeded(key, about),
+            Verdict::Bad => self.failed(key, about),
+            Verdict::Neither => {
+                if let Some(circuit) = self.circuits.lock().get_mut(key)
+                    && circuit.is_probe(about)
+                {
+                    circuit.probe = None;
+                }
+            }
+        }
     }
 
     /// Admits an attempt, or returns the remaining time in milliseconds.
@@ -104,7 +140,7 @@ impl CircuitBreaker {
             return;
         }
         let was_open = circuit.open_until_ms.is_some();
-        circuits.remove(key);
+        *circuit = Circuit::default();
         self.means.keep.post(Change::Remove { layer: self.name.clone(), key: key.to_owned() });
         if was_open {
             self.say(about, "circuit.closed", key);
@@ -194,15 +230,11 @@ impl DispatchLayer for CircuitBreaker {
 
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
-        if about.again {
-            return next.run(dispatch).await;
-        }
         let key = self.settings.per.of(&about);
-        if !self.circuits.lock().contains_key(&key) {
-            let kept = self.means.keep.read(&self.name, &key).await?;
-            if let Some(kept) = kept.and_then(|it| it.decode::<Circuit>().ok()) {
-                self.circuits.lock().entry(key.clone()).or_insert(kept);
-            }
+        self.load(&key).await?;
+        if about.again {
+            // An earlier dispatch of this attempt was already admitted.
+            return settle_now(self, &about, &input, next.run(dispatch).await);
         }
         if let Err(wait) = self.admit(&key, &about) {
             let message = format!("{key} failed again and again; it is tried again in {wait} ms");
@@ -219,17 +251,25 @@ impl DispatchLayer for CircuitBreaker {
 
     fn settle(&self, about: &About, _input: &Json, outcome: Settled) -> Settled {
         let key = self.settings.per.of(about);
-        match &outcome {
-            Ok(_) => self.succeeded(&key, about),
-            Err(short) if blames_the_operator(&short.failure) => self.failed(&key, about),
-            Err(_) => {
-                if let Some(circuit) = self.circuits.lock().get_mut(&key)
-                    && circuit.is_probe(about)
-                {
-                    circuit.probe = None;
-                }
+        let verdict = match &outcome {
+            Ok(_) => Verdict::Good,
+            Err(short) if blames_the_operator(&short.failure) => Verdict::Bad,
+            Err(_) => Verdict::Neither,
+        };
+        let is_loaded = self.circuits.lock().contains_key(&key);
+        let Some(tasks) = self.means.tasks.as_ref().filter(|_| !is_loaded) else {
+            self.count(&key, about, verdict);
+            return outcome;
+        };
+        // It was dispatched before the host started. What was counted then is read first, which
+        // must not happen on this thread.
+        let (layer, about) = (self.clone(), about.heard_by(Arc::clone(&about.voice)));
+        tasks.spawn(async move {
+            if let Err(error) = layer.load(&key).await {
+                tracing::warn!(layer = layer.name, %error, "what a layer keeps was not read");
             }
-        }
+            layer.count(&key, &about, verdict);
+        });
         outcome
     }
 }
@@ -247,6 +287,7 @@ mod tests {
             DispatchStack, Keep, MemoryKeep, TaskDone, Voice,
             fixture::{self, Does, Heard},
         },
+        tasks::Tasks,
     };
 
     struct World {
@@ -263,8 +304,18 @@ mod tests {
         }
 
         fn stack(&self) -> DispatchStack {
-            let settings = json!({"failures": 2, "cooldown": "10s"});
+            self.stack_over(Means::of(Arc::clone(&self.keep), self.clock.clone()))
+        }
+
+        /// Returns the stack of a host, which reads on threads of its own.
+        fn stack_with_tasks(&self) -> (DispatchStack, Tasks) {
+            let tasks = Tasks::new(tokio::runtime::Handle::current());
             let means = Means::of(Arc::clone(&self.keep), self.clock.clone());
+            (self.stack_over(Means { tasks: Some(tasks.clone()), ..means }), tasks)
+        }
+
+        fn stack_over(&self, means: Means) -> DispatchStack {
+            let settings = json!({"failures": 2, "cooldown": "10s"});
             let settings = serde_json::from_value(settings).unwrap();
             DispatchStack::builder().guard(CircuitBreaker::new("breaker", settings, means)).build()
         }
@@ -327,6 +378,33 @@ mod tests {
         assert!(!world.reaches(&stack, Ok(())));
         stack.settle(&about, &Json::null(), Ok(TaskDone::new(Json::null()))).unwrap();
         assert!(world.reaches(&stack, Ok(())));
+    }
+
+    #[test]
+    fn a_probe_that_is_handed_out_again_decides_when_it_ends() {
+        let world = World::new();
+        let stack = world.stack();
+        assert!(world.reaches(&stack, BAD) && world.reaches(&stack, BAD));
+        world.clock.advance(Duration::from_secs(10));
+        stack.run(world.dispatch(), &fixture::Parks).now_or_never().unwrap().unwrap();
+        let again = fixture::with("1", |about| about.again = true);
+        let fails = Does::new(|_| Err(Failure::new("worker", "on purpose")));
+        assert!(stack.run(again, &fails).now_or_never().unwrap().is_err());
+        world.clock.advance(Duration::from_secs(10));
+        assert!(world.reaches(&stack, Ok(())), "the next probe");
+        assert!(world.reaches(&stack, Ok(())), "it is closed");
+    }
+
+    #[tokio::test]
+    async fn a_failure_of_a_dispatch_before_a_restart_is_added_to_those_before() {
+        let world = World::new();
+        assert!(world.reaches(&world.stack(), BAD));
+        let (stack, tasks) = world.stack_with_tasks();
+        let failure = Failure::new("worker", "on purpose");
+        let about = world.dispatch().about;
+        assert!(stack.settle(&about, &Json::null(), Err(Box::new(failure.into()))).is_err());
+        assert!(tasks.stop(Duration::from_secs(10)).await);
+        assert!(!world.reaches(&stack, Ok(())), "it is open");
     }
 
     #[test]

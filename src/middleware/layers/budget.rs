@@ -203,20 +203,28 @@ impl Granted {
 }
 
 #[derive(Default)]
-struct Memory {
+struct Counts {
     runs: HashMap<u64, Spent>,
     warned: HashSet<(u64, Unit)>,
-    window: Option<Window>,
+    window: Window,
+    /// True once the window contains what is stored.
+    loaded: bool,
+}
+
+#[derive(Default)]
+struct Memory {
+    counts: Mutex<Counts>,
+    /// Serializes decisions about grants.
+    granting: tokio::sync::Mutex<()>,
 }
 
 /// Limits the usage of runs.
+#[derive(Clone)]
 pub struct Budget {
     name: String,
     settings: BudgetSettings,
     means: Means,
-    memory: Mutex<Memory>,
-    /// Serializes decisions about grants.
-    granting: tokio::sync::Mutex<()>,
+    memory: Arc<Memory>,
 }
 
 /// The usage of one limit.
@@ -229,13 +237,9 @@ struct Level {
 impl Budget {
     /// Creates a budget from `settings`.
     pub fn new(name: &str, settings: BudgetSettings, means: Means) -> Self {
-        Self {
-            name: name.to_owned(),
-            settings,
-            means,
-            memory: Mutex::default(),
-            granting: tokio::sync::Mutex::default(),
-        }
+        // Two versions of a blueprint may count within windows of different lengths.
+        let memory = means.memory(&format!("{name} {:?}", settings.per));
+        Self { name: name.to_owned(), settings, means, memory }
     }
 
     /// Returns the usage that counts against the limit.
@@ -244,7 +248,7 @@ impl Budget {
             return self.window(length).await;
         }
         let known = Spent::of(&about.used);
-        let mut memory = self.memory.lock();
+        let mut memory = self.memory.counts.lock();
         if memory.runs.len() >= RUNS && !memory.runs.contains_key(&about.run.num()) {
             // The journal knows the usage of these runs.
             memory.runs.clear();
@@ -256,20 +260,45 @@ impl Budget {
     }
 
     async fn window(&self, length: u64) -> Result<Spent, Failure> {
+        self.load(length).await?;
         let now = self.means.clock.now_ms();
         let start_ms = now - now % length;
-        if self.memory.lock().window.is_none() {
-            let kept = self.means.keep.read(&self.name, "window").await?;
-            let kept = kept.and_then(|it| it.decode::<Window>().ok()).unwrap_or_default();
-            self.memory.lock().window.get_or_insert(kept);
-        }
-        let mut memory = self.memory.lock();
-        let window = memory.window.get_or_insert_default();
-        if window.start_ms != start_ms {
-            *window = Window { start_ms, spent: Spent::default() };
+        let mut memory = self.memory.counts.lock();
+        if memory.window.start_ms != start_ms {
+            memory.window = Window { start_ms, spent: Spent::default() };
             memory.warned.clear();
         }
-        Ok(memory.window.map(|window| window.spent).unwrap_or_default())
+        Ok(memory.window.spent)
+    }
+
+    /// Adds the stored usage of the window to what was counted since the start, once.
+    async fn load(&self, length: u64) -> Result<(), Failure> {
+        if self.memory.counts.lock().loaded {
+            return Ok(());
+        }
+        let kept = self.means.keep.read(&self.name, "window").await?;
+        let kept = kept.and_then(|it| it.decode::<Window>().ok()).unwrap_or_default();
+        let mut memory = self.memory.counts.lock();
+        if std::mem::replace(&mut memory.loaded, true) {
+            return Ok(());
+        }
+        let counted = memory.window.spent;
+        if kept.start_ms == memory.window.start_ms {
+            memory.window.spent.add(kept.spent);
+        } else if kept.start_ms > memory.window.start_ms {
+            memory.window = kept;
+        }
+        if counted != Spent::default() {
+            self.post(memory.window, length);
+        }
+        Ok(())
+    }
+
+    fn post(&self, window: Window, length: u64) {
+        let Ok(value) = Json::encode(&window) else { return };
+        let (layer, key) = (self.name.clone(), "window".to_owned());
+        let expires_ms = Some(window.start_ms + length);
+        self.means.keep.post(Change::Put { layer, key, value, expires_ms });
     }
 
     async fn granted(&self, about: &About) -> Result<Granted, Failure> {
@@ -306,7 +335,7 @@ impl Budget {
             return;
         }
         let of = if self.settings.per == Per::Run { about.run.num() } else { 0 };
-        if !self.memory.lock().warned.insert((of, level.unit)) {
+        if !self.memory.counts.lock().warned.insert((of, level.unit)) {
             return;
         }
         about.voice.say(LifecycleEvent::Budget(match level.unit {
@@ -360,7 +389,7 @@ impl Budget {
     /// Requests an increase, or treats a resume as its grant.
     async fn request(&self, dispatch: Dispatch, over: &Level) -> Result<Dispatch, Failure> {
         let about = &dispatch.about;
-        let _one_at_a_time = self.granting.lock().await;
+        let _one_at_a_time = self.memory.granting.lock().await;
         let mut granted = self.granted(about).await?;
         let task = about.task.to_string();
         let by = self.settings.increase.unwrap_or_default();
@@ -392,7 +421,8 @@ impl Budget {
     }
 
     fn level(&self, about: &About, unit: Unit, granted: &Granted) -> Option<Level> {
-        let spent = self.memory.lock().runs.get(&about.run.num()).copied().unwrap_or_default();
+        let spent = self.memory.counts.lock().runs.get(&about.run.num()).copied();
+        let spent = spent.unwrap_or_default();
         self.levels(about, spent, granted).into_iter().find(|level| level.unit == unit)
     }
 
@@ -419,7 +449,7 @@ impl Budget {
     }
 
     fn add(&self, about: &About, more: Spent) -> Spent {
-        let mut memory = self.memory.lock();
+        let mut memory = self.memory.counts.lock();
         let Some(length) = self.settings.per.window_ms() else {
             let known = Spent::of(&about.used);
             let spent = memory.runs.entry(about.run.num()).or_default();
@@ -429,18 +459,24 @@ impl Budget {
         };
         let now = self.means.clock.now_ms();
         let start_ms = now - now % length;
-        let window = memory.window.get_or_insert_default();
-        if window.start_ms != start_ms {
-            *window = Window { start_ms, spent: Spent::default() };
+        if memory.window.start_ms != start_ms {
+            memory.window = Window { start_ms, spent: Spent::default() };
         }
-        window.spent.add(more);
-        let (kept, expires_ms) = (*window, Some(start_ms + length));
-        if let Ok(value) = Json::encode(&kept) {
+        memory.window.spent.add(more);
+        if memory.loaded {
             // Posted under the lock, so that the last stored value is the last counted one.
-            let (layer, key) = (self.name.clone(), "window".to_owned());
-            self.means.keep.post(Change::Put { layer, key, value, expires_ms });
+            self.post(memory.window, length);
+        } else if let Some(tasks) = &self.means.tasks {
+            // It was dispatched before the host started. What was counted then is read first,
+            // which must not happen on this thread.
+            let layer = self.clone();
+            tasks.spawn(async move {
+                if let Err(error) = layer.load(length).await {
+                    tracing::warn!(layer = layer.name, %error, "what a layer keeps was not read");
+                }
+            });
         }
-        kept.spent
+        memory.window.spent
     }
 }
 
@@ -464,11 +500,11 @@ impl DispatchLayer for Budget {
 
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
+        let spent = self.spent(&about).await?;
         if about.again {
             // An earlier dispatch of this attempt was already admitted.
-            return next.run(dispatch).await;
+            return settle_now(self, &about, &input, next.run(dispatch).await);
         }
-        let spent = self.spent(&about).await?;
         let granted = self.granted(&about).await?;
         let levels = self.levels(&about, spent, &granted);
         levels.iter().for_each(|level| self.warn(&about, level));

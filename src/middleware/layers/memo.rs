@@ -93,10 +93,13 @@ impl DispatchLayer for Cache {
 
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
-        if !self.is_for(&about) || about.again {
+        if !self.is_for(&about) {
             return next.run(dispatch).await;
         }
-        if let Some(output) = self.means.keep.read(&self.name, &question(&about, &input)).await? {
+        if !about.again
+            && let Some(output) =
+                self.means.keep.read(&self.name, &question(&about, &input)).await?
+        {
             return Ok(Dispatched::Done(TaskDone::new(output)));
         }
         let outcome = next.run(dispatch).await;
@@ -136,7 +139,7 @@ pub struct Idempotency {
     name: String,
     settings: IdempotencySettings,
     means: Means,
-    under_way: Mutex<HashMap<String, UnderWay>>,
+    under_way: Arc<Mutex<HashMap<String, UnderWay>>>,
 }
 
 /// The next action for a key.
@@ -148,7 +151,8 @@ enum KeyTurn {
 impl Idempotency {
     /// Creates a layer from `settings`.
     pub fn new(name: &str, settings: IdempotencySettings, means: Means) -> Self {
-        Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
+        let under_way = means.memory(name);
+        Self { name: name.to_owned(), settings, means, under_way }
     }
 
     fn turn(&self, key: &str, about: &About, question: &str) -> Result<KeyTurn, Failure> {
@@ -217,6 +221,7 @@ impl DispatchLayer for Idempotency {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
         let Some(key) = key_of(&about) else { return next.run(dispatch).await };
         let question = question(&about, &input);
+        let mut holding = None;
         loop {
             let kept = self.means.keep.read(&self.name, &key).await?;
             if let Some(answered) = kept.and_then(|it| it.decode::<Answered>().ok()) {
@@ -225,16 +230,24 @@ impl DispatchLayer for Idempotency {
                 }
                 return Ok(Dispatched::Done(TaskDone::new(answered.output)));
             }
+            if holding.is_some() {
+                break;
+            }
             match self.turn(&key, &about, &question)? {
-                KeyTurn::Mine => break,
+                // Another attempt may have had its answer since it was read: it is read once more,
+                // now that nobody else can.
+                KeyTurn::Mine => {
+                    holding = Some(Holding { layer: self, key: &key, about: &about, over: false });
+                }
                 // The sender is dropped when the other attempt is over; `changed` returns an error
                 // then.
                 KeyTurn::Wait(mut over) => drop(over.changed().await),
             }
         }
-        let mut holding = Holding { layer: self, key: &key, about: &about, over: false };
         let outcome = next.run(dispatch).await;
-        holding.over = true;
+        if let Some(holding) = &mut holding {
+            holding.over = true;
+        }
         settle_now(self, &about, &input, outcome)
     }
 
@@ -264,7 +277,7 @@ mod tests {
     use crate::{
         clock::Clock,
         middleware::{
-            DispatchStack, MemoryKeep,
+            DispatchStack, Keep, MemoryKeep,
             fixture::{self, Does},
         },
         protocol::TaskId,
@@ -373,6 +386,54 @@ mod tests {
         let failure = Failure::new("worker", "no");
         assert!(stack.settle(&about, &input, Err(Box::new(failure.into()))).is_err());
         assert!(second.now_or_never().unwrap().is_ok());
+        assert_eq!(counts.calls(), 1);
+    }
+
+    /// A store whose first read takes long.
+    struct Late(MemoryKeep, Mutex<Option<tokio::sync::oneshot::Receiver<()>>>);
+
+    #[async_trait]
+    impl Keep for Late {
+        async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
+            let (found, waits) = (self.0.read(layer, key).await, self.1.lock().take());
+            if let Some(waits) = waits {
+                waits.await.unwrap();
+            }
+            found
+        }
+
+        async fn write(&self, change: Change) -> Result<(), Failure> {
+            self.0.write(change).await
+        }
+
+        fn post(&self, change: Change) {
+            self.0.post(change);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_comes_while_another_looks_for_it_counts() {
+        let clock = Clock::manual(1_000);
+        let (goes_on, waits) = tokio::sync::oneshot::channel();
+        let keep = Late(MemoryKeep::new(clock.clone()), Mutex::new(Some(waits)));
+        let stack = idempotency(&Means::of(Arc::new(keep), clock));
+        let counts = counts();
+        let mut first = stack.run(keyed("1", 1, "k"), &counts);
+        assert!((&mut first).now_or_never().is_none());
+        assert!(stack.run(keyed("1", 2, "k"), &counts).now_or_never().unwrap().is_ok());
+        goes_on.send(()).unwrap();
+        assert!(first.now_or_never().unwrap().is_ok());
+        assert_eq!(counts.calls(), 1);
+    }
+
+    #[test]
+    fn what_is_handed_out_again_is_remembered() {
+        let (_, means) = means();
+        let (stack, counts) = (cache(json!({}), &means), counts());
+        let again = fixture::with("1", |about| about.again = true);
+        for dispatch in [again, fixture::dispatch("1")] {
+            stack.run(dispatch, &counts).now_or_never().unwrap().unwrap();
+        }
         assert_eq!(counts.calls(), 1);
     }
 

@@ -1,6 +1,6 @@
 //! The layer that limits the rate of dispatches.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -132,13 +132,14 @@ pub struct RateLimit {
     name: String,
     settings: RateSettings,
     means: Means,
-    buckets: Mutex<HashMap<String, Bucket>>,
+    buckets: Arc<Mutex<HashMap<String, Bucket>>>,
 }
 
 impl RateLimit {
     /// Creates a limit from `settings`.
     pub fn new(name: &str, settings: RateSettings, means: Means) -> Self {
-        Self { name: name.to_owned(), settings, means, buckets: Mutex::default() }
+        let buckets = means.memory(name);
+        Self { name: name.to_owned(), settings, means, buckets }
     }
 
     fn burst(&self) -> f64 {
@@ -162,7 +163,8 @@ impl RateLimit {
             clippy::cast_sign_loss,
             reason = "it is not negative, and a cast saturates"
         )]
-        let wait = if left >= 1.0 { 0 } else { ((1.0 - left) / per_ms).ceil() as u64 };
+        let time_of = |tokens: f64| (tokens / per_ms).ceil() as u64;
+        let wait = if left >= 1.0 { 0 } else { time_of(1.0 - left) };
         *bucket = Bucket { left, at_ms: now.max(bucket.at_ms) };
         if wait > self.settings.wait.0 {
             return Err(wait);
@@ -171,7 +173,8 @@ impl RateLimit {
         if let Ok(value) = Json::encode(bucket) {
             // Posted under the lock, so that the last stored value is the last counted one.
             let (layer, key) = (self.name.clone(), key.to_owned());
-            let expires_ms = Some(now + 2 * self.settings.rate.span_ms + wait);
+            // From then on it is full, as one that is not stored.
+            let expires_ms = Some(now + time_of(self.burst()) + wait);
             self.means.keep.post(Change::Put { layer, key, value, expires_ms });
         }
         Ok(wait)
@@ -215,7 +218,7 @@ impl DispatchLayer for RateLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use futures::{FutureExt, future::BoxFuture};
 
@@ -291,6 +294,29 @@ mod tests {
         assert!(!passes(&restarted, "a"));
         world.clock.advance(Duration::from_secs(60));
         assert!(passes(&restarted, "a"));
+    }
+
+    #[test]
+    fn a_restart_does_not_fill_a_bucket_that_is_larger_than_its_rate() {
+        let world = World::new();
+        let settings = || json!({"rate": "1/s", "burst": 100, "wait": 0});
+        let stack = world.stack(settings());
+        assert_eq!((0..200).filter(|_| passes(&stack, "a")).count(), 100);
+        world.clock.advance(Duration::from_secs(3));
+        let restarted = world.stack(settings());
+        assert_eq!((0..200).filter(|_| passes(&restarted, "a")).count(), 3);
+    }
+
+    #[test]
+    fn layers_of_one_name_count_together() {
+        let world = World::new();
+        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
+        let [one, other] = [(); 2].map(|()| {
+            let settings = serde_json::from_value(json!({"rate": "2/m", "wait": 0})).unwrap();
+            DispatchStack::builder().guard(RateLimit::new("rate", settings, means.clone())).build()
+        });
+        assert!(passes(&one, "a") && passes(&other, "a"));
+        assert!(!passes(&one, "a") && !passes(&other, "a"));
     }
 
     #[test]

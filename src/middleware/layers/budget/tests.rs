@@ -24,10 +24,14 @@ impl World {
         Self { clock, keep, heard: Arc::default() }
     }
 
+    fn means(&self) -> Means {
+        Means::of(Arc::clone(&self.keep), self.clock.clone())
+    }
+
     fn stack(&self, settings: serde_json::Value) -> DispatchStack {
         let settings: BudgetSettings = serde_json::from_value(settings).unwrap();
         assert_eq!(settings.fault(), None);
-        let means = Means::of(Arc::clone(&self.keep), self.clock.clone());
+        let means = self.means();
         DispatchStack::builder().guard(Budget::new("budget", settings, means)).build()
     }
 
@@ -125,6 +129,39 @@ fn a_window_is_for_all_runs_survives_a_restart_and_ends() {
     assert_eq!(code(world.run(&restarted, "0")), "usd");
     world.clock.advance(Duration::from_secs(86_400));
     assert!(world.run(&restarted, "0").is_ok());
+}
+
+#[test]
+fn what_is_settled_after_a_restart_is_added_to_the_window() {
+    let world = World::new();
+    let settings = || json!({"usd": "1", "per": "day"});
+    assert!(world.run(&world.stack(settings()), "0.60").is_ok());
+    // Handed out again after the restart, or still with its worker.
+    for is_dispatched in [true, false] {
+        let restarted = world.stack(settings());
+        let again = world.dispatch(|about| about.again = true);
+        let about = Arc::clone(&again.about);
+        if is_dispatched {
+            restarted.run(again, &fixture::Parks).now_or_never().unwrap().unwrap();
+        }
+        let done = TaskDone { usage: Some(costs("0.20")), ..TaskDone::new(Json::null()) };
+        restarted.settle(&about, &Json::null(), Ok(done)).unwrap();
+        assert_eq!(world.run(&restarted, "0").is_err(), !is_dispatched);
+    }
+    assert_eq!(code(world.run(&world.stack(settings()), "0")), "usd", "all of it is stored");
+}
+
+#[test]
+fn layers_of_one_name_count_together() {
+    let world = World::new();
+    let means = world.means();
+    let [one, other] = [(); 2].map(|()| {
+        let settings = serde_json::from_value(json!({"usd": "1", "per": "day"})).unwrap();
+        DispatchStack::builder().guard(Budget::new("budget", settings, means.clone())).build()
+    });
+    assert!(world.run(&one, "0.50").is_ok() && world.run(&other, "0.50").is_ok());
+    assert_eq!(code(world.run(&one, "0")), "usd");
+    assert_eq!(code(world.run(&other, "0")), "usd");
 }
 
 #[test]
