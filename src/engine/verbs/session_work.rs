@@ -229,8 +229,8 @@ impl SessionVerbs<'_> {
         }
         // Attempts from before a restart are only in the journal.
         let header = self.engine.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
-        let chain = self.engine.chain(RunId::new(num, header.created_ms)).await?;
-        let had = chain.step(step).filter(|it| {
+        let had = self.engine.stored_step(RunId::new(num, header.created_ms), step).await?;
+        let had = had.filter(|it| {
             it.scheduled_ms == task.scheduled_ms() && it.worker.as_ref() == Some(&session.0)
         });
         let attempt = had.ok_or_else(foreign)?.attempt;
