@@ -87,12 +87,14 @@ pub use view::locals::{
     FlowForm, LocalsBranch, LocalsFrame, LocalsRole, LocalsVariable, LocalsView,
 };
 pub use view::runs::{ChildView, CopiedView, LimitView, RunView, SeatView, UndeliveredView};
+pub(crate) use view::shell;
 pub use view::shown::{
     AnswerView, ArtifactRef, ArtifactView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, QuotaUse, SpawnView, StateItem, TaskView, TokenView, rfc3339,
 };
 pub use view::spent::SpentView;
 pub use view::steps::{AttemptSpan, StepView};
+pub(crate) use view::tasks::take_from;
 pub use view::waits::{SessionWait, Subject, WaitingOn};
 
 #[cfg(test)]

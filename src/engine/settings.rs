@@ -11,6 +11,9 @@ pub(crate) const STORAGE_RETRY_MS: u64 = 1_000;
 /// The interval at which a run checks for memory, in milliseconds.
 pub(crate) const ROOM_MS: u64 = 250;
 
+/// The number of open tasks that are read at a time: each can have an input of several megabytes.
+pub(crate) const TASKS_READ: usize = 16;
+
 /// The engine's numbers.
 #[derive(Debug, Clone)]
 pub struct Settings {

@@ -13,6 +13,7 @@ mod deltas;
 mod dispatches;
 mod fairness;
 mod forks;
+mod histories;
 mod inbox;
 mod leases;
 mod locals;
@@ -98,10 +99,23 @@ impl Bench {
     fn assemble(
         dir: Arc<tempfile::TempDir>,
         clock: Clock,
-        (shards, limits, recovery, retention): (usize, RunLimits, Recovery, Retention),
-        (code, middleware): (&Coded, Middleware),
+        parts: (usize, RunLimits, Recovery, Retention),
+        code: (&Coded, Middleware),
     ) -> Self {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
+        let shared = Arc::clone(&store) as Arc<dyn crate::store::Store>;
+        let (engine, tasks) = Self::over(shared, &dir, clock.clone(), parts, code);
+        Self { dir, clock, engine, store, tasks }
+    }
+
+    /// An engine over a store of any kind.
+    fn over(
+        store: Arc<dyn crate::store::Store>,
+        dir: &tempfile::TempDir,
+        clock: Clock,
+        (shards, limits, recovery, retention): (usize, RunLimits, Recovery, Retention),
+        (code, middleware): (&Coded, Middleware),
+    ) -> (Engine, Tasks) {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
         let sessions = Arc::new(crate::session::Hub::new(clock.clone()));
@@ -126,8 +140,8 @@ impl Bench {
         .registry(&operators())
         .with(code);
         let engine = Engine::start_up(EngineParts {
-            store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
-            clock: clock.clone(),
+            store,
+            clock,
             tasks: tasks.clone(),
             registry,
             hub,
@@ -156,7 +170,7 @@ impl Bench {
             recovery,
         })
         .unwrap();
-        Self { dir, clock, engine, store, tasks }
+        (engine, tasks)
     }
 
     /// Stops everything and opens the same directory again.

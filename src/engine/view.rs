@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod host_events;
 pub(crate) mod locals;
 pub(crate) mod runs;
+pub(crate) mod shell;
 pub(crate) mod shown;
 pub(crate) mod spent;
 pub(crate) mod steps;

@@ -9,7 +9,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest as _},
 };
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send};
 
 /// A history of 8 MB in 70 steps.
 const LARGE: &str = r#"local swarm = require("swarm")
@@ -170,4 +170,50 @@ async fn a_run_answers_queries_after_its_events_were_streamed() {
         assert_eq!((status, &answer), (200, &json!(3)), "{answer}");
     }
     drop(idle);
+}
+
+/// Ten tasks for people, each with an input of 1 MB.
+const ASKS: &str = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "asks", agents = { ask = { operator = "human", prompt = "Look." } },
+  flow = function(ctx)
+    local all = {}
+    for n = 1, 10 do all[n] = function() return ctx:run("ask", { n = n, text = ("x"):rep(1000000) }) end end
+    return #ctx:all(all)
+  end }"#;
+
+#[tokio::test]
+async fn lists_of_tasks_hold_few_of_their_inputs_at_a_time() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for _ in 0..20 {
+        daemon.run_source(ASKS, json!({})).await;
+    }
+    let listed = async |path: &str| send(daemon.get(path)).await;
+    eventually("all tasks are open", async || {
+        let open = listed("/v1/tasks?limit=200").await.1["items"].as_array().map_or(0, Vec::len);
+        if open == 200 { Ok(()) } else { Err(open) }
+    })
+    .await;
+    let before = daemon.resident();
+    for path in
+        ["/v1/tasks?limit=200", "/v1/tasks?limit=200&mine=true", "/v1/tasks?limit=200&q=ask"]
+    {
+        let many = futures::future::join_all((0..10).map(|_| listed(path))).await;
+        for (status, page) in many {
+            assert_eq!((status, page["items"].as_array().unwrap().len()), (200, 200), "{path}");
+        }
+    }
+    let grown = daemon.resident().saturating_sub(before);
+    println!("lists of 200 tasks with inputs of 1 MB: {} MB", grown >> 20);
+    assert!(grown < 200 << 20, "{} MB", grown >> 20);
+    // Pages go on where the one before ended.
+    let mut path = "/v1/tasks?limit=30".to_owned();
+    let mut ids = std::collections::BTreeSet::new();
+    loop {
+        let page = listed(&path).await.1;
+        ids.extend(page["items"].as_array().unwrap().iter().map(|it| it["id"].to_string()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/tasks?limit=30&cursor={cursor}");
+    }
+    assert_eq!(ids.len(), 200);
 }

@@ -44,8 +44,32 @@ fn shell(dir: &Path, line: &str, token: &str, url: &str) -> std::process::Output
         .unwrap()
 }
 
-/// Everything that an admin sees of a host with a few things on it.
-async fn shown(daemon: &Daemon) -> BTreeSet<String> {
+/// The pages with a name that looks like a flag: of a signal, a key, a prefix, and words that are
+/// sought.
+async fn named(daemon: &Daemon, flag: &str) -> Vec<String> {
+    let source = format!(
+        r#"return require("swarm").blueprint {{ name = "odd", flow = function(ctx) return ctx:wait("{flag}") end }}"#
+    );
+    let run = daemon.run_source(&source, json!(null)).await;
+    daemon.waits(&run, "signal").await;
+    let name = flag.replace('=', "%3D").replace(':', "%3A").replace('/', "%2F");
+    let put = daemon.put(&format!("/v1/state/custom:notes/{name}"), &json!({ "value": 1 }));
+    assert_eq!(send(put).await.0, 200);
+    vec![
+        format!("/ui/runs/{run}?tab=steps"),
+        format!("/ui/runs?q={name}&agent={name}&waiting_on={name}&started_by={name}"),
+        format!("/ui/runs/{run}?tab=children&blueprint={name}"),
+        format!("/ui/inbox?q={name}"),
+        format!("/ui/state?prefix={name}"),
+        format!("/ui/state?scope=custom:notes&prefix={name}"),
+        format!("/ui/state?scope=custom:notes&q={name}"),
+        format!("/ui/state/value?scope=custom:notes&key={name}"),
+    ]
+}
+
+/// Everything that an admin sees of a host with a few things on it. `flag` is a name that looks like a
+/// flag of the program.
+async fn shown(daemon: &Daemon, flag: &str) -> BTreeSet<String> {
     things::furnish(daemon).await;
     let desk = Person::of_role(daemon, "operator").await;
     let run = desk.starts("moon").await;
@@ -91,6 +115,7 @@ async fn shown(daemon: &Daemon) -> BTreeSet<String> {
     paths.push(format!("/ui/runs/{run}/fork?step=2"));
     paths.push(format!("/ui/inbox/{task}"));
     let admin = Person::with(daemon, &daemon.token).await;
+    paths.extend(named(daemon, flag).await);
     let mut all = BTreeSet::new();
     for path in paths {
         all.extend(commands(&admin.get(&path).await.page()));
@@ -106,7 +131,15 @@ async fn shown(daemon: &Daemon) -> BTreeSet<String> {
 async fn the_program_and_the_api_take_every_command_that_a_page_shows() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path()).await;
-    let all = shown(&daemon).await;
+    // A name of others that would make the program send its token elsewhere, as a flag.
+    let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let flag = format!("--server=http://{}", elsewhere.local_addr().unwrap());
+    let all = shown(&daemon, &flag).await;
+    for named in ["moonswarm signal ", "moonswarm state get ", "moonswarm state delete "] {
+        let named = |line: &&String| line.starts_with(named) && line.contains(&flag);
+        assert!(all.iter().any(|line| named(&line)), "{all:#?}");
+    }
     let (own, curl): (Vec<_>, Vec<_>) = all.iter().partition(|it| !it.starts_with("curl "));
     assert!(own.len() > 30 && curl.len() > 30, "{all:#?}");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_moonswarm"), dir.path().join("moonswarm"))
@@ -122,6 +155,7 @@ async fn the_program_and_the_api_take_every_command_that_a_page_shows() {
             wrong.push(format!("{line}: {:?} {said}", done.status));
         }
     }
+    assert!(elsewhere.accept().is_err(), "no line leads elsewhere: {wrong:#?}");
     if Command::new("curl").arg("--version").output().is_err() {
         skip("the curl lines of pages", "curl is not installed");
     } else {

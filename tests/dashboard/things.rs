@@ -102,7 +102,7 @@ async fn state_is_browsed_as_a_tree_searched_and_changed_from_its_pages() {
     let revision = shown.hidden("revision");
     let page = shown.page();
     assert!(page.contains("Links to") && page.contains("key=top"), "{page}");
-    assert!(page.contains("moonswarm state set plan/b"), "{page}");
+    assert!(page.contains("moonswarm state set --scope custom:notes --if-revision"), "{page}");
     let put = |value: &'static str| {
         let fields = [
             ("scope", "custom:notes"),

@@ -29,6 +29,12 @@ mod tests {
                 "signal \"it's on\"",
                 Some(r"moonswarm signal RUN 'it'\''s on' '<json>'"),
             ),
+            (
+                "signal",
+                serde_json::json!({ "name": "--server=x" }),
+                "signal \"--server=x\"",
+                Some("moonswarm signal RUN -- '--server=x' '<json>'"),
+            ),
             ("resume", serde_json::json!({ "reason": "why" }), "why", Some("moonswarm resume RUN")),
             (
                 "task",
@@ -43,6 +49,13 @@ mod tests {
                     "operator_kind": "queue", "served": false }),
                 "build (queue), which no worker takes",
                 Some("moonswarm worker --queue builds -- <command>"),
+            ),
+            (
+                "task",
+                serde_json::json!({ "name": "build", "operator": "queue", "queue": "q; rm -rf ~",
+                    "operator_kind": "queue" }),
+                "build (queue)",
+                Some("moonswarm worker --queue 'q; rm -rf ~' -- <command>"),
             ),
             (
                 "task",

@@ -12,7 +12,7 @@ use crate::{
     },
     dashboard::{fields::Fields, headers::escaped, visitor::Visitor},
     door::{Code, Problem},
-    engine::GraphView,
+    engine::{GraphView, shell},
 };
 
 /// The maximum number of nodes of a picture.
@@ -37,7 +37,7 @@ pub(in crate::dashboard) struct Look {
 
 /// Returns the command that shows the same graph.
 pub(in crate::dashboard) fn same(visitor: &Visitor, graph: &GraphView, version: &str) -> Markup {
-    let line = format!("moonswarm graph {}", command::quoted(&graph.file));
+    let line = format!("moonswarm graph {}", shell::operand(&graph.file));
     let path = format!("/v1/blueprints/{}/graph", escaped(version));
     command::same(&visitor.url, &line, &command::Request { method: "GET", path, body: None })
 }

@@ -1,8 +1,6 @@
 //! The command that moves a waiting run.
 
-use std::borrow::Cow;
-
-use crate::engine::{RunView, Subject, WaitingOn};
+use crate::engine::{RunView, Subject, WaitingOn, shell, take_from};
 
 /// Returns the command that would move a run.
 pub fn move_command(run: &RunView, on: &WaitingOn) -> Option<String> {
@@ -10,7 +8,7 @@ pub fn move_command(run: &RunView, on: &WaitingOn) -> Option<String> {
     let name = name.as_deref().unwrap_or_default();
     match on.kind.as_str() {
         "resume" | "quarantine" => Some(format!("moonswarm resume {}", run.id)),
-        "signal" => Some(format!("moonswarm signal {} {} '<json>'", run.id, word(name))),
+        "signal" => Some(format!("moonswarm signal {} {} '<json>'", run.id, shell::operand(name))),
         "child" => on.subject.run.map(|child| format!("moonswarm show {child}")),
         "task" => {
             let operator = operator.as_deref().unwrap_or_default();
@@ -25,8 +23,7 @@ pub fn move_command(run: &RunView, on: &WaitingOn) -> Option<String> {
                 };
             }
             if let Some(queue) = queue {
-                let labels = labels.as_ref().map(ToString::to_string).unwrap_or_default();
-                return Some(format!("moonswarm worker --queue {queue}{labels} -- <command>"));
+                return Some(take_from(queue, &labels.clone().unwrap_or_default()));
             }
             match operator_kind.as_deref() {
                 Some("human") => Some(format!("moonswarm approve {}", (*task)?)),
@@ -35,13 +32,4 @@ pub fn move_command(run: &RunView, on: &WaitingOn) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// A name as one word of a shell: a flow may call its signals as it likes.
-fn word(name: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@');
-    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) {
-        return Cow::Borrowed(name);
-    }
-    Cow::Owned(format!("'{}'", name.replace('\'', r"'\''")))
 }

@@ -1,6 +1,8 @@
 //! The conversation of a model's loop: its turns, what it thought and said, the tools that it called
 //! with what they gave, and what it says at this moment.
 
+use std::collections::HashSet;
+
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -18,7 +20,8 @@ const ROOM: usize = 80_000;
 
 /// Returns the conversation; `raw` texts are shown as they were written.
 pub(in crate::dashboard) fn of(run: &RunView, parts: &StepParts, now_ms: u64, raw: bool) -> Markup {
-    let mut page = Talk { run, parts, now_ms, raw, room: ROOM, turn: 0 };
+    let called = called(parts);
+    let mut page = Talk { run, parts, now_ms, raw, called, room: ROOM, turn: 0 };
     html! {
         h2 { "Conversation" }
         @if parts.earlier > 0 { p.dim { (parts.earlier) " earlier parts are left out; the run's steps have them." } }
@@ -54,6 +57,8 @@ struct Talk<'a> {
     parts: &'a StepParts,
     now_ms: u64,
     raw: bool,
+    /// The calls that the turns on the page made, by their ids.
+    called: HashSet<String>,
     room: usize,
     turn: usize,
 }
@@ -74,7 +79,9 @@ impl Talk<'_> {
                 }
             }
             // A call is shown with the turn that made it.
-            "tool_call" if self.is_called(step) => html! {},
+            "tool_call" if step.call_id.as_ref().is_some_and(|id| self.called.contains(id)) => {
+                html! {}
+            }
             "tool_call" => {
                 html! { section.card data-key=(step.seq) { (self.call(&step.name, None, Some(part))) } }
             }
@@ -86,15 +93,6 @@ impl Talk<'_> {
                 }
             },
         }
-    }
-
-    /// Returns true if a turn on the page made the call.
-    fn is_called(&self, step: &StepView) -> bool {
-        let Some(id) = &step.call_id else { return false };
-        let replies = self.parts.items.iter().filter_map(|it| it.step.response.as_ref());
-        replies
-            .map(Json::to_value)
-            .any(|reply| items(&reply).any(|it| it["call_id"] == id.as_str()))
     }
 
     fn facts(&self, step: &StepView) -> Markup {
@@ -202,6 +200,18 @@ impl Talk<'_> {
     }
 }
 
+/// Returns the ids of the calls that the turns on the page made. A conversation can have many large
+/// results: only what models said is read, and once.
+fn called(parts: &StepParts) -> HashSet<String> {
+    let turns = parts.items.iter().map(|it| &it.step).filter(|it| it.kind == "model_call");
+    let mut ids = HashSet::new();
+    for reply in turns.filter_map(|turn| turn.response.as_ref()) {
+        let reply = reply.to_value();
+        ids.extend(items(&reply).filter_map(|it| it["call_id"].as_str()).map(str::to_owned));
+    }
+    ids
+}
+
 /// Returns the items of a model's reply.
 fn items(reply: &Value) -> impl Iterator<Item = &Value> {
     reply["items"].as_array().into_iter().flatten()
@@ -209,4 +219,58 @@ fn items(reply: &Value) -> impl Iterator<Item = &Value> {
 
 fn failed(kind: &str, message: &str) -> Markup {
     html! { div.banner.bad { strong { (text::short(kind, 60)) } " " (text::line(message, 1_000)) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> RunView {
+        serde_json::from_value(json!({
+            "id": "run_06ezc7jvzc00r1", "blueprint": "talk", "hash": "00", "status": "completed",
+            "waiting_on": [], "steps": 0, "steps_done": 0, "tags": {}, "children": [],
+            "undelivered": [], "limits": [], "can": [], "seats": {}, "stored_bytes": 0,
+            "started_by": "ann", "last_event": 0, "created_at": "", "updated_at": "",
+        }))
+        .unwrap()
+    }
+
+    fn part(seq: u32, kind: &str, call: Option<u32>, response: &Value) -> StepPart {
+        let id = call.map(|call| format!("call_{call}"));
+        let step = json!({
+            "id": "x", "seq": seq, "scope": "", "index": 0, "kind": kind, "call_id": id,
+            "name": format!("name-{seq}"), "state": "completed", "attempts": 1, "scheduled_at": "",
+            "ended_at": "", "response": response,
+        });
+        StepPart { step: serde_json::from_value(step).unwrap(), answered: Vec::new() }
+    }
+
+    fn turn(call: u32) -> Value {
+        let id = format!("call_{call}");
+        json!({ "items": [{ "type": "function_call", "call_id": id, "name": "look", "arguments": "{}" }] })
+    }
+
+    #[test]
+    fn a_call_is_shown_with_the_turn_that_made_it_and_else_by_itself() {
+        // Results that look like turns make no calls.
+        let result = json!({ "items": [{ "call_id": "call_999" }], "text": "x".repeat(256 << 10) });
+        let mut items = Vec::new();
+        for n in 1..=100 {
+            items.push(part(2 * n, "model_call", None, &turn(n)));
+            items.push(part(2 * n + 1, "tool_call", Some(n), &result));
+        }
+        items.push(part(300, "tool_call", Some(999), &result));
+        let parts = StepParts { items, earlier: 0 };
+        let ids = called(&parts);
+        assert_eq!(
+            (ids.len(), ids.contains("call_100"), ids.contains("call_999")),
+            (100, true, false)
+        );
+        let page = of(&run(), &parts, 0, false).into_string();
+        assert_eq!(page.matches("<div class=\"call\">").count(), 101);
+        assert_eq!(page.matches("<section class=\"card\"").count(), 101);
+        assert!(page.contains("data-key=\"300\"") && !page.contains("data-key=\"3\""), "{page}");
+    }
 }

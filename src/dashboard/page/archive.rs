@@ -17,7 +17,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::BlueprintView,
+    engine::{BlueprintView, shell},
     token::{Verb, permits},
 };
 
@@ -41,7 +41,7 @@ pub(in crate::dashboard) fn form(visitor: &Visitor, view: &BlueprintView) -> Mar
                         (again::field("archive-token"))
                         button.main { (label) " this blueprint" }
                     }
-                    (command::same(&visitor.url, &format!("moonswarm blueprints {act} {}", command::quoted(&view.name)), &command::Request {
+                    (command::same(&visitor.url, &format!("moonswarm blueprints {act} {}", shell::quoted(&view.name)), &command::Request {
                         method: "POST",
                         path: format!("/v1/blueprints/{}/{act}", escaped(&view.name)),
                         body: None,

@@ -32,7 +32,8 @@ use crate::{
     },
     door::{Code, Problem},
     engine::{
-        BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy, StatsView,
+        BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy,
+        StatsView, shell,
     },
     protocol::{Json, Tags},
     store::DAY_MS,
@@ -229,7 +230,7 @@ fn start_form(
                 }
                 button.main { "Start" }
             }
-            (command::same(&visitor.url, &format!("moonswarm run {} --input '<json>' --tag name=value", command::quoted(&view.name)), &command::Request {
+            (command::same(&visitor.url, &format!("moonswarm run {} --input '<json>' --tag name=value", shell::quoted(&view.name)), &command::Request {
                 method: "POST",
                 path: "/v1/runs".to_owned(),
                 body: Some(body),

@@ -17,7 +17,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::{ScopeView, StateItem, TreeItem},
+    engine::{ScopeView, StateItem, TreeItem, shell},
     protocol::Scope,
     token::Verb,
 };
@@ -43,10 +43,10 @@ async fn all(desk: &Desk, visitor: &Visitor, fields: &Fields) -> Result<Markup, 
     let is_first = cursor.is_none();
     let state = desk.engine.stored_state();
     let page = state.scopes(&visitor.caller, prefix, cursor, LIMIT).await?;
-    let line = format!(
-        "moonswarm state scopes {}",
-        if prefix.is_empty() { String::new() } else { command::quoted(prefix) }
-    );
+    let mut line = "moonswarm state scopes".to_owned();
+    if !prefix.is_empty() {
+        line.push_str(&format!(" {}", shell::operand(prefix)));
+    }
     Ok(html! {
         h1 { "State" }
         form.card.filters method="get" action="/ui/state" role="search" {
@@ -73,7 +73,7 @@ async fn all(desk: &Desk, visitor: &Visitor, fields: &Fields) -> Result<Markup, 
             }
             (pager::links("/ui/state", &[("prefix", prefix)], is_first, page.next_cursor.as_deref()))
         }
-        (command::same(&visitor.url, line.trim_end(), &command::Request {
+        (command::same(&visitor.url, &line, &command::Request {
             method: "GET",
             path: pager::url("/v1/state", &[("prefix", prefix)]),
             body: None,
@@ -99,14 +99,16 @@ async fn of_scope(
 ) -> Result<Markup, Problem> {
     let (query, prefix) = (fields.text("q").trim(), fields.text("prefix"));
     let parsed = scope_of(scope)?;
-    let (found, line, api) = if query.is_empty() {
+    let (found, (verb, word), api) = if query.is_empty() {
         let found = tree(desk, visitor, fields, &parsed, prefix).await?;
-        (found, format!("state ls {}", command::quoted(prefix)), ("prefix", prefix))
+        (found, ("ls", prefix), ("prefix", prefix))
     } else {
         let found = search(desk, visitor, &parsed, query, prefix).await?;
-        (found, format!("state search {}", command::quoted(query)), ("q", query))
+        (found, ("search", query), ("q", query))
     };
     let path = format!("/v1/state/{}", crate::dashboard::headers::escaped(scope));
+    let flags = shell::option("scope", scope);
+    let line = format!("moonswarm state {verb}{flags} {}", shell::operand(word));
     Ok(html! {
         h1 { "State of " (text::line(scope, 120)) }
         p { a href="/ui/state" { "All scopes" } }
@@ -130,7 +132,7 @@ async fn of_scope(
         (crumbs(scope, prefix))
         (found)
         @if visitor.may(Verb::StateWrite) { (super::state_value::new_form(visitor, scope, prefix)) }
-        (command::same(&visitor.url, &format!("moonswarm {line} --scope {}", command::quoted(scope)), &command::Request {
+        (command::same(&visitor.url, &line, &command::Request {
             method: "GET",
             path: pager::url(&path, &[api]),
             body: None,

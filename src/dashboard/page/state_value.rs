@@ -22,7 +22,7 @@ use crate::{
         visitor::Visitor,
     },
     door::{Code, Problem},
-    engine::StateView,
+    engine::{StateView, shell},
     protocol::{Json, StoreOptions},
     store::{Reducer, StateAct, StateChange},
     token::{Need, Verb},
@@ -49,9 +49,9 @@ pub(in crate::dashboard) async fn show(
     let now_ms = visitor.now_ms;
     let path = api_path(&view.scope, key);
     let line = format!(
-        "moonswarm state get {} --scope {}",
-        command::quoted(key),
-        command::quoted(&view.scope)
+        "moonswarm state get{} {}",
+        shell::option("scope", &view.scope),
+        shell::operand(key)
     );
     let body = html! {
         h1 { (text::line(key, 200)) }
@@ -93,7 +93,10 @@ fn may_write(visitor: &Visitor, scope: &str, key: &str) -> bool {
 }
 
 fn acts(visitor: &Visitor, view: &StateView) -> Markup {
-    let (scope, key) = (command::quoted(&view.scope), command::quoted(&view.key));
+    let line = |verb: &str, value: &str| {
+        let (scope, key) = (shell::option("scope", &view.scope), shell::operand(&view.key));
+        format!("moonswarm state {verb}{scope} --if-revision {} {key}{value}", view.revision)
+    };
     let hidden = html! {
         (layout::token(visitor))
         input type="hidden" name="scope" value=(view.scope);
@@ -113,7 +116,7 @@ fn acts(visitor: &Visitor, view: &StateView) -> Markup {
                             textarea id="value" name="value" rows="8" spellcheck="false" { (view.value.as_str()) }
                         }
                         button.main { "Set the value" }
-                        (command::same(&visitor.url, &format!("moonswarm state set {key} '<json>' --scope {scope} --if-revision {}", view.revision), &command::Request {
+                        (command::same(&visitor.url, &line("set", " '<json>'"), &command::Request {
                             method: "PUT",
                             path: api_path(&view.scope, &view.key),
                             body: Some(json!({ "value": "…", "if_revision": view.revision }).to_string()),
@@ -127,7 +130,7 @@ fn acts(visitor: &Visitor, view: &StateView) -> Markup {
                     (hidden)
                     p { "Deletes the value with its links." }
                     button.danger { "Delete the value" }
-                    (command::same(&visitor.url, &format!("moonswarm state delete {key} --scope {scope} --if-revision {}", view.revision), &command::Request {
+                    (command::same(&visitor.url, &line("delete", ""), &command::Request {
                         method: "DELETE",
                         path: format!("{}?if_revision={}", api_path(&view.scope, &view.key), view.revision),
                         body: None,
@@ -157,7 +160,7 @@ pub(super) fn new_form(visitor: &Visitor, scope: &str, prefix: &str) -> Markup {
                         textarea id="new-value" name="value" rows="4" spellcheck="false" {}
                     }
                     button.main { "Create the value" }
-                    (command::same(&visitor.url, &format!("moonswarm state set <key> '<json>' --scope {} --if-revision 0", command::quoted(scope)), &command::Request {
+                    (command::same(&visitor.url, &format!("moonswarm state set{} --if-revision 0 <key> '<json>'", shell::option("scope", scope)), &command::Request {
                         method: "PUT",
                         path: format!("/v1/state/{}/<key>", escaped(scope)),
                         body: Some(json!({ "value": "…", "if_revision": 0 }).to_string()),

@@ -17,9 +17,9 @@ use crate::{
         view::spent::total,
     },
     fault,
-    journal::{Chain, Entry, RunState},
+    journal::{Chain, ChainError, Entry, RunState},
     protocol::{RunId, StepKind},
-    store::{Header, LoadedRows, StoreError, Want},
+    store::{Header, LoadedRows, StoreError, Want, read_in_pages},
 };
 
 /// Returns the part of a run to read, given the message that it is loaded for.
@@ -100,12 +100,13 @@ pub(crate) fn read(
 fn chain_of(num: u64, entries: &[Entry]) -> Result<Chain, StoreError> {
     let mut chain = Chain::lean();
     for entry in entries {
-        chain.apply(entry).map_err(|error| StoreError::Damaged {
-            what: format!("run {num}"),
-            reason: error.to_string(),
-        })?;
+        chain.apply(entry).map_err(|error| damaged(num, &error))?;
     }
     Ok(chain)
+}
+
+fn damaged(num: u64, error: &ChainError) -> StoreError {
+    StoreError::Damaged { what: format!("run {num}"), reason: error.to_string() }
 }
 
 /// Reads the state of the child runs of open steps.
@@ -125,7 +126,13 @@ fn became(shared: &Shared, child: RunId) -> Called {
         if !header.status.is_ended() {
             return Ok(Called::Open);
         }
-        let chain = chain_of(num, &shared.store.entries(num, 0)?)?;
+        let (mut chain, mut folded) = (Chain::lean(), Ok(()));
+        read_in_pages(&*shared.store, num, 0, |entry| {
+            if folded.is_ok() {
+                folded = chain.apply(entry);
+            }
+        })?;
+        folded.map_err(|error| damaged(num, &error))?;
         Ok(match chain.state() {
             RunState::Ended(outcome) => Called::Ended(outcome.clone(), total(chain.spent())),
             RunState::Active | RunState::Compensating(_) => Called::Open,

@@ -18,6 +18,7 @@ use crate::{
             readers::Readers,
             reply::{Answer, Answering, Asked, Reply, ReplyTo},
         },
+        settings::TASKS_READ,
         shard::owner::Shard,
         shared::{
             accounts::Accounts,
@@ -489,7 +490,7 @@ impl Caller {
 /// Loads what must be known before the first run is loaded: waiting tasks of queues, tasks of
 /// sessions, undelivered signals.
 fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
-    let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
+    let mut filter = TaskFilter { limit: TASKS_READ, ..TaskFilter::default() };
     loop {
         let rows = shared.store.tasks(&filter)?;
         let Some(last) = rows.last() else { break };

@@ -8,7 +8,7 @@ use crate::{
         Caller, EngineError, Page, TaskView, rfc3339,
         run::question::Question,
         turn::answered::{AnsweredTask, KEPT},
-        verbs::engine::TaskVerbs,
+        verbs::{engine::TaskVerbs, workers::cursor},
     },
     protocol::{RunId, TaskId},
     store::{TaskFilter, TaskRow},
@@ -17,7 +17,7 @@ use crate::{
 
 /// The maximum number of rows that one page looks at.
 const MOST_LOOKED: usize = 2_000;
-/// The number of rows that are read at a time.
+/// The number of answers that are read at a time, and of tasks among which questions are sought.
 const READ: usize = 200;
 /// The maximum size of a stored prompt that is searched, in bytes.
 const PROMPT_BYTES: usize = 64 << 10;
@@ -120,33 +120,22 @@ impl TaskVerbs<'_> {
         let filter = self.listed(caller, filter)?;
         let (limit, mut after, mut looked) = (filter.limit, filter.after, 0);
         let words = words(sought.text);
-        let cursor = |(run, step): (u64, u32)| format!("{run}-{step}");
         let mut items = Vec::new();
         loop {
             let page = TaskFilter { after, limit: READ, ..filter.clone() };
             let words = words.clone();
-            let (rows, read, last) = self
-                .engine
-                .read(move |store| {
-                    let mut rows = store.tasks(&page)?;
-                    let (read, last) = (rows.len(), rows.last().map(|row| (row.run, row.step)));
-                    rows.retain(|row| has(row, &words));
-                    Ok((rows, read, last))
-                })
-                .await?;
-            looked += read;
-            for row in rows {
+            let read = self.read_some(page, move |row| has(row, &words)).await?;
+            looked += read.rows;
+            for (key, view) in read.found {
                 if items.len() == limit {
                     return Ok(Page { items, next_cursor: after.map(cursor) });
                 }
-                after = Some((row.run, row.step));
-                let view = self.in_list(&row).await?;
+                after = Some(key);
                 items.extend(view.filter(|view| !sought.mine || asks(view, caller)));
             }
-            after = last.or(after);
-            let more = read == READ;
-            if !more || looked >= MOST_LOOKED {
-                return Ok(Page { items, next_cursor: after.filter(|_| more).map(cursor) });
+            after = read.last.or(after);
+            if !read.more || looked >= MOST_LOOKED {
+                return Ok(Page { items, next_cursor: after.filter(|_| read.more).map(cursor) });
             }
         }
     }
@@ -162,20 +151,19 @@ impl TaskVerbs<'_> {
         text: Option<&str>,
     ) -> Result<Vec<TaskView>, EngineError> {
         let words = words(text);
-        let filter = self.listed(caller, TaskFilter { limit: READ, ..TaskFilter::default() })?;
-        let rows = self
-            .engine
-            .read(move |store| {
-                let mut rows = store.tasks(&filter)?;
-                let asks =
-                    |row: &TaskRow| row.question.as_deref().and_then(Question::open).is_some();
-                rows.retain(|row| asks(row) && has(row, &words));
-                Ok(rows)
-            })
-            .await?;
+        let filter = self.listed(caller, TaskFilter::default())?;
+        let asks = |row: &TaskRow| row.question.as_deref().and_then(Question::open).is_some();
+        let (mut after, mut looked) = (None, 0);
         let mut items = Vec::new();
-        for row in rows {
-            items.extend(self.in_list(&row).await?);
+        while looked < READ {
+            let page = TaskFilter { after, limit: READ - looked, ..filter.clone() };
+            let words = words.clone();
+            let read = self.read_some(page, move |row| asks(row) && has(row, &words)).await?;
+            items.extend(read.found.into_iter().filter_map(|(_, view)| view));
+            if !read.more {
+                break;
+            }
+            (after, looked) = (read.last, looked + read.rows);
         }
         Ok(items)
     }

@@ -13,6 +13,7 @@ use crate::{
     journal::{Decision, Entry, Fact, Outcome, Scheduled, Usage},
     middleware::answer_of,
     protocol::{DurationMs, Effect, Json, OperatorOutput, StepKind, SubDispatchRecord},
+    store::{Store, StoreError, read_in_pages},
 };
 
 /// The last step of a run, as its history has it.
@@ -36,43 +37,62 @@ struct Known {
     end: Option<(u64, bool)>,
 }
 
-impl LastStep {
-    /// Reads a history.
-    pub(crate) fn of(entries: Vec<Entry>) -> Self {
-        let mut steps: BTreeMap<u32, Known> = BTreeMap::new();
-        // Whom each step was passed on to: the operator, and when.
-        let mut passed: Vec<(u32, String, u64)> = Vec::new();
-        let mut last = None;
-        let mut used = Usage::default();
-        for Entry { fact, at_ms, .. } in entries {
-            match fact {
-                Fact::StepScheduled(step) => {
-                    let known = Known { scheduled: *step, from_ms: at_ms, end: None };
-                    steps.insert(known.scheduled.step, known);
-                }
-                Fact::StepRecorded(step, outcome) => {
-                    let end = Some((at_ms, is_completed(&outcome)));
-                    steps.insert(step.step, Known { scheduled: *step, from_ms: at_ms, end });
-                }
-                Fact::StepEnded { step, outcome, usage, effects, .. } => {
-                    if let Some(known) = steps.get_mut(&step) {
-                        known.end = Some((at_ms, is_completed(&outcome)));
-                    }
-                    if let Some(usage) = &usage {
-                        used.add(usage);
-                    }
-                    last = Some((step, usage, effects));
-                }
-                Fact::Decided(Decision::Follow(followed)) => {
-                    let to = match followed.why.as_str() {
-                        DELEGATE | HANDOFF => followed.operator,
-                        _ => String::new(),
-                    };
-                    passed.push((followed.step, to, at_ms));
-                }
-                _ => {}
+/// What is known of a history of which a part was read.
+#[derive(Default)]
+struct History {
+    steps: BTreeMap<u32, Known>,
+    /// Whom each step was passed on to: the operator, and when.
+    passed: Vec<(u32, String, u64)>,
+    last: Option<(u32, Option<Usage>, Option<Json>)>,
+    used: Usage,
+}
+
+impl History {
+    fn add(&mut self, Entry { fact, at_ms, .. }: &Entry) {
+        match fact {
+            Fact::StepScheduled(step) => self.schedule(step, *at_ms, None),
+            Fact::StepRecorded(step, outcome) => {
+                self.schedule(step, *at_ms, Some((*at_ms, is_completed(outcome))));
             }
+            Fact::StepEnded { step, outcome, usage, effects, .. } => {
+                if let Some(known) = self.steps.get_mut(step) {
+                    known.end = Some((*at_ms, is_completed(outcome)));
+                }
+                if let Some(usage) = usage {
+                    self.used.add(usage);
+                }
+                self.last = Some((*step, usage.clone(), effects.clone()));
+            }
+            Fact::Decided(Decision::Follow(followed)) => {
+                let to = match followed.why.as_str() {
+                    DELEGATE | HANDOFF => followed.operator.clone(),
+                    _ => String::new(),
+                };
+                self.passed.push((followed.step, to, *at_ms));
+            }
+            _ => {}
         }
+    }
+
+    fn schedule(&mut self, step: &Scheduled, from_ms: u64, end: Option<(u64, bool)>) {
+        // A history can have many large requests.
+        let scheduled = Scheduled { request: Json::null(), ..step.clone() };
+        self.steps.insert(step.step, Known { scheduled, from_ms, end });
+    }
+}
+
+impl LastStep {
+    /// Reads a history, a page at a time.
+    ///
+    /// # Errors
+    /// Fails when the history cannot be read.
+    pub(crate) fn read(store: &dyn Store, run: u64) -> Result<Self, StoreError> {
+        let mut history = History::default();
+        read_in_pages(store, run, 0, |entry| history.add(entry))?;
+        Ok(Self::of(history))
+    }
+
+    fn of(History { steps, passed, last, used }: History) -> Self {
         let Some((step, usage, effects)) = last else { return Self::default() };
         let own = steps.get(&step);
         let (end_ms, completed) = own.and_then(|it| it.end).unwrap_or_default();

@@ -219,8 +219,7 @@ impl DispatchVerbs<'_> {
 
     /// Returns what the history has of a run's last step.
     async fn last_step(self, run: RunId) -> Result<LastStep, EngineError> {
-        let entries = self.engine.read(move |store| store.entries(run.num(), 0)).await?;
-        Ok(LastStep::of(entries))
+        self.engine.read(move |store| LastStep::read(store, run.num())).await
     }
 
     pub(crate) fn owner(self) -> Caller {

@@ -93,6 +93,8 @@ impl Engine {
     ) -> Result<RunDiff, EngineError> {
         caller.may(Verb::RunRead, a)?;
         caller.may(Verb::RunRead, b)?;
+        // Both histories are held.
+        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
         let (one, other) = (self.run_view(a).await?, self.run_view(b).await?);
         let steps = compare(&self.chain(a).await?, &self.chain(b).await?);
         let forked_at = [(&one, b), (&other, a)].into_iter().find_map(|(view, origin)| {

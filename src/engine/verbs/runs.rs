@@ -225,16 +225,27 @@ impl Engine {
     ) -> Result<StepView, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
+        let step = self.stored_step(run, seq).await?;
+        step.map(|step| view::step(run, &step, true))
+            .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
+    }
+
+    /// Returns a step of the current history. Reads the entries about it and no others, once the
+    /// places of the run's entries are known.
+    pub(super) async fn stored_step(
+        &self,
+        run: RunId,
+        seq: u32,
+    ) -> Result<Option<Step>, EngineError> {
         let book = Arc::clone(&self.inner.places);
         let own = self.read(move |store| {
             let own = book.look(store, run.num(), |places| places.of_steps(&[seq].into()))?;
             entries_at(store, run.num(), &own)
         });
-        let step = one_step(run, seq, &own.await?)?;
-        step.map(|step| view::step(run, &step, true))
-            .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
+        Ok(one_step(run, seq, &own.await?)?)
     }
 
+    /// Returns all steps of the current history. Holds the whole history: for one caller at a time.
     pub(super) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
         self.header(run).await?;
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;

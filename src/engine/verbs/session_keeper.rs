@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     engine::{
         EngineError,
+        settings::TASKS_READ,
         shared::message::Internal,
         verbs::engine::SessionVerbs,
         verbs::queued::{SHOWN_MS, ticket_of},
@@ -70,7 +71,7 @@ impl SessionVerbs<'_> {
 
     async fn refill_kind(self, kind: &str) -> Result<(), EngineError> {
         let mut filter =
-            TaskFilter { kind: Some(kind.to_owned()), limit: 1_000, ..TaskFilter::default() };
+            TaskFilter { kind: Some(kind.to_owned()), limit: TASKS_READ, ..TaskFilter::default() };
         let mut told = 0;
         loop {
             let page = filter.clone();

@@ -260,8 +260,8 @@ impl SessionVerbs<'_> {
         let Some(header) = self.engine.read(move |store| store.header(run)).await? else {
             return Ok(None);
         };
-        let chain = self.engine.chain(RunId::new(run, header.created_ms)).await?;
-        let found = chain.step(step).filter(|it| it.scheduled_ms == task.scheduled_ms());
+        let found = self.engine.stored_step(RunId::new(run, header.created_ms), step).await?;
+        let found = found.filter(|it| it.scheduled_ms == task.scheduled_ms());
         let attempt = found.and_then(|it| {
             let is_its = |worker: &Option<String>| worker.as_ref() == Some(&session.0);
             let mut earlier = it.earlier.iter().rev().filter(|it| is_its(&it.worker));

@@ -95,7 +95,7 @@ fn is_enough(chain: &Chain, after: u32, limit: usize) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::engine) mod tests {
     use super::*;
     use crate::{
         journal::{LINE, Outcome, RunStarted, Scheduled, ScopePath, StepKey},

@@ -1,15 +1,18 @@
 //! Opens what an agent's `context` names to the holder of its attempt: earlier steps and files of
 //! the run, and nothing else.
 
+use std::collections::BTreeMap;
+
 use crate::{
     blueprint::ContextNames,
     engine::{
         ContextArtifact, ContextStep, ContextView, EngineError, Holder, TaskVerbs,
-        shared::message::WorkerAsk,
+        shared::{message::WorkerAsk, places::about},
+        verbs::runs::one_step,
     },
-    journal::{Chain, Step},
-    protocol::{ArtifactId, Json, StepState},
-    store::ArtifactRow,
+    journal::{Entry, Fact, Step},
+    protocol::{ArtifactId, Json, RunId, StepState},
+    store::{ArtifactRow, Store, StoreError, read_in_pages},
     token::Verb,
 };
 
@@ -116,20 +119,8 @@ impl TaskVerbs<'_> {
         if names.steps.is_empty() {
             return Ok(Vec::new());
         }
-        let (num, own) = (holder.run, holder.step);
-        let entries = self.engine.read(move |store| store.entries(num, 0)).await?;
-        let mut chain = Chain::full();
-        for entry in &entries {
-            chain
-                .apply(entry)
-                .map_err(|_| EngineError::NotFound { what: "context", id: num.to_string() })?;
-        }
-        let is_open = |step: &&Step| {
-            step.scheduled.step < own
-                && step.state == StepState::Completed
-                && names.has_step(&step.scheduled.name)
-        };
-        Ok(chain.steps().iter().filter(is_open).cloned().collect())
+        let (num, before, names) = (holder.run, holder.step, names.clone());
+        self.engine.read(move |store| named_steps(store, num, before, &names)).await
     }
 
     async fn context_artifacts(
@@ -145,6 +136,32 @@ impl TaskVerbs<'_> {
         let is_open = |row: &ArtifactRow| row.published && names.has_artifact(&row.name);
         Ok(rows.into_iter().filter(|row| is_open(row) && row.step < own).collect())
     }
+}
+
+/// Returns the completed steps before one that a context names. Holds the entries about these and no
+/// others.
+fn named_steps(
+    store: &dyn Store,
+    num: u64,
+    before: u32,
+    names: &ContextNames,
+) -> Result<Vec<Step>, StoreError> {
+    let mut own: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    read_in_pages(store, num, 0, |entry| {
+        if let Fact::StepScheduled(step) | Fact::StepRecorded(step, _) = &entry.fact
+            && step.step < before
+            && names.has_step(&step.name)
+        {
+            own.insert(step.step, vec![entry.clone()]);
+        } else if let Some(entries) = about(&entry.fact).and_then(|step| own.get_mut(&step)) {
+            entries.push(entry.clone());
+        }
+    })?;
+    let run = RunId::new(num, 0);
+    let steps = own.iter().map(|(step, entries)| one_step(run, *step, entries));
+    let steps: Result<Vec<_>, _> = steps.collect();
+    let is_completed = |step: &Step| step.state == StepState::Completed;
+    Ok(steps?.into_iter().flatten().filter(is_completed).collect())
 }
 
 fn shown(step: &Step) -> ContextStep {

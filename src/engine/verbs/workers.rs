@@ -6,6 +6,7 @@ use crate::engine::{
     Answer, ArtifactView, Bearer, Caller, Engine, EngineError, HeartbeatView, Holder,
     IdempotencyKey, Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
     run::reply::{Asked, Lease, Reply},
+    settings::TASKS_READ,
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     turn::files::OUTSIDE,
     verbs::engine::{TaskVerbs, TokenVerbs},
@@ -13,7 +14,6 @@ use crate::engine::{
 };
 use crate::{
     blueprint::Labels,
-    journal::Chain,
     operator::{Handed, QueueHub, Ticket, kind_of},
     protocol::{ArtifactId, Code, Json, RunId, TaskId},
     store::{StoreError, TaskFilter, TaskRow},
@@ -73,6 +73,23 @@ fn may_pass(error: &EngineError) -> bool {
     )
 }
 
+/// Some open tasks, as lists show them.
+pub(crate) struct TasksRead {
+    /// Those that fit, by run and step; `None` if the run is gone.
+    pub(crate) found: Vec<((u64, u32), Option<TaskView>)>,
+    /// The number of rows.
+    pub(crate) rows: usize,
+    /// The last row.
+    pub(crate) last: Option<(u64, u32)>,
+    /// True if there can be rows after it.
+    pub(crate) more: bool,
+}
+
+/// Returns the cursor of a page that ends with a task.
+pub(crate) fn cursor((run, step): (u64, u32)) -> String {
+    format!("{run}-{step}")
+}
+
 impl TaskVerbs<'_> {
     /// Returns open tasks, oldest first.
     ///
@@ -84,15 +101,16 @@ impl TaskVerbs<'_> {
         filter: TaskFilter,
     ) -> Result<Page<TaskView>, EngineError> {
         let filter = self.listed(caller, filter)?;
-        let limit = filter.limit;
-        let rows = self.engine.read(move |store| store.tasks(&filter)).await?;
-        let next_cursor = rows.last().filter(|_| rows.len() == limit);
-        let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
-        let mut items = Vec::with_capacity(rows.len());
-        for row in rows {
-            items.extend(self.in_list(&row).await?);
+        let (mut after, mut more) = (filter.after, true);
+        let (mut seen, mut items) = (0, Vec::new());
+        while more && seen < filter.limit {
+            let limit = filter.limit - seen;
+            let read =
+                self.read_some(TaskFilter { after, limit, ..filter.clone() }, |_| true).await?;
+            (more, after, seen) = (read.more, read.last.or(after), seen + read.rows);
+            items.extend(read.found.into_iter().filter_map(|(_, view)| view));
         }
-        Ok(Page { items, next_cursor })
+        Ok(Page { items, next_cursor: after.filter(|_| more).map(cursor) })
     }
 
     /// Returns the filter with the names that rows have, if the caller may list tasks.
@@ -111,12 +129,31 @@ impl TaskVerbs<'_> {
         Ok(filter)
     }
 
-    /// Returns an open task as lists show it; `None` if its run is gone.
-    pub(crate) async fn in_list(self, row: &TaskRow) -> Result<Option<TaskView>, EngineError> {
-        let num = row.run;
-        let header = self.engine.read(move |store| store.header(num)).await?;
-        let clock = &self.engine.shared().clock;
-        Ok(header.map(|it| view::task(row, RunId::new(num, it.created_ms), false, clock)))
+    /// Reads the first open tasks of a filter, [`TASKS_READ`] at most, of which those that fit are
+    /// found. The rows, each of which can have an input of several megabytes, are dropped at once.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    pub(crate) async fn read_some(
+        self,
+        mut filter: TaskFilter,
+        fits: impl Fn(&TaskRow) -> bool + Send + 'static,
+    ) -> Result<TasksRead, EngineError> {
+        filter.limit = filter.limit.min(TASKS_READ);
+        let clock = self.engine.shared().clock.clone();
+        let read = self.engine.read(move |store| {
+            let rows = store.tasks(&filter)?;
+            let key = |row: &TaskRow| (row.run, row.step);
+            let (seen, last) = (rows.len(), rows.last().map(key));
+            let mut found = Vec::new();
+            for row in rows.into_iter().filter(|row| fits(row)) {
+                let header = store.header(row.run)?;
+                let run = header.map(|it| RunId::new(row.run, it.created_ms));
+                found.push((key(&row), run.map(|run| view::task(&row, run, false, &clock))));
+            }
+            Ok(TasksRead { found, rows: seen, last, more: seen == filter.limit })
+        });
+        read.await
     }
 
     /// Returns one task, with its prompt while it is open.
@@ -137,26 +174,22 @@ impl TaskVerbs<'_> {
         if let Some(row) = row.filter(|row| row.scheduled_ms == task.scheduled_ms()) {
             return Ok(view::task(&row, run, true, &self.engine.shared().clock));
         }
-        let entries = self.engine.read(move |store| store.entries(num, 0)).await?;
-        let mut chain = Chain::full();
-        for entry in &entries {
-            chain.apply(entry).map_err(|_| missing())?;
-        }
-        let found = chain.step(step).filter(|it| it.scheduled_ms == task.scheduled_ms());
+        let found = self.engine.stored_step(run, step).await?;
+        let found = found.filter(|it| it.scheduled_ms == task.scheduled_ms());
         let found = found.ok_or_else(missing)?;
-        let shown = view::step(run, found, true);
+        let shown = view::step(run, &found, true);
         Ok(TaskView {
             id: task,
             run,
             step,
             attempt: found.attempt,
-            agent: found.scheduled.name.clone(),
+            agent: found.scheduled.name,
             operator: String::new(),
             kind: String::new(),
             queue: None,
             state: shown.state,
             summary: shown.summary,
-            worker: found.worker.clone(),
+            worker: found.worker,
             scheduled_at: shown.scheduled_at,
             deadline: None,
             prompt: None,

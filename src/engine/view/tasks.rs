@@ -7,7 +7,10 @@ use crate::{
     clock::Clock,
     engine::{
         run::question::Question,
-        view::shown::{AnswerView, TaskView, rfc3339},
+        view::{
+            shell,
+            shown::{AnswerView, TaskView, rfc3339},
+        },
     },
     operator::{GivenAnswer, Prompt, inquiry_of},
     protocol::{Json, RunId, TaskId},
@@ -24,6 +27,11 @@ pub(crate) fn labels(row: &TaskRow) -> Labels {
     serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
 }
 
+/// Returns the command that takes tasks of a queue.
+pub(crate) fn take_from(queue: &str, labels: &Labels) -> String {
+    format!("moonswarm worker{}{labels} -- <command>", shell::option("queue", queue))
+}
+
 /// Returns the view of an open task; with its prompt if `whole`.
 pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
@@ -34,9 +42,7 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
     let command = match &row.queue {
         _ if question.is_some() => Some(format!("moonswarm advise {id} '<json>'")),
         _ if asked.is_some() => Some(format!("moonswarm approve {id}")),
-        Some(queue) if row.phase == TaskPhase::Pending => {
-            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
-        }
+        Some(queue) if row.phase == TaskPhase::Pending => Some(take_from(queue, &labels(row))),
         _ => None,
     };
     let form = (whole && asked.is_some()).then(|| {

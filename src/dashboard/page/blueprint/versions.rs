@@ -12,7 +12,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::{BlueprintDiff, BlueprintView, EngineError, VersionView},
+    engine::{BlueprintDiff, BlueprintView, EngineError, VersionView, shell},
 };
 
 /// The number of versions of a page.
@@ -77,7 +77,7 @@ pub(super) async fn tab(
             }
             (pager::links(&path, &[("tab", "versions")], cursor.is_none(), page.next_cursor.as_deref()))
         }
-        (command::same(&visitor.url, &format!("moonswarm blueprints versions {}", command::quoted(&view.name)), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm blueprints versions {}", shell::quoted(&view.name)), &command::Request {
             method: "GET",
             path: format!("/v1/blueprints/{}/versions", escaped(&view.name)),
             body: None,
@@ -145,7 +145,7 @@ fn difference(diff: &BlueprintDiff, path: &str, visitor: &Visitor, whole: bool) 
         @if files.is_empty() { div.empty { "The files are the same." } }
         @for it in &files { (it) }
         @if room == 0 && !whole { p { a href=(pager::url(path, &query)) { "Show all of it" } } }
-        (command::same(&visitor.url, &format!("moonswarm blueprints diff {} {from} {to}", command::quoted(&diff.name)), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm blueprints diff {} {from} {to}", shell::quoted(&diff.name)), &command::Request {
             method: "GET",
             path: format!("/v1/blueprints/{}/diff?from={from}&to={to}", escaped(&diff.name)),
             body: None,

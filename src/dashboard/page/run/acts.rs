@@ -8,7 +8,7 @@ use crate::{
         layout,
         visitor::Visitor,
     },
-    engine::RunView,
+    engine::{RunView, shell},
     store::RunStatus,
     token::{Verb, permits},
 };
@@ -106,7 +106,7 @@ fn signal(visitor: &Visitor, view: &RunView) -> Markup {
     let name = waited.and_then(|on| on.subject.name.as_deref()).unwrap_or_default();
     let line = format!(
         "moonswarm signal {id} {} true",
-        command::quoted(if name.is_empty() { "NAME" } else { name })
+        shell::operand(if name.is_empty() { "NAME" } else { name })
     );
     let act = format!(
         "signals/{}",

@@ -11,7 +11,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::Problem,
-    engine::RunView,
+    engine::{RunView, shell},
     store::RunFilter,
 };
 
@@ -87,7 +87,7 @@ fn given(fields: &Fields) -> Vec<(&'static str, &str)> {
 
 /// Returns the flags of the command line for the filters.
 fn flags(fields: &Fields) -> String {
-    let flag = |(name, value)| format!(" --{name} {}", command::quoted(value));
+    let flag = |(name, value)| shell::option(name, value);
     given(fields).into_iter().map(flag).collect()
 }
 

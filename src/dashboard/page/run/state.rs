@@ -11,7 +11,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::RunView,
+    engine::{RunView, shell},
     protocol::{Scope, WorkflowId},
 };
 
@@ -70,7 +70,7 @@ pub(super) async fn tab(
             }
             (pager::links(&path, &[("tab", "state"), ("prefix", prefix)], cursor.is_none(), page.next_cursor.as_deref()))
         }
-        (command::same(&visitor.url, &format!("moonswarm state ls --scope {}", command::quoted(&name)), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm state ls{}", shell::option("scope", &name)), &command::Request {
             method: "GET",
             path: format!("/v1/state/{name}"),
             body: None,
