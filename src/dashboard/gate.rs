@@ -17,7 +17,7 @@ use super::{
     fields::Fields,
     headers::{cookie, escaped, is_secure, own_origin},
     page,
-    sign_in::{LONGEST_MS, SignedIn},
+    sign_in::{By, LONGEST_MS, SignedIn},
 };
 use crate::door::{Arrival, Code, Problem, ProblemBody};
 
@@ -99,9 +99,18 @@ async fn enter(
     desk: &Desk,
     request: &Parts,
 ) -> Result<Option<(SignedIn, Option<HeaderValue>)>, Problem> {
-    let headers = &request.headers;
+    let (headers, path) = (&request.headers, request.uri.path());
+    if path.starts_with("/ui/assets/") {
+        // An asset needs no sign-in, and asking for one is no use of it: a page does so by itself.
+        return Ok(None);
+    }
+    // So does a page that looks whether its stream goes on, and connects again.
+    let by = match request.method == Method::HEAD || path.starts_with("/ui/live/") {
+        true => By::Page,
+        false => By::Person,
+    };
     let known = match cookie(headers, desk.site.cookie()) {
-        Some(cookie) => desk.sign_ins.find(cookie).await?,
+        Some(cookie) => desk.sign_ins.find(cookie, by).await?,
         None => None,
     };
     let arrival: Arrival = request.extensions.get().cloned().unwrap_or_default();
@@ -115,11 +124,11 @@ async fn enter(
     // A picture or a script of another site is no visit.
     let mode = headers.get("sec-fetch-mode").is_none_or(|mode| mode == "navigate");
     let is_page = mode && request.method == Method::GET;
-    if !is_page || request.uri.path().starts_with("/ui/assets/") {
+    if !is_page {
         return Ok(None);
     }
     let cookie = desk.sign_ins.open(&token).await?;
-    let found = desk.sign_ins.find(&cookie).await?;
+    let found = desk.sign_ins.find(&cookie, By::Person).await?;
     let secure = is_secure(&arrival, headers);
     let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);
     Ok(found.map(|found| (found, HeaderValue::try_from(cookie).ok())))

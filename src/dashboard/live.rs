@@ -224,6 +224,7 @@ where
 {
     let keep_alive = KeepAlive::new().interval(desk.door.limits.keep_alive);
     let stopping = desk.stopping.clone().cancelled_owned();
+    let signed_out = Arc::clone(&desk.sign_ins).ended(visitor.signed_in.clone());
     let form = visitor.signed_in.form.clone();
     let (viewer, board) = desk.rooms.enter(reader.key(&visitor), form);
     if let Some(board) = board {
@@ -235,7 +236,7 @@ where
         let (batch, viewer) = next(viewer?).await?;
         Some((futures::stream::iter(batch.into_iter().map(Ok)), viewer))
     });
-    Sse::new(batches.flatten().take_until(stopping).boxed()).keep_alive(keep_alive)
+    Sse::new(batches.flatten().take_until(stopping).take_until(signed_out).boxed()).keep_alive(keep_alive)
 }
 
 /// Returns what changed for a viewer, and the viewer if more may follow.

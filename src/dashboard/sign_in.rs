@@ -5,9 +5,12 @@
 //! in. It is stored, and not only in memory, so that a page goes on after the host was restarted. A
 //! request needs the store only if the host does not remember the sign-in.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use data_encoding::{BASE64, HEXLOWER};
@@ -31,6 +34,8 @@ const IDLE_MS: u64 = 8 * 3_600 * 1_000;
 pub(super) const LONGEST_MS: u64 = 7 * 24 * 3_600 * 1_000;
 /// The interval at which the last use is stored, in milliseconds.
 const STORED_EVERY_MS: u64 = 10 * 60 * 1_000;
+/// The interval at which an open stream looks whether its sign-in has ended, in milliseconds.
+const LOOK_MS: u64 = 60_000;
 /// The lifetime of a code, in milliseconds.
 pub(super) const CODE_MS: u64 = 60_000;
 /// The maximum number of codes at a time.
@@ -131,6 +136,15 @@ struct Stored {
     examples: bool,
     made_ms: u64,
     used_ms: u64,
+}
+
+/// Who asks with the cookie of a sign-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// A person, who uses the sign-in.
+    Person,
+    /// An open page by itself, which is no use of it.
+    Page,
 }
 
 /// A sign-in that a cookie stands for.
@@ -272,7 +286,7 @@ impl SignIns {
     ///
     /// # Errors
     /// Fails when the store cannot be read.
-    pub(super) async fn find(&self, cookie: &str) -> Result<Option<SignedIn>, Problem> {
+    pub(super) async fn find(&self, cookie: &str, by: By) -> Result<Option<SignedIn>, Problem> {
         let is_hex = cookie.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         if cookie.len() != COOKIE_CHARS || !is_hex {
             return Ok(None);
@@ -296,9 +310,11 @@ impl SignIns {
             self.engine.tokens().drop_sign_in(key).await?;
             return Ok(None);
         }
-        entry.used_ms.store(now_ms, Ordering::Relaxed);
+        if by == By::Person {
+            entry.used_ms.store(now_ms, Ordering::Relaxed);
+        }
         let stored_ms = entry.stored_ms.load(Ordering::Relaxed);
-        if now_ms.saturating_sub(stored_ms) > STORED_EVERY_MS {
+        if by == By::Person && now_ms.saturating_sub(stored_ms) > STORED_EVERY_MS {
             entry.stored_ms.store(now_ms, Ordering::Relaxed);
             self.store(&key, &entry).await?;
         }
@@ -307,6 +323,19 @@ impl SignIns {
         let form = HEXLOWER.encode(&form[..16]);
         let examples = entry.examples;
         Ok(token.map(|token| SignedIn { token, form, examples, key }))
+    }
+
+    /// Waits until a sign-in has ended. One that is no longer remembered counts as that: its page asks
+    /// again.
+    pub(super) async fn ended(self: Arc<Self>, signed_in: SignedIn) {
+        loop {
+            let ends_ms = self.known.lock().get(&signed_in.key).map(|entry| entry.ends_ms());
+            let left_ms = ends_ms.unwrap_or(0).saturating_sub(self.clock.now_ms());
+            if left_ms == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(left_ms.min(LOOK_MS))).await;
+        }
     }
 
     /// Ends a sign-in: its token is revoked, and its cookie stands for nothing. Returns the token of

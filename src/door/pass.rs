@@ -120,6 +120,14 @@ impl Door {
         Self { connections: gauge, ..self }
     }
 
+    /// Takes a place for a request that has another proof of its caller than a bearer.
+    ///
+    /// # Errors
+    /// Fails when the share of the caller or of its account is used up, or the total is.
+    pub(crate) fn place_of(&self, caller: &Caller) -> Result<Arc<Place>, Problem> {
+        self.places.take(&Bearer::Caller(caller.clone()))
+    }
+
     /// Counts a call over a socket as a request of its token.
     ///
     /// # Errors

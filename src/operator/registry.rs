@@ -202,6 +202,13 @@ impl Registry {
         leaves
     }
 
+    /// Returns true if the tasks of an operator are for people, or those of one within it; also for an
+    /// operator that there is none of, because nobody knows what it was.
+    pub fn asks_people(&self, name: &str) -> bool {
+        let leaves = self.leaves(name);
+        leaves.is_empty() || leaves.iter().any(|leaf| leaf.asks_people())
+    }
+
     /// Visits an operator and everything within it, each once.
     fn gather<'a>(
         &'a self,

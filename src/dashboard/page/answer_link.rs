@@ -41,8 +41,10 @@ pub(in crate::dashboard) async fn answer(
     request: Request,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    let fields = Fields::read(&mut parts, body, &desk).await?;
+    // First the link: whoever has none makes the host keep nothing. Its form counts as its person's.
     let link = desk.engine.tasks().open_link(&link).await?;
+    parts.extensions.insert(desk.door.place_of(link.caller())?);
+    let fields = Fields::read(&mut parts, body, &desk).await?;
     let own: bool = link.form.as_bytes().ct_eq(fields.text("form").as_bytes()).into();
     if !own {
         let detail = "open the link, and send the form that it shows";

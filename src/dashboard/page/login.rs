@@ -20,7 +20,7 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let next = next(fields.text("next"));
     if let Some(cookie) = headers::cookie(&headers, desk.site.cookie())
-        && let Some(signed_in) = desk.sign_ins.find(cookie).await?
+        && let Some(signed_in) = desk.sign_ins.find(cookie, By::Page).await?
         && desk.engine.authenticate(&signed_in.token).is_ok()
     {
         return Ok(Redirect::to(next).into_response());

@@ -14,10 +14,10 @@ use crate::{
         run::resident::Run,
         turn::facts::{self, Turn},
     },
-    journal::{Decision, Fact},
+    journal::{Chain, Decision, Fact},
     protocol::{Code, SessionId},
     session::Hub,
-    token::Role,
+    token::{Role, Verb},
 };
 
 /// The subject of the admin token, and of the program that embeds the host.
@@ -79,29 +79,44 @@ pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
 /// Refuses whoever takes part in a run, or stands behind those who do. A person who starts a run
 /// with a token of the role admin, and without a session, answers its questions.
 pub(crate) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
-    refuse(sessions, run, caller, true)
+    refuse(sessions, &run.chain, caller, true)
 }
 
 /// Refuses the same, and a person who started the run as well: nobody lets others speak in a run of
 /// their own.
 pub(crate) fn refuse_behind(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
-    refuse(sessions, run, caller, false)
+    refuse(sessions, &run.chain, caller, false)
+}
+
+/// Returns true if a caller could answer what a copy of a run asks people, which is a run of their own:
+/// in person, with a token of the role admin, and without a part in the run.
+pub(crate) fn may_answer_in_copy(sessions: &Hub, chain: &Chain, caller: &Caller) -> bool {
+    is_admin_in_person(caller)
+        && is_person(&caller.subject)
+        && caller.grant.has(Verb::TaskAnswer)
+        && refuse(sessions, chain, caller, true).is_ok()
+}
+
+fn is_admin_in_person(caller: &Caller) -> bool {
+    caller.grant.role == Role::Admin && caller.session.is_none()
+}
+
+/// Returns true if a subject is of no session.
+fn is_person(subject: &str) -> bool {
+    !subject.split('/').any(|part| part == SESSION)
 }
 
 fn refuse(
     sessions: &Hub,
-    run: &Run,
+    chain: &Chain,
     caller: &Caller,
     permits_person: bool,
 ) -> Result<(), EngineError> {
     let Some(party) = party_of(sessions, &caller.subject) else { return Ok(()) };
-    let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
+    let starter = chain.started().map(|(started, _)| started.principal.as_str());
     let starts = starter.and_then(|starter| party_of(sessions, starter)).as_ref() == Some(&party);
-    let in_person = permits_person
-        && caller.grant.role == Role::Admin
-        && caller.session.is_none()
-        && starter.is_some_and(|starter| !starter.split('/').any(|part| part == SESSION));
-    if (starts && !in_person) || parties(sessions, run).contains(&party) {
+    let in_person = permits_person && is_admin_in_person(caller) && starter.is_some_and(is_person);
+    if (starts && !in_person) || parties(sessions, chain).contains(&party) {
         let message =
             format!("answer the task: {party} takes part in this run and asks through it");
         return Err(EngineError::Conflict { code: Code::SelfApproval, message });
@@ -110,25 +125,25 @@ fn refuse(
 }
 
 /// The parties of the sessions that worked on a run, have a seat in it, or take all of its tasks.
-fn parties(sessions: &Hub, run: &Run) -> BTreeSet<String> {
-    let joined = run.chain.joined().values().cloned();
-    let own = of_run(run).into_iter().map(|session| format!("{SESSION}/{session}"));
+fn parties(sessions: &Hub, chain: &Chain) -> BTreeSet<String> {
+    let joined = chain.joined().values().cloned();
+    let own = of_run(chain).into_iter().map(|session| format!("{SESSION}/{session}"));
     let all: BTreeSet<String> = joined.chain(own).collect();
     all.iter().filter_map(|subject| party_of(sessions, subject)).collect()
 }
 
 /// The sessions that worked on a run, have a seat in it, or take all of its tasks.
-fn of_run(run: &Run) -> BTreeSet<String> {
-    let delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
-    let seated = run.chain.seats().values().map(|held| held.session.clone());
-    delegate.into_iter().chain(seated).chain(run.chain.worked().cloned()).collect()
+fn of_run(chain: &Chain) -> BTreeSet<String> {
+    let delegate = chain.started().and_then(|(started, _)| started.delegate.clone());
+    let seated = chain.seats().values().map(|held| held.session.clone());
+    delegate.into_iter().chain(seated).chain(chain.worked().cloned()).collect()
 }
 
 /// Every session that took part in a run, with its party: those of the run itself, and those that
 /// its earlier histories and the run that called it were worked on by.
 pub(crate) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
     let mut all = run.chain.joined().clone();
-    for session in of_run(run) {
+    for session in of_run(&run.chain) {
         let own = || format!("{SESSION}/{session}");
         let party = || party_of(sessions, &own()).unwrap_or_else(own);
         all.entry(session.clone()).or_insert_with(party);
@@ -151,7 +166,7 @@ pub(crate) fn note_joined(turn: &mut Turn<'_>, session: &str) {
 
 /// Notes the sessions that took part in a run that this one called.
 pub(crate) fn join_all(turn: &mut Turn<'_>, joined: Vec<(String, String)>) {
-    let own = of_run(turn.run);
+    let own = of_run(&turn.run.chain);
     for (session, party) in joined {
         let known = own.contains(&session) || turn.run.chain.joined().contains_key(&session);
         if !known {

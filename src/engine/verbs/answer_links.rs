@@ -65,6 +65,11 @@ impl OpenLink {
     pub fn revision(&self) -> &str {
         &self.revision
     }
+
+    /// Returns the person, as whom the link answers.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
 }
 
 /// The stored form of a link.

@@ -13,6 +13,7 @@
 
 mod cut;
 mod edits;
+mod people;
 mod plan;
 mod request;
 mod state;
@@ -153,7 +154,9 @@ impl HistoryVerbs<'_> {
             }
             start_anew(started, caller, &program);
         }
-        Ok(Prepared { program, entries, kept })
+        let prepared = Prepared { program, entries, kept };
+        self.check_people(caller, run, fork, &prepared, !stores).await?;
+        Ok(prepared)
     }
 }
 
@@ -170,13 +173,16 @@ fn patched(
     accept_input(program, &input.into())
 }
 
-/// Makes the start of a history that of a fork: a run of the caller, with this program.
+/// Makes the start of a history that of a fork: a run of the caller, with this program. It has the
+/// original's directory if the caller may choose one, and no session takes its tasks.
 fn start_anew(started: &mut RunStarted, caller: &Caller, program: &lua::Program) {
     program.blueprint().name().clone_into(&mut started.blueprint);
     program.blueprint().hash().clone_into(&mut started.hash);
     started.principal.clone_from(&caller.subject);
     started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
     (started.parent, started.depth, started.generation) = (None, 0, 0);
+    started.workdir = started.workdir.take().filter(|_| caller.grant.has(Verb::RunWorkdir));
+    started.delegate = None;
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::{
     },
     flow::{Command, NextAction},
     journal::{Entry, Fact, Scheduled},
-    lua::Vms,
+    lua::{self, Vms},
     protocol::{Json, RunId},
 };
 
@@ -114,8 +114,21 @@ pub(super) async fn plan(
     fork: Fork,
     prepared: Prepared,
 ) -> Result<ForkPlan, EngineError> {
-    let shared = engine.shared();
     let Prepared { program, entries, kept } = prepared;
+    let blueprint = program.blueprint().version();
+    let read = move |told, kept: &[Entry]| planned(run, &fork, blueprint, &entries, kept, told);
+    retold(engine, run, program, kept, read).await
+}
+
+/// Replays the kept entries, and returns what `read` makes of that.
+pub(super) async fn retold<T: Send + 'static>(
+    engine: &Engine,
+    run: RunId,
+    program: Arc<lua::Program>,
+    kept: Vec<Entry>,
+    read: impl FnOnce(Result<Retold, ReplayStop>, &[Entry]) -> T + Send + 'static,
+) -> Result<T, EngineError> {
+    let shared = engine.shared();
     let past = Past {
         // A fork has an id of its own, which its flow may read.
         run: RunId::new(run.num(), shared.clock.now_ms()),
@@ -123,13 +136,13 @@ pub(super) async fn plan(
         program,
         limits: shared.settings.limits.clone(),
     };
-    let (lua, watchdog) = (shared.programs.limits(), Arc::clone(&engine.inner.watchdog));
-    let planned = shared.tasks.spawn_blocking(move || {
-        let mut vms = Vms::new(lua, &watchdog);
+    let (limits, watchdog) = (shared.programs.limits(), Arc::clone(&engine.inner.watchdog));
+    let told = shared.tasks.spawn_blocking(move || {
+        let mut vms = Vms::new(limits, &watchdog);
         let told = past.told(&mut vms, &kept);
-        planned(run, &fork, past.blueprint, &entries, &kept, told)
+        read(told, &kept)
     });
-    planned.await.map_err(|_| EngineError::Stopping)
+    told.await.map_err(|_| EngineError::Stopping)
 }
 
 fn planned(
