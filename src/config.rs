@@ -652,7 +652,8 @@ mod tests {
             let layer = Layer::parse(&text, &dir.path().join("m.toml")).unwrap();
             let operators = Config::from(layer).operators;
             let (_, settings) = operators.iter().next().unwrap();
-            settings.inspect().await
+            let builtin = crate::operator::Builtin::alone(crate::environment::Config::default());
+            settings.inspect(&builtin).await
         };
         let found = inspect("said/turns.json".to_owned()).await.unwrap();
         assert!(found.starts_with("answers with the 1 turns of"), "{found}");

@@ -109,14 +109,18 @@ impl Process {
             return Err(EnvError::ResourceExceeded(why));
         }
         let scrubber = provisioned.scrubber();
-        let text = |bytes| String::from_utf8_lossy(&scrubber.scrub(bytes)).into_owned();
         if !status.success() {
-            let last = text(complaint);
+            // Half a secret may stand where it was cut off.
+            let cut = if complaint.len() as u64 == COMPLAINT { scrubber.longest() } else { 0 };
+            let mut complaint = scrubber.scrub(complaint);
+            complaint.truncate(complaint.len().saturating_sub(cut));
+            let last = String::from_utf8_lossy(&complaint);
             let last = last.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
             let why = format!("`{program}` ended with {status}: {last}");
             return Err(OperatorError::NonRetryable(why).into());
         }
-        Ok(OperatorOutput::new(Content::text(text(answer)), ExitReason::Complete))
+        let answer = String::from_utf8_lossy(&scrubber.scrub(answer)).into_owned();
+        Ok(OperatorOutput::new(Content::text(answer), ExitReason::Complete))
     }
 }
 

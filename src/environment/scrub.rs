@@ -9,10 +9,11 @@ use std::{
 use data_encoding::{BASE64, BASE64URL, HEXLOWER, HEXUPPER};
 use memchr::memmem;
 use parking_lot::Mutex;
+use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 use super::Secret;
-use crate::protocol::{Json, Ticket};
+use crate::protocol::{Failure, Json, Ticket};
 
 /// The minimum length of a secret in bytes. A shorter one cannot be distinguished from other text.
 pub(super) const SHORTEST: usize = 6;
@@ -123,6 +124,34 @@ impl Scrubber {
         }
         Json::parse(clean).unwrap_or_else(|_| Json::null())
     }
+
+    /// Returns the value without the secrets.
+    ///
+    /// # Errors
+    /// Fails when it is no value of its type without them.
+    pub fn scrub_value<T: Serialize + DeserializeOwned>(
+        &self,
+        value: T,
+    ) -> Result<T, serde_json::Error> {
+        if self.is_empty() {
+            return Ok(value);
+        }
+        let json = Json::encode(&value)?;
+        let clean = self.scrub_json(&json);
+        if clean == json { Ok(value) } else { clean.decode() }
+    }
+
+    /// Returns the failure without the secrets.
+    pub fn scrub_failure(&self, failure: Failure) -> Failure {
+        if self.is_empty() {
+            return failure;
+        }
+        Failure {
+            message: self.scrub_text(&failure.message),
+            data: failure.data.as_ref().map(|data| self.scrub_json(data)),
+            ..failure
+        }
+    }
 }
 
 impl fmt::Debug for Scrubber {
@@ -136,8 +165,13 @@ fn forms(secret: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let own = |text: String| Zeroizing::new(text.into_bytes());
     let mut forms = vec![Zeroizing::new(secret.to_vec())];
     if let Ok(text) = std::str::from_utf8(secret) {
-        let json = Zeroizing::new(serde_json::Value::from(text).to_string());
-        forms.push(own(json[1..json.len() - 1].to_owned()));
+        // A message often quotes JSON, and is then quoted in JSON itself.
+        let mut quoted = Zeroizing::new(text.to_owned());
+        for _ in 0..2 {
+            let json = Zeroizing::new(serde_json::Value::from(quoted.as_str()).to_string());
+            quoted = Zeroizing::new(json[1..json.len() - 1].to_owned());
+            forms.push(own(quoted.to_string()));
+        }
     }
     forms.push(own(HEXLOWER.encode(secret)));
     forms.push(own(HEXUPPER.encode(secret)));
@@ -243,6 +277,7 @@ mod tests {
         let mut said = vec![
             CANARY.to_owned(),
             serde_json::Value::from(CANARY).to_string(),
+            serde_json::Value::from(serde_json::Value::from(CANARY).to_string()).to_string(),
             HEXLOWER.encode(CANARY.as_bytes()),
             HEXUPPER.encode(CANARY.as_bytes()),
             "ca%22nary%2F%2B7f%26%C3%BF-long-enough".to_owned(),
@@ -267,6 +302,23 @@ mod tests {
         assert_eq!(scrubber.scrub_json(&other), other, "not even its spaces change");
         let number = scrubber_of_number().scrub_json(&Json::parse("[1234567]").unwrap());
         assert!(!number.as_str().contains("1234567"));
+    }
+
+    #[test]
+    fn a_value_and_a_failure_come_back_without_the_secret() {
+        let scrubber = scrubber("hunter22");
+        let value = BTreeMap::from([("a", 1)]);
+        let value: BTreeMap<String, i32> =
+            value.into_iter().map(|(key, it)| (key.to_owned(), it)).collect();
+        assert_eq!(scrubber.scrub_value(value.clone()).unwrap(), value);
+        assert_eq!(scrubber.scrub_value("hunter22!".to_owned()).unwrap(), "[secret it]!");
+        assert!(scrubber_of_number().scrub_value(1_234_567).is_err());
+        let failure =
+            Failure::new("x", "no hunter22").with_data(Json::from(Value::from("hunter22")));
+        let clean = scrubber.scrub_failure(failure.retryable());
+        assert_eq!(clean.message, "no [secret it]");
+        assert_eq!(clean.data.unwrap().as_str(), "\"[secret it]\"");
+        assert!(clean.retryable);
     }
 
     fn scrubber_of_number() -> Scrubber {

@@ -1,7 +1,8 @@
 //! The resolution of a secret from its source, and the event about it.
 
-use std::process::Stdio;
+use std::{io, process::Stdio};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt as _, process::Command, time::timeout};
@@ -104,6 +105,19 @@ fn of_text(text: &Text) -> Result<Secret, Missing> {
     text.resolve().map_err(|error| Missing::failed(format!("failed to {error}")))
 }
 
+/// The process group of a command. Killed when dropped, unless the command has ended: it may have
+/// started an agent that stays.
+struct Running(Option<Pid>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // The group may already be gone, which is fine.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 /// Runs a command that prints the secret. Its stderr is never shown, because it may contain
 /// secrets.
 async fn command(config: &Value) -> Result<Secret, Missing> {
@@ -128,6 +142,8 @@ async fn command(config: &Value) -> Result<Secret, Missing> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| Missing::failed(format!("failed to start `{program}`: {error}")))?;
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let mut running = Running(pid);
     let stdout = child.stdout.take();
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST + 1));
     let read = async {
@@ -135,14 +151,18 @@ async fn command(config: &Value) -> Result<Secret, Missing> {
             let most = u64::try_from(LONGEST).unwrap_or(u64::MAX) + 1;
             stdout.take(most).read_to_end(&mut bytes).await?;
         }
-        child.wait().await
+        let status = child.wait().await?;
+        running.0 = None;
+        Ok(status)
     };
     let status = timeout(PATIENCE, read)
         .await
         .map_err(|_| {
             Missing::failed(format!("`{program}` took more than {} s", PATIENCE.as_secs()))
         })?
-        .map_err(|error| Missing::failed(format!("failed to read from `{program}`: {error}")))?;
+        .map_err(|error: io::Error| {
+            Missing::failed(format!("failed to read from `{program}`: {error}"))
+        })?;
     if bytes.len() > LONGEST {
         return Err(Missing::failed(format!("`{program}` printed more than {LONGEST} bytes")));
     }
@@ -154,6 +174,8 @@ async fn command(config: &Value) -> Result<Secret, Missing> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn custom(provider: &str, config: Value) -> SecretSource {
@@ -185,6 +207,44 @@ mod tests {
         assert!(reason(&unset).await.contains("it is not set"));
         let other = resolve(&SecretSource::Hardware { slot: "9a".into() }, None).await;
         assert_eq!(other.unwrap_err().outcome, SecretAccessOutcome::Denied);
+    }
+
+    /// Waits until a process that is no child of this one is gone.
+    async fn gone(pid: &str) {
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let wait = async {
+            while lives() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, wait).await.expect("the process ends");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_given_up_leaves_no_process_and_one_that_ended_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        let sh = |script: &str| {
+            let script = script.replace("FIFO", fifo.to_str().unwrap());
+            custom("command", json!({ "argv": ["sh", "-c", script] }))
+        };
+        let hangs = sh("sleep 987 & echo $! > FIFO; wait");
+        let sleeper = tokio::select! {
+            _ = resolve(&hangs, None) => panic!("it sleeps"),
+            pid = tokio::fs::read_to_string(&fifo) => pid.unwrap(),
+        };
+        gone(&sleeper).await;
+
+        let starts = sh("sleep 987 >/dev/null & echo canary-$!");
+        let found = resolve(&starts, None).await.unwrap();
+        let agent = found.secret.expose().strip_prefix("canary-").unwrap().parse().unwrap();
+        let agent = Pid::from_raw(agent).unwrap();
+        rustix::process::kill_process(agent, Signal::KILL).expect("the agent stays");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::{
     engine::{ConfigItem, HostFacts, NodeView, Retention, rfc3339},
     environment::{self, Environments},
     metrics::{ClusterCounts, Scrape},
-    operator::{Declared, ShownSettings, TaskWebhook},
+    operator::{Builtin, Declared, ShownSettings, TaskWebhook},
     protocol::text::counted,
     store::{ClusterView, NodeRow, NodeState},
 };
@@ -119,16 +119,18 @@ impl HostFacts for Facts {
     }
 
     fn examine(&self) -> BoxFuture<'_, Vec<Line>> {
-        let Self { data, environments, clock, .. } = self;
+        let Self { data, clock, .. } = self;
         Box::pin(async move {
+            let environments = Environments::new(self.environments.clone(), data, clock.clone());
+            let environments = Arc::new(environments);
             let mut lines = vec![directory(data)];
             lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
             lines.extend([disk(data), retention(data, self.retention)]);
             lines.extend(network(self.listen, &self.door, clock));
-            lines.extend(operators(&self.operators).await);
+            lines.extend(operators(&self.operators, &environments).await);
             lines.extend(webhooks(&self.webhooks).await);
-            lines.extend(enforces(data, environments, clock));
-            lines.extend(secrets(data, environments, clock).await);
+            lines.extend(enforces(&environments));
+            lines.extend(secrets(&environments).await);
             lines.extend(watched(&self.watch));
             lines.extend(self.cluster.as_ref().map(|it| cluster(&it.view.borrow())));
             lines
@@ -239,9 +241,12 @@ pub async fn webhooks(declared: &BTreeMap<String, TaskWebhook>) -> Vec<Line> {
     join_all(declared.iter().map(inspect)).await
 }
 
-/// Examines each operator: whether it could be used from here.
-pub async fn operators(declared: &Declared) -> Vec<Line> {
+/// Examines each operator: whether it could be used from here. What it starts for that sees no more
+/// than under a host.
+pub async fn operators(declared: &Declared, environments: &Arc<Environments>) -> Vec<Line> {
     let known = super::known_operators(declared, environment::Config::default());
+    let alone = Builtin::alone(environment::Config::default());
+    let builtin = &Builtin { environments: Arc::clone(environments), ..alone };
     let own: BTreeMap<_, _> = declared.iter().collect();
     // Each may have to ask somebody: all are asked at once.
     let lines = known.names().map(|(name, kind)| {
@@ -250,7 +255,7 @@ pub async fn operators(declared: &Declared) -> Vec<Line> {
             let named = format!("{name} ({kind})");
             match settings {
                 None => Line::new(DoctorVerdict::Ok, "operator", format!("{named} is built in")),
-                Some(settings) => match settings.inspect().await {
+                Some(settings) => match settings.inspect(builtin).await {
                     Ok(says) => Line::new(DoctorVerdict::Ok, "operator", format!("{named} {says}")),
                     Err(why) => {
                         Line::new(DoctorVerdict::Fail, "operator", format!("{named}: {why}"))
@@ -265,10 +270,8 @@ pub async fn operators(declared: &Declared) -> Vec<Line> {
 
 /// Reports the features for environments on this machine, and whether those of the configuration
 /// exist.
-pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec<Line> {
+pub fn enforces(environments: &Environments) -> Vec<Line> {
     const WHAT: &str = "environment";
-    let names: Vec<String> = config.environments.keys().cloned().collect();
-    let environments = Environments::new(config.clone(), data, clock.clone());
     let machine = environments.machine().enforces().into_iter().map(|it| match it.how {
         Ok(by) => Line::new(DoctorVerdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
         Err(refusal) => {
@@ -276,7 +279,7 @@ pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec
             Line::new(DoctorVerdict::Warn, WHAT, says).next(refusal.helps)
         }
     });
-    let declared = names.into_iter().map(|name| {
+    let declared = environments.config().environments.keys().map(|name| {
         let refused = environments.judge(&name.as_str().into());
         match refused.first() {
             None => Line::new(DoctorVerdict::Ok, WHAT, format!("{name} can be given")),
@@ -286,7 +289,7 @@ pub fn enforces(data: &Path, config: &environment::Config, clock: &Clock) -> Vec
             }
         }
     });
-    machine.chain([hidden(&environments)]).chain(declared).collect()
+    machine.chain([hidden(environments)]).chain(declared).collect()
 }
 
 /// Reports whether children see keys and tokens.
@@ -319,11 +322,8 @@ pub fn watched(watch: &BTreeMap<String, PathBuf>) -> Vec<Line> {
 }
 
 /// Reports whether each secret is where the configuration says, without a word of it.
-pub async fn secrets(data: &Path, config: &environment::Config, clock: &Clock) -> Vec<Line> {
-    let names: Vec<String> = config.secrets.keys().cloned().collect();
-    let environments = Environments::new(config.clone(), data, clock.clone());
-    let environments = &environments;
-    let lines = names.iter().map(|name| async move {
+pub async fn secrets(environments: &Environments) -> Vec<Line> {
+    let lines = environments.config().secrets.keys().map(|name| async move {
         match environments.look_for(name).await {
             Ok(kind) => Line::new(DoctorVerdict::Ok, "secret", format!("{name} ({kind}) is there")),
             Err(why) => Line::new(DoctorVerdict::Fail, "secret", format!("{name}: {why}"))

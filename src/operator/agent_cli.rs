@@ -8,12 +8,14 @@ mod profile;
 mod prompt;
 mod settings;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(in crate::operator) use settings::AgentCliSettings;
 pub(in crate::operator) use stream::Listener;
 
 use crate::{
-    environment::Input,
+    environment::{Input, Scrubber},
     journal::Usage,
     operator::Task,
     protocol::{Failure, Json},
@@ -78,13 +80,14 @@ impl AgentCli {
         Ok(CliCall { argv, stdin: text, earlier: resumed.and_then(|it| it.used) })
     }
 
-    /// Returns the reader of the stream of one attempt.
+    /// Returns the reader of the stream of one attempt, which passes no secret on.
     pub(in crate::operator) fn listener<'a>(
-        &self,
+        &'a self,
         task: &'a Task,
         asked: Option<&CliCall>,
+        secrets: &'a Scrubber,
     ) -> Listener<'a> {
         let earlier = asked.and_then(|asked| asked.earlier.clone()).unwrap_or_default();
-        Listener::new(self.profile.stream, self.profile.program.clone(), task, earlier)
+        Listener::new(&self.profile, task, earlier, secrets)
     }
 }

@@ -45,7 +45,7 @@ impl Settings for EchoSettings {
         Arc::new(Echo)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         Ok("returns its input".to_owned())
     }
 }

@@ -31,6 +31,7 @@ pub(super) struct Heard {
     workers: Mutex<Vec<String>>,
     secrets: Mutex<Vec<SecretAccessEvent>>,
     deltas: Mutex<Vec<ModelDelta>>,
+    progress: Mutex<Vec<Json>>,
     said: Notify,
 }
 
@@ -121,6 +122,11 @@ impl Heard {
         self.deltas.lock().clone()
     }
 
+    /// Returns the progress so far.
+    pub(super) fn progress(&self) -> Vec<Json> {
+        self.progress.lock().clone()
+    }
+
     /// Waits for the first delivery and returns the worker's name.
     pub(super) async fn worker(&self) -> String {
         loop {
@@ -141,7 +147,9 @@ impl Reporter for Heard {
 
     fn begins(&self) {}
 
-    fn progress(&self, _data: Json) {}
+    fn progress(&self, data: Json) {
+        self.progress.lock().push(data);
+    }
 
     fn delta(&self, delta: ModelDelta) {
         self.deltas.lock().push(delta);

@@ -71,7 +71,7 @@ impl Settings for HumanSettings {
         Arc::new(Human)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         Ok("people answer by `moonswarm inbox`".to_owned())
     }
 }

@@ -82,7 +82,7 @@ impl Settings for LuaSettings {
         Arc::new(Lua::new(Arc::clone(&builtin.lua)))
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         Ok("calls the agent's `fn`".to_owned())
     }
 }

@@ -149,7 +149,7 @@ impl Settings for MainAiSettings {
             .with("require_binding", self.require_binding)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         let prompts = if self.direct { "with each task" } else { "fetched by handle" };
         Ok(format!("waits for a session; prompts are {prompts}"))
     }

@@ -72,7 +72,7 @@ impl Settings for QueueSettings {
         ShownSettings::default().maybe("queue", self.queue.as_ref())
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         Ok(match &self.queue {
             Some(queue) => format!("`moonswarm worker --queue {queue}` takes its tasks"),
             None => "`moonswarm worker` takes its tasks".to_owned(),

@@ -398,14 +398,18 @@ return swarm.blueprint {{
     }
 }
 
-fn doctor_says(daemon_data: &Path) -> Value {
-    let output = crate::support::program()
-        .args(["doctor", "--json", "--data"])
-        .arg(daemon_data)
-        .output()
-        .unwrap();
-    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    lines.into_iter().find(|line| line["what"] == "children").unwrap()
+/// The lines of `doctor`.
+fn doctor(data: &Path, config: Option<&Path>) -> Vec<Value> {
+    let mut doctor = crate::support::program();
+    doctor.args(["doctor", "--json", "--data"]).arg(data);
+    if let Some(config) = config {
+        doctor.env("MOONSWARM_CONFIG", config);
+    }
+    serde_json::from_slice(&doctor.output().unwrap().stdout).unwrap()
+}
+
+fn hides(lines: &[Value]) -> bool {
+    lines.iter().any(|line| line["what"] == "children" && line["verdict"] == "ok")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -425,7 +429,7 @@ async fn a_child_of_root_gets_at_no_key_and_no_token() {
     // What it may write to has the data directory in it.
     let whole = format!("environment = {{ paths = {{ write = {{ {:?} }} }} }}", dir.path());
     tries_everything(&daemon, &data, &whole).await;
-    assert_eq!(doctor_says(&data)["verdict"], "ok");
+    assert!(hides(&doctor(&data, None)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,6 +439,36 @@ async fn a_child_of_a_plain_user_gets_at_no_key_and_no_token() {
     let daemon = start_as_nobody(dir.path(), &data);
     tries_everything(&daemon, &data, "").await;
     tries_everything(&daemon, &data, "environment = { isolation = \"local\" }").await;
+}
+
+/// A server that `doctor` asks for its tools is a child like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_doctor_starts_gets_at_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, read) = (dir.path().join("data"), dir.path().join("read"));
+    let daemon = Daemon::start(&data);
+    if !hides(&doctor(&data, None)) {
+        crate::support::note_skipped(
+            "a_server_that_doctor_starts_gets_at_no_token",
+            "this machine hides no directory",
+        );
+        return;
+    }
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/src/operator/mcp/tests/server.py");
+    let script =
+        format!("cat {}/admin.token > {}; exec python3 {server}", data.display(), read.display());
+    let config = dir.path().join("moonswarm.toml");
+    let tools =
+        format!("[operators.tools]\nkind = \"mcp\"\ncommand = [\"sh\", \"-c\", {script:?}]\n");
+    for (is_empty, more) in [(true, ""), (false, "hide_data = false\n")] {
+        fs::write(&config, format!("{more}{tools}")).unwrap();
+        let lines = doctor(&data, Some(&config));
+        let says =
+            |line: &Value| line["says"].as_str().unwrap().starts_with("tools (mcp) 7 tool(s)");
+        assert!(lines.iter().any(says), "{lines:?}");
+        assert_eq!(fs::read_to_string(&read).unwrap().is_empty(), is_empty, "{lines:?}");
+    }
+    assert_eq!(daemon.stop(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -105,6 +105,19 @@ fn claude_code_gets_its_flags_and_its_stream_is_a_result_with_usage() {
 }
 
 #[test]
+fn a_system_prompt_that_begins_with_a_list_is_no_flag_and_a_model_that_would_be_one_is_refused() {
+    let stage =
+        Stage::new("\"claude-code\"", &claude_done("moon"), 0, "").flow("system = '- Be brief.'");
+    assert_eq!(stage.run(&["it"], 0)["output"], json!(["moon"]));
+    let args = stage.args();
+    let at = args.iter().position(|word| word == "--append-system-prompt").unwrap();
+    assert_eq!(args[at + 1..at + 3], ["", "- Be brief."]);
+    let flag = "model = '--dangerously-skip-permissions'";
+    let refused = Stage::new("\"claude-code\"", &[], 0, "").flow(flag).run(&["it"], 1);
+    assert_eq!(refused["error"]["kind"], "refused", "{refused}");
+}
+
+#[test]
 fn an_output_with_a_schema_is_asked_for_and_read() {
     let answer = "Here it is:\n```json\n{\"n\": 7}\n```";
     let stage = Stage::new("\"claude-code\"", &claude_done(answer), 0, "")

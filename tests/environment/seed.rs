@@ -65,6 +65,22 @@ async fn a_command_is_an_operator_whose_secrets_do_not_come_back() {
 }
 
 #[tokio::test]
+async fn half_a_secret_where_the_complaints_end_is_not_shown() {
+    let data = tempfile::tempdir().unwrap();
+    // The limit is 64 KiB.
+    let script = "head -c 65531 /dev/zero | tr '\\0' x >&2; echo $TOKEN >&2; exit 3";
+    let process = Process::new(environments(data.path()), command(script));
+    let source = SecretSource::Custom {
+        provider: "command".into(),
+        config: json!({ "argv": ["echo", "canary-4711"] }),
+    };
+    let goes = CredentialInjection::EnvVar { var_name: "TOKEN".into() };
+    let spec = spec().with_credentials(vec![CredentialRef::new("it", source, goes)]);
+    let failed = process.run(input(""), &spec).await.unwrap_err().to_string();
+    assert!(failed.contains("exit status: 3: xxx") && !failed.contains("cana"), "{failed}");
+}
+
+#[tokio::test]
 async fn every_way_to_fail_has_its_error_and_leaves_nothing() {
     let data = tempfile::tempdir().unwrap();
     let run = async |script: &str, spec: &EnvironmentSpec| {

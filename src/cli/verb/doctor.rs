@@ -7,6 +7,7 @@ mod upgrade;
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,7 +23,7 @@ use crate::{
         exit::Exit,
     },
     config::Config,
-    environment::Text,
+    environment::{Environments, Text},
     host::doctor::{
         self, DoctorVerdict, Line, directory, disk, enforces, network, operators, retention,
         secret, secrets, watched,
@@ -73,9 +74,11 @@ impl Doctor {
         }
         lines.push(retention(data, cx.config.retention));
         lines.extend(network(cx.config.listen, &cx.config.door(), &cx.clock));
-        lines.extend(operators(&cx.config.operators).await);
-        lines.extend(enforces(data, &cx.config.environments, &cx.clock));
-        lines.extend(secrets(data, &cx.config.environments, &cx.clock).await);
+        let environments = cx.config.environments.clone();
+        let environments = Arc::new(Environments::new(environments, data, cx.clock.clone()));
+        lines.extend(operators(&cx.config.operators, &environments).await);
+        lines.extend(enforces(&environments));
+        lines.extend(secrets(&environments).await);
         lines.extend(watched(&cx.config.watch));
         lines.extend(agents::check(cx).await);
         lines.extend(programs());

@@ -173,7 +173,8 @@ impl Profile {
     /// Returns the program and its arguments.
     ///
     /// # Errors
-    /// Fails when the program has no arguments for what the call asks.
+    /// Fails when the program has no arguments for what the call asks, or would take a value for a
+    /// flag.
     pub(super) fn argv(&self, call: &Call<'_>) -> Result<(String, Vec<String>), Failure> {
         let tools = (!call.tools.is_empty()).then(|| call.tools.join(","));
         let turns = call.turns.map(|turns| turns.to_string());
@@ -204,11 +205,21 @@ impl Profile {
         value: Option<&str>,
     ) -> Result<Vec<String>, Failure> {
         let Some(value) = value else { return Ok(Vec::new()) };
+        let refused = |message| Err(Failure::new(kind::REFUSED, message));
         if words.is_empty() {
-            let message = format!("`{}` has no arguments for {what}", self.program);
-            return Err(Failure::new(kind::REFUSED, message));
+            return refused(format!("`{}` has no arguments for {what}", self.program));
         }
-        Ok(words.iter().map(|word| word.replace("{}", value)).collect())
+        let fill = |word: &String| {
+            let filled = word.replace("{}", value);
+            if filled.starts_with('-') && !word.starts_with('-') {
+                return refused(format!(
+                    "{what} may not begin with `-`, as flags of `{}` do",
+                    self.program
+                ));
+            }
+            Ok(filled)
+        };
+        words.iter().map(fill).collect()
     }
 }
 
@@ -255,5 +266,16 @@ mod tests {
             argv("codex", &turns).unwrap_err(),
             "`codex` has no arguments for a maximum of turns"
         );
+    }
+
+    #[test]
+    fn a_value_is_never_a_flag() {
+        let model = Call { model: Some("--yolo"), ..Call::default() };
+        let tools = ["--dangerously-skip-permissions".to_owned()];
+        let tools = Call { tools: &tools, ..Call::default() };
+        for (call, what) in [(&model, "a model"), (&tools, "a list of tools")] {
+            let refused = argv("gemini", call).unwrap_err();
+            assert_eq!(refused, format!("{what} may not begin with `-`, as flags of `gemini` do"));
+        }
     }
 }

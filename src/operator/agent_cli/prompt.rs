@@ -11,6 +11,8 @@ use crate::{
 
 /// The prefix of the keys under which conversations are kept.
 const KEY: &str = "agent_cli/";
+/// The maximum length of the id of a conversation, in bytes.
+const ID: usize = 256;
 
 /// Returns the system prompt for an argument, if the program has one, and the text on stdin.
 pub(super) fn texts(task: &Task, input: &Json, has_flag: bool) -> (Option<String>, String) {
@@ -28,6 +30,8 @@ pub(super) fn texts(task: &Task, input: &Json, has_flag: bool) -> (Option<String
     }
     match (task.system(), has_flag) {
         (Some(system), false) => (None, format!("{system}\n\n{text}")),
+        // One that begins with a list is no flag.
+        (Some(system), true) if system.starts_with('-') => (Some(format!("\n{system}")), text),
         (system, _) => (system, text),
     }
 }
@@ -53,16 +57,24 @@ pub(super) struct Conversation {
     pub(super) used: Option<Usage>,
 }
 
+/// Returns true for an id that may become an argument: it comes from a state that flows may write, or
+/// from a program, and `--x` would be a flag.
+pub(super) fn is_id(id: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    id.len() <= ID && id.starts_with(|c: char| c.is_ascii_alphanumeric()) && id.bytes().all(is_part)
+}
+
 /// Returns the conversation that a task continues.
 pub(super) async fn conversation(task: &Task) -> Result<Option<Conversation>, Failure> {
     let Some((scope, key)) = place(task) else { return Ok(None) };
     let read = task.state.read(&scope, &key).await.map_err(|error| {
         Failure::new(kind::PROCESS, format!("failed to read {key:?}: {error}")).retryable()
     })?;
-    Ok(read.and_then(|kept| match kept {
+    let kept = read.and_then(|kept| match kept {
         Value::String(id) => Some(Conversation { id, used: None }),
         kept => serde_json::from_value(kept).ok(),
-    }))
+    });
+    Ok(kept.filter(|kept| is_id(&kept.id)))
 }
 
 /// Returns the effect that keeps a conversation, with the result that it led to.

@@ -63,7 +63,7 @@ fn profile<'de, D: Deserializer<'de>>(from: D) -> Result<Profile, D::Error> {
 }
 
 impl AgentCliSettings {
-    fn cli(&self) -> AgentCli {
+    pub(super) fn cli(&self) -> AgentCli {
         let mut profile = self.profile.clone();
         if let Some(program) = &self.program {
             profile.program.clone_from(program);
@@ -100,7 +100,7 @@ impl Settings for AgentCliSettings {
             .variables("env", &self.env)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         for text in self.env.values() {
             text.resolve().map_err(|error| format!("failed to {error}"))?;
         }

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    profile::Stream,
-    prompt::{self, Conversation},
+    profile::{Profile, Stream},
+    prompt::{self, Conversation, is_id},
 };
 use crate::{
+    environment::Scrubber,
     journal::Usage,
     middleware::TaskDone,
     operator::{Task, read_usage},
@@ -20,9 +21,9 @@ const ANSWER: usize = 8 << 20;
 
 /// Reads the stream of one attempt.
 pub(in crate::operator) struct Listener<'a> {
-    stream: Stream,
-    program: String,
+    profile: &'a Profile,
     task: &'a Task,
+    secrets: &'a Scrubber,
     /// The usage of the conversation before this attempt.
     earlier: Usage,
     heard: Received,
@@ -45,21 +46,29 @@ struct Received {
 }
 
 impl<'a> Listener<'a> {
-    pub(super) fn new(stream: Stream, program: String, task: &'a Task, earlier: Usage) -> Self {
-        Self { stream, program, task, earlier, heard: Received::default() }
+    pub(super) fn new(
+        profile: &'a Profile,
+        task: &'a Task,
+        earlier: Usage,
+        secrets: &'a Scrubber,
+    ) -> Self {
+        Self { profile, task, secrets, earlier, heard: Received::default() }
     }
 
     /// Takes a line of stdout. One that is not of the stream is ignored: programs print notices.
     pub(in crate::operator) fn line(&mut self, line: &str) {
-        if self.stream == Stream::Text {
+        let stream = self.profile.stream;
+        if stream == Stream::Text {
             if self.heard.answer.len() + line.len() < ANSWER {
                 self.heard.answer.push_str(line);
                 self.heard.answer.push('\n');
             }
             return;
         }
-        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
-        match self.stream {
+        // Without secrets before any of it is passed on: a failure may quote the key that was refused.
+        let event = serde_json::from_str::<Value>(line);
+        let Ok(event) = event.and_then(|event| self.secrets.scrub_value(event)) else { return };
+        match stream {
             Stream::ClaudeCode => self.claude_code(&event),
             Stream::Codex => self.codex(&event),
             Stream::Gemini => self.gemini(&event),
@@ -172,7 +181,7 @@ impl<'a> Listener<'a> {
     }
 
     fn conversation(&mut self, id: &Value) {
-        if let Some(id) = id.as_str().filter(|id| !id.is_empty()) {
+        if let Some(id) = id.as_str().filter(|id| is_id(id)) {
             self.heard.conversation = Some(id.to_owned());
         }
     }
@@ -204,13 +213,13 @@ impl<'a> Listener<'a> {
     }
 
     fn turns(&self) -> Failure {
-        let message = format!("`{}` reached its maximum of turns", self.program);
+        let message = format!("`{}` reached its maximum of turns", self.profile.program);
         Failure::new(kind::LIMIT, message)
     }
 
     fn failed(&self, why: &str) -> Failure {
         let why: String = why.chars().take(2_000).collect();
-        Failure::new(kind::MODEL, format!("`{}` failed: {why}", self.program)).retryable()
+        Failure::new(kind::MODEL, format!("`{}` failed: {why}", self.profile.program)).retryable()
     }
 
     /// Returns what the attempt came to, for a program that ended with success or with a failure of
@@ -226,9 +235,9 @@ impl<'a> Listener<'a> {
         match (end, process) {
             (Some(Err(failure)), _) | (None, Err(failure)) => return Err(failure),
             (Some(Ok(())), _) => {}
-            (None, Ok(())) if self.stream == Stream::Text => {}
+            (None, Ok(())) if self.profile.stream == Stream::Text => {}
             (None, Ok(())) => {
-                let message = format!("`{}` ended without a result", self.program);
+                let message = format!("`{}` ended without a result", self.profile.program);
                 return Err(Failure::new(kind::PROCESS, message).retryable());
             }
         }

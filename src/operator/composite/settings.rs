@@ -76,7 +76,7 @@ impl Settings for CompositeSettings {
         ShownSettings::default().with("rule", self.0.describe())
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         Ok(format!("is a {}", self.0.describe()))
     }
 }

@@ -31,9 +31,10 @@ pub trait Settings: fmt::Debug + Send + Sync {
         ShownSettings::default()
     }
 
-    /// Checks whether the operator could be used now, and describes the result.
+    /// Checks whether the operator could be used now, and describes the result. May start children
+    /// and make connections, as the operator does.
     ///
     /// # Errors
     /// Returns the reason why it cannot be used, as a sentence for a person.
-    async fn inspect(&self) -> Result<String, String>;
+    async fn inspect(&self, builtin: &Builtin) -> Result<String, String>;
 }

@@ -265,7 +265,7 @@ impl Settings for HttpSettings {
         }
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         self.egress().probe(&self.url).await.map_err(|error| format!("failed to {error}"))?;
         for text in self.headers.values() {
             text.resolve().map_err(|error| format!("failed to {error}"))?;

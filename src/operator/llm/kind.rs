@@ -55,7 +55,7 @@ impl Settings for LlmSettings {
             .with("max_answer", self.max_answer)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         let model = self.model.as_deref().unwrap_or("the model that the agent names");
         let priced = match self.prices.len() {
             0 => "without prices, so its cost is not reported".to_owned(),

@@ -98,7 +98,7 @@ impl Llm {
                 Ok(Reply::Done(TaskDone { output, usage, effects: Vec::new() }))
             }
             Err(failure) => {
-                let failure = scrubbed(failure, &secrets);
+                let failure = secrets.scrub_failure(failure);
                 match usage {
                     None => Err(failure),
                     // The tokens that were received must be paid.
@@ -494,18 +494,6 @@ fn not_sent(error: &reqwest::Error) -> Failure {
 fn cut(error: &reqwest::Error) -> Failure {
     let failure = Wrong::Cut.failure();
     Failure { message: format!("{}: {}", failure.message, innermost(error)), ..failure }
-}
-
-/// Removes the secrets of the request from a failure.
-fn scrubbed(failure: Failure, secrets: &Scrubber) -> Failure {
-    if secrets.is_empty() {
-        return failure;
-    }
-    Failure {
-        message: secrets.scrub_text(&failure.message),
-        data: failure.data.as_ref().map(|data| secrets.scrub_json(data)),
-        ..failure
-    }
 }
 
 #[expect(

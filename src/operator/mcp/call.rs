@@ -1,6 +1,6 @@
 //! Converts a task to a call of a tool, and its result to a reply.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     blueprint::did_you_mean,
-    clock::Clock,
-    environment::{Config, Environments},
+    environment::Environments,
     middleware::TaskDone,
     operator::{
         Backend, Builtin, Delivery, Reply, Residence, Settings, ShownSettings, Task, ToolServer,
@@ -201,9 +200,9 @@ impl Settings for McpSettings {
             .time("timeout", self.timeout)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
-        let nobodys = Environments::new(Config::default(), Path::new(""), Clock::system());
-        let server = Server::new(self.server.clone(), self.start_within, Arc::new(nobodys));
+    async fn inspect(&self, builtin: &Builtin) -> Result<String, String> {
+        let environments = Arc::clone(&builtin.environments);
+        let server = Server::new(self.server.clone(), self.start_within, environments);
         let tools = tokio::time::timeout(INSPECTION, server.tools())
             .await
             .map_err(|_| format!("the server did not list its tools within {INSPECTION:?}"))?

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     blueprint::Schema,
-    environment::{EgressError, Environments},
+    environment::{EgressError, Environments, Scrubber},
     operator::{
         ToolServer,
         outgoing::{self, refused},
@@ -72,6 +72,8 @@ struct Connection {
     changed: Arc<AtomicBool>,
     /// Dropped after the service, which may still close the connection in an orderly way.
     child: Option<(Running, Complaints)>,
+    /// The secrets that the server received, and may repeat.
+    secrets: Arc<Scrubber>,
 }
 
 /// The client side of the connection.
@@ -169,7 +171,10 @@ impl Server {
             meta
         });
         match connection.service.call_tool(params).await {
-            Ok(result) => Ok(result),
+            Ok(result) => connection.secrets.scrub_value(result).map_err(|error| {
+                let message = format!("the result has a secret where it can have none: {error}");
+                Failure::new(kind::WORKER, message)
+            }),
             Err(error) => Err(self.broken(&connection, &error).await),
         }
     }
@@ -206,26 +211,36 @@ impl Server {
             preferred_versions: vec![ProtocolVersion::LATEST],
             legacy_version: None,
         };
-        let (service, child) = match &self.at {
+        let (service, child, secrets) = match &self.at {
             Where::Command { command, env } => {
                 let started = stdio::start(command, env, &self.environments).await?;
                 let service = listener.serve_with_lifecycle(started.pipes, lifecycle).await;
-                let service =
-                    service.map_err(|error| self.unavailable(&error, started.complaints.last()))?;
-                (service, Some((started.child, started.complaints)))
+                let service = service.map_err(|error| {
+                    let failure = self.unavailable(&error, started.complaints.last());
+                    started.secrets.scrub_failure(failure)
+                })?;
+                (service, Some((started.child, started.complaints)), started.secrets)
             }
             Where::Url { url, headers, egress } => {
                 egress.check(url).map_err(|error| refused(&error))?;
                 let client = egress.client().map_err(|error| refused(&error))?;
+                let mut secrets = Scrubber::default();
+                let headers = outgoing::headers(headers, |name, text, got| {
+                    if text.source().is_some() {
+                        got.iter().for_each(|secret| secrets.add(name, secret));
+                    }
+                })?;
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
-                    .custom_headers(custom(outgoing::headers(headers, |_, _, _| ())?))
+                    .custom_headers(custom(headers))
                     .max_sse_event_size(EVENT);
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let service = listener.serve_with_lifecycle(transport, lifecycle).await;
-                (service.map_err(|error| self.unavailable(&error, None))?, None)
+                let service = service
+                    .map_err(|error| secrets.scrub_failure(self.unavailable(&error, None)))?;
+                (service, None, Arc::new(secrets))
             }
         };
-        Ok(Connection { service, tools: Mutex::default(), changed, child })
+        Ok(Connection { service, tools: Mutex::default(), changed, child, secrets })
     }
 
     fn unavailable(&self, error: &ClientInitializeError, complaint: Option<String>) -> Failure {
@@ -240,7 +255,7 @@ impl Server {
 
     /// Returns the failure of a request; drops the connection if it failed.
     async fn broken(&self, connection: &Arc<Connection>, error: &ServiceError) -> Failure {
-        match error {
+        let failure = match error {
             ServiceError::McpError(error) => {
                 let kind = if error.code.0 == -32602 { kind::INVALID_INPUT } else { kind::WORKER };
                 Failure::new(kind, format!("the MCP server refused: {}", error.message))
@@ -259,18 +274,20 @@ impl Server {
                 kind::WORKER,
                 format!("failed to ask the MCP server `{}`: {other}", self.name()),
             ),
-        }
+        };
+        connection.secrets.scrub_failure(failure)
     }
 }
 
-/// Returns every tool, page by page, up to the limits.
+/// Returns every tool, page by page, up to the limits, without secrets in its description.
 async fn list(connection: &Connection) -> Result<Vec<Tool>, ServiceError> {
     let mut tools = Vec::new();
     let mut page = PaginatedRequestParams::default();
     // A server may return pages without end.
     for _ in 0..PAGES {
         let listed = connection.service.peer().list_tools(Some(page.clone())).await?;
-        tools.extend(listed.tools);
+        let clean = |tool| connection.secrets.scrub_value(tool).ok();
+        tools.extend(listed.tools.into_iter().filter_map(clean));
         tools.truncate(TOOLS);
         match listed.next_cursor {
             Some(next) if tools.len() < TOOLS => page.cursor = Some(next),

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    environment::{Environments, INHERITED, Input, Text},
+    environment::{Environments, INHERITED, Input, Scrubber, Text},
     operator::process::Running,
     protocol::{Failure, failure::kind},
 };
@@ -31,14 +31,19 @@ const TAIL: usize = 2 * 1024;
 pub(super) type Pipes = AsyncRwTransport<RoleClient, Talk, Sender>;
 
 /// The end of a server's stderr.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Complaints(Arc<Mutex<VecDeque<u8>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Complaints {
+    kept: Arc<Mutex<VecDeque<u8>>>,
+    secrets: Arc<Scrubber>,
+}
 
 /// A started server; dropping it kills its process group.
 pub(super) struct Started {
     pub(super) child: Running,
     pub(super) pipes: Pipes,
     pub(super) complaints: Complaints,
+    /// The secrets among its variables.
+    pub(super) secrets: Arc<Scrubber>,
 }
 
 /// Starts a server.
@@ -52,9 +57,13 @@ pub(super) async fn start(
     let inherited = INHERITED.into_iter();
     let mut variables: Vec<_> =
         inherited.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
+    let mut secrets = Scrubber::default();
     for (name, text) in env {
         let value = text.resolve().map_err(|error| failed(format!("failed to {error}")))?;
         variables.push((name.clone(), value.expose().into()));
+        if text.source().is_some() {
+            secrets.add(name, &value);
+        }
     }
     let start = async {
         let cwd = std::env::current_dir()?;
@@ -69,10 +78,11 @@ pub(super) async fn start(
         failed(format!("failed to start the MCP server `{program}`: {error}"))
     })?;
     let (stdout, stderr) = child.pipes().expect("the streams of a new child are pipes");
-    let complaints = Complaints::default();
+    let secrets = Arc::new(secrets);
+    let complaints = Complaints { kept: Arc::default(), secrets: Arc::clone(&secrets) };
     let talk = Talk { stdout, stderr: Some(stderr), complaints: complaints.clone() };
     let pipes = AsyncRwTransport::new(talk, stdin).with_max_line_length(LONGEST);
-    Ok(Started { child, pipes, complaints })
+    Ok(Started { child, pipes, complaints, secrets })
 }
 
 /// The output of a server. Reading it drains stderr as well, so that a full pipe never blocks the
@@ -106,16 +116,20 @@ impl AsyncRead for Talk {
 
 impl Complaints {
     fn add(&self, bytes: &[u8]) {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         kept.extend(bytes);
-        let over = kept.len().saturating_sub(TAIL);
+        let over = kept.len().saturating_sub(TAIL + self.secrets.longest());
         drop(kept.drain(..over));
     }
 
-    /// Returns the last line, if there is one.
+    /// Returns the last line without secrets, if there is one.
     pub(super) fn last(&self) -> Option<String> {
-        let mut kept = self.0.lock();
-        let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+        let kept = Vec::from(self.kept.lock().clone());
+        let text = match kept.len() > TAIL {
+            true => self.secrets.scrub_cut(kept),
+            false => self.secrets.scrub(kept),
+        };
+        let text = String::from_utf8_lossy(&text);
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
         Some(line.chars().take(200).collect())
     }

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::{call::Mcp, settings::McpSettings};
 use crate::{
+    environment::Config,
     operator::{
-        Backend as _, Reply, Settings as _,
+        Backend as _, Builtin, Reply, Settings as _,
         fixture::{Attempt, environments},
     },
     protocol::{Failure, Json, failure::kind},
@@ -99,6 +100,38 @@ async fn a_server_that_dies_says_its_last_words_and_is_started_again() {
 }
 
 #[tokio::test]
+async fn a_server_that_repeats_its_secrets_is_read_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "canary-\"815").unwrap();
+    let script = format!(
+        "echo \"$KEY\" >&2; [ \"$BREAKS\" ] && {{ read _; exit 3; }}; TOLD=\"say $KEY\" exec python3 {SERVER:?}"
+    );
+    let toml = |more: &str| {
+        format!(
+            "command = [\"sh\", \"-c\", {script:?}]\nenv = {{ KEY = {{ file = {key:?} }}{more} }}"
+        )
+    };
+    let mcp = Mcp::new(settings(&toml("")), environments());
+    let said = call(&mcp, "told", json!({})).await.unwrap();
+    assert_eq!(said, json!({ "told": "say [secret KEY]" }));
+    let failure = call(&mcp, "tell", json!({})).await.unwrap_err();
+    assert_eq!(failure.message, "the tool tell failed: say [secret KEY]");
+    let listed = mcp.list_tools(Attempt::new().task()).await.unwrap();
+    let told = listed.iter().find(|tool| tool.name == "told").unwrap();
+    assert_eq!(told.description.as_deref(), Some("say [secret KEY]"));
+    let failure = call(&mcp, "crash", json!({})).await.unwrap_err();
+    assert!(
+        failure.message.ends_with("its last words: say [secret KEY] is out of cheese"),
+        "{failure}"
+    );
+
+    let breaks = Mcp::new(settings(&toml(", BREAKS = \"1\"")), environments());
+    let failure = call(&breaks, "told", json!({})).await.unwrap_err();
+    assert!(failure.message.ends_with("its last words: [secret KEY]"), "{failure}");
+}
+
+#[tokio::test]
 async fn new_tools_are_seen_and_unknown_ones_named() {
     let mcp = over_pipes();
     let failure = call(&mcp, "grown", json!({})).await.unwrap_err();
@@ -144,11 +177,13 @@ async fn a_server_over_http_gets_its_headers_and_only_where_it_is_allowed() {
 
 #[tokio::test]
 async fn an_inspection_lists_the_tools_or_says_what_is_wrong() {
-    let says = settings(&format!("command = [\"python3\", {SERVER:?}]")).inspect().await.unwrap();
+    let builtin = Builtin::alone(Config::default());
+    let command = format!("command = [\"python3\", {SERVER:?}]");
+    let says = settings(&command).inspect(&builtin).await.unwrap();
     assert!(says.contains("7 tool(s): add, crash, fail"), "{says}");
-    let why = settings(&format!("command = [\"python3\", {SERVER:?}]\ntool = \"sub\""));
-    assert!(why.inspect().await.unwrap_err().contains("no tool \"sub\""));
-    let missing = settings("command = [\"/nonexistent/mcp\"]").inspect().await.unwrap_err();
+    let why = settings(&format!("{command}\ntool = \"sub\""));
+    assert!(why.inspect(&builtin).await.unwrap_err().contains("no tool \"sub\""));
+    let missing = settings("command = [\"/nonexistent/mcp\"]").inspect(&builtin).await.unwrap_err();
     assert!(missing.contains("/nonexistent/mcp"), "{missing}");
 }
 

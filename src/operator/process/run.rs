@@ -191,11 +191,13 @@ impl Process {
                     return Err(failure_of(broken));
                 }
                 let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
-                let Some(listener) = listener else {
-                    let output = outcome::outcome(program, exit, task.agent.check)?;
-                    return Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }));
+                let mut done = match listener {
+                    None => TaskDone::new(outcome::outcome(program, exit, task.agent.check)?),
+                    Some(listener) => {
+                        listener.end(outcome::outcome(program, exit, true).map(drop))?
+                    }
                 };
-                let mut done = listener.end(outcome::outcome(program, exit, true).map(drop))?;
+                // Once more: JSON has several spellings, and an answer came in pieces.
                 if !prepared.scrubber.is_empty() {
                     done.output = prepared.scrubber.scrub_json(&done.output);
                 }
@@ -336,7 +338,8 @@ impl ExecTerminal for Child<'_> {
         let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
         let more = prepared.scrubber.longest();
         let limits = Limits { wall, stderr: process.limits.stderr + more, ..process.limits };
-        let mut listener = process.cli.as_ref().map(|cli| cli.listener(task, asked));
+        let cli = process.cli.as_ref();
+        let mut listener = cli.map(|cli| cli.listener(task, asked, &prepared.scrubber));
         let end = running.finish(task, limits, listener.as_mut()).await;
         process.judge(task, &call.program, prepared, end, listener).map(|reply| match reply {
             Reply::Done(done) => Dispatched::Done(done),

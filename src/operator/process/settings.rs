@@ -33,7 +33,7 @@ impl Settings for ProcessSettings {
         ShownSettings::default().variables("env", &self.env)
     }
 
-    async fn inspect(&self) -> Result<String, String> {
+    async fn inspect(&self, _builtin: &Builtin) -> Result<String, String> {
         for text in self.env.values() {
             text.resolve().map_err(|error| format!("failed to {error}"))?;
         }

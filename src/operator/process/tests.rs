@@ -397,6 +397,18 @@ async fn the_operators_own_secrets_are_said_to_be_used_and_do_not_come_back() {
 }
 
 #[tokio::test]
+async fn json_in_which_a_secret_is_spelled_otherwise_is_kept_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    fs::write(&path, "canary/815").unwrap();
+    let env = [("KEY".to_owned(), Text::File { path, prefix: String::new() })];
+    let process = process().with_env(env.into());
+    let spelled = sh(r#"printf '%s' '{"key":"canary\/815"}'"#).task();
+    let got = execute(&process, spelled, json!(null)).await.unwrap();
+    assert_eq!(got, json!({ "key": "[secret KEY]" }));
+}
+
+#[tokio::test]
 async fn half_a_secret_where_the_complaints_were_cut_off_is_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");

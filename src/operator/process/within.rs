@@ -16,7 +16,10 @@ use crate::{
         Delivery, HOST_KEY, Task,
         plain::{asked, failed},
     },
-    protocol::{Content, EnvError, Environment, EnvironmentSpec, Failure, Json, OperatorInput},
+    protocol::{
+        Content, EnvError, Environment, EnvironmentSpec, Failure, Json, OperatorInput,
+        failure::kind,
+    },
 };
 
 /// Has a command executed by an environment: the message is what a child would read from stdin, and
@@ -43,11 +46,16 @@ pub(super) async fn execute(
             EnvError::OperatorError(error) => failed(&error),
             error => failure_of(error),
         };
-        Failure { message: scrubber.scrub_text(&failure.message), ..failure }
+        scrubber.scrub_failure(failure)
     })?;
     if let Content::Text(text) = &output.message {
         output.message = Content::text(scrubber.scrub_text(text));
     }
+    let effects = std::mem::take(&mut output.effects);
+    output.effects = scrubber.scrub_value(effects).map_err(|error| {
+        let message = format!("an effect has a secret where it can have none: {error}");
+        Failure::new(kind::WORKER, message)
+    })?;
     match taken(output, false) {
         Ok(mut done) => {
             if !scrubber.is_empty() {
@@ -55,7 +63,10 @@ pub(super) async fn execute(
             }
             Ok(Dispatched::Done(done))
         }
-        Err(short) => Ok(Dispatched::Short(short)),
+        Err(mut short) => {
+            short.failure = scrubber.scrub_failure(short.failure);
+            Ok(Dispatched::Short(short))
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{ask, hello, llm, reply, text_of};
 use crate::{
-    operator::{Backend as _, Reply, Settings as _, fixture::Attempt},
+    environment::Config,
+    operator::{Backend as _, Builtin, Reply, Settings as _, fixture::Attempt},
     protocol::{Json, ModelReply, ModelStop},
 };
 
@@ -96,12 +97,13 @@ async fn a_script_that_cannot_be_read_says_why() {
     let (_dir, toml) = script(&json!([{ "txet": "x" }]));
     let failure = ask(&llm(&toml), hello()).await.0.unwrap_err();
     assert!(failure.message.contains("unknown field `txet`"), "{failure}");
+    let builtin = Builtin::alone(Config::default());
     let nowhere = "api = \"script\"\nturns = \"/nonexistent/turns.json\"";
     let settings: super::LlmSettings = toml::from_str(nowhere).unwrap();
-    assert!(settings.inspect().await.unwrap_err().contains("failed to read the turns"));
+    assert!(settings.inspect(&builtin).await.unwrap_err().contains("failed to read the turns"));
     let (_dir, toml) = script(&json!({ "a": ["x", "y"], "b": ["z"] }));
     let settings: super::LlmSettings = toml::from_str(&toml).unwrap();
-    assert!(settings.inspect().await.unwrap().contains("3 turns"));
+    assert!(settings.inspect(&builtin).await.unwrap().contains("3 turns"));
     let input = Json::parse(r#"{"prompt":"no items"}"#).unwrap();
     let failure = llm(&toml).execute(Attempt::new().task(), input).await.unwrap_err();
     assert_eq!(failure.kind, "invalid_input");

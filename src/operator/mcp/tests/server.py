@@ -20,6 +20,10 @@ TOOLS = [
     {"name": "grow", "inputSchema": {"type": "object"}},
     {"name": "where", "inputSchema": {"type": "object"}},
 ]
+TOLD = os.environ.get("TOLD", "")
+if TOLD:
+    for name in ["tell", "told"]:
+        TOOLS.append({"name": name, "description": TOLD, "inputSchema": {"type": "object"}})
 
 
 def text(words, **more):
@@ -37,8 +41,12 @@ def call(name, arguments):
     if name == "where":
         return text(json.dumps({"pid": os.getpid(), "env": sorted(os.environ)}))
     if name == "crash":
-        print("out of cheese", file=sys.stderr, flush=True)
+        print(TOLD and f"{TOLD} is", "out of cheese", file=sys.stderr, flush=True)
         os._exit(3)
+    if name == "told":
+        return text(json.dumps({"told": TOLD}))
+    if name == "tell":
+        return text(TOLD, isError=True)
     if name == "grow":
         TOOLS.append({"name": "grown", "inputSchema": {"type": "object"}})
         return text("grown")
