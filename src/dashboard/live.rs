@@ -236,7 +236,8 @@ where
         let (batch, viewer) = next(viewer?).await?;
         Some((futures::stream::iter(batch.into_iter().map(Ok)), viewer))
     });
-    Sse::new(batches.flatten().take_until(stopping).take_until(signed_out).boxed()).keep_alive(keep_alive)
+    Sse::new(batches.flatten().take_until(stopping).take_until(signed_out).boxed())
+        .keep_alive(keep_alive)
 }
 
 /// Returns what changed for a viewer, and the viewer if more may follow.

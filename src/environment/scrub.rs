@@ -254,6 +254,8 @@ impl Drop for Holds {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::environment::Text;
 

@@ -229,7 +229,7 @@ mod tests {
 
     fn run() -> RunView {
         serde_json::from_value(json!({
-            "id": "run_06ezc7jvzc00r1", "blueprint": "talk", "hash": "00", "status": "completed",
+            "id": crate::protocol::RunId::new(7, 5), "blueprint": "talk", "hash": "00", "status": "completed",
             "waiting_on": [], "steps": 0, "steps_done": 0, "tags": {}, "children": [],
             "undelivered": [], "limits": [], "can": [], "seats": {}, "stored_bytes": 0,
             "started_by": "ann", "last_event": 0, "created_at": "", "updated_at": "",

@@ -8,7 +8,9 @@ use axum::{
 use maud::html;
 
 use crate::{
-    dashboard::{assets, desk::Desk, fields::Fields, headers, layout::document, visitor::Theme},
+    dashboard::{
+        assets, desk::Desk, fields::Fields, headers, layout::document, sign_in::By, visitor::Theme,
+    },
     door::Problem,
 };
 

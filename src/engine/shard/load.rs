@@ -32,7 +32,7 @@ use crate::{
             owner::Shard,
             read::{Reason, read},
         },
-        shared::message::{Msg, RunMsg},
+        shared::message::{Internal, Msg, RunMsg},
         turn::{drive, facts::Turn, replay, retell::ReplayStop, signals, take_up, weight},
     },
     fault,

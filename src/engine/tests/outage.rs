@@ -74,7 +74,7 @@ async fn a_signal_to_a_run_that_cannot_be_read_for_a_moment_arrives() {
     let signals = bench.start(&body, "null").await;
     bench.ended(signals).await;
     // It is read after the signal has come, and in vain.
-    let asked = bench.engine.runs().resume(&bench.admin(), waits, None).await;
+    let asked = bench.engine.resume(&bench.admin(), waits).await;
     assert!(matches!(asked, Err(EngineError::Store(_))), "{asked:?}");
     store.execute_batch("ALTER TABLE away RENAME TO artifacts").unwrap();
     bench.clock.advance(Duration::from_secs(2));

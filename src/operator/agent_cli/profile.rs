@@ -205,17 +205,17 @@ impl Profile {
         value: Option<&str>,
     ) -> Result<Vec<String>, Failure> {
         let Some(value) = value else { return Ok(Vec::new()) };
-        let refused = |message| Err(Failure::new(kind::REFUSED, message));
+        let refused = |message: String| Failure::new(kind::REFUSED, message);
         if words.is_empty() {
-            return refused(format!("`{}` has no arguments for {what}", self.program));
+            return Err(refused(format!("`{}` has no arguments for {what}", self.program)));
         }
         let fill = |word: &String| {
             let filled = word.replace("{}", value);
             if filled.starts_with('-') && !word.starts_with('-') {
-                return refused(format!(
+                return Err(refused(format!(
                     "{what} may not begin with `-`, as flags of `{}` do",
                     self.program
-                ));
+                )));
             }
             Ok(filled)
         };
