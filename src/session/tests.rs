@@ -261,3 +261,53 @@ fn an_attempt_that_was_given_up_is_not_spawned() {
     hub.spawn(spawn(1, Seat::default()), &given_up);
     assert!(!hub.knows(ticket(1)));
 }
+
+#[test]
+fn an_attempt_that_is_over_leaves_its_queue() {
+    let hub = Hub::default();
+    for step in 1..=1_000 {
+        give(&hub, [step], &Seat::default());
+        hub.retire(ticket(step), Some("over"));
+    }
+    assert_eq!(hub.inner.lock().waiting.sizes(), (0, 0, 0));
+    give(&hub, 1..=1_000, &Seat::default());
+    for step in (1..=1_000).rev() {
+        hub.retire(ticket(step), Some("over"));
+    }
+    assert_eq!(hub.inner.lock().waiting.sizes(), (0, 0, 0));
+}
+
+#[test]
+fn an_attempt_that_waits_again_waits_for_its_new_seat() {
+    let hub = Hub::default();
+    for other in ["a", "b"] {
+        hub.open(row(other, "main-ai"));
+    }
+    let seat = |starter: &str| Seat { starter: Some(id(starter)), ..Seat::default() };
+    give(&hub, [1], &seat("old"));
+    hub.retire(ticket(1), None);
+    give(&hub, [1], &seat("new"));
+    hub.open(row("old", "main-ai"));
+    assert_eq!(hub.holder(ticket(1)), None);
+    hub.open(row("new", "main-ai"));
+    assert_eq!(hub.holder(ticket(1)), Some(id("new")));
+}
+
+#[test]
+fn a_call_without_a_number_is_about_what_the_client_was_told() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let link = hub.connect(&id("a"), None).unwrap();
+    give(&hub, [1], &Seat::default());
+    write(&hub, true);
+    assert_eq!(numbers(&hub, &link), [(1, 1)]);
+    hub.retire(ticket(1), None);
+    let second = Ticket { attempt: 2, ..ticket(1) };
+    let again = Spawn { ticket: second, ..spawn(1, Seat::default()) };
+    hub.spawn(again, &CancellationToken::new());
+    write(&hub, true);
+    let meant = |untold| hub.attempt_of(&id("a"), (1, 1), untold).map(|(it, _)| it);
+    assert_eq!((meant(false), meant(true)), (Some(ticket(1)), Some(second)));
+    assert_eq!(numbers(&hub, &link), [(2, 1)]);
+    assert_eq!(meant(false), Some(second));
+}

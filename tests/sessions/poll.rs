@@ -199,6 +199,38 @@ async fn a_declined_task_comes_anew_and_a_question_is_answered() {
     assert_eq!(daemon.ended(&run).await["output"], 2);
 }
 
+/// Whoever repeats a report does not mean the next attempt, of which it knows nothing yet.
+#[tokio::test]
+async fn a_report_that_is_repeated_fails_no_later_attempt() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let first = session.frame(&daemon, "").await;
+    let error = json!({"message": "broken", "retryable": true});
+    let failed = json!({"task": first["params"]["task"], "error": error});
+    let (status, told) = send(session.call(&daemon, "report", failed.clone())).await;
+    assert_eq!(status, 200, "{told}");
+    let attempt = async || {
+        let path = format!("/v1/runs/{run}/steps");
+        send(daemon.get(&path)).await.1["items"][0]["attempts"].clone()
+    };
+    eventually("the second attempt", async || {
+        let attempt = attempt().await;
+        when(attempt == 2, attempt)
+    })
+    .await;
+    for _ in 0..2 {
+        let (status, again) = send(session.call(&daemon, "report", failed.clone())).await;
+        assert_eq!((status, &again["repeated"]), (200, &json!(true)), "{again}");
+    }
+    assert_eq!(attempt().await, 2);
+    let second = session.frame(&daemon, "after=1").await;
+    assert_eq!(second["params"]["attempt"], 2);
+    session.report(&daemon, &second, json!(7)).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+}
+
 #[tokio::test]
 async fn a_session_that_lost_its_seat_is_fenced_and_sent_the_cancel() {
     let shell = Shell::new();
@@ -214,6 +246,17 @@ async fn a_session_that_lost_its_seat_is_fenced_and_sent_the_cancel() {
     assert_eq!(cancel["method"], "task/cancel", "{cancel}");
     let late = json!({"task": spawn["params"]["task"], "output": 1});
     assert_eq!(refusal(session.call(&daemon, "report", late)).await.1, "fenced");
+    // Nor as the one who has it now.
+    for (call, body) in [
+        ("report", json!({"output": 1})),
+        ("decline", json!({"reason": "no"})),
+        ("escalate", json!({"question": "Which?"})),
+    ] {
+        let mut body = body;
+        body["task"] = spawn["params"]["task"].clone();
+        body["attempt"] = json!(2);
+        assert_eq!(refusal(session.call(&daemon, call, body)).await.1, "fenced", "{call}");
+    }
     let spawn = other.frame(&daemon, "").await;
     other.report(&daemon, &spawn, json!(2)).await;
     assert_eq!(daemon.ended(&run).await["output"], 2);
