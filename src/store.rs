@@ -45,6 +45,8 @@ mod used;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+pub use sqlite::tamper;
 
 pub use append::append;
 pub use change::{

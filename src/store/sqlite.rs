@@ -51,6 +51,16 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+/// Changes the tables of a data directory behind the back of its store.
+///
+/// # Panics
+/// When the statements fail.
+#[cfg(test)]
+pub fn tamper(directory: &std::path::Path, statements: &str) {
+    let database = rusqlite::Connection::open(directory.join("moonswarm.db")).unwrap();
+    database.execute_batch(statements).unwrap();
+}
+
 pub use check::directory as check_directory;
 pub use connection::Synchronous;
 pub use copy::SqliteCopy;

@@ -307,7 +307,7 @@ async fn a_run_is_started_watched_and_moved_with_forms_alone() {
 async fn a_fork_is_shown_before_it_is_made_with_the_errors_at_their_fields() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path()).await;
-    let desk = Person::of_role(&daemon, "operator").await;
+    let desk = Person::of_role(&daemon, "admin").await;
     let run = desk.starts("moon").await;
     daemon.waits(&run, "task").await;
     let fork = format!("/ui/runs/{run}/fork");

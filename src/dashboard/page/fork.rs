@@ -295,24 +295,24 @@ impl Place {
         let mut line = format!("moonswarm fork {run} --from {}", fork.from_step);
         let mut body = json!({ "from_step": fork.from_step });
         if let Some(input) = &fork.step_input {
-            line.push_str(&shell::option("step-input", input.as_str()));
+            line.push_str(&shell::option("--step-input", input.as_str()));
             body["step_input"] = input.to_value();
         }
         for (step, output) in &fork.outputs {
-            line.push_str(&shell::option("output", &format!("{step}={output}")));
+            line.push_str(&shell::option("--output", &format!("{step}={output}")));
             body["outputs"] = json!({ step.to_string(): output.to_value() });
         }
         if let Some(patch) = fork.input_patch.as_ref().map(Json::to_value) {
             if !patch.is_object() {
-                line.push_str(&shell::option("input", &patch.to_string()));
+                line.push_str(&shell::option("--input", &patch.to_string()));
             }
             for (key, value) in patch.as_object().into_iter().flatten() {
-                line.push_str(&shell::option("set", &format!("{key}={value}")));
+                line.push_str(&shell::option("--set", &format!("{key}={value}")));
             }
             body["input_patch"] = patch;
         }
         if let Some(Program::Named(name)) = &fork.program {
-            line.push_str(&shell::option("with", name));
+            line.push_str(&shell::option("--with", name));
             body["blueprint"] = Value::from(name.as_str());
         }
         command::same(

@@ -86,7 +86,7 @@ fn same(visitor: &Visitor, fields: &Fields) -> maud::Markup {
     let List { line, path, .. } = shown.unwrap_or(&LISTS[0]);
     let (mut line, mut path) = ((*line).to_owned(), (*path).to_owned());
     if let Some(text) = fields.given("q") {
-        line.push_str(&shell::option("text", text));
+        line.push_str(&shell::option("--text", text));
         path.push_str(&format!("&q={}", escaped(text)));
     }
     command::same(&visitor.url, &line, &command::Request { method: "GET", path, body: None })

@@ -228,7 +228,7 @@ pub(super) fn flags(fields: &Fields, now_ms: u64) -> String {
     let mut line = String::new();
     for (name, value) in absolute(fields, now_ms) {
         let flag = if name == "q" { "text".to_owned() } else { name.replace('_', "-") };
-        line.push_str(&shell::option(&flag, &value));
+        line.push_str(&shell::option(&format!("--{flag}"), &value));
     }
     line
 }

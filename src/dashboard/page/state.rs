@@ -107,7 +107,7 @@ async fn of_scope(
         (found, ("search", query), ("q", query))
     };
     let path = format!("/v1/state/{}", crate::dashboard::headers::escaped(scope));
-    let flags = shell::option("scope", scope);
+    let flags = shell::option("--scope", scope);
     let line = format!("moonswarm state {verb}{flags} {}", shell::operand(word));
     Ok(html! {
         h1 { "State of " (text::line(scope, 120)) }

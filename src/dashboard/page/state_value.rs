@@ -50,7 +50,7 @@ pub(in crate::dashboard) async fn show(
     let path = api_path(&view.scope, key);
     let line = format!(
         "moonswarm state get{} {}",
-        shell::option("scope", &view.scope),
+        shell::option("--scope", &view.scope),
         shell::operand(key)
     );
     let body = html! {
@@ -94,7 +94,7 @@ fn may_write(visitor: &Visitor, scope: &str, key: &str) -> bool {
 
 fn acts(visitor: &Visitor, view: &StateView) -> Markup {
     let line = |verb: &str, value: &str| {
-        let (scope, key) = (shell::option("scope", &view.scope), shell::operand(&view.key));
+        let (scope, key) = (shell::option("--scope", &view.scope), shell::operand(&view.key));
         format!("moonswarm state {verb}{scope} --if-revision {} {key}{value}", view.revision)
     };
     let hidden = html! {
@@ -160,7 +160,7 @@ pub(super) fn new_form(visitor: &Visitor, scope: &str, prefix: &str) -> Markup {
                         textarea id="new-value" name="value" rows="4" spellcheck="false" {}
                     }
                     button.main { "Create the value" }
-                    (command::same(&visitor.url, &format!("moonswarm state set{} --if-revision 0 <key> '<json>'", shell::option("scope", scope)), &command::Request {
+                    (command::same(&visitor.url, &format!("moonswarm state set{} --if-revision 0 <key> '<json>'", shell::option("--scope", scope)), &command::Request {
                         method: "PUT",
                         path: format!("/v1/state/{}/<key>", escaped(scope)),
                         body: Some(json!({ "value": "…", "if_revision": 0 }).to_string()),

@@ -33,7 +33,7 @@ pub(in crate::dashboard) async fn show(
     let (blueprint, cursor) = (fields.given("blueprint"), fields.given("cursor"));
     let page = desk.engine.triggers().list(&visitor.caller, blueprint, cursor, LIMIT).await?;
     let query: Vec<_> = blueprint.map(|name| ("blueprint", name)).into_iter().collect();
-    let line = blueprint.map_or_else(String::new, |it| shell::option("blueprint", it));
+    let line = blueprint.map_or_else(String::new, |it| shell::option("--blueprint", it));
     let body = html! {
         h1 { "Schedules and triggers" }
         @match fields.given("done") {

@@ -5,6 +5,7 @@ use crate::{
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
     protocol::{Failure, failure::kind},
+    store::tamper,
 };
 
 /// Work that ends only when it is canceled, and at once in its second attempt.
@@ -67,16 +68,16 @@ async fn a_signal_to_a_run_that_cannot_be_read_for_a_moment_arrives() {
     let waits = bench.start("flow = function(ctx) return ctx:wait('go') end", "null").await;
     bench.waiting(waits, "signal").await;
     let bench = bench.restart().await;
-    let store = rusqlite::Connection::open(bench.dir.path().join("moonswarm.db")).unwrap();
+    let tamper = |statements| tamper(bench.dir.path(), statements);
     // A start reads nothing of it.
-    store.execute_batch("ALTER TABLE artifacts RENAME TO away").unwrap();
+    tamper("ALTER TABLE artifacts RENAME TO away");
     let body = format!("flow = function(ctx) ctx:signal('{waits}', 'go', 7) end");
     let signals = bench.start(&body, "null").await;
     bench.ended(signals).await;
     // It is read after the signal has come, and in vain.
     let asked = bench.engine.resume(&bench.admin(), waits).await;
     assert!(matches!(asked, Err(EngineError::Store(_))), "{asked:?}");
-    store.execute_batch("ALTER TABLE away RENAME TO artifacts").unwrap();
+    tamper("ALTER TABLE away RENAME TO artifacts");
     bench.clock.advance(Duration::from_secs(2));
     assert_eq!(bench.ended(waits).await.output.unwrap().as_str(), "7");
 }

@@ -258,8 +258,7 @@ async fn a_task_whose_run_cannot_be_read_for_a_moment_stays_in_its_queue() {
     let run = bench.start(ASKS, "null").await;
     bench.waiting(run, "task").await;
     let bench = bench.restart().await;
-    let store = rusqlite::Connection::open(bench.dir.path().join("moonswarm.db")).unwrap();
-    store.execute_batch("ALTER TABLE journal RENAME TO away").unwrap();
+    crate::store::tamper(bench.dir.path(), "ALTER TABLE journal RENAME TO away");
     let labels = Labels::default();
     let (queue, worker, wait) = ("q", "test", Duration::ZERO);
     let ask = LeaseAsk { queue, worker, labels: &labels, max: 1, wait, prompts: false };
@@ -267,7 +266,7 @@ async fn a_task_whose_run_cannot_be_read_for_a_moment_stays_in_its_queue() {
         let refused = bench.engine.tasks().lease(&bench.admin(), &ask).await.unwrap_err();
         assert!(matches!(refused, EngineError::Store(_)), "{refused:?}");
     }
-    store.execute_batch("ALTER TABLE away RENAME TO journal").unwrap();
+    crate::store::tamper(bench.dir.path(), "ALTER TABLE away RENAME TO journal");
     let leased = bench.leases("q", Duration::ZERO).await;
     assert!(bench.report(&leased[0].handle, r#"{"n":5}"#).await.unwrap());
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":5}"#);

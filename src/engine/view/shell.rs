@@ -21,7 +21,7 @@ pub(crate) fn operand(text: &str) -> String {
 /// Returns a flag with a text as its value, after a blank. The text is never a flag itself.
 pub(crate) fn option(flag: &str, value: &str) -> String {
     let between = if value.starts_with('-') { '=' } else { ' ' };
-    format!(" --{flag}{between}{}", quoted(value))
+    format!(" {flag}{between}{}", quoted(value))
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
     fn a_name_that_looks_like_a_flag_is_none() {
         assert_eq!((operand("go"), operand("")), ("go".into(), "''".into()));
         assert_eq!(operand("--server=x"), "-- '--server=x'");
-        assert_eq!(option("text", "a b"), " --text 'a b'");
-        assert_eq!(option("text", "--server=x"), " --text='--server=x'");
+        assert_eq!(option("--text", "a b"), " --text 'a b'");
+        assert_eq!(option("--text", "--server=x"), " --text='--server=x'");
     }
 }

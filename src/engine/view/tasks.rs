@@ -29,7 +29,7 @@ pub(crate) fn labels(row: &TaskRow) -> Labels {
 
 /// Returns the command that takes tasks of a queue.
 pub(crate) fn take_from(queue: &str, labels: &Labels) -> String {
-    format!("moonswarm worker{}{labels} -- <command>", shell::option("queue", queue))
+    format!("moonswarm worker{}{labels} -- <command>", shell::option("--queue", queue))
 }
 
 /// Returns the view of an open task; with its prompt if `whole`.

@@ -87,7 +87,7 @@ fn given(fields: &Fields) -> Vec<(&'static str, &str)> {
 
 /// Returns the flags of the command line for the filters.
 fn flags(fields: &Fields) -> String {
-    let flag = |(name, value)| shell::option(name, value);
+    let flag = |(name, value)| shell::option(&format!("--{name}"), value);
     given(fields).into_iter().map(flag).collect()
 }
 

@@ -70,7 +70,7 @@ pub(super) async fn tab(
             }
             (pager::links(&path, &[("tab", "state"), ("prefix", prefix)], cursor.is_none(), page.next_cursor.as_deref()))
         }
-        (command::same(&visitor.url, &format!("moonswarm state ls{}", shell::option("scope", &name)), &command::Request {
+        (command::same(&visitor.url, &format!("moonswarm state ls{}", shell::option("--scope", &name)), &command::Request {
             method: "GET",
             path: format!("/v1/state/{name}"),
             body: None,
