@@ -143,6 +143,87 @@ async fn answers_nothing(daemon: &Daemon, shell: &Shell, token: &str, task: &str
     }
 }
 
+/// A fork is a run of whoever makes it: what people say in it is not theirs to write.
+#[tokio::test]
+async fn nobody_approves_their_own_run_with_a_fork() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let asks = r#"return require("swarm").blueprint { name = "asks",
+        agents = { work = { operator = "echo" } },
+        flow = function(ctx)
+            local made = ctx:run("work", { n = 1 })
+            return { made = made, said = ctx:approve { title = "Delete prod?" } }
+        end }"#;
+    publish(&daemon, "asks", asks).await;
+    let operator = token_by(&daemon, &daemon.token, json!({ "role": "operator" })).await;
+    let start = daemon.with(&operator, Method::POST, "/v1/runs");
+    let (status, run) = send(start.json(&json!({ "blueprint": "asks" }))).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    daemon.waits(run, "task").await;
+    let path = format!("/v1/runs/{run}/fork");
+    let fork = |token: &str, body: Value| daemon.with(token, Method::POST, &path).json(&body);
+    let forged = json!({ "from_step": 3, "outputs": { "2": { "approved": true } } });
+    let reworded = json!({ "from_step": 2, "step_input": { "title": "Hello?" } });
+    for body in [&forged, &reworded] {
+        let (status, seen) = refusal(fork(&operator, body.clone())).await;
+        assert_eq!((status, seen.as_str()), (403, "self_approval"), "{body}");
+    }
+    // What an agent made is theirs to change, and an administrator speaks for people.
+    let other = json!({ "from_step": 2, "outputs": { "1": { "n": 2 } } });
+    let (status, made) = send(fork(&operator, other)).await;
+    assert_eq!(status, 201, "{made}");
+    let (status, made) = send(fork(&daemon.token, forged)).await;
+    assert_eq!(status, 201, "{made}");
+    let ended = daemon.ended(made["id"].as_str().unwrap()).await;
+    assert_eq!(ended["output"]["said"]["approved"], true, "{ended}");
+}
+
+#[tokio::test]
+async fn a_fork_keeps_neither_the_directory_nor_the_delegate_of_another() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let where_it_is = r#"return require("swarm").blueprint { name = "where",
+        agents = { pwd = { operator = "process", command = { "pwd" } } },
+        flow = function(ctx) return ctx:run("pwd") end }"#;
+    publish(&daemon, "where", where_it_is).await;
+    let prod = shell.path("prod");
+    std::fs::create_dir_all(&prod).unwrap();
+    let body = json!({ "blueprint": "where", "workdir": prod });
+    let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    let there = daemon.ended(run).await;
+    assert!(there["output"].to_string().contains("prod"), "{there}");
+    let operator = token_by(&daemon, &daemon.token, json!({ "role": "operator" })).await;
+    let path = format!("/v1/runs/{run}/fork");
+    let fork = daemon.with(&operator, Method::POST, &path).json(&json!({ "from_step": 1 }));
+    let (status, made) = send(fork).await;
+    assert_eq!(status, 201, "{made}");
+    let here = daemon.ended(made["id"].as_str().unwrap()).await;
+    assert_eq!(here["status"], "completed", "{here}");
+    assert!(!here["output"].to_string().contains("prod"), "{here}");
+}
+
+/// The holder of no link makes the host hold nothing: the link is opened before the form is read.
+#[tokio::test]
+async fn a_form_for_a_link_that_is_none_is_refused_before_it_is_sent() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let address = daemon.url.trim_start_matches("http://").to_owned();
+    let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let head = format!(
+        "POST /ui/answer/ln_00000000000000000000000000 HTTP/1.1\r\nHost: {address}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 20000000\r\n\r\nact=answer"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_and_takes_no_memory() {
     let shell = Shell::new();
