@@ -30,6 +30,13 @@ pub(crate) struct Follows {
     /// The result of the original operator.
     pub(crate) own: Json,
     pub(crate) total: usize,
+    /// The number of signals that the results so far have sent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) signals: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,6 +116,7 @@ impl Follows {
             approvals: Vec::new(),
             own: Json::null(),
             total: 0,
+            signals: 0,
         }
     }
 

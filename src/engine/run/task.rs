@@ -8,7 +8,7 @@ use std::sync::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    blueprint::CompiledAgent,
+    blueprint::{Agent, CompiledAgent},
     engine::run::{
         feed::Feed,
         follows::Follows,
@@ -86,10 +86,9 @@ impl OpenTask {
         park_ms: u64,
     ) -> Self {
         let own = agent.agent();
-        let of_backend = || Some(u64::try_from(backend.timeout()?.as_millis()).unwrap_or(u64::MAX));
         let mut task = Self {
-            timeout_ms: request.opts.timeout_ms.or(own.timeout_ms).or_else(of_backend),
-            park_ms: own.park_ms.or_else(|| (!backend.asks_people()).then_some(park_ms)),
+            timeout_ms: None,
+            park_ms: None,
             retry: request.opts.retry.clone().unwrap_or_else(|| own.retry.clone()),
             request,
             agent,
@@ -119,8 +118,17 @@ impl OpenTask {
             follows: None,
             inquiry: None,
         };
+        let own = Arc::clone(&task.agent);
         task.goes_to(operator, backend);
+        task.time(own.agent(), backend, park_ms);
         task
+    }
+
+    /// Sets its times: those of the call, else of its agent, else of its operator.
+    pub(crate) fn time(&mut self, own: &Agent, backend: &dyn Backend, park_ms: u64) {
+        let of_backend = || Some(u64::try_from(backend.timeout()?.as_millis()).unwrap_or(u64::MAX));
+        self.timeout_ms = self.request.opts.timeout_ms.or(own.timeout_ms).or_else(of_backend);
+        self.park_ms = own.park_ms.or_else(|| (!self.asks_people).then_some(park_ms));
     }
 
     /// Lets another operator execute it.

@@ -1,6 +1,6 @@
 //! `max_concurrency`: limits the live attempts of an agent in the whole host.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use parking_lot::Mutex;
 
@@ -10,6 +10,8 @@ use crate::engine::run::task::AgentKey;
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     agents: Mutex<HashMap<AgentKey, Slots>>,
+    /// The attempts that were counted at the boot and whose runs were not loaded since: (run, step).
+    unread: Mutex<HashSet<(u64, u32)>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +43,19 @@ impl Capacity {
     pub(crate) fn occupy(&self, agent: &AgentKey) {
         let mut agents = self.agents.lock();
         agents.entry(agent.clone()).or_default().live += 1;
+    }
+
+    /// The same at the boot, when nobody knows whether its agent has a limit.
+    pub(crate) fn occupy_unread(&self, agent: &AgentKey, run: u64, step: u32) {
+        if self.unread.lock().insert((run, step)) {
+            self.occupy(agent);
+        }
+    }
+
+    /// Returns true if the open attempt of a step was counted at the boot, the first time that it is
+    /// asked for: the attempt holds that place from then on, whether its agent has a limit or not.
+    pub(crate) fn read(&self, run: u64, step: u32) -> bool {
+        self.unread.lock().remove(&(run, step))
     }
 
     /// Releases a place; returns the next waiting step.

@@ -127,6 +127,25 @@ async fn max_concurrency_holds_back_what_is_too_much() {
 }
 
 #[tokio::test]
+async fn an_attempt_from_before_a_restart_gives_its_place_back_though_its_agent_had_no_limit() {
+    let bench = Bench::new();
+    let flow = r#"flow = function(ctx) return ctx:run("q") end"#;
+    let free = format!(r#"agents = {{ q = {{ operator = "queue", queue = "q" }} }}, {flow}"#);
+    let run = bench.start(&free, "null").await;
+    let leased = bench.lease("q").await;
+    let bench = bench.restart().await;
+    bench.report(&leased.handle, "1").await.unwrap();
+    bench.ended(run).await;
+    let limited = format!(
+        r#"agents = {{ q = {{ operator = "queue", queue = "q", max_concurrency = 1 }} }}, {flow}"#
+    );
+    let run = bench.start(&limited, "null").await;
+    let leased = bench.lease("q").await;
+    bench.report(&leased.handle, "2").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "2");
+}
+
+#[tokio::test]
 async fn a_process_gets_its_input_and_its_output_is_the_result() {
     let bench = Bench::new();
     let body = r#"agents = { cat = { operator = "process", command = { "cat" } },

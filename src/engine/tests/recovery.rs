@@ -285,3 +285,28 @@ async fn a_flow_that_is_stopped_between_two_turns_undoes_what_a_replay_says_it_d
     let replay = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
     assert_eq!(replay.divergence, None);
 }
+
+#[tokio::test]
+async fn an_undo_knows_the_results_that_were_accepted_before_the_cancel() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local id
+            ctx:defer(function() ctx:run("q", "undo " .. tostring(id)) end)
+            id = ctx:run("q", "make")
+            ctx:wait("never")
+        end"#;
+    let run = bench.start(body, "null").await;
+    let make = bench.lease("q").await;
+    bench.engine.pause(&bench.admin(), run, "lunch".into()).await.unwrap();
+    bench.report(&make.handle, "7").await.unwrap();
+    bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
+    let undo = bench.lease("q").await;
+    let prompt = bench.engine.tasks().prompt(&bench.holder(&undo.handle)).await.unwrap();
+    assert_eq!(prompt.input.as_str(), "\"undo 7\"");
+    let bench = bench.restart().await;
+    bench.report(&undo.handle, "null").await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+    let replay = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
+    assert_eq!(replay.divergence, None);
+}

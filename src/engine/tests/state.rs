@@ -297,6 +297,61 @@ async fn what_was_left_to_another_is_taken_up_after_a_restart() {
 }
 
 #[tokio::test]
+async fn the_signals_of_every_result_of_a_step_arrive_and_all_of_them_are_limited() {
+    let bench = Bench::new();
+    let receiver = bench
+        .start(
+            r#"flow = function(ctx)
+                local all = {}
+                for i = 1, 3 do all[i] = ctx:wait("s") end
+                return all
+            end"#,
+            "null",
+        )
+        .await;
+    let signal = |n: u32| {
+        serde_json::json!({ "type": "signal", "target": receiver.to_string(),
+            "payload": { "signal_type": "s", "data": n } })
+    };
+    let handoff = || serde_json::json!({ "type": "handoff", "operator": "queue", "state": 1 });
+    let run = bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let effects = vec![signal(1), signal(2), handoff()];
+    bench.engine.tasks().report(&holder, Report { effects, ..report("7") }).await.unwrap();
+    // What was sent before the restart counts.
+    let bench = bench.restart().await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let flood = (0..63).map(signal).collect();
+    let report_with = |effects| Report { effects, ..report("8") };
+    let refused = bench.engine.tasks().report(&holder, report_with(flood)).await.unwrap_err();
+    assert!(refused.to_string().contains("at most 64 signals"), "{refused}");
+    let more = report_with(vec![signal(3)]);
+    bench.engine.tasks().report(&holder, more).await.unwrap();
+    bench.ended(run).await;
+    assert_eq!(bench.ended(receiver).await.output.unwrap().as_str(), "[1,2,3]");
+}
+
+#[tokio::test]
+async fn what_is_left_to_another_has_the_time_of_its_call() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local _, err = ctx:try("q", 1, { timeout = "10s" })
+            return err.kind
+        end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let handoff = serde_json::json!({ "type": "handoff", "operator": "queue", "state": 1 });
+    let left = Report { effects: vec![handoff], ..report("7") };
+    bench.engine.tasks().report(&bench.holder(&leased.handle), left).await.unwrap();
+    bench.lease("q").await;
+    bench.clock.advance(Duration::from_secs(10));
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""timeout""#);
+}
+
+#[tokio::test]
 async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q" } },

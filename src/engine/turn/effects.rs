@@ -29,8 +29,15 @@ const MOST: usize = 1_000;
 /// The most bytes of the reason for which a task is skipped.
 const REASON_BYTES: usize = 1_024;
 
-/// The most signals of one result.
-const MOST_SIGNALS: usize = 64;
+/// The most signals of one step, in all of its accepted results.
+const MOST_SIGNALS: u32 = 1 << SIGNAL_BITS;
+
+/// The bits of an outbox key that number the signals of a step. The highest bit marks such keys, the
+/// bits between hold the step.
+const SIGNAL_BITS: u32 = 6;
+
+/// The first step whose number does not fit into such a key.
+const NO_SIGNALS_FROM: u32 = 1 << (31 - SIGNAL_BITS);
 
 /// Returns the declared effects. An effect of an unknown type is a custom one, if those are stored.
 pub(crate) fn decode_effects(
@@ -83,9 +90,16 @@ pub(crate) fn apply_effects(
     if effects.len() > MOST {
         return Err(no(format!("a result has at most {MOST} effects")));
     }
-    let signals = effects.iter().filter(|it| matches!(it, Effect::Signal { .. })).count();
-    if signals > MOST_SIGNALS {
-        return Err(no(format!("a result sends at most {MOST_SIGNALS} signals")));
+    let follows = turn.run.task(step).and_then(|task| task.follows.as_ref());
+    let mut sent = follows.map_or(0, |follows| follows.signals);
+    let fresh = signals(effects);
+    if sent.saturating_add(fresh) > MOST_SIGNALS {
+        let message = format!("a step sends at most {MOST_SIGNALS} signals, in all of its results");
+        return Err(no(message));
+    }
+    if fresh > 0 && step >= NO_SIGNALS_FROM {
+        let message = format!("a result sends no signal from step {NO_SIGNALS_FROM} on");
+        return Err(no(message));
     }
     let mut passed = Vec::with_capacity(effects.len());
     for effect in effects {
@@ -103,12 +117,17 @@ pub(crate) fn apply_effects(
         return Err(no("a task that is skipped leaves nothing to others".to_owned()));
     }
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
-    let mut signals = 0;
     for (effect, place) in effects.iter().zip(0..) {
-        apply_effect(turn, step, EffectPlace { signals, place }, effect)?;
-        signals += u32::from(matches!(effect, Effect::Signal { .. }));
+        apply_effect(turn, step, EffectPlace { signals: sent, place }, effect)?;
+        sent += u32::from(matches!(effect, Effect::Signal { .. }));
     }
     Ok(Some(kept))
+}
+
+/// Returns the number of signals among the effects of a result.
+pub(crate) fn signals(effects: &[Effect]) -> u32 {
+    let count = effects.iter().filter(|it| matches!(it, Effect::Signal { .. })).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
@@ -279,9 +298,7 @@ fn apply_effect(
         Effect::Signal { target, payload } => {
             let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
             let (name, payload) = (payload.signal_type.clone(), Json::from(&payload.data));
-            // A step sends at most 64 signals: its number is spread so that each has a key of
-            // its own in the outbox.
-            let key = (1 << 31) | (step << 6) | (at.signals & 63);
+            let key = (1 << 31) | (step << SIGNAL_BITS) | at.signals;
             turn.run.pending.writes.push(Write::PutOutbox(OutboxRow {
                 run: turn.run.num,
                 step: key,

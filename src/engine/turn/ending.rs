@@ -62,26 +62,24 @@ pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
     }
 }
 
-/// Lets a flow that is stopped between two turns take its last input to its end, as a replay
-/// will; what it asks for there is never decided. Says whether it could; otherwise the run is
-/// read again.
+/// Lets a flow that is stopped take its inputs to their end, as a replay will: results that were
+/// accepted are in the journal, whether the flow saw them or not. What it requests there is never
+/// decided. Returns false if the run must be read again for that.
 fn finish_turn(run: &mut Run) -> bool {
-    while let Some((Input::More, at_ms)) = run.inbox.front() {
-        let at_ms = *at_ms;
-        let Some(flow) = run.flow.as_mut() else { return true };
-        match flow.advance(Input::More, at_ms).next {
-            NextAction::More => {}
-            NextAction::Broken(_) => {
-                run.flow = None;
-                run.reload = true;
-                run.broken = true;
-                return false;
-            }
-            NextAction::Wait
-            | NextAction::Complete(_)
-            | NextAction::Fail(_)
-            | NextAction::ContinueAs(_)
-            | NextAction::Limit(_) => return true,
+    let Some(flow) = run.flow.as_mut() else { return !run.reload };
+    if let Some((Input::Start, _)) = run.inbox.front() {
+        return true;
+    }
+    while let Some((input, at_ms)) = run.inbox.pop_front() {
+        let mut next = flow.advance(input, at_ms).next;
+        while next == NextAction::More {
+            next = flow.advance(Input::More, at_ms).next;
+        }
+        if let NextAction::Broken(_) = next {
+            run.flow = None;
+            run.reload = true;
+            run.broken = true;
+            return false;
         }
     }
     true

@@ -71,6 +71,7 @@ pub(crate) fn follow_result(
         steps::finish_step(turn, number, Outcome::Completed(value), kept, usage);
         return Ok(());
     };
+    follows.signals += effects::signals(effects);
     let effects = effects::apply_effects(turn, number, effects)?;
     files::publish(turn.run, number, attempt);
     fault::point("engine.follow");
@@ -117,10 +118,12 @@ fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Fail
         Why::Delegate | Why::Handoff => Arc::new(home.stand_in(&operator)),
         Why::Approval => Arc::new(CompiledAgent::approval(None)?),
     };
-    let to_person = backend.asks_people();
-    task.timeout_ms = if to_person { None } else { home.agent().timeout_ms };
-    task.park_ms = if to_person { None } else { Some(turn.shared.settings.park_ms) };
     task.goes_to(Arc::from(operator.as_str()), &**backend);
+    if task.asks_people {
+        (task.timeout_ms, task.park_ms) = (None, None);
+    } else {
+        task.time(home.agent(), &**backend, turn.shared.settings.park_ms);
+    }
     task.request.input = input;
     task.request.opts.asked = asked;
     task.follows = Some(Box::new(follows));

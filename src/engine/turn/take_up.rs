@@ -145,7 +145,8 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
     let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
     let retry_at = step.retry_at_ms;
     let row = row.filter(|row| row.attempt == attempt).cloned();
-    let agent = places::agent_key(turn.run, number);
+    let has_limit = places::agent_key(turn.run, number).is_some();
+    let place = turn.shared.capacity.read(turn.run.num, number) || has_limit;
     let (now, epoch) = (turn.steady_ms, turn.run.header.epoch);
     let clock = turn.shared.clock.clone();
     let Some(task) = turn.run.task_mut(number) else { return };
@@ -177,7 +178,7 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
             task.again = true;
             task.row = Some(Box::new(row));
             task.phase = Phase::Delivered;
-            task.place = agent.is_some();
+            task.place = place;
             let failure = Failure::new(kind::INTERRUPTED, "the run has changed hands");
             attempts::attempt_failed(turn, number, failure.retryable(), None);
         }
@@ -187,8 +188,8 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
                 TaskPhase::Delivered => Phase::Delivered,
             };
             task.again = true;
-            // At the boot every such attempt was counted against its agent's limit.
-            task.place = agent.is_some();
+            // At the boot every such attempt was counted.
+            task.place = place;
             task.question = row.question.as_deref().and_then(Question::open);
             // No time that was given is longer than it was at first, however the clocks went.
             let given = task.own_lease_ms().unwrap_or(turn.shared.settings.lease_ms);

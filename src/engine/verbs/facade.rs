@@ -505,7 +505,7 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
             }
             if let Some(header) = shared.store.header(row.run)? {
                 let agent = (Arc::from(header.blueprint.as_str()), Arc::from(row.agent.as_str()));
-                shared.capacity.occupy(&agent);
+                shared.capacity.occupy_unread(&agent, row.run, row.step);
             }
             if let Some(queue) = &row.queue
                 && row.phase == TaskPhase::Pending
