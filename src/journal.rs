@@ -16,7 +16,7 @@ mod tally;
 
 pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 #[cfg(feature = "host")]
-pub(crate) use additions::{BRANCH, LINE};
+pub(crate) use additions::{ALLOWED, BRANCH, LINE};
 #[cfg(feature = "host")]
 pub(crate) use chain::model_of;
 pub use chain::{Chain, ChainError, EarlierAttempt, RunState, SeatHolder, Step};

@@ -14,6 +14,9 @@ pub(crate) const LINE: &str = "line";
 /// The name of the branch that scheduled a step, in words.
 pub(crate) const BRANCH: &str = "branch";
 
+/// The name of the operators that the layers left to an attempt: a list of names, or null for all.
+pub(crate) const ALLOWED: &str = "allowed";
+
 /// The name of the mark of the accepted report that ended an attempt.
 const REPORT: &str = "report";
 
@@ -190,7 +193,7 @@ impl Additions {
 
     /// Returns the operators and tools that the layers left to a model call; any if absent.
     pub fn allowed(&self) -> Option<Vec<String>> {
-        self.get("allowed")?.decode().ok()
+        self.get(ALLOWED)?.decode().ok()
     }
 
     /// Returns the published files of the step that this entry ends; none if absent.

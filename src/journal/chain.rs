@@ -216,11 +216,7 @@ impl Chain {
                 }
             }
             Fact::AttemptDelivered { step, worker, deadline_ms, .. } => {
-                let step = self.open_step(seq, *step)?;
-                step.state = StepState::Processing;
-                step.delivered_ms = Some(at);
-                step.worker = Some(worker.clone());
-                step.deadline_ms = *deadline_ms;
+                self.open_step(seq, *step)?.deliver(worker, *deadline_ms, entry);
                 if worker.starts_with(SESSION) && !self.sessions.contains(worker) {
                     self.sessions.insert(worker.clone());
                 }

@@ -163,6 +163,11 @@ async fn a_reported_result_is_left_only_to_operators_that_the_layers_allow() {
     };
     let refused = bench.engine.tasks().report(&holder, to("human")).await.unwrap_err();
     assert!(refused.to_string().contains("none of the operators"), "{refused}");
+    // The layers do not see it again after a restart; what they left is in the journal.
+    let bench = bench.restart().await;
+    let holder = bench.holder(&leased.handle);
+    let refused = bench.engine.tasks().report(&holder, to("human")).await.unwrap_err();
+    assert!(refused.to_string().contains("none of the operators"), "{refused}");
     assert!(bench.engine.tasks().report(&holder, to("echo")).await.unwrap());
     bench.ended(run).await;
 }

@@ -12,12 +12,13 @@ use crate::{
         shared::{message::refuse_lease, shards::Shared},
         turn::{
             facts::{self, Turn},
-            lineage,
+            lineage, settle,
         },
     },
     fault,
-    journal::Fact,
+    journal::{ALLOWED, Additions, Fact},
     operator::{Delivery, Ticket},
+    protocol::Json,
     store::{TaskPhase, Write},
     token::Handle,
 };
@@ -169,5 +170,11 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     let worker = by.worker;
     lineage::note_joined(turn, &worker);
     let deadline_ms = deadline_ms.map(|at| turn.shared.clock.wall_of(at));
-    facts::append(turn, Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms });
+    let mut additions = Additions::default();
+    // A restart does not pass it through the layers again.
+    if let Some(allowed) = turn.run.task(number).and_then(settle::narrowed) {
+        additions.put(ALLOWED, Json::encode(&allowed).expect("a list of names is plain data"));
+    }
+    let delivered = Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms };
+    facts::append_with(turn, delivered, additions);
 }

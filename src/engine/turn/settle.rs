@@ -189,6 +189,13 @@ pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
     }
 }
 
+/// Returns the operators that the layers left to an attempt, any if absent, where these are not those
+/// of its agent and its call.
+pub(crate) fn narrowed(task: &OpenTask) -> Option<Option<Vec<String>>> {
+    let left = task.about.as_ref().and_then(|about| about.allowed())?;
+    (left != config_of(task).allowed_operators).then_some(left)
+}
+
 /// Returns the overrides of an operator's defaults for an attempt.
 pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();

@@ -17,7 +17,8 @@ use crate::{
     },
     flow::StepOp,
     journal::{
-        Additions, BRANCH, Fact, LINE, Outcome, Scheduled, ScopePath, StepKey, Usage, fingerprint,
+        ALLOWED, Additions, BRANCH, Fact, LINE, Outcome, Scheduled, ScopePath, StepKey, Usage,
+        fingerprint,
     },
     protocol::{Failure, Json, failure::kind},
 };
@@ -173,7 +174,7 @@ fn end_step(
     }
     if let Some(allowed) = narrowed(turn.run, number) {
         let allowed = Json::encode(&allowed).expect("a list of names is plain data");
-        additions.put("allowed", allowed);
+        additions.put(ALLOWED, allowed);
     }
     if matches!(outcome, Outcome::Completed(_)) {
         additions.put_files(&files::published_by(turn.run, number));

@@ -144,6 +144,7 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
     let Some(step) = turn.run.chain.step(number) else { return };
     let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
     let retry_at = step.retry_at_ms;
+    let allowed = step.allowed.as_ref().and_then(|allowed| allowed.decode().ok());
     let row = row.filter(|row| row.attempt == attempt).cloned();
     let has_limit = places::agent_key(turn.run, number).is_some();
     let place = turn.shared.capacity.read(turn.run.num, number) || has_limit;
@@ -188,6 +189,7 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
                 TaskPhase::Delivered => Phase::Delivered,
             };
             task.again = true;
+            task.allowed = allowed;
             // At the boot every such attempt was counted.
             task.place = place;
             task.question = row.question.as_deref().and_then(Question::open);

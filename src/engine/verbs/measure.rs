@@ -211,7 +211,12 @@ fn layers(shared: &Shared, scrape: &mut Scrape) -> Result<(), StoreError> {
             }
             // Those of one run each have no sum.
             Some("budget") if settings["per"].as_str().is_some_and(|per| per != "run") => {
-                let kept = shared.store.kept(&layer.name, "window")?;
+                let per = settings["per"].as_str().unwrap_or_default();
+                let mut kept = shared.store.kept(&layer.name, &format!("window {per}"))?;
+                if kept.is_none() {
+                    // Earlier releases stored one window a layer.
+                    kept = shared.store.kept(&layer.name, "window")?;
+                }
                 let live = kept.filter(|(_, expires_ms)| expires_ms.is_none_or(|at| at > now_ms));
                 let window =
                     live.and_then(|(value, _)| serde_json::from_str::<Window>(&value).ok());

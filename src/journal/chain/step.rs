@@ -3,7 +3,7 @@
 use crate::{
     journal::{
         Entry, ReportMark, Scheduled, Usage,
-        additions::{BRANCH, LINE},
+        additions::{ALLOWED, BRANCH, LINE},
     },
     protocol::{Failure, Json, StepState},
 };
@@ -51,6 +51,9 @@ pub struct Step {
     pub worker: Option<String>,
     /// When the last attempt times out, in Unix milliseconds.
     pub deadline_ms: Option<u64>,
+    /// The operators that the layers left to the last attempt, where these are not those of its agent:
+    /// a list of names, or null for all.
+    pub allowed: Option<Json>,
     /// When the next attempt may start, in Unix milliseconds.
     pub retry_at_ms: Option<u64>,
     /// When the step ended, in Unix milliseconds.
@@ -98,6 +101,15 @@ impl Step {
         });
     }
 
+    /// Takes the delivery of the current attempt to a worker.
+    pub(super) fn deliver(&mut self, worker: &str, deadline_ms: Option<u64>, entry: &Entry) {
+        self.state = StepState::Processing;
+        self.delivered_ms = Some(entry.at_ms);
+        self.worker = Some(worker.to_owned());
+        self.deadline_ms = deadline_ms;
+        self.allowed = entry.additions.get(ALLOWED).cloned();
+    }
+
     /// Creates a step from the entry that scheduled it.
     pub(super) fn scheduled(scheduled: Scheduled, entry: &Entry, keep_payloads: bool) -> Self {
         let at = entry.at_ms;
@@ -112,6 +124,7 @@ impl Step {
             delivered_ms: None,
             worker: None,
             deadline_ms: None,
+            allowed: None,
             retry_at_ms: None,
             ended_ms: None,
             times: None,

@@ -94,6 +94,16 @@ impl Per {
             Self::Month => Some(30 * 86_400_000),
         }
     }
+
+    /// Returns the key of the stored window: two versions of a blueprint may count within windows of
+    /// different lengths.
+    fn window_key(self) -> &'static str {
+        match self {
+            Self::Run | Self::Hour => "window hour",
+            Self::Day => "window day",
+            Self::Month => "window month",
+        }
+    }
 }
 
 /// The action at a limit.
@@ -237,7 +247,6 @@ struct Level {
 impl Budget {
     /// Creates a budget from `settings`.
     pub fn new(name: &str, settings: BudgetSettings, means: Means) -> Self {
-        // Two versions of a blueprint may count within windows of different lengths.
         let memory = means.memory(&format!("{name} {:?}", settings.per));
         Self { name: name.to_owned(), settings, means, memory }
     }
@@ -276,7 +285,12 @@ impl Budget {
         if self.memory.counts.lock().loaded {
             return Ok(());
         }
-        let kept = self.means.keep.read(&self.name, "window").await?;
+        let keep = &self.means.keep;
+        let mut kept = keep.read(&self.name, self.settings.per.window_key()).await?;
+        if kept.is_none() {
+            // Earlier releases stored one window a layer.
+            kept = keep.read(&self.name, "window").await?;
+        }
         let kept = kept.and_then(|it| it.decode::<Window>().ok()).unwrap_or_default();
         let mut memory = self.memory.counts.lock();
         if std::mem::replace(&mut memory.loaded, true) {
@@ -296,7 +310,7 @@ impl Budget {
 
     fn post(&self, window: Window, length: u64) {
         let Ok(value) = Json::encode(&window) else { return };
-        let (layer, key) = (self.name.clone(), "window".to_owned());
+        let (layer, key) = (self.name.clone(), self.settings.per.window_key().to_owned());
         let expires_ms = Some(window.start_ms + length);
         self.means.keep.post(Change::Put { layer, key, value, expires_ms });
     }

@@ -74,11 +74,19 @@ impl Cache {
     }
 }
 
-/// Returns the hash of a request: the version of the blueprint, the agent, the operator and the
-/// input.
+/// Returns the hash of a request to a version of a blueprint.
 fn question(about: &About, input: &Json) -> String {
+    hash(&[&about.version, &about.agent, &about.operator, input.as_str()])
+}
+
+/// Returns the hash of a request, whatever version of its blueprint makes it.
+fn asked(about: &About, input: &Json) -> String {
+    hash(&[&about.agent, &about.operator, input.as_str()])
+}
+
+fn hash(parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
-    for part in [&*about.version, &*about.agent, &*about.operator, input.as_str()] {
+    for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
@@ -220,12 +228,13 @@ impl DispatchLayer for Idempotency {
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
         let Some(key) = key_of(&about) else { return next.run(dispatch).await };
-        let question = question(&about, &input);
+        let asked = asked(&about, &input);
         let mut holding = None;
         loop {
             let kept = self.means.keep.read(&self.name, &key).await?;
             if let Some(answered) = kept.and_then(|it| it.decode::<Answered>().ok()) {
-                if answered.question != question {
+                // Those of earlier releases have the version in it.
+                if answered.question != asked && answered.question != question(&about, &input) {
                     return Err(mismatch(&key));
                 }
                 return Ok(Dispatched::Done(TaskDone::new(answered.output)));
@@ -233,7 +242,7 @@ impl DispatchLayer for Idempotency {
             if holding.is_some() {
                 break;
             }
-            match self.turn(&key, &about, &question)? {
+            match self.turn(&key, &about, &asked)? {
                 // Another attempt may have had its answer since it was read: it is read once more,
                 // now that nobody else can.
                 KeyTurn::Mine => {
@@ -255,7 +264,7 @@ impl DispatchLayer for Idempotency {
         let Some(key) = key_of(about) else { return outcome };
         if let Ok(done) = &outcome {
             let answered =
-                Answered { question: question(about, input), output: done.output.clone() };
+                Answered { question: asked(about, input), output: done.output.clone() };
             if let Ok(value) = Json::encode(&answered) {
                 let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
                 let (layer, key) = (self.name.clone(), key.clone());
@@ -371,6 +380,34 @@ mod tests {
         run(fixture::dispatch("1")).unwrap();
         run(fixture::dispatch("1")).unwrap();
         assert_eq!(counts.calls(), 3, "without a key nothing is remembered");
+    }
+
+    #[test]
+    fn a_key_means_the_same_in_the_next_version_of_its_blueprint() {
+        let (_, means) = means();
+        let stack = idempotency(&means);
+        let counts = counts();
+        let run = |dispatch| stack.run(dispatch, &counts).now_or_never().unwrap();
+        let newer = |step| {
+            fixture::with("1", |about| {
+                about.task = TaskId::new(7, step, 0);
+                about.idempotency_key = Some("k".into());
+                about.version = "newer".into();
+            })
+        };
+        assert_eq!(run(keyed("1", 1, "k")), run(newer(2)));
+        assert_eq!(counts.calls(), 1);
+        // What an earlier release stored has the version in its hash.
+        let (about, input) = (newer(3).about, Json::parse("1").unwrap());
+        let old = Answered { question: question(&about, &input), output: Json::null() };
+        let put = Change::Put {
+            layer: "once".into(),
+            key: key_of(&about).unwrap(),
+            value: Json::encode(&old).unwrap(),
+            expires_ms: None,
+        };
+        means.keep.post(put);
+        assert_eq!(run(newer(3)), Ok(Dispatched::Done(TaskDone::new(Json::null()))));
     }
 
     #[test]

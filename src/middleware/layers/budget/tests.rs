@@ -152,6 +152,33 @@ fn what_is_settled_after_a_restart_is_added_to_the_window() {
 }
 
 #[test]
+fn windows_of_different_lengths_are_stored_apart() {
+    let world = World::new();
+    let day = || json!({"usd": "1", "per": "day"});
+    let hour = || json!({"usd": "1", "per": "hour"});
+    assert!(world.run(&world.stack(day()), "0.90").is_ok());
+    assert!(world.run(&world.stack(hour()), "0.10").is_ok());
+    assert!(world.run(&world.stack(day()), "0.10").is_ok());
+    assert_eq!(code(world.run(&world.stack(day()), "0")), "usd");
+    assert!(world.run(&world.stack(hour()), "0").is_ok());
+}
+
+#[test]
+fn the_window_of_an_earlier_release_counts() {
+    let world = World::new();
+    let length = Per::Day.window_ms().unwrap();
+    let start_ms = world.clock.now_ms() - world.clock.now_ms() % length;
+    let spent = Spent { tokens: 0, usd: Decimal::ONE };
+    world.means().keep.post(Change::Put {
+        layer: "budget".into(),
+        key: "window".into(),
+        value: Json::encode(&Window { start_ms, spent }).unwrap(),
+        expires_ms: None,
+    });
+    assert_eq!(code(world.run(&world.stack(json!({"usd": "1", "per": "day"})), "0")), "usd");
+}
+
+#[test]
 fn layers_of_one_name_count_together() {
     let world = World::new();
     let means = world.means();
