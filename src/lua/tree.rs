@@ -80,9 +80,14 @@ pub(crate) struct Spawned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BranchEnd {
     Returned,
-    Raised(String),
+    /// With the error's text, if it is kept: see [`UNHEARD`].
+    Raised(Option<String>),
     Canceled,
 }
+
+/// The maximum number of spawned functions of a flow that failed and that nobody awaited, whose errors
+/// are kept.
+pub(crate) const UNHEARD: usize = 100;
 
 /// The receiver of a step's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +103,10 @@ pub(crate) struct Tree {
     last: Id,
     pub(crate) branches: HashMap<Id, Branch, KeyHash>,
     pub(crate) joins: HashMap<Id, Join, KeyHash>,
+    /// The spawned functions that have not returned.
     pub(crate) spawned: BTreeMap<Id, Spawned>,
+    /// The number of their errors that are kept.
+    unheard: usize,
     pub(crate) waiting: HashMap<StepKey, Waiter, KeyHash>,
 }
 
@@ -137,6 +145,7 @@ impl Tree {
     pub(crate) fn retire(&mut self, id: Id, heir: Option<Id>) -> Option<Branch> {
         let mut branch = self.branches.remove(&id)?;
         if let Some(heir) = heir.and_then(|heir| self.branches.get_mut(&heir)) {
+            branch.spawned.retain(|it| self.spawned.contains_key(it));
             heir.spawned.append(&mut branch.spawned);
         }
         Some(branch)
@@ -167,6 +176,37 @@ impl Tree {
         orphans
     }
 
+    /// Returns true if a number was given to something of this flow.
+    pub(crate) fn has_given(&self, id: Id) -> bool {
+        (1..=self.last).contains(&id)
+    }
+
+    /// Adds a spawned function, of a branch.
+    pub(crate) fn add_spawned(&mut self, by: Id, id: Id, branch: Id) {
+        let spawned =
+            Spawned { branch: Some(branch), waiters: Vec::new(), end: None, awaited: false };
+        self.spawned.insert(id, spawned);
+        let Some(by) = self.branches.get_mut(&by) else { return };
+        if by.spawned.len() == by.spawned.capacity() {
+            // Those that have returned are nobody's care.
+            by.spawned.retain(|it| self.spawned.contains_key(it));
+        }
+        by.spawned.push(id);
+    }
+
+    /// Notes that somebody learns how a spawned function ended; returns the end, if it has ended and
+    /// has not returned.
+    pub(crate) fn hear(&mut self, id: Id) -> Option<&mut Spawned> {
+        let spawned = self.spawned.get_mut(&id)?;
+        spawned.awaited = true;
+        if let Some(BranchEnd::Raised(text)) = &mut spawned.end
+            && text.take().is_some()
+        {
+            self.unheard -= 1;
+        }
+        Some(spawned)
+    }
+
     /// Notes how a spawned function ended, unless it has ended; gives its branch, if it still runs.
     pub(crate) fn end_spawned(
         &mut self,
@@ -178,9 +218,23 @@ impl Tree {
         if spawned.end.is_some() {
             return None;
         }
-        spawned.end = Some(end);
         waiters.append(&mut spawned.waiters);
-        spawned.branch.take()
+        let branch = spawned.branch.take();
+        spawned.end = Some(match end {
+            BranchEnd::Returned => {
+                self.spawned.remove(&id);
+                return branch;
+            }
+            BranchEnd::Raised(_) if spawned.awaited || self.unheard == UNHEARD => {
+                BranchEnd::Raised(None)
+            }
+            BranchEnd::Raised(text) => {
+                self.unheard += 1;
+                BranchEnd::Raised(text)
+            }
+            BranchEnd::Canceled => BranchEnd::Canceled,
+        });
+        branch
     }
 
     /// Ends a join before its time: its timer and its open branches are given up.

@@ -9,11 +9,14 @@ use crate::{
     lua::{
         call::{self, Refusal},
         failure,
-        raw::{Coroutine, Frame, joined},
-        tree::{Branch, BranchEnd, Home, Id, Join, JoinKind, Spawned, Waiter},
+        raw::{Coroutine, Frame, clipped, joined},
+        tree::{Branch, BranchEnd, Home, Id, Join, JoinKind, Waiter},
     },
     protocol::{Failure, failure::kind},
 };
+
+/// The maximum number of spawned functions of a flow that failed or were canceled.
+const LOST: usize = 10_000;
 
 impl ScriptFlow {
     pub(super) fn join(
@@ -91,17 +94,16 @@ impl ScriptFlow {
 
     pub(super) fn spawn(&mut self, id: Id, turn: &mut Advancing<'_>) -> Result<(), Interrupt> {
         self.make_room(1)?;
+        if self.tree.spawned.len() >= self.limits.branches as usize + LOST {
+            let message = format!("more than {LOST} spawned functions failed or were canceled");
+            return Err(limit(message));
+        }
         let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
         let co = branch.co.child(4, 1, self.category).map_err(Refusal::from)?;
         let Some(StepKey { scope, index }) = self.tree.take_key(id) else { return Ok(()) };
         let task = self.tree.id();
         let child = self.grow(co, scope.branch(index, 0), 0, Home::Spawned(task));
-        let spawned =
-            Spawned { branch: Some(child), waiters: Vec::new(), end: None, awaited: false };
-        self.tree.spawned.insert(task, spawned);
-        if let Some(branch) = self.tree.branches.get_mut(&id) {
-            branch.spawned.push(task);
-        }
+        self.tree.add_spawned(id, task, child);
         #[expect(clippy::cast_precision_loss, reason = "a flow makes fewer than 2^53 branches")]
         turn.ready.push_front((id, Answer::Number(task as f64)));
         turn.ready.push_back((child, Answer::Nothing));
@@ -114,10 +116,14 @@ impl ScriptFlow {
         task: Id,
         turn: &mut Advancing<'_>,
     ) -> Result<(), Interrupt> {
-        let Some(spawned) = self.tree.spawned.get_mut(&task) else {
+        if !self.tree.has_given(task) {
             return Err(Refusal::Usage("is not of this flow".to_owned()).into());
+        }
+        // One that has returned is forgotten.
+        let Some(spawned) = self.tree.hear(task) else {
+            turn.ready.push_front((id, Answer::Nothing));
+            return Ok(());
         };
-        spawned.awaited = true;
         match &spawned.end {
             None if spawned.branch == Some(id) => {
                 Err(Refusal::Usage("a function cannot await itself".to_owned()).into())
@@ -162,7 +168,8 @@ impl ScriptFlow {
                 self.end_defer(id, next, turn)
             }
             Home::Spawned(task) => {
-                let end = branch.co.text(1).map_or(BranchEnd::Returned, BranchEnd::Raised);
+                let raised = |text: String| BranchEnd::Raised(Some(clipped(&text)));
+                let end = branch.co.text(1).map_or(BranchEnd::Returned, raised);
                 self.end_spawned(id, task, end, turn);
                 Ok(())
             }
@@ -193,7 +200,7 @@ impl ScriptFlow {
                 self.end_defer(id, next, turn)
             }
             Home::Spawned(task) => {
-                let end = BranchEnd::Raised(branch.co.raised().to_string());
+                let end = BranchEnd::Raised(Some(clipped(&branch.co.raised().to_string())));
                 self.end_spawned(id, task, end, turn);
                 Ok(())
             }
@@ -280,21 +287,24 @@ impl ScriptFlow {
     /// Ends what the flow left running, and says which of it failed unheard.
     pub(super) fn wind_up(&mut self, turn: &mut Advancing<'_>) {
         self.cancel_all_spawned(&mut turn.commands);
-        let unheard: Vec<String> = self
-            .tree
-            .spawned
-            .values()
-            .filter(|spawned| !spawned.awaited)
-            .filter_map(|spawned| match &spawned.end {
-                Some(BranchEnd::Raised(message)) => Some(message.clone()),
-                Some(BranchEnd::Returned | BranchEnd::Canceled) | None => None,
-            })
-            .collect();
+        let (mut unheard, mut more) = (Vec::new(), 0_u32);
+        for spawned in self.tree.spawned.values().filter(|spawned| !spawned.awaited) {
+            match &spawned.end {
+                Some(BranchEnd::Raised(Some(text))) => {
+                    unheard.push(format!("a spawned function failed: {text}"));
+                }
+                Some(BranchEnd::Raised(None)) => more += 1,
+                Some(BranchEnd::Returned | BranchEnd::Canceled) | None => {}
+            }
+        }
+        if more > 0 {
+            unheard.push(format!("{more} more spawned functions failed"));
+        }
         let flow = self.tree.branches.iter().find(|(_, branch)| branch.home == Home::Flow);
         let Some(id) = flow.map(|(id, _)| *id) else { return };
         for message in unheard {
             if let Some(key) = self.tree.take_key(id) {
-                let note = failure::log("warn", format!("a spawned function failed: {message}"));
+                let note = failure::log("warn", message);
                 turn.commands.push(Command::Note { key, note });
             }
         }

@@ -239,6 +239,42 @@ fn what_a_flow_leaves_running_is_canceled_and_an_unheard_error_is_logged() {
 }
 
 #[test]
+fn of_many_spawned_functions_that_failed_the_first_are_logged_and_the_rest_counted() {
+    let (next, commands) = Bench::new().run(
+        r#"for i = 1, 300 do
+               ctx:spawn(function() error(string.rep("x", 100000)) end)
+               ctx:run("turn")
+           end
+           return 1"#,
+        |_| Ok(Value::Null),
+    );
+    assert_eq!(next, NextAction::Complete(Json::from(&json!(1))));
+    let notes: Vec<String> = commands
+        .iter()
+        .filter(|command| matches!(command, Command::Note { .. }))
+        .map(|command| format!("{command:?}"))
+        .collect();
+    assert_eq!(notes.len(), 101);
+    assert!(notes.iter().all(|note| note.len() < 9_000), "each is clipped");
+    assert!(notes[100].contains("200 more spawned functions failed"), "{}", notes[100]);
+}
+
+#[test]
+fn a_spawned_function_that_has_returned_is_forgotten_and_may_still_be_awaited() {
+    let mut bench = Bench::new();
+    let value = bench.value(
+        r#"local first
+           for i = 1, 20000 do
+               local task = ctx:spawn(function() return i end)
+               first = first or task
+               if i % 500 == 0 then ctx:run("turn") end
+           end
+           return first:await()"#,
+    );
+    assert_eq!(value, json!(1));
+}
+
+#[test]
 fn a_timeout_raises_and_cancels_its_branch() {
     let source = flow_source(
         r#"local ok, err = pcall(function() return ctx:timeout("10m", function() return ctx:run("slow") end) end)
@@ -559,6 +595,7 @@ fn floods_and_fan_outs_are_limits_of_the_run() {
         "while true do ctx:log(\"info\", \"x\") end",
         "local big = string.rep(\"x\", 1000000) while true do print(big) end",
         "for i = 1, 1000 do ctx:spawn(function() ctx:run(\"x\") end) end ctx:run(\"x\")",
+        "for i = 1, 10200 do ctx:spawn(function() end):cancel() end",
         "local t = {} for i = 1, 1000 do t[i] = i end ctx:map(t, function(x) return x end)",
         "local t = {} for i = 1, 80 do t[i] = i end ctx:map(t, function(x) return ctx:run(\"x\") end)",
         "ctx:run(\"x\", string.rep(\"x\", 2000))",
