@@ -179,6 +179,55 @@ async fn nobody_approves_their_own_run_with_a_fork() {
     assert_eq!(ended["output"]["said"]["approved"], true, "{ended}");
 }
 
+/// An answer is about what its person saw.
+#[tokio::test]
+async fn a_fork_keeps_no_answer_of_people_over_what_they_did_not_see() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let pays = r#"return require("swarm").blueprint { name = "pays",
+        agents = { work = { operator = "echo" } },
+        flow = function(ctx, input)
+            local bill = ctx:run("work", { of = "rent" })
+            local said = ctx:approve { title = "Pay?" }
+            return { said = said.approved, bill = bill, paid = ctx:run("work", input) }
+        end }"#;
+    publish(&daemon, "pays", pays).await;
+    let operator = token_by(&daemon, &daemon.token, json!({ "role": "operator" })).await;
+    let start = daemon.with(&operator, Method::POST, "/v1/runs");
+    let body = json!({ "blueprint": "pays", "input": { "amount": 1 } });
+    let (status, run) = send(start.json(&body)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    daemon.waits(run, "task").await;
+    let tasks = send(daemon.get("/v1/tasks?kind=human")).await.1;
+    let path = format!("/v1/tasks/{}/answer", tasks["items"][0]["id"].as_str().unwrap());
+    let yes = json!({ "output": { "approved": true } });
+    assert_eq!(send(daemon.post(&path, &yes)).await.0, 200);
+    daemon.ended(run).await;
+
+    let path = format!("/v1/runs/{run}/fork");
+    let fork = |token: &str, body: Value| daemon.with(token, Method::POST, &path).json(&body);
+    let input = json!({ "from_step": 3, "input_patch": { "amount": 9 } });
+    let bill = json!({ "from_step": 3, "outputs": { "1": { "of": "yacht" } } });
+    for body in [&input, &bill] {
+        let (status, seen) = refusal(fork(&operator, body.clone())).await;
+        assert_eq!((status, seen.as_str()), (403, "self_approval"), "{body}");
+    }
+    // An administrator may; what comes after the answer is anybody's to change; and from the
+    // question on, it is asked again.
+    let paid = json!({ "from_step": 3, "step_input": { "amount": 2 } });
+    for (token, body) in [(&daemon.token, input), (&operator, paid)] {
+        let (status, made) = send(fork(token, body.clone())).await;
+        assert_eq!(status, 201, "{body}: {made}");
+        let ended = daemon.ended(made["id"].as_str().unwrap()).await;
+        assert_eq!(ended["output"]["said"], true, "{body}: {ended}");
+    }
+    let asked_again = json!({ "from_step": 2, "input_patch": { "amount": 9 } });
+    let (status, made) = send(fork(&operator, asked_again)).await;
+    assert_eq!(status, 201, "{made}");
+    daemon.waits(made["id"].as_str().unwrap(), "task").await;
+}
+
 #[tokio::test]
 async fn a_fork_keeps_neither_the_directory_nor_the_delegate_of_another() {
     let shell = Shell::new();

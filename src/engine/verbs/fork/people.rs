@@ -2,6 +2,8 @@
 //!
 //! A fork is a run of whoever makes it, and nobody answers what they ask themselves. So only those who
 //! could answer the people's tasks of a run of their own edit such a step: [`may_answer_in_copy`].
+//! An answer is about what its person saw: whoever edits the input of the run, or the output of a step,
+//! edits every answer that came later.
 //!
 //! | the edited step | asks people |
 //! |---|---|
@@ -25,7 +27,7 @@ use crate::{
         },
     },
     flow::StepOp,
-    journal::{Entry, Fact, StepKey},
+    journal::{Entry, Fact, Outcome, StepKey},
     protocol::{Code, RunId},
 };
 
@@ -44,7 +46,13 @@ impl HistoryVerbs<'_> {
     ) -> Result<(), EngineError> {
         let mut edited: Vec<u32> = fork.outputs.keys().copied().collect();
         edited.extend(fork.step_input.as_ref().map(|_| fork.from_step));
-        if edited.is_empty() {
+        let first = match fork.input_patch {
+            Some(_) => 0,
+            None => edited.iter().copied().min().unwrap_or(u32::MAX),
+        };
+        let later = answered(&prepared.kept).filter(|step| *step > first && !edited.contains(step));
+        let later: Vec<u32> = later.collect();
+        if edited.is_empty() && later.is_empty() {
             return Ok(());
         }
         let chain = fold(&prepared.entries).map_err(EngineError::BadRequest)?;
@@ -65,15 +73,22 @@ impl HistoryVerbs<'_> {
             Some(asked) => asked,
             // The plan says where the flow differs.
             None if is_tried => return Ok(()),
-            None => return Err(refused(run, edited[0], None)),
-        };
-        for step in edited {
-            let op = asked.get(&step);
-            if op.is_none_or(|op| self.may_ask_people(prepared, op)) {
-                return Err(refused(run, step, op));
+            None => {
+                let step = edited.first().or(later.first()).copied().unwrap_or_default();
+                return Err(refused(run, step, None));
             }
+        };
+        let asks = |step: &u32| {
+            let op = asked.get(step);
+            op.is_none_or(|op| self.may_ask_people(prepared, op))
+        };
+        if let Some(step) = edited.iter().find(|it| asks(it)) {
+            return Err(refused(run, *step, asked.get(step)));
         }
-        Ok(())
+        match later.iter().find(|it| asks(it)) {
+            Some(step) => Err(outdated(run, *step)),
+            None => Ok(()),
+        }
     }
 
     fn may_ask_people(self, prepared: &Prepared, op: &StepOp) -> bool {
@@ -82,6 +97,14 @@ impl HistoryVerbs<'_> {
         let operator = task.opts.operator.as_deref().or_else(|| Some(agent?.operator()));
         operator.is_none_or(|name| self.engine.shared().registry.asks_people(name))
     }
+}
+
+/// Returns the steps that have a result.
+fn answered(kept: &[Entry]) -> impl Iterator<Item = u32> {
+    kept.iter().filter_map(|entry| match &entry.fact {
+        Fact::StepEnded { step, outcome: Outcome::Completed(_), .. } => Some(*step),
+        _ => None,
+    })
 }
 
 /// Returns the requests of the flow by the number of their step.
@@ -93,6 +116,15 @@ fn of_steps(mut ops: HashMap<StepKey, StepOp>, kept: &[Entry]) -> HashMap<u32, S
         _ => None,
     });
     steps.collect()
+}
+
+fn outdated(run: RunId, step: u32) -> EngineError {
+    let message = format!(
+        "fork run {run}: step {step} may be the answer of people, and what they saw is edited; fork \
+         from step {step} or from before it to have them asked again, or have a person with an admin's \
+         token make this fork"
+    );
+    EngineError::Conflict { code: Code::SelfApproval, message }
 }
 
 fn refused(run: RunId, step: u32, op: Option<&StepOp>) -> EngineError {
