@@ -97,9 +97,26 @@ struct ParsedRequest {
     stored: Option<StoredConversation>,
 }
 
-/// Parses a request, and loads the conversation that it continues.
-async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<ParsedRequest, Problem> {
-    let create = Create::read(body, &mut fresh)?;
+/// Starts a response, or returns that of the same request before it, whatever became of the conversation
+/// meanwhile.
+async fn answer(
+    api: &Api,
+    caller: &Caller,
+    create: Create,
+    key: Option<IdempotencyKey>,
+) -> Result<Answering, Problem> {
+    if let Some(key) = &key {
+        let repeated = api.engine.responses().repeated_response(caller, key).await;
+        if let Some(repeated) = repeated.map_err(said)? {
+            return answered(api, caller, repeated, (create.store, None)).await;
+        }
+    }
+    let parsed = loaded(api, caller, create).await?;
+    begin(api, caller, parsed, key).await
+}
+
+/// Loads the conversation that a request continues.
+async fn loaded(api: &Api, caller: &Caller, create: Create) -> Result<ParsedRequest, Problem> {
     match &create.previous {
         Some(previous) => {
             let earlier = earlier(api, caller, previous).await?;
@@ -164,6 +181,17 @@ async fn begin(
     let store = create.store;
     let responding =
         api.engine.responses().respond(caller, create, conversation, key).await.map_err(said)?;
+    answered(api, caller, responding, (store, stored)).await
+}
+
+/// Lets a stored conversation go on with a response, and deletes one that is not stored when its client
+/// is gone.
+async fn answered(
+    api: &Api,
+    caller: &Caller,
+    responding: Responding,
+    (store, stored): (bool, Option<StoredConversation>),
+) -> Result<Answering, Problem> {
     let (answered, told) = tokio::sync::oneshot::channel();
     let (engine, run) = (api.engine.clone(), responding.run());
     let stored = stored.filter(|_| !responding.is_repeated());
@@ -205,12 +233,12 @@ async fn begin_other(
     stop: Option<Value>,
     key: Option<IdempotencyKey>,
 ) -> Result<(Answering, bool), Problem> {
-    let mut asked = read(api, caller, body).await?;
+    let mut create = Create::read(body, &mut fresh)?;
     if let Some(stop) = stop {
-        asked.create.ask.options.insert("stop".to_owned(), stop);
+        create.ask.options.insert("stop".to_owned(), stop);
     }
-    let is_streamed = asked.create.stream;
-    Ok((begin(api, caller, asked, key).await?, is_streamed))
+    let is_streamed = create.stream;
+    Ok((answer(api, caller, create, key).await?, is_streamed))
 }
 
 /// Converts the error of a failed response.

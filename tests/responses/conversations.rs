@@ -78,7 +78,13 @@ async fn a_response_continues_a_conversation_and_is_added_to_it_once_also_over_a
 
     let mut waits = ask("wait");
     waits["background"] = true.into();
-    let waits = create(&daemon, waits).await;
+    let keyed =
+        |daemon: &Daemon| daemon.post("/v1/responses", &waits).header("idempotency-key", "once");
+    let (status, waits) = send(keyed(&daemon)).await;
+    assert_eq!(status, 200, "{waits}");
+    // The conversation is in use, by the response to the same request.
+    let (status, again) = send(keyed(&daemon)).await;
+    assert_eq!((status, &again["id"]), (200, &waits["id"]), "{again}");
     let path = format!("/v1/conversations/{id}/items");
     let more = json!({ "items": [{ "role": "user", "content": "two" }] });
     for refused in [daemon.post("/v1/responses", &ask("x")), daemon.post(&path, &more)] {
@@ -97,6 +103,27 @@ async fn a_response_continues_a_conversation_and_is_added_to_it_once_also_over_a
     assert_eq!(all.len(), 7, "{all:?}");
     assert_eq!(all[6]["content"][0]["text"], "gone on");
     assert_eq!(said(&daemon, &id).await.len(), 7, "an answer is added once");
+}
+
+/// Whoever may write the state of a conversation may name any run in it.
+#[tokio::test]
+async fn a_conversation_takes_no_answer_in_that_was_not_for_it() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let (own, other) = (begun(&daemon).await, begun(&daemon).await);
+    let ask = json!({ "model": "mirror", "input": "a secret", "conversation": other });
+    let told = create(&daemon, ask).await;
+    let run = told["id"].as_str().unwrap().replacen("resp_", "run_", 1);
+    let path = format!("/v1/state/session:{own}/conversation");
+    let (status, stored) = send(daemon.get(&path)).await;
+    assert_eq!(status, 200, "{stored}");
+    let mut value = stored["value"].clone();
+    value["continued_by"] = json!(run);
+    let (status, put) = send(daemon.put(&path, &json!({ "value": value }))).await;
+    assert_eq!(status, 200, "{put}");
+    let all = said(&daemon, &own).await;
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(said(&daemon, &other).await.len(), 3);
 }
 
 #[tokio::test]

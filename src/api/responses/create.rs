@@ -8,7 +8,7 @@ use axum::{
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{begin, read, sse};
+use super::{answer, fresh, sse};
 use crate::{
     api::{
         app::Api,
@@ -16,6 +16,7 @@ use crate::{
         params::{Asker, Key},
     },
     door::{ModelErrorBody, Problem},
+    respond::open_responses::Create,
 };
 
 /// The fields that a request for a response needs; the specification has the others.
@@ -73,10 +74,10 @@ pub(in crate::api) async fn create(
     key: Key,
     posted: Posted<Value>,
 ) -> Result<Response, Problem> {
-    let asked = read(&api, &caller, &posted.body).await?;
-    let (stream, background) = (asked.create.stream, asked.create.background);
+    let create = Create::read(&posted.body, &mut fresh)?;
+    let (stream, background) = (create.stream, create.background);
     let key = key.of("POST /v1/responses", &posted.raw);
-    let mut answering = begin(&api, &caller, asked, key).await?;
+    let mut answering = answer(&api, &caller, create, key).await?;
     if stream {
         return Ok(sse::events(&api, answering, None));
     }

@@ -117,10 +117,9 @@ impl ResponseVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<Responding, EngineError> {
         if let Some(key) = &key
-            && let Some(run) = self.engine.repeated(caller, key).await?
+            && let Some(repeated) = self.repeated_response(caller, key).await?
         {
-            let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
-            return Ok(Responding { repeated: true, ..self.responding(caller, run).await? });
+            return Ok(repeated);
         }
         self.engine.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
@@ -166,6 +165,20 @@ impl ResponseVerbs<'_> {
             });
         }
         begun(started.run, events_of(started.run)).await
+    }
+
+    /// Returns the response to a request that was made before with the same key.
+    ///
+    /// # Errors
+    /// Fails when the key was used for another request, or the store cannot be read.
+    pub async fn repeated_response(
+        self,
+        caller: &Caller,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Responding>, EngineError> {
+        let Some(run) = self.engine.repeated(caller, key).await? else { return Ok(None) };
+        let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
+        Ok(Some(Responding { repeated: true, ..self.responding(caller, run).await? }))
     }
 
     /// Returns the current response of a run, from its durable events.
