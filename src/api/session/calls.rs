@@ -18,7 +18,7 @@ use crate::{
     },
     door::{Problem, ProblemBody},
     engine::{Caller, SpawnView, rfc3339},
-    protocol::{Json, SessionId},
+    protocol::{Json, SessionId, TaskId},
 };
 
 /// The maximum number of frames of one poll.
@@ -85,12 +85,34 @@ pub(in crate::api) async fn next(
     Ok(JsonBody(NextView { items, after: polled.last }))
 }
 
+/// Which tasks of a session.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct TasksParams {
+    /// Only this task.
+    #[param(value_type = Option<String>)]
+    pub(super) task: Option<TaskId>,
+    /// The maximum number of tasks: at least 1, all by default.
+    pub(super) limit: Option<usize>,
+}
+
+impl TasksParams {
+    /// Returns the task and the limit.
+    pub(super) fn read(self) -> Result<(Option<TaskId>, usize), Problem> {
+        match self.limit {
+            Some(0) => Err(params::bad_query("limit is at least 1")),
+            limit => Ok((self.task, limit.unwrap_or(usize::MAX))),
+        }
+    }
+}
+
 /// Lists the tasks of a session, with everything that it needs to continue them.
 #[utoipa::path(
     get, path = "/v1/sessions/{session}/tasks", operation_id = "session_tasks", tag = "operators",
-    params(("session" = String, Path, description = "The session's id.")),
+    params(("session" = String, Path, description = "The session's id."), TasksParams),
     responses(
-        (status = 200, description = "All of them.", body = All<SpawnView>),
+        (status = 200, description = "They.", body = All<SpawnView>),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`", body = ProblemBody),
     ),
@@ -99,9 +121,11 @@ pub(in crate::api) async fn tasks(
     State(api): State<Api>,
     Asker(caller): Asker,
     At(session): At<String>,
+    Params(params): Params<TasksParams>,
 ) -> Result<JsonBody<All<SpawnView>>, Problem> {
+    let (task, limit) = params.read()?;
     let caller = api.engine.sessions().speaker(&caller, &SessionId::from(session)).await?;
-    Ok(JsonBody(All::of(api.engine.sessions().session_tasks(&caller).await?)))
+    Ok(JsonBody(All::of(api.engine.sessions().session_tasks(&caller, task, limit).await?)))
 }
 
 /// When an attempt ends.

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    calls::TasksParams,
     rpc::{Answer, Call},
     work::Work,
 };
@@ -165,10 +166,6 @@ struct Acquire {
     operator: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
 impl Asking {
     fn permit(&self, method: &str) -> Result<(), Problem> {
         let row = METHODS.iter().find(|(name, _)| *name == method);
@@ -245,8 +242,8 @@ impl Asking {
     }
 
     async fn tasks(&self) -> Result<Json, Problem> {
-        let Nothing {} = self.read()?;
-        let items = self.api.engine.sessions().session_tasks(&self.caller).await?;
+        let (task, limit) = self.read::<TasksParams>()?.read()?;
+        let items = self.api.engine.sessions().session_tasks(&self.caller, task, limit).await?;
         Ok(json(&serde_json::json!({ "items": items })))
     }
 

@@ -325,21 +325,33 @@ impl SessionVerbs<'_> {
         self.engine.tasks().task_view(task).await
     }
 
-    /// Returns the tasks of a caller's session, with everything that it needs to continue them.
+    /// Returns the tasks of a caller's session, with everything that it needs to continue them: at most
+    /// `limit`, and only `task` if it is given.
     ///
     /// # Errors
     /// Fails when the caller is not a session.
-    pub async fn session_tasks(self, caller: &Caller) -> Result<Vec<SpawnView>, EngineError> {
+    pub async fn session_tasks(
+        self,
+        caller: &Caller,
+        task: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Vec<SpawnView>, EngineError> {
         caller.grant.check(Verb::TaskList, &[])?;
         let Some(session) = &caller.session else {
             return Err(wrong_seat("list a session's tasks: use its own token".into()));
         };
-        let held = self.engine.shared().sessions.held(session);
+        let mut held = self.engine.shared().sessions.held(session);
+        if let Some(task) = task {
+            held.retain(|(it, _)| (it.run, it.step) == (task.run(), task.step()));
+        }
         let rows = self
             .engine
             .read(move |store| {
                 let mut rows: Vec<(TaskRow, Header)> = Vec::new();
                 for (Ticket { run, step, attempt }, _) in held {
+                    if rows.len() == limit {
+                        break;
+                    }
                     let row = store.task(run, step)?.filter(|row| row.attempt == attempt);
                     if let (Some(row), Some(header)) = (row, store.header(run)?) {
                         rows.push((row, header));

@@ -72,8 +72,8 @@ pub(super) async fn next(transport: &dyn Transport, args: Next) -> Result<Done, 
     };
     if args.after.is_none() && items(&polled).next().is_none() {
         // The client does not know where it was: what it acknowledged and did not do comes again.
-        let all = transport.get(at.path("tasks")).await?;
-        if let Some(task) = items(&all).next() {
+        let first = transport.get(at.path("tasks").with("limit", Some(1))).await?;
+        if let Some(task) = items(&first).next() {
             let mut task = task.clone();
             task["task"] = task["id"].clone();
             return Ok(given("task", polled["after"].clone(), task));
@@ -93,8 +93,8 @@ pub(super) async fn next(transport: &dyn Transport, args: Next) -> Result<Done, 
     };
     if kind == "task" && task["prompt"].is_null() {
         // The prompt is too large for a frame, or the session is not a direct one.
-        let all = transport.get(at.path("tasks")).await?;
-        if let Some(full) = items(&all).find(|it| it["id"] == task["task"]) {
+        let only = transport.get(at.path("tasks").with("task", task["task"].as_str())).await?;
+        if let Some(full) = items(&only).next() {
             for key in ["system", "prompt", "input", "output_schema"] {
                 if !full[key].is_null() {
                     task[key] = full[key].clone();
