@@ -48,5 +48,5 @@ mod upkeep;
 mod worker;
 
 pub use metrics::NodeMeasures;
-pub use mount::{metrics_router, node_metrics_router, router};
+pub use mount::{keyed_routes, metrics_router, node_metrics_router, router};
 pub use openapi::openapi;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::{Router, handler::Handler, middleware::from_fn_with_state, routing::get};
+use axum::{Router, handler::Handler, http::Method, middleware::from_fn_with_state, routing::get};
 
 use super::{
     app::{Api, Parts},
     metrics, openapi, routes,
 };
 use crate::{
-    door::{self, Door, Rule, Shape, Who},
+    door::{self, Door, KeyedRoutes, Rule, Shape, Who},
     engine::Engine,
     tasks::Tasks,
     testkit::Places,
@@ -30,6 +30,16 @@ pub fn router(engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Router {
         tests: Places::new((cores / 2).max(LEAST_TESTS)),
         openapi: openapi::text,
     }))
+}
+
+/// Returns the routes whose requests may have an `Idempotency-Key`.
+pub fn keyed_routes() -> KeyedRoutes {
+    let keyed = routes::table().filter(routes::Row::is_keyed).filter_map(|row| {
+        let (method, path) = row.route();
+        let method = Method::from_bytes(method.to_uppercase().as_bytes()).ok()?;
+        Some((method, path.to_owned()))
+    });
+    KeyedRoutes::new(keyed)
 }
 
 /// Returns the router of the same listener while a node stands by.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::{Router, handler::Handler, middleware::from_fn_with_state};
+use utoipa::openapi::{RefOr, path::ParameterIn};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
@@ -43,6 +44,21 @@ impl Row {
         ];
         let method = methods.into_iter().find(|(operation, _)| operation.is_some());
         (method.expect("a row has one method").1, path)
+    }
+
+    /// Returns true if requests may have an `Idempotency-Key`.
+    pub(super) fn is_keyed(&self) -> bool {
+        let (_, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
+        let operations = [&item.get, &item.put, &item.post, &item.delete];
+        let mut parameters =
+            operations.into_iter().flatten().filter_map(|it| it.parameters.as_ref()).flatten();
+        parameters.any(|it| match it {
+            RefOr::T(it) => {
+                it.name.eq_ignore_ascii_case("idempotency-key")
+                    && matches!(it.parameter_in, ParameterIn::Header)
+            }
+            RefOr::Ref(_) => false,
+        })
     }
 
     /// Returns the parts of the row for the OpenAPI document.

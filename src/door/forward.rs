@@ -4,7 +4,7 @@
 //! |---|---|
 //! | nobody drives | the answer of the next driver, or after 15 seconds `503 no_driver` |
 //! | the connection breaks before the request was sent | the same |
-//! | it breaks after that: a GET, or a request with an `Idempotency-Key` | the answer to the same request, sent again at most three times |
+//! | it breaks after that: a GET, or a request with an `Idempotency-Key` that its route honours | the answer to the same request, sent again at most three times; `502 unknown_outcome` if nobody answers that, `503 no_driver` to a GET |
 //! | it breaks after that: any other | `502 unknown_outcome` |
 //! | the driver was taken over while it answers | the connection closes |
 //! | the driver hangs, or the network brings nothing | as if the connection broke, after about ten seconds |
@@ -40,11 +40,12 @@ use super::{
     Code, Limits,
     arrival::{ARRIVAL, Arrival},
     hop::{join_cookies, strip},
+    keyed::KeyedRoutes,
     node_keys::NodeKeys,
-    outgoing::Kept,
+    outgoing::{Kept, Outbound},
     problem::Problem,
     reach::Reach,
-    unanswered::{Outcome, broken, no_driver, not_ready, unknown_outcome},
+    unanswered::{Outcome, no_driver, not_ready, unknown_outcome},
 };
 use crate::{
     metrics::ClusterCounts,
@@ -67,6 +68,8 @@ const LAST: Duration = Duration::from_secs(3);
 const ASK: Duration = Duration::from_millis(1_500);
 /// The maximum time of the question whether the node that drives is ready.
 const READY: Duration = Duration::from_millis(1_500);
+/// The time that a kept connection may take to be ready for another request.
+const AGAIN_READY: Duration = Duration::from_millis(50);
 /// The maximum number of connections that are kept for later requests.
 const IDLE: usize = 64;
 /// The header of a refusal by a node that does not drive; nothing was done.
@@ -100,6 +103,7 @@ struct Inner {
     kept: Kept,
     reach: Reach,
     counts: Arc<ClusterCounts>,
+    keyed: KeyedRoutes,
     body_time: Duration,
     listens_on: std::net::SocketAddr,
     tasks: Tasks,
@@ -117,7 +121,12 @@ pub(super) enum Passed {
     /// The request has this answer.
     Answered(Response),
     /// This node has taken the runs over, and answers it.
-    Ours(Request),
+    Ours {
+        /// The request.
+        request: Request,
+        /// True if it was sent to another node before, which may have answered it.
+        was_sent: bool,
+    },
 }
 
 /// The node that answers a request.
@@ -137,6 +146,7 @@ impl Forwarder {
         keys: NodeKeys,
         limits: &Limits,
         listens_on: std::net::SocketAddr,
+        keyed: KeyedRoutes,
         tasks: &Tasks,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -147,6 +157,7 @@ impl Forwarder {
             kept: Kept::default(),
             reach: Reach::default(),
             counts: Arc::default(),
+            keyed,
             body_time: limits.body_time,
             listens_on,
             tasks: tasks.clone(),
@@ -166,15 +177,20 @@ impl Forwarder {
     /// Sends a request to the node that drives, and returns its answer. Gives the request back if this node
     /// drives before another does, as `drives` says.
     pub(super) async fn forward(&self, request: Request, drives: watch::Receiver<bool>) -> Passed {
+        let outbound = match self.outbound(request).await {
+            Ok(outbound) => outbound,
+            Err(problem) => return Passed::Answered(problem.into_response()),
+        };
+        // Taken when the body is there: whoever sends it slowly keeps nobody else out.
         let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
             let detail = "too many requests are being forwarded; ask again";
             let refusal = Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
             self.0.counts.forwarded("overloaded");
             return Passed::Answered(refusal);
         };
-        let passed = self.pass_on(request, drives, place).await;
+        let passed = self.pass_on(outbound, drives, place).await;
         self.0.counts.forwarded(match &passed {
-            Passed::Ours(_) => "here",
+            Passed::Ours { .. } => "here",
             Passed::Answered(it) => it.extensions().get().map_or("answered", |Outcome(word)| word),
         });
         passed
@@ -185,53 +201,59 @@ impl Forwarder {
         Arc::clone(&self.0.counts)
     }
 
-    async fn pass_on(
-        &self,
-        mut request: Request,
-        mut drives: watch::Receiver<bool>,
-        place: OwnedSemaphorePermit,
-    ) -> Passed {
+    /// Returns a request as it is sent to other nodes, once its body is there.
+    async fn outbound(&self, mut request: Request) -> Result<Outbound, Problem> {
         let upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
         let (original, content) = request.into_parts();
         let head = self.head(original.clone(), upgrade.is_some());
-        let mut body = match self.0.kept.keep(&original.headers, content, self.0.body_time).await {
-            Ok(body) => body,
-            Err(problem) => return Passed::Answered(problem.into_response()),
-        };
-        let is_safe = head.method.is_safe() || head.headers.contains_key("idempotency-key");
-        let mut repeats = if is_safe && body.is_kept() { REPEATS } else { 0 };
+        let body = self.0.kept.keep(&original.headers, content, self.0.body_time).await?;
+        let is_keyed = || self.0.keyed.take(&head.method, original.uri.path(), &head.headers);
+        let is_safe = head.method.is_safe() || is_keyed();
+        Ok(Outbound { original, head, upgrade, body, is_safe, was_sent: false })
+    }
+
+    async fn pass_on(
+        &self,
+        mut request: Outbound,
+        mut drives: watch::Receiver<bool>,
+        place: OwnedSemaphorePermit,
+    ) -> Passed {
+        let mut repeats = if request.is_safe && request.body.is_kept() { REPEATS } else { 0 };
         let mut waits = Box::pin(sleep(WAIT));
         loop {
             let driver = match self.wait(&mut waits, &mut drives).await {
                 Answers::Other(driver) => driver,
                 Answers::Ours => {
-                    let Some(content) = body.take() else {
+                    let Some(content) = request.body.take() else {
                         return Passed::Answered(unknown_outcome());
                     };
+                    let Outbound { original, upgrade, was_sent, .. } = request;
                     let mut request = Request::from_parts(original, content);
                     if let Some(upgrade) = upgrade {
                         request.extensions_mut().insert(upgrade);
                     }
-                    return Passed::Ours(request);
+                    return Passed::Ours { request, was_sent };
                 }
-                Answers::Nobody => return Passed::Answered(no_driver()),
+                Answers::Nobody => return Passed::Answered(request.given_up()),
             };
             let Some(mut sender) = self.connect(&driver).await else {
                 if is_over_after_pause(&mut waits).await {
-                    return Passed::Answered(no_driver());
+                    return Passed::Answered(request.given_up());
                 }
                 continue;
             };
-            let Some(content) = body.take() else { return Passed::Answered(unknown_outcome()) };
+            let Some(content) = request.body.take() else {
+                return Passed::Answered(unknown_outcome());
+            };
             let mut outgoing = Request::new(content);
-            *outgoing.method_mut() = head.method.clone();
-            *outgoing.uri_mut() = head.uri.clone();
-            *outgoing.headers_mut() = head.headers.clone();
+            *outgoing.method_mut() = request.head.method.clone();
+            *outgoing.uri_mut() = request.head.uri.clone();
+            *outgoing.headers_mut() = request.head.headers.clone();
             let sent = tokio::select! {
                 sent = sender.try_send_request(outgoing) => sent.map_err(|mut it| it.take_message()),
                 () = self.lost(&driver) => Err(None),
-                () = self.stops_long_ago(), if is_safe => {
+                () = self.stops_long_ago(), if request.is_safe => {
                     let detail = "this node is stopping; ask again";
                     let refusal = Problem::new(Code::Stopping, detail).retry_after(1);
                     return Passed::Answered(refusal.into_response());
@@ -239,24 +261,28 @@ impl Forwarder {
             };
             match sent {
                 Ok(response) if response.headers().contains_key(NOT_DRIVER) => {
-                    if !body.is_kept() || is_over_after_pause(&mut waits).await {
-                        return Passed::Answered(no_driver());
+                    if !request.body.is_kept() || is_over_after_pause(&mut waits).await {
+                        return Passed::Answered(request.given_up());
                     }
                 }
                 Ok(response) => {
-                    return Passed::Answered(
-                        self.answer(response, sender, &driver, upgrade, place),
-                    );
+                    return Passed::Answered(self.answer(
+                        response,
+                        sender,
+                        &driver,
+                        request.upgrade,
+                        place,
+                    ));
                 }
                 // Nothing of it was sent.
-                Err(Some(unsent)) => body.give_back(unsent.into_body()),
-                Err(None) if repeats > 0 => {
-                    repeats -= 1;
-                    if is_over_after_pause(&mut waits).await {
-                        return Passed::Answered(broken(&head.method));
+                Err(Some(unsent)) => request.body.give_back(unsent.into_body()),
+                Err(None) => {
+                    request.was_sent = true;
+                    if repeats == 0 || is_over_after_pause(&mut waits).await {
+                        return Passed::Answered(request.given_up());
                     }
+                    repeats -= 1;
                 }
-                Err(None) => return Passed::Answered(broken(&head.method)),
             }
         }
     }
@@ -346,9 +372,15 @@ impl Forwarder {
             return Passed::Answered(not_ready("this node stands by, and no other has the runs"));
         }
         let place = Arc::new(Semaphore::new(1));
-        let Ok(place) = place.try_acquire_owned() else { return Passed::Ours(request) };
+        let Ok(place) = place.try_acquire_owned() else { return Passed::Answered(no_driver()) };
         let detail = "this node stands by, and does not reach the one that has the runs";
-        match timeout(READY, self.pass_on(request, drives, place)).await {
+        let asked = async {
+            match self.outbound(request).await {
+                Ok(outbound) => self.pass_on(outbound, drives, place).await,
+                Err(problem) => Passed::Answered(problem.into_response()),
+            }
+        };
+        match timeout(READY, asked).await {
             Ok(Passed::Answered(it)) if it.extensions().get::<Outcome>().is_some() => {
                 Passed::Answered(not_ready(detail))
             }
@@ -372,7 +404,7 @@ impl Forwarder {
                 idle.pop()
             };
             let Some((_, mut sender)) = idle else { break };
-            if let Ok(Ok(())) = timeout(CONNECT, sender.ready()).await {
+            if let Ok(Ok(())) = timeout(AGAIN_READY, sender.ready()).await {
                 return Some(sender);
             }
         }
@@ -540,5 +572,32 @@ impl Drop for Forwarded {
         {
             idle.push(back);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ClusterView;
+
+    #[tokio::test]
+    async fn who_sends_a_body_slowly_takes_no_place_of_others() {
+        let (_view, sees) = watch::channel(ClusterView::default());
+        let keys = NodeKeys::generate(sees.clone()).unwrap();
+        let limits = Limits { in_flight: 1, ..Limits::default() };
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let at = "127.0.0.1:1".parse().unwrap();
+        let forwarder = Forwarder::new(sees, keys, &limits, at, KeyedRoutes::default(), &tasks);
+        let (_drives, drives) = watch::channel(false);
+        let pending = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>());
+        let slow = Request::post("/v1/runs").header("content-length", "10").body(pending).unwrap();
+        let mut slow = Box::pin(forwarder.forward(slow, drives.clone()));
+        assert!(futures::poll!(&mut slow).is_pending());
+        let get = || Request::get("/v1/runs").body(Body::empty()).unwrap();
+        let mut prompt = Box::pin(forwarder.forward(get(), drives.clone()));
+        assert!(futures::poll!(&mut prompt).is_pending(), "it waits for a node that drives");
+        let third = forwarder.forward(get(), drives).await;
+        let Passed::Answered(refused) = third else { panic!("this node does not drive") };
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

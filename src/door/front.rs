@@ -18,7 +18,7 @@ use super::{
     Code,
     forward::{DATABASE, Forwarder, NOT_DRIVER, Passed},
     problem::Problem,
-    unanswered::no_driver,
+    unanswered::{broken, no_driver},
 };
 
 /// Says whether nobody else can have taken over.
@@ -109,13 +109,14 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
                 "/readyz" => forwarder.ready(request, drives).await,
                 _ => forwarder.forward(request, drives).await,
             };
-            let waiting = match passed {
+            let (request, was_sent) = match passed {
                 Passed::Answered(answer) => return answer,
-                Passed::Ours(waiting) => waiting,
+                Passed::Ours { request, was_sent } => (request, was_sent),
             };
             // This node has taken over while the request waited.
             match front.role() {
-                Some(role) if (role.is_trusted)() => run(role.router, waiting).await,
+                Some(role) if (role.is_trusted)() => run(role.router, request).await,
+                Some(_) | None if was_sent => broken(request.method()),
                 Some(_) | None => no_driver(),
             }
         }

@@ -1,22 +1,53 @@
-//! The bodies of requests that are forwarded: small ones are kept, so that they can be sent again.
+//! Requests that are forwarded. Small bodies are kept, so that they can be sent again.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
-    http::HeaderMap,
+    http::{HeaderMap, request::Parts},
+    response::Response,
 };
+use hyper::upgrade::OnUpgrade;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 
-use super::{Code, length::announced, problem::Problem};
+use super::{
+    Code,
+    length::announced,
+    problem::Problem,
+    unanswered::{broken, no_driver},
+};
 
 /// The maximum size of a body that is kept.
 const LONGEST: usize = 1 << 20;
 /// The maximum size of all such bodies together.
 const ALL: usize = 128 << 20;
+
+/// A request as it is sent to other nodes.
+pub(super) struct Outbound {
+    /// Its head as it came.
+    pub(super) original: Parts,
+    /// Its head as it is sent.
+    pub(super) head: Parts,
+    pub(super) upgrade: Option<OnUpgrade>,
+    pub(super) body: Outgoing,
+    /// True if it may be sent again, also if it was answered.
+    pub(super) is_safe: bool,
+    /// True once a node may have received it.
+    pub(super) was_sent: bool,
+}
+
+impl Outbound {
+    /// The answer if no node answers it any more.
+    pub(super) fn given_up(&self) -> Response {
+        match self.was_sent {
+            true => broken(&self.head.method),
+            false => no_driver(),
+        }
+    }
+}
 
 /// The body of a request.
 pub(super) enum Outgoing {
