@@ -4,7 +4,8 @@
 //! | this node | and then | it |
 //! |---|---|---|
 //! | stands by | nobody alive has the runs | claims them, opens the engine, answers itself |
-//! | stands by | was ended, because its lease had lapsed | joins again |
+//! | stands by | was ended, because its lease had lapsed | joins again, after a pause |
+//! | took the runs over | does not reach the database while it opens them | joins again, after a pause; ends after 20 times in a row |
 //! | drives | was asked to hand over | the same, and joins again; for a while it leaves the runs to others |
 //! | drives | is to stop | announces that, stops the engine, gives the runs up |
 //! | drives | cannot renew its lease, and others reach the database, or none answers | stops the engine |
@@ -38,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_secs(1);
 /// The time for which a node that was asked to hand over leaves the runs to others, in milliseconds.
 const YIELD_MS: u64 = 15_000;
+/// The number of times in a row that a node fails to open what it took over for a reason that may pass.
+const OPENINGS: u32 = 20;
 /// The maximum time that the engine of a node that was ended has to stop.
 const FENCED: Duration = Duration::from_secs(5);
 
@@ -100,6 +103,8 @@ pub struct Node {
     socket: Option<socket::Bound>,
     /// The version of the keys with which the admin token was written.
     keys: Option<i64>,
+    /// How often in a row it failed to open what it took over.
+    failures: u32,
 }
 
 /// The reason why a node no longer drives.
@@ -154,7 +159,8 @@ impl Node {
         let joining = Joining { name, url: ports.url.clone(), peer };
         let (address, url) = (ports.address, ports.url.clone());
         let limits = config.door.limits.clone();
-        let forwarder = Forwarder::new(seat.view(), keys.clone(), &limits, address, &tasks);
+        let keyed = api::keyed_routes();
+        let forwarder = Forwarder::new(seat.view(), keys.clone(), &limits, address, keyed, &tasks);
         let front = Front::new(forwarder.clone());
         let door = Arc::new(Door::new(&config.door, address));
 
@@ -182,6 +188,7 @@ impl Node {
             address,
             socket,
             keys,
+            failures: 0,
         })
     }
 
@@ -276,7 +283,10 @@ impl Node {
             let Some(host) = host else {
                 tracing::warn!("this node was ended or could not take over; it joins again");
                 drop(member);
-                continue;
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => continue,
+                    () = &mut stop => return self.end(None, grace).await,
+                }
             };
             if let Some(ready) = ready.take() {
                 ready(&self);
@@ -310,12 +320,7 @@ impl Node {
                     return Err(error.into());
                 }
             }
-            let over = member;
-            let stopped = blocking(&self.tasks, move || {
-                over.stop();
-                Ok(())
-            });
-            stopped.await?;
+            self.retire(&member).await?;
         }
     }
 
@@ -334,7 +339,7 @@ impl Node {
     }
 
     /// Takes the runs over if nobody alive has them, and opens a host for them.
-    async fn take_over(&self, member: &Arc<Member>) -> Result<Option<Host>, HostError> {
+    async fn take_over(&mut self, member: &Arc<Member>) -> Result<Option<Host>, HostError> {
         let claiming = Arc::clone(member);
         let store = match blocking(&self.tasks, move || Postgres::take_over(&claiming)).await {
             Ok(Some(store)) => store,
@@ -343,13 +348,7 @@ impl Node {
             Err(HostError::Store(StoreError::Newer { .. })) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "failed to take the runs over; joining again");
-                let over = Arc::clone(member);
-                let stopped = blocking(&self.tasks, move || {
-                    over.stop();
-                    Ok(())
-                });
-                stopped.await?;
-                tokio::time::sleep(AGAIN).await;
+                self.retire(member).await?;
                 return Ok(None);
             }
         };
@@ -363,7 +362,29 @@ impl Node {
             url: self.url.clone(),
             address: self.address,
         };
-        Host::open_joined(self.config.clone(), store, &joined).await.map(Some)
+        match Host::open_joined(self.config.clone(), store, &joined).await {
+            Ok(host) => {
+                self.failures = 0;
+                Ok(Some(host))
+            }
+            Err(HostError::Store(error)) if may_pass(&error) && self.failures < OPENINGS => {
+                self.failures += 1;
+                tracing::warn!(%error, "failed to open the runs that were taken over; joining again");
+                self.retire(member).await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops a member, which is to join again.
+    async fn retire(&self, member: &Arc<Member>) -> Result<(), HostError> {
+        let over = Arc::clone(member);
+        let stopped = blocking(&self.tasks, move || {
+            over.stop();
+            Ok(())
+        });
+        stopped.await
     }
 
     /// Waits until this node no longer drives.
@@ -434,6 +455,14 @@ impl Node {
         self.seat.leave();
         Ok(())
     }
+}
+
+/// Returns true for a failure that says nothing about the database itself.
+fn may_pass(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Away { .. } | StoreError::Busy | StoreError::Fenced | StoreError::Closed
+    )
 }
 
 /// Calls what blocks on a thread of its own.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Cluster,
-    support::{DEMO, eventually, when},
+    support::{DEMO, eventually, send, when},
 };
 
 fn states(status: &Value) -> Vec<String> {
@@ -71,4 +71,32 @@ async fn the_state_of_a_cluster_is_told_by_its_database_also_when_no_node_answer
     nowhere.args(["cluster", "status", "--store", "postgres://localhost:1/none"]);
     let told = nowhere.current_dir(cluster.path("")).output().unwrap();
     assert!(!told.status.success(), "{told:?}");
+}
+
+/// Nodes that come and go leave rows behind.
+#[tokio::test]
+async fn rows_of_dead_standbys_hide_no_node_and_end() {
+    let Some(cluster) = Cluster::fresh() else { return };
+    let a = cluster.node("a");
+    cluster.becomes(&["a up"]).await;
+    let dead = |name: &str, count: u32, since: &str| {
+        cluster.database.sql(&format!(
+            "INSERT INTO moonswarm.nodes (name, home, version, state, lease_until)
+             SELECT '{name}', '{name}' || i, '0.1.0', 'standby', clock_timestamp() - interval '{since}'
+             FROM generate_series(1, {count}) i"
+        ));
+    };
+    dead("lately", 70, "1 minute");
+    dead("long-ago", 70, "1 hour");
+    let b = cluster.node("b");
+    eventually("the driver answers through the standby", async || {
+        let (status, told) = send(b.get("/v1/runs")).await;
+        when(status == 200, told)
+    })
+    .await;
+    let states = cluster.states();
+    let count = |name: &str| states.iter().filter(|it| *it == name).count();
+    assert_eq!((count("a up"), count("b standby")), (1, 1), "{states:?}");
+    assert_eq!((count("lately standby"), count("long-ago standby")), (70, 0), "{states:?}");
+    drop(a);
 }

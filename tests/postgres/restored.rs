@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     STEPS, lease, report, start,
-    support::{Daemon, Shell, postgres::Database, send},
+    support::{Daemon, Shell, eventually, postgres::Database, send, when},
     there,
 };
 
@@ -71,7 +71,7 @@ async fn a_database_that_was_set_back_while_no_host_ran_goes_on_only_with_new_ha
     let (data, url) = (&set_back.data, set_back.copy.url());
     assert!(Daemon::launch(data, &[("MOONSWARM_STORE", &*url)]).is_none(), "it was refused");
     let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
-    assert!(log.contains("it lacks commits that this data directory has seen"), "{log}");
+    assert!(log.contains("it lacks commits that this data directory or a node has seen"), "{log}");
     assert!(log.contains("moonswarm cluster restored"), "{log}");
 
     let mut restored = set_back.shell.command(&["cluster", "restored"]);
@@ -96,5 +96,43 @@ async fn where_a_loss_was_accepted_the_runs_of_a_database_that_was_set_back_go_o
     let daemon = Daemon::launch(&set_back.data, &env).expect("it goes on");
     assert!(daemon.log().contains("the database has lost commits"), "{}", daemon.log());
     set_back.goes_on(&daemon).await;
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn a_loss_that_a_writer_finds_is_known_to_the_next_start_from_any_directory() {
+    let Some(database) = there(Database::fresh()) else { return };
+    let shell = Shell::new();
+    let mut daemon = start(&shell.path("data"), &database.url());
+    let run = daemon.run_source(STEPS, json!({})).await;
+    daemon.ended(&run).await;
+    // As after a failover to a standby that was behind, while the directory has seen no more than that.
+    database.sql("UPDATE moonswarm.marks SET seq = 0");
+    database.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    );
+    // Whatever its answer is: the writer that stores it finds the loss.
+    drop(daemon.post("/v1/runs", &json!({ "source": STEPS })).send().await);
+    let ended = eventually("it ends", async || daemon.ends().ok_or("it runs")).await;
+    assert_ne!(ended, 0);
+    assert!(
+        daemon.log().contains("commits that were acknowledged are missing"),
+        "{}",
+        daemon.log()
+    );
+
+    let (other, url) = (shell.path("other"), database.url());
+    assert!(Daemon::launch(&other, &[("MOONSWARM_STORE", &*url)]).is_none(), "it was refused");
+    let log = std::fs::read_to_string(other.with_extension("log")).unwrap();
+    assert!(log.contains("it lacks commits"), "{log}");
+    let mut restored = shell.command(&["cluster", "restored"]);
+    restored.env("MOONSWARM_STORE", &url);
+    eventually("the lease of the dead host has ended", async || {
+        let told = restored.output().unwrap();
+        when(told.status.success(), String::from_utf8_lossy(&told.stderr).into_owned())
+    })
+    .await;
+    let daemon = start(&other, &url);
     assert_eq!(daemon.stop(), Some(0));
 }

@@ -7,6 +7,9 @@ use super::{
 };
 use crate::store::{ClusterKey, Finalized, NodeRow, NodeState, Restored, StoreError};
 
+/// The name of an administrator's connection.
+const NAME: &str = "moonswarm/administrator";
+
 /// Asks a node that has the runs to hand them over. Returns the node.
 ///
 /// # Errors
@@ -56,7 +59,8 @@ pub fn fence_node(
 /// Returns [`StoreError::Taken`] while a host has the database, and [`StoreError::Unfit`] if it has no runs of
 /// this format. Fails when the database cannot be reached.
 pub fn begin_after_restore(options: &PostgresOptions) -> Result<Restored, StoreError> {
-    alone(options, "begin anew after a restore", |session, format| {
+    let long = |wire: &Wire| wire.long_writer(NAME);
+    alone_over(options, long, "begin anew after a restore", |session, format| {
         if format < format::known() {
             return Err(unstarted(options));
         }
@@ -140,21 +144,31 @@ fn change_node(
     change: impl FnOnce(&Session, &[NodeRow]) -> Result<NodeRow, Failed>,
 ) -> Result<NodeRow, StoreError> {
     alone(options, context, |session, _| {
-        let nodes: Vec<_> = look(session, Some(key))?.into_iter().map(|it| it.row).collect();
+        let nodes: Vec<_> = look(session, None, Some(key))?.into_iter().map(|it| it.row).collect();
         change(session, &nodes)
     })
 }
 
-/// Makes a change in a transaction that no node and no other administrator makes at the same time. It is told
-/// the format of the tables.
+/// Makes a short change in a transaction that no node and no other administrator makes at the same time. It
+/// is told the format of the tables.
 fn alone<T>(
     options: &PostgresOptions,
     context: &str,
     change: impl FnOnce(&Session, i32) -> Result<T, Failed>,
 ) -> Result<T, StoreError> {
+    alone_over(options, |wire| wire.writer(NAME), context, change)
+}
+
+/// The same over a session of another kind.
+fn alone_over<T>(
+    options: &PostgresOptions,
+    open: impl FnOnce(&Wire) -> Result<Session, Failed>,
+    context: &str,
+    change: impl FnOnce(&Session, i32) -> Result<T, Failed>,
+) -> Result<T, StoreError> {
     let act = || -> Result<T, Failed> {
         let wire = Wire::new(options.address.clone())?;
-        let session = wire.writer("moonswarm/administrator")?;
+        let session = open(&wire)?;
         let found = format::found(&session, wire.address())?;
         let found = found.filter(|it| it.format >= format::FIRST_WITH_FEATURES);
         let found = found.ok_or_else(|| unstarted(options))?;

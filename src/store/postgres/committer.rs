@@ -21,7 +21,7 @@ use super::{
     failed::{Failed, Meaning},
     group::{Decided, Group},
     lane::Lane,
-    owner,
+    owner, progress,
     session::{Call, Session},
     stats_fold::{self, EndedRuns, FOLDED},
     value::{get, uint},
@@ -254,10 +254,15 @@ impl Committer {
         }
         let sql = "SELECT seq FROM marks WHERE node = $1 AND lane = $2";
         let row = session.one(sql, &[&self.lane.node, &self.lane.number])?;
-        session.batch("COMMIT")?;
         let seq: i64 = row.map_or(Ok(-1), |row| get(&row, 0))?;
+        let went_back = seq < self.seq || (seq > self.seq && !is_unknown);
+        if went_back {
+            // Other nodes, and the next start, may have seen nothing of what is missing.
+            progress::note_loss(&session)?;
+        }
+        session.batch("COMMIT")?;
         self.session = Some(session);
-        if seq < self.seq || (seq > self.seq && !is_unknown) {
+        if went_back {
             self.common.commits.lost.inc();
             return Err(Failed::Store(StoreError::Unfit {
                 database: self.wire.address().to_string(),

@@ -30,7 +30,8 @@ use super::{
 use crate::{
     clock::{Clock, boot_ms},
     store::{
-        ClusterKey, ClusterView, Health, LeaseTimes, NodeRow, NodeState, PeerAddress, StoreError,
+        ClusterKey, ClusterView, Durability, Health, LeaseTimes, NodeRow, NodeState, PeerAddress,
+        StoreError,
     },
 };
 
@@ -38,8 +39,12 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(500);
 /// The same while nobody drives.
 const SOON: Duration = Duration::from_millis(100);
-/// The maximum number of nodes that are looked at.
+/// The maximum number of nodes that are looked at: the one that looks, those that have the runs, and the
+/// standbys that renewed last.
 const MOST: i64 = 64;
+/// Ends standbys that died long ago.
+const FORGET: &str = "UPDATE nodes SET state = 'gone'
+    WHERE state = 'standby' AND lease_until < clock_timestamp() - interval '10 minutes'";
 /// The columns that a look reads.
 const COLUMNS: &str = "node, name, version, state, url, boot, peer_url, peer_key,
     (extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
@@ -132,7 +137,12 @@ impl Member {
         }
         let wire = &self.seat.wire;
         let claim = || -> Result<Option<Claim>, Failed> {
-            let session = wire.writer("moonswarm/claim")?;
+            let mut session = wire.writer("moonswarm/claim")?;
+            let Seat { progress, options, .. } = &*self.seat;
+            if options.durability == Durability::Asynchronous && progress.is_ahead(&session)? {
+                // To begin anew takes long in a large database.
+                session = wire.long_writer("moonswarm/claim")?;
+            }
             session.batch("SET lock_timeout = '8s'; BEGIN")?;
             format::lock(&session, wire.address())?;
             let claim = self.take(&session)?;
@@ -143,7 +153,7 @@ impl Member {
     }
 
     fn take(&self, session: &Session) -> Result<Option<Claim>, Failed> {
-        let nodes = look(session, Some(&self.seat.options.key))?;
+        let nodes = look(session, Some(self.node), Some(&self.seat.options.key))?;
         let me = nodes.iter().find(|it| it.row.node == self.node);
         if me.is_none_or(|it| it.row.state != NodeState::Standby || !it.row.is_alive()) {
             return Err(Failed::Store(StoreError::Fenced));
@@ -283,10 +293,21 @@ pub(super) struct Looked {
 }
 
 /// Reads the nodes that have not ended.
-pub(super) fn look(session: &Session, key: Option<&ClusterKey>) -> Result<Vec<Looked>, Failed> {
-    let sql =
-        format!("SELECT {COLUMNS} FROM nodes WHERE state <> 'gone' ORDER BY node LIMIT {MOST}");
-    session.query(&sql, &[])?.iter().map(|row| looked(row, key)).collect()
+pub(super) fn look(
+    session: &Session,
+    me: Option<i64>,
+    key: Option<&ClusterKey>,
+) -> Result<Vec<Looked>, Failed> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM nodes WHERE state <> 'gone'
+         ORDER BY (node = $1) DESC, (state <> 'standby') DESC, lease_until DESC, node LIMIT {MOST}"
+    );
+    let rows = session.query(&sql, &[&me.unwrap_or_default()])?;
+    let nodes = rows.iter().map(|row| looked(row, key)).collect::<Result<Vec<_>, _>>();
+    nodes.map(|mut nodes| {
+        nodes.sort_by_key(|it| it.row.node);
+        nodes
+    })
 }
 
 fn looked(row: &tokio_postgres::Row, key: Option<&ClusterKey>) -> Result<Looked, Failed> {
@@ -336,10 +357,12 @@ fn enter(seat: &Seat, joining: &Joining) -> Result<Entered, Failed> {
     let key = &seat.options.key;
     session.batch("SET lock_timeout = '8s'; BEGIN")?;
     format::lock(&session, seat.wire.address())?;
-    let nodes = look(&session, Some(key))?;
-    let own = || nodes.iter().filter(|it| it.home == seat.home);
-    let follows_death = own().any(|it| it.row.has_runs());
-    let own: Vec<i64> = own().map(|it| it.row.node).collect();
+    session.execute(FORGET, &[])?;
+    let nodes = look(&session, None, Some(key))?;
+    let follows_death = nodes.iter().any(|it| it.home == seat.home && it.row.has_runs());
+    let sql = "SELECT node FROM nodes WHERE state <> 'gone' AND home = $1";
+    let own = session.query(sql, &[&seat.home])?;
+    let own = own.iter().map(|row| get(row, 0)).collect::<Result<Vec<i64>, _>>()?;
     let is_alone = |it: &&Looked| it.row.has_runs() && it.row.is_alive() && it.row.peer.is_none();
     if let Some(alone) = nodes.iter().filter(|it| it.home != seat.home).find(is_alone) {
         let (database, node) = (seat.wire.address().to_string(), alone.row.name.clone());
@@ -367,8 +390,9 @@ fn enter(seat: &Seat, joining: &Joining) -> Result<Entered, Failed> {
             &format::known(),
         ],
     )?;
-    session.batch("COMMIT")?;
     let node = row.map_or(Err(Failed::Silent), |row| get(&row, 0))?;
+    owner::forget_ended(&session, node)?;
+    session.batch("COMMIT")?;
     Ok(Entered { node, follows_death })
 }
 
@@ -470,7 +494,7 @@ fn turn(
         };
         seat.progress.note(known);
     }
-    let nodes = look(known, Some(&seat.options.key))?;
+    let nodes = look(known, Some(node), Some(&seat.options.key))?;
     let row = known.one(
         "SELECT (SELECT coalesce(max(version), 0) FROM keys), oldest, release, feature FROM cluster",
         &[],

@@ -111,7 +111,7 @@ fn take(session: &Session, host: &Newcomer<'_>, dead: &[Other]) -> Result<Claim,
     Ok(Claim { node, owner_died: !nodes.is_empty(), has_lost: false })
 }
 
-/// Gives a node its lanes, within a transaction, and forgets nodes that ended long ago.
+/// Gives a node its lanes, within a transaction, and forgets nodes that ended long before.
 pub fn enter(session: &Session, node: i64, for_runs: usize) -> Result<(), Failed> {
     let lanes: Vec<i16> = Lane::all(node, for_runs).map(|lane| lane.number).collect();
     session.all(&[
@@ -122,9 +122,14 @@ pub fn enter(session: &Session, node: i64, for_runs: usize) -> Result<(), Failed
             .with(node)
             .with(lanes),
         Call::new("DELETE FROM marks WHERE node < $1").with(node),
-        Call::new("DELETE FROM nodes WHERE state = 'gone' AND node < $1").with(node - ENDED),
     ])?;
-    Ok(())
+    forget_ended(session, node)
+}
+
+/// Forgets nodes that ended long before a node.
+pub fn forget_ended(session: &Session, node: i64) -> Result<(), Failed> {
+    let sql = "DELETE FROM nodes WHERE state = 'gone' AND node < $1";
+    session.execute(sql, &[&(node - ENDED)]).map(drop)
 }
 
 /// Starts the thread that renews the lease, and notes the progress of the database. If the lease was

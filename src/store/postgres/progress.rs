@@ -20,6 +20,8 @@ use crate::store::{Durability, Restored, StoreError, lock::file, padded::PaddedF
 
 /// The name of the file within the data directory.
 const NAME: &str = "progress";
+/// The key of the mark of a database that lacks acknowledged commits.
+const WENT_BACK: &str = "went_back";
 /// The numbers of runs and of rows that are skipped after a loss: so many may have been given out.
 const SKIPPED: i64 = 1 << 20;
 
@@ -64,8 +66,11 @@ impl ProgressFile {
         Ok(Self { file, seen: Mutex::new(seen) })
     }
 
-    /// Returns true if the database has lost commits that this data directory has seen.
-    fn is_ahead(&self, session: &Session) -> Result<bool, Failed> {
+    /// Returns true if the database has lost commits that this data directory, or any node, has seen.
+    pub fn is_ahead(&self, session: &Session) -> Result<bool, Failed> {
+        if kept::meta(session, WENT_BACK)?.is_some() {
+            return Ok(true);
+        }
         let found = Progress::of(session)?;
         let seen = self.seen.lock();
         Ok(seen.as_ref().zip(found).is_some_and(|(seen, found)| seen.is_ahead_of(&found)))
@@ -87,7 +92,7 @@ impl ProgressFile {
         }
         Err(Failed::Store(StoreError::Unfit {
             database: wire.address().to_string(),
-            reason: "it lacks commits that this data directory has seen, as after a restore to an \
+            reason: "it lacks commits that this data directory or a node has seen, as after a restore to an \
                      earlier time or a failover to a standby that was behind; restore a newer copy, \
                      or let its runs go on from what is there with `moonswarm cluster restored`"
                 .to_owned(),
@@ -166,13 +171,23 @@ pub fn high(session: &Session) -> Result<(u64, u64), Failed> {
     Ok((uint(&row, 0)?, uint(&row, 1)?))
 }
 
-/// Makes a database that lost commits independent of its past, within a transaction: handles from before
+/// Notes that the database lacks acknowledged commits, within a transaction: nobody drives it until it
+/// begins anew.
+pub fn note_loss(session: &Session) -> Result<(), Failed> {
+    let sql = "INSERT INTO meta (key, value) VALUES ($1, '1') ON CONFLICT (key) DO NOTHING";
+    session.execute(sql, &[&WENT_BACK.as_bytes()]).map(drop)
+}
+
+/// Makes a database that lost commits independent of its past, within a transaction of a session that may
+/// take long: handles from before
 /// are no longer valid, attempts of workers are tried again, and the numbers that may have been given out
 /// are not used again.
 pub fn begin_anew(session: &Session) -> Result<Restored, Failed> {
     // The next start creates a new incarnation.
-    session
-        .execute("DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up')", &[])?;
+    session.execute(
+        "DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up', 'went_back')",
+        &[],
+    )?;
     session.execute(
         "UPDATE cluster SET
              high_run = $1 + greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),

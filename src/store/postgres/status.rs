@@ -76,7 +76,7 @@ pub fn cluster_status(options: &PostgresOptions) -> Result<ClusterStatus, StoreE
             return Err(format::unfit(wire.address(), reason.to_owned()));
         };
         let nodes: Vec<NodeRow> =
-            self::look(&session, None)?.into_iter().map(|it| it.row).collect();
+            self::look(&session, None, None)?.into_iter().map(|it| it.row).collect();
         let is_shared = session.exists("SELECT 1 FROM keys", &[])?;
         let mut findings = examine(&wire, &session, options)?;
         findings.retain(|it| it.level != FindingLevel::Fine);

@@ -130,6 +130,13 @@ impl Wire {
         Ok(session)
     }
 
+    /// Opens a connection of a writer for a transaction that may take long.
+    pub fn long_writer(&self, name: &str) -> Result<Session, Failed> {
+        let session = self.connect(name, LONG)?;
+        session.batch("SET statement_timeout = '1h';")?;
+        Ok(session)
+    }
+
     /// Opens a connection for the start.
     pub fn starter(&self) -> Result<Session, Failed> {
         self.connect("moonswarm/start", LONG)
