@@ -249,9 +249,13 @@ impl Host {
         let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
+        let (of_store, of_upkeep) = (Arc::clone(&store), Arc::clone(&upkeep));
+        let clock_offset =
+            tasks.spawn_blocking(move || boot::clock_offset(&*of_store, &*of_upkeep)).await;
+        let clock_offset = clock_offset.map_err(|_| store::StoreError::Closed)??;
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store),
-            clock: Clock::system_ahead(boot::clock_offset(&*store)?),
+            clock: Clock::system_ahead(clock_offset),
             tasks: tasks.clone(),
             registry,
             hub,
@@ -272,7 +276,7 @@ impl Host {
         })?;
         let left_open =
             if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
-        boot::keep_clock_offset(&engine, &tasks);
+        boot::keep_clock_offset(&engine, &upkeep, &tasks);
         if let Some(export) = config.export.clone() {
             otlp::start(&engine, &tasks, export);
         }

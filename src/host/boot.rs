@@ -3,12 +3,12 @@
 //! A start is counted as a crash before it does anything else. The next start takes it back if this
 //! one ended in an orderly way, which includes errors such as a full disk.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::HostError;
 use crate::{
     engine::{Engine, EngineError},
-    store::{Store, StoreError, Write, commit},
+    store::{Store, StoreError, Upkeep, Write, commit},
     tasks::Tasks,
 };
 
@@ -18,8 +18,13 @@ const CRASHES: u32 = 3;
 const SETTLED: Duration = Duration::from_secs(30);
 /// The key of the number of crashes.
 const STREAK: &str = "bad_ends";
-/// The key of the offset between the wall clock and the steady clock.
+/// The key of the offset between the wall clock and the steady clock, where the store has no clock.
 const OFFSET: &str = "clock_offset_ms";
+/// The key of the offset between the clock of the store and the steady clock: the next host may have another
+/// machine, with another wall clock.
+const OF_STORE: &str = "clock_of_store_ms";
+/// Differences between the clocks of two machines that are no step of either, in milliseconds.
+const SAME_MS: u64 = 1_000;
 
 /// One start of the host.
 #[derive(Clone, Copy)]
@@ -82,29 +87,58 @@ pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
 }
 
 /// Returns the offset between the wall clock and the steady clock, as of the last look of the
-/// previous process.
-pub(super) fn clock_offset(store: &dyn Store) -> Result<i64, StoreError> {
-    Ok(number(store, OFFSET)?.unwrap_or(0))
+/// previous process. Blocks.
+pub(super) fn clock_offset(store: &dyn Store, upkeep: &dyn Upkeep) -> Result<i64, StoreError> {
+    let of_store = match number::<i64>(store, OF_STORE)? {
+        Some(of_store) => upkeep.clock_ahead_ms()?.map(|ahead| of_store - ahead),
+        None => None,
+    };
+    match of_store {
+        Some(offset) if offset.unsigned_abs() < SAME_MS => Ok(0),
+        Some(offset) => Ok(offset),
+        None => Ok(number(store, OFFSET)?.unwrap_or(0)),
+    }
 }
 
 /// Stores the offset between the wall clock and the steady clock, on which the times in the store
-/// depend.
-pub(super) fn keep_clock_offset(engine: &Engine, tasks: &Tasks) {
+/// depend, or that between the clock of the store and the steady clock.
+pub(super) fn keep_clock_offset(engine: &Engine, upkeep: &Arc<dyn Upkeep>, tasks: &Tasks) {
     let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
+    let (upkeep, blocking) = (Arc::clone(upkeep), tasks.clone());
     tasks.spawn(async move {
         let mut kept = engine.clock_offset_ms();
+        // The first look compares the clocks, once.
+        let mut is_stored = false;
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = tokio::time::sleep(crate::clock::LOOK) => {}
             }
             let offset = engine.clock_offset_ms();
+            if offset == kept && is_stored {
+                continue;
+            }
             if offset != kept {
                 tracing::warn!(by_ms = offset - kept, "the wall clock was set");
-                match engine.safe_mode().put_meta(OFFSET, &offset.to_string()).await {
-                    Ok(()) => kept = offset,
-                    Err(error) => tracing::debug!(%error, "could not note that the clock was set"),
+            }
+            let compared = Arc::clone(&upkeep);
+            let ahead = blocking.spawn_blocking(move || compared.clock_ahead_ms()).await;
+            let (key, value) = match ahead {
+                Ok(Ok(Some(ahead))) => (OF_STORE, ahead + offset),
+                Ok(Ok(None)) if offset == kept => {
+                    is_stored = true;
+                    continue;
                 }
+                Ok(Ok(None)) => (OFFSET, offset),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "could not compare the clocks");
+                    continue;
+                }
+                Err(_) => return,
+            };
+            match engine.safe_mode().put_meta(key, &value.to_string()).await {
+                Ok(()) => (kept, is_stored) = (offset, true),
+                Err(error) => tracing::debug!(%error, "could not note that the clock was set"),
             }
         }
     });

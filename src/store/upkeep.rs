@@ -50,6 +50,13 @@ pub trait Upkeep: Send + Sync {
     /// Returns the migration that opening the store made, if any.
     fn migrated(&self) -> Option<Migrated>;
 
+    /// Returns how far the clock of the store is ahead of that of this machine, in milliseconds; none for a
+    /// store without a clock of its own. Blocks.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    fn clock_ahead_ms(&self) -> Result<Option<i64>, StoreError>;
+
     /// Returns what a failover of the database may lose; none for a store without one.
     fn durability(&self) -> Option<Durability> {
         None

@@ -79,6 +79,10 @@ impl Upkeep for Memory {
         Ok(Vec::new())
     }
 
+    fn clock_ahead_ms(&self) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
     fn owner_died(&self) -> bool {
         false
     }

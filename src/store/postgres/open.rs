@@ -35,6 +35,7 @@ use super::{
     writers::{self, Writers},
 };
 use crate::{
+    clock::Clock,
     fault,
     metrics::Commits,
     store::{
@@ -336,6 +337,13 @@ impl Upkeep for Postgres {
 
     fn owner_died(&self) -> bool {
         self.owner_died
+    }
+
+    fn clock_ahead_ms(&self) -> Result<Option<i64>, StoreError> {
+        let compared = self.pool.read("read the clock of the database", |session| {
+            server::skew(session, &Clock::system())
+        });
+        compared.map(Some)
     }
 
     fn migrated(&self) -> Option<Migrated> {

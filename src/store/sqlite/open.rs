@@ -230,6 +230,10 @@ impl Upkeep for Sqlite {
         erase::copies(self.path.parent().unwrap_or(Path::new(".")), target, runs)
     }
 
+    fn clock_ahead_ms(&self) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
     fn owner_died(&self) -> bool {
         self.owner_died
     }
