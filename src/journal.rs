@@ -14,9 +14,9 @@ mod spent;
 mod stored;
 mod tally;
 
-pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 #[cfg(feature = "host")]
 pub(crate) use additions::{ALLOWED, BRANCH, LINE};
+pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 #[cfg(feature = "host")]
 pub(crate) use chain::model_of;
 pub use chain::{Chain, ChainError, EarlierAttempt, RunState, SeatHolder, Step};

@@ -82,3 +82,49 @@ impl Queues {
         (self.queues.values().map(BTreeMap::len).sum(), self.len, self.bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        protocol::{TaskId, Ticket},
+        session::Seat,
+    };
+
+    fn spawn(step: u32, parameters: &Arc<str>) -> Spawn {
+        Spawn {
+            ticket: Ticket { run: 1, step, attempt: 1 },
+            task: TaskId::new(1, step, 5),
+            epoch: 1,
+            nonce: 9,
+            operator: "main-ai".into(),
+            seat: Seat::default(),
+            timeout_ms: None,
+            thin: Arc::clone(parameters),
+            full: None,
+            direct: false,
+        }
+    }
+
+    #[test]
+    fn attempts_that_wait_have_a_size_together_and_who_finds_no_room_is_left_out_once() {
+        let (mut queues, key) = (Queues::default(), Key::Operator("main-ai".into()));
+        let large: Arc<str> = "x".repeat(MOST_BYTES / 4).into();
+        for step in 1..=3 {
+            assert!(queues.push(&key, spawn(step, &large)).is_some(), "{step}");
+        }
+        assert!(!queues.was_left_out(&key));
+        assert_eq!(queues.push(&key, spawn(4, &large)), None, "what each needs besides counts");
+        assert!(queues.push(&key, spawn(5, &"small".into())).is_some());
+        assert!(queues.was_left_out(&key) && !queues.was_left_out(&key));
+        assert!(!queues.is_half_free());
+        queues.pop(&key);
+        queues.pop(&key);
+        assert!(queues.is_half_free());
+        assert!(queues.push(&key, spawn(4, &large)).is_some());
+        queues.take(&key);
+        assert_eq!(queues.sizes(), (0, 0, 0));
+    }
+}

@@ -154,6 +154,12 @@ impl<'a> Person<'a> {
         Shown::of(browser(Method::GET, &url).header(COOKIE, &self.cookie)).await
     }
 
+    /// Looks at a page as an open page does by itself.
+    pub async fn head(&self, path: &str) -> Shown {
+        let url = format!("{}{path}", self.daemon.url);
+        Shown::of(browser(Method::HEAD, &url).header(COOKIE, &self.cookie)).await
+    }
+
     /// Sends the form of a page: with its token, from the own origin.
     pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Shown {
         let token = self.get("/ui").await.hidden("form");

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::{
     person::{Person, daemon, form, get_bare, mint, post_bare},
+    shim::Shim,
     support::{Daemon, program, send},
 };
 
@@ -40,6 +41,25 @@ async fn a_token_signs_in_and_its_cookie_is_for_pages_alone() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap_or_default();
         assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()));
     }
+}
+
+#[tokio::test]
+async fn a_sign_in_that_nobody_uses_ends_also_while_its_page_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shim, ahead) = (Shim::build(dir.path(), "no file"), dir.path().join("ahead"));
+    let clock = ("MOONSWARM_FAULT_CLOCK", ahead.to_str().unwrap());
+    let env: Vec<_> = shim.env().into_iter().chain([clock]).collect();
+    let daemon = Daemon::launch(&dir.path().join("data"), &env).unwrap();
+    let hours_later = |hours: u32| std::fs::write(&ahead, (hours * 3_600).to_string()).unwrap();
+    let gone = Person::with(&daemon, &daemon.token).await;
+    let works = Person::with(&daemon, &daemon.token).await;
+    hours_later(5);
+    assert_eq!(gone.head("/ui/runs").await.status, 200, "its page looks by itself");
+    assert_eq!(works.get("/ui/runs").await.status, 200);
+    hours_later(9);
+    let shown = gone.get("/ui/runs").await;
+    assert_eq!((shown.status, shown.to.as_str()), (303, "/ui/login?next=%2Fui%2Fruns"));
+    assert_eq!(works.get("/ui/runs").await.status, 200);
 }
 
 #[tokio::test]

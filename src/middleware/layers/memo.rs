@@ -263,8 +263,7 @@ impl DispatchLayer for Idempotency {
     fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
         let Some(key) = key_of(about) else { return outcome };
         if let Ok(done) = &outcome {
-            let answered =
-                Answered { question: asked(about, input), output: done.output.clone() };
+            let answered = Answered { question: asked(about, input), output: done.output.clone() };
             if let Ok(value) = Json::encode(&answered) {
                 let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
                 let (layer, key) = (self.name.clone(), key.clone());
