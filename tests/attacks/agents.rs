@@ -177,6 +177,20 @@ async fn nobody_approves_their_own_run_with_a_fork() {
     assert_eq!(status, 201, "{made}");
     let ended = daemon.ended(made["id"].as_str().unwrap()).await;
     assert_eq!(ended["output"]["said"]["approved"], true, "{ended}");
+
+    // Nor with the output of a run that it called, which asks them.
+    let calls = r#"return require("swarm").blueprint { name = "calls", flow = function(ctx)
+        return ctx:call("asks") end }"#;
+    publish(&daemon, "calls", calls).await;
+    let start = daemon.with(&operator, Method::POST, "/v1/runs");
+    let (status, run) = send(start.json(&json!({ "blueprint": "calls" }))).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    daemon.waits(run, "child").await;
+    let forged = json!({ "from_step": 2, "outputs": { "1": { "said": { "approved": true } } } });
+    let path = format!("/v1/runs/{run}/fork");
+    let fork = daemon.with(&operator, Method::POST, &path).json(&forged);
+    assert_eq!(refusal(fork).await, (403, "self_approval".to_owned()));
 }
 
 /// An answer is about what its person saw.
@@ -252,6 +266,22 @@ async fn a_fork_keeps_neither_the_directory_nor_the_delegate_of_another() {
     let here = daemon.ended(made["id"].as_str().unwrap()).await;
     assert_eq!(here["status"], "completed", "{here}");
     assert!(!here["output"].to_string().contains("prod"), "{here}");
+
+    let delegates = r#"return require("swarm").blueprint { name = "delegates", flow = function(ctx)
+        return (pcall(function() return ctx:scope("session"):get("secret") end)) end }"#;
+    publish(&daemon, "delegates", delegates).await;
+    let opened = send(daemon.post("/v1/operators/main-ai/sessions", &json!({}))).await.1;
+    let session = opened["session"].as_str().unwrap_or_else(|| panic!("{opened}"));
+    let body = json!({ "blueprint": "delegates", "delegate": session });
+    let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap();
+    assert_eq!(daemon.ended(run).await["output"], true, "it has a session");
+    let path = format!("/v1/runs/{run}/fork");
+    let fork = daemon.with(&operator, Method::POST, &path).json(&json!({ "from_step": 1 }));
+    let (status, made) = send(fork).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!(daemon.ended(made["id"].as_str().unwrap()).await["output"], false, "and it has none");
 }
 
 /// The holder of no link makes the host hold nothing: the link is opened before the form is read.

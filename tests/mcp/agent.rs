@@ -165,3 +165,34 @@ async fn the_program_is_a_host_of_its_own_where_there_is_none() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("attached to {}", daemon.url)), "{said}");
 }
+
+/// Whoever names an attempt that it was not given acts on nothing.
+#[tokio::test]
+async fn a_tool_acts_on_the_attempt_that_it_names() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    stored(&daemon).await;
+    let token = operator(&daemon).await;
+    let agent = Agent::http(&daemon, &token).await;
+    let opened = agent.ok("open_session", json!({})).await;
+    agent.ok("start_run", json!({"blueprint": "ten"})).await;
+    let mut worker = Worker { session: opened["session"].clone(), after: None, done: 0 };
+    let task = worker.next(&agent).await.expect("a task comes");
+    assert_eq!(task["attempt"], 1);
+    let about = |attempt: u32, more: Value| {
+        let mut all = json!({"session": worker.session, "task": task["task"], "attempt": attempt});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    for (tool, more) in [
+        ("report_task", json!({"output": {"twice": 0}})),
+        ("decline_task", json!({"reason": "no"})),
+        ("task_progress", json!({"text": "half"})),
+        ("ask_senior", json!({"question": "Which?"})),
+    ] {
+        let refused = agent.refused(tool, about(2, more)).await;
+        assert!(refused.contains("fenced") || refused.contains("foreign_task"), "{tool}: {refused}");
+    }
+    agent.ok("task_progress", about(1, json!({"text": "half"}))).await;
+    agent.ok("decline_task", about(1, json!({"reason": "later"}))).await;
+}

@@ -310,3 +310,35 @@ async fn an_undo_knows_the_results_that_were_accepted_before_the_cancel() {
     let replay = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
     assert_eq!(replay.divergence, None);
 }
+
+#[tokio::test]
+async fn more_results_than_one_turn_takes_are_known_to_the_undo_as_well() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" }, q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local seen = 0
+            ctx:defer(function() ctx:run("e", seen) end)
+            local list = {}
+            for i = 1, 300 do list[i] = i end
+            ctx:map(list, function(i) ctx:run("q", i) seen = seen + 1 end)
+            ctx:wait("never")
+        end"#;
+    let run = bench.start(body, "null").await;
+    let mut held = Vec::new();
+    while held.len() < 300 {
+        held.push(bench.lease("q").await);
+    }
+    bench.engine.pause(&bench.admin(), run, "lunch".into()).await.unwrap();
+    for leased in held {
+        bench.report(&leased.handle, "null").await.unwrap();
+    }
+    bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+    let undone = bench.entries(run).into_iter().find_map(|entry| match entry.fact {
+        Fact::StepRecorded(_, Outcome::Completed(output)) => Some(output),
+        _ => None,
+    });
+    assert_eq!(undone.unwrap().as_str(), "300");
+    let replay = bench.engine.histories().replay(&bench.admin(), run, None).await.unwrap();
+    assert_eq!(replay.divergence, None);
+}

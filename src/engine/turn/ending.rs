@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        run::{due::Due, perform::Perform, resident::Run},
+        run::{due::Due, perform::Perform},
         turn::{
             batch,
             facts::{self, Turn},
@@ -36,6 +36,12 @@ pub(crate) fn complete(turn: &mut Turn<'_>, output: &Json) {
     }
 }
 
+/// Inputs that a flow takes in the turn that stops it.
+const WIND_UP: usize = 256;
+
+/// Time that it has for that, in milliseconds.
+const WIND_UP_MS: u64 = 50;
+
 /// Closes what is open; then runs the compensations, if there are any, and ends the run.
 pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
     let reason = match &ending {
@@ -43,7 +49,7 @@ pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
         Outcome::Failed(_) => "the run failed",
         Outcome::Canceled(_) => "the run was canceled",
     };
-    let is_whole = finish_turn(turn.run);
+    let is_whole = take_all(turn);
     steps::close_all(turn, reason);
     turn.run.inbox.clear();
     turn.run.lookups.drop_rest();
@@ -64,13 +70,23 @@ pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
 
 /// Lets a flow that is stopped take its inputs to their end, as a replay will: results that were
 /// accepted are in the journal, whether the flow saw them or not. What it requests there is never
-/// decided. Returns false if the run must be read again for that.
-fn finish_turn(run: &mut Run) -> bool {
+/// decided. Returns false if the run must be read again for that, or there is too much for one turn:
+/// a cancel does not wait.
+fn take_all(turn: &mut Turn<'_>) -> bool {
+    let clock = &turn.shared.clock;
+    let (began, run) = (clock.steady_ms(), &mut *turn.run);
     let Some(flow) = run.flow.as_mut() else { return !run.reload };
     if let Some((Input::Start, _)) = run.inbox.front() {
         return true;
     }
+    let mut taken = 0;
     while let Some((input, at_ms)) = run.inbox.pop_front() {
+        taken += 1;
+        if taken > WIND_UP || clock.steady_ms().saturating_sub(began) > WIND_UP_MS {
+            run.flow = None;
+            run.reload = true;
+            return false;
+        }
         let mut next = flow.advance(input, at_ms).next;
         while next == NextAction::More {
             next = flow.advance(Input::More, at_ms).next;
