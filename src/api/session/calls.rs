@@ -91,19 +91,17 @@ pub(in crate::api) async fn next(
 #[into_params(parameter_in = Query)]
 pub(in crate::api) struct TasksParams {
     /// Only this task.
-    #[param(value_type = Option<String>)]
-    pub(super) task: Option<TaskId>,
-    /// The maximum number of tasks: at least 1, all by default.
-    pub(super) limit: Option<usize>,
+    task: Option<String>,
+    /// The maximum number of tasks: 1 to 500, all by default.
+    limit: Option<usize>,
 }
 
 impl TasksParams {
     /// Returns the task and the limit.
     pub(super) fn read(self) -> Result<(Option<TaskId>, usize), Problem> {
-        match self.limit {
-            Some(0) => Err(params::bad_query("limit is at least 1")),
-            limit => Ok((self.task, limit.unwrap_or(usize::MAX))),
-        }
+        let task = self.task.as_deref().map(params::id::<TaskId>).transpose()?;
+        let limit = self.limit.map(|limit| params::page_limit(Some(limit))).transpose()?;
+        Ok((task, limit.unwrap_or(usize::MAX)))
     }
 }
 
