@@ -281,7 +281,11 @@ async fn a_fork_keeps_neither_the_directory_nor_the_delegate_of_another() {
     let fork = daemon.with(&operator, Method::POST, &path).json(&json!({ "from_step": 1 }));
     let (status, made) = send(fork).await;
     assert_eq!(status, 201, "{made}");
-    assert_eq!(daemon.ended(made["id"].as_str().unwrap()).await["output"], false, "and it has none");
+    assert_eq!(
+        daemon.ended(made["id"].as_str().unwrap()).await["output"],
+        false,
+        "and it has none"
+    );
 }
 
 /// The holder of no link makes the host hold nothing: the link is opened before the form is read.

@@ -191,7 +191,10 @@ async fn a_tool_acts_on_the_attempt_that_it_names() {
         ("ask_senior", json!({"question": "Which?"})),
     ] {
         let refused = agent.refused(tool, about(2, more)).await;
-        assert!(refused.contains("fenced") || refused.contains("foreign_task"), "{tool}: {refused}");
+        assert!(
+            refused.contains("fenced") || refused.contains("foreign_task"),
+            "{tool}: {refused}"
+        );
     }
     agent.ok("task_progress", about(1, json!({"text": "half"}))).await;
     agent.ok("decline_task", about(1, json!({"reason": "later"}))).await;

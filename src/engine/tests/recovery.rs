@@ -335,7 +335,7 @@ async fn more_results_than_one_turn_takes_are_known_to_the_undo_as_well() {
     bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     let undone = bench.entries(run).into_iter().find_map(|entry| match entry.fact {
-        Fact::StepRecorded(_, Outcome::Completed(output)) => Some(output),
+        Fact::StepRecorded(_, crate::journal::Outcome::Completed(output)) => Some(output),
         _ => None,
     });
     assert_eq!(undone.unwrap().as_str(), "300");
