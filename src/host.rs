@@ -249,13 +249,9 @@ impl Host {
         let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
-        let (of_store, of_upkeep) = (Arc::clone(&store), Arc::clone(&upkeep));
-        let clock_offset =
-            tasks.spawn_blocking(move || boot::clock_offset(&*of_store, &*of_upkeep)).await;
-        let clock_offset = clock_offset.map_err(|_| store::StoreError::Closed)??;
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store),
-            clock: Clock::system_ahead(clock_offset),
+            clock: Clock::system_ahead(boot::clock_offset(&*store, &*upkeep)?),
             tasks: tasks.clone(),
             registry,
             hub,

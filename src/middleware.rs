@@ -48,7 +48,7 @@ pub use exec::{
 pub use keep::{Change, Keep, MemoryKeep};
 pub use layers::{
     Audit, AuditSettings, BreakerSettings, Budget, BudgetSettings, Cache, CacheSettings,
-    CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
+    CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, Per, RateLimit,
     RateSettings, Redact, RedactSettings, Span,
 };
 pub use protocol_exec::ProtocolExec;

@@ -105,14 +105,24 @@ async fn answer(
     create: Create,
     key: Option<IdempotencyKey>,
 ) -> Result<Answering, Problem> {
-    if let Some(key) = &key {
-        let repeated = api.engine.responses().repeated_response(caller, key).await;
-        if let Some(repeated) = repeated.map_err(said)? {
-            return answered(api, caller, repeated, (create.store, None)).await;
-        }
+    match repeated(api, caller, create.store, key.as_ref()).await? {
+        Some(answering) => Ok(answering),
+        None => begin(api, caller, loaded(api, caller, create).await?, key).await,
     }
-    let parsed = loaded(api, caller, create).await?;
-    begin(api, caller, parsed, key).await
+}
+
+/// Returns the response to the same request before this one, if it has a key.
+async fn repeated(
+    api: &Api,
+    caller: &Caller,
+    store: bool,
+    key: Option<&IdempotencyKey>,
+) -> Result<Option<Answering>, Problem> {
+    let Some(key) = key else { return Ok(None) };
+    match api.engine.responses().repeated_response(caller, key).await.map_err(said)? {
+        Some(repeated) => answered(api, caller, repeated, (store, None)).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Loads the conversation that a request continues.

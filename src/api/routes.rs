@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use axum::{Router, handler::Handler, middleware::from_fn_with_state};
-use utoipa::openapi::{RefOr, path::ParameterIn};
+use utoipa::openapi::{
+    RefOr,
+    path::{Operation, ParameterIn},
+};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
@@ -35,6 +38,24 @@ pub(super) struct Row {
 impl Row {
     /// Returns the method, as in the OpenAPI document, and the path.
     pub(super) fn route(&self) -> (&'static str, &str) {
+        let (method, path, _) = self.described();
+        (method, path)
+    }
+
+    /// Returns true if requests may have an `Idempotency-Key`.
+    pub(super) fn is_keyed(&self) -> bool {
+        let (_, _, operation) = self.described();
+        operation.parameters.iter().flatten().any(|it| match it {
+            RefOr::T(it) => {
+                it.name.eq_ignore_ascii_case("idempotency-key")
+                    && matches!(it.parameter_in, ParameterIn::Header)
+            }
+            RefOr::Ref(_) => false,
+        })
+    }
+
+    /// Returns the method, the path and their description.
+    fn described(&self) -> (&'static str, &str, &Operation) {
         let (path, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
         let methods = [
             (&item.get, "get"),
@@ -42,23 +63,9 @@ impl Row {
             (&item.post, "post"),
             (&item.delete, "delete"),
         ];
-        let method = methods.into_iter().find(|(operation, _)| operation.is_some());
-        (method.expect("a row has one method").1, path)
-    }
-
-    /// Returns true if requests may have an `Idempotency-Key`.
-    pub(super) fn is_keyed(&self) -> bool {
-        let (_, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
-        let operations = [&item.get, &item.put, &item.post, &item.delete];
-        let mut parameters =
-            operations.into_iter().flatten().filter_map(|it| it.parameters.as_ref()).flatten();
-        parameters.any(|it| match it {
-            RefOr::T(it) => {
-                it.name.eq_ignore_ascii_case("idempotency-key")
-                    && matches!(it.parameter_in, ParameterIn::Header)
-            }
-            RefOr::Ref(_) => false,
-        })
+        let found = methods.into_iter().find_map(|(it, method)| Some((method, it.as_ref()?)));
+        let (method, operation) = found.expect("a row has one method");
+        (method, path, operation)
     }
 
     /// Returns the parts of the row for the OpenAPI document.

@@ -18,7 +18,7 @@ use super::{
     Code,
     forward::{DATABASE, Forwarder, NOT_DRIVER, Passed},
     problem::Problem,
-    unanswered::{broken, no_driver},
+    unanswered::{given_up, no_driver},
 };
 
 /// Says whether nobody else can have taken over.
@@ -116,8 +116,7 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
             // This node has taken over while the request waited.
             match front.role() {
                 Some(role) if (role.is_trusted)() => run(role.router, request).await,
-                Some(_) | None if was_sent => broken(request.method()),
-                Some(_) | None => no_driver(),
+                Some(_) | None => given_up(request.method(), was_sent),
             }
         }
         (_, None, _) => match front.0.aside.clone() {

@@ -13,12 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    Code,
-    length::announced,
-    problem::Problem,
-    unanswered::{broken, no_driver},
-};
+use super::{Code, length::announced, problem::Problem, unanswered};
 
 /// The maximum size of a body that is kept.
 const LONGEST: usize = 1 << 20;
@@ -33,7 +28,7 @@ pub(super) struct Outbound {
     pub(super) head: Parts,
     pub(super) upgrade: Option<OnUpgrade>,
     pub(super) body: Outgoing,
-    /// True if it may be sent again, also if it was answered.
+    /// True if it may be sent again after a node has received it.
     pub(super) is_safe: bool,
     /// True once a node may have received it.
     pub(super) was_sent: bool,
@@ -42,10 +37,7 @@ pub(super) struct Outbound {
 impl Outbound {
     /// The answer if no node answers it any more.
     pub(super) fn given_up(&self) -> Response {
-        match self.was_sent {
-            true => broken(&self.head.method),
-            false => no_driver(),
-        }
+        unanswered::given_up(&self.head.method, self.was_sent)
     }
 }
 

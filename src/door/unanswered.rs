@@ -28,9 +28,10 @@ fn named(outcome: &'static str, problem: Problem) -> Response {
     response
 }
 
-/// The refusal of a request whose connection broke: one that only reads has changed nothing.
-pub(super) fn broken(method: &Method) -> Response {
-    if method.is_safe() { no_driver() } else { unknown_outcome() }
+/// The refusal of a request that no node answers any more. If a node may have received it, its outcome is
+/// unknown, unless it only reads.
+pub(super) fn given_up(method: &Method, was_sent: bool) -> Response {
+    if was_sent && !method.is_safe() { unknown_outcome() } else { no_driver() }
 }
 
 /// The refusal of a request that may have had its effect.

@@ -103,7 +103,7 @@ pub struct Node {
     socket: Option<socket::Bound>,
     /// The version of the keys with which the admin token was written.
     keys: Option<i64>,
-    /// How often in a row it failed to open what it took over.
+    /// The number of times in a row that this node failed to open the runs that it took over.
     failures: u32,
 }
 
@@ -320,7 +320,7 @@ impl Node {
                     return Err(error.into());
                 }
             }
-            self.retire(&member).await?;
+            self.stop_member(&member).await?;
         }
     }
 
@@ -348,7 +348,7 @@ impl Node {
             Err(HostError::Store(StoreError::Newer { .. })) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "failed to take the runs over; joining again");
-                self.retire(member).await?;
+                self.stop_member(member).await?;
                 return Ok(None);
             }
         };
@@ -370,15 +370,15 @@ impl Node {
             Err(HostError::Store(error)) if may_pass(&error) && self.failures < OPENINGS => {
                 self.failures += 1;
                 tracing::warn!(%error, "failed to open the runs that were taken over; joining again");
-                self.retire(member).await?;
+                self.stop_member(member).await?;
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Stops a member, which is to join again.
-    async fn retire(&self, member: &Arc<Member>) -> Result<(), HostError> {
+    /// Ends the renewals and the looks of a member before this node joins again.
+    async fn stop_member(&self, member: &Arc<Member>) -> Result<(), HostError> {
         let over = Arc::clone(member);
         let stopped = blocking(&self.tasks, move || {
             over.stop();

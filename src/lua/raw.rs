@@ -455,7 +455,7 @@ fn failure_in(text: &str) -> Failure {
     }
 }
 
-/// Returns the begin of a text that somebody raised, at most 8 KiB.
+/// Returns the beginning of an error's text, at most 8 KiB.
 pub(crate) fn clipped(text: &str) -> String {
     let end = floor_char_boundary(text, MESSAGE);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }

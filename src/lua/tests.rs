@@ -9,6 +9,7 @@ mod moments;
 mod nodes;
 mod origins;
 mod sandbox;
+mod spawned;
 mod tracebacks;
 mod values;
 

@@ -176,7 +176,7 @@ impl Tree {
         orphans
     }
 
-    /// Returns true if a number was given to something of this flow.
+    /// Returns true if this flow has used a number.
     pub(crate) fn has_given(&self, id: Id) -> bool {
         (1..=self.last).contains(&id)
     }
@@ -188,14 +188,14 @@ impl Tree {
         self.spawned.insert(id, spawned);
         let Some(by) = self.branches.get_mut(&by) else { return };
         if by.spawned.len() == by.spawned.capacity() {
-            // Those that have returned are nobody's care.
+            // A branch cancels what it spawned: only functions that have not returned.
             by.spawned.retain(|it| self.spawned.contains_key(it));
         }
         by.spawned.push(id);
     }
 
-    /// Notes that somebody learns how a spawned function ended; returns the end, if it has ended and
-    /// has not returned.
+    /// Marks a spawned function as awaited, and drops its error, which its awaiter gets. Returns it, unless
+    /// it has returned.
     pub(crate) fn hear(&mut self, id: Id) -> Option<&mut Spawned> {
         let spawned = self.spawned.get_mut(&id)?;
         spawned.awaited = true;

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 pub use allow::{Guard, GuardSettings};
 pub use audit::{Audit, AuditSettings};
 pub use breaker::{BreakerSettings, CircuitBreaker};
-pub use budget::{Budget, BudgetSettings};
+pub use budget::{Budget, BudgetSettings, Per};
 pub use memo::{Cache, CacheSettings, Idempotency, IdempotencySettings};
 pub use rate::{RateLimit, RateSettings};
 pub use redact::{Redact, RedactSettings};

@@ -166,7 +166,7 @@ async fn the_program_is_a_host_of_its_own_where_there_is_none() {
     assert!(said.contains(&format!("attached to {}", daemon.url)), "{said}");
 }
 
-/// Whoever names an attempt that it was not given acts on nothing.
+/// A session cannot act on an attempt that it does not have.
 #[tokio::test]
 async fn a_tool_acts_on_the_attempt_that_it_names() {
     let shell = Shell::new();

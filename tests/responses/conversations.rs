@@ -105,7 +105,7 @@ async fn a_response_continues_a_conversation_and_is_added_to_it_once_also_over_a
     assert_eq!(said(&daemon, &id).await.len(), 7, "an answer is added once");
 }
 
-/// Whoever may write the state of a conversation may name any run in it.
+/// A client that may write the state of a conversation can store the id of any run in it.
 #[tokio::test]
 async fn a_conversation_takes_no_answer_in_that_was_not_for_it() {
     let shell = Shell::new();

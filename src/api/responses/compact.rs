@@ -3,7 +3,7 @@
 use axum::{Json as JsonBody, extract::State};
 use serde_json::{Value, json};
 
-use super::{begin, continued, create::ResponseBody, earlier, fresh, said};
+use super::{begin, continued, create::ResponseBody, earlier, fresh, repeated, said};
 use crate::{
     api::{
         app::Api,
@@ -59,7 +59,10 @@ pub(in crate::api) async fn compact(
     });
     let asked = continued(Create::read(&body, &mut fresh)?, whole.clone())?;
     let key = key.of("POST /v1/responses/compact", &posted.raw);
-    let mut answering = begin(&api, &caller, asked, key).await?;
+    let mut answering = match repeated(&api, &caller, asked.create.store, key.as_ref()).await? {
+        Some(answering) => answering,
+        None => begin(&api, &caller, asked, key).await?,
+    };
     let response = answering.end(&api).await?;
     let summary = output_text(answering.responding.stream().output());
     if response["status"] != "completed" || summary.trim().is_empty() {

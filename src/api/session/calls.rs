@@ -110,7 +110,7 @@ impl TasksParams {
     get, path = "/v1/sessions/{session}/tasks", operation_id = "session_tasks", tag = "operators",
     params(("session" = String, Path, description = "The session's id."), TasksParams),
     responses(
-        (status = 200, description = "They.", body = All<SpawnView>),
+        (status = 200, description = "The tasks.", body = All<SpawnView>),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`", body = ProblemBody),
     ),

@@ -375,7 +375,7 @@ fn change_by_effect(
 fn allowed(task: &OpenTask) -> Option<Vec<String>> {
     let passed = task.about.as_ref().and_then(|about| about.allowed());
     let passed = passed.or_else(|| task.allowed.clone());
-    passed.unwrap_or_else(|| settle::config_of(task).allowed_operators)
+    passed.unwrap_or_else(|| settle::own_operators(task))
 }
 
 fn no(message: String) -> Failure {

@@ -172,7 +172,7 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     let deadline_ms = deadline_ms.map(|at| turn.shared.clock.wall_of(at));
     let mut additions = Additions::default();
     // A restart does not pass it through the layers again.
-    if let Some(allowed) = turn.run.task(number).and_then(settle::narrowed) {
+    if let Some(allowed) = turn.run.task(number).and_then(settle::left_by_layers) {
         additions.put(ALLOWED, Json::encode(&allowed).expect("a list of names is plain data"));
     }
     let delivered = Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms };

@@ -191,9 +191,24 @@ pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
 
 /// Returns the operators that the layers left to an attempt, any if absent, where these are not those
 /// of its agent and its call.
-pub(crate) fn narrowed(task: &OpenTask) -> Option<Option<Vec<String>>> {
+pub(crate) fn left_by_layers(task: &OpenTask) -> Option<Option<Vec<String>>> {
     let left = task.about.as_ref().and_then(|about| about.allowed())?;
-    (left != config_of(task).allowed_operators).then_some(left)
+    (left != own_operators(task)).then_some(left)
+}
+
+/// Returns the operators that the operator of an attempt may call by its call and its agent; any if
+/// absent.
+pub(crate) fn own_operators(task: &OpenTask) -> Option<Vec<String>> {
+    let asked = task.request.opts.asked().and_then(|asked| asked.config);
+    operators_of(task, asked.and_then(|asked| asked.allowed_operators))
+}
+
+fn operators_of(task: &OpenTask, asked: Option<Vec<String>>) -> Option<Vec<String>> {
+    if let Some(allowed) = task.request.part.as_ref().and_then(|part| part.allowed.as_ref()) {
+        return Some(allowed.clone());
+    }
+    let tools = &task.agent.agent().tools;
+    asked.or_else(|| (!tools.is_empty()).then(|| tools.clone()))
 }
 
 /// Returns the overrides of an operator's defaults for an attempt.
@@ -202,21 +217,19 @@ pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let mut config = OperatorConfig {
         model: agent.model.clone(),
         max_duration: task.timeout_ms.map(crate::protocol::DurationMs::from_millis),
-        allowed_operators: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
         ..OperatorConfig::default()
     };
+    let mut operators = None;
     if let Some(asked) = task.request.opts.asked().and_then(|asked| asked.config) {
         config.max_turns = asked.max_turns;
         config.max_cost = asked.max_cost;
         config.max_duration = asked.max_duration.or(config.max_duration);
         config.model = asked.model.or(config.model);
-        config.allowed_operators = asked.allowed_operators.or(config.allowed_operators);
+        operators = asked.allowed_operators;
         config.system_addendum = asked.system_addendum;
     }
-    // The other settings of the call are those of its loop.
-    if let Some(allowed) = task.request.part.as_ref().and_then(|part| part.allowed.as_ref()) {
-        config.allowed_operators = Some(allowed.clone());
-    }
+    // The other settings of a part's call are those of its loop.
+    config.allowed_operators = operators_of(task, operators);
     config
 }
 

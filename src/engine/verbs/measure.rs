@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::{
     engine::{Caller, EngineError, shared::shards::Shared, verbs::engine::UpkeepVerbs},
     metrics::{Scrape, collect_process, log_lines},
+    middleware::Per,
     store::StoreError,
     token::Verb,
 };
@@ -209,13 +210,17 @@ fn layers(shared: &Shared, scrape: &mut Scrape) -> Result<(), StoreError> {
                 let open = circuits.filter(open).count() as u64;
                 scrape.count("moonswarm_breakers_open", &[&layer.name], open);
             }
-            // Those of one run each have no sum.
-            Some("budget") if settings["per"].as_str().is_some_and(|per| per != "run") => {
-                let per = settings["per"].as_str().unwrap_or_default();
-                let mut kept = shared.store.kept(&layer.name, &format!("window {per}"))?;
-                if kept.is_none() {
-                    // Earlier releases stored one window a layer.
-                    kept = shared.store.kept(&layer.name, "window")?;
+            // The amounts of one run each have no sum.
+            Some("budget") => {
+                let per = Per::deserialize(&settings["per"]).unwrap_or_default();
+                if per == Per::Run {
+                    continue;
+                }
+                let mut kept = None;
+                for key in per.window_keys() {
+                    if kept.is_none() {
+                        kept = shared.store.kept(&layer.name, key)?;
+                    }
                 }
                 let live = kept.filter(|(_, expires_ms)| expires_ms.is_none_or(|at| at > now_ms));
                 let window =

@@ -104,7 +104,8 @@ impl ResponseVerbs<'_> {
     }
 
     /// Starts the run that answers a request; it is durable when this returns, and its events are
-    /// received from the first on.
+    /// received from the first on. A caller with a key looks first whether the request is a repetition:
+    /// [`Self::repeated_response`].
     ///
     /// # Errors
     /// Fails when the caller lacks permission, there is no such model, or the conversation does not
@@ -116,11 +117,6 @@ impl ResponseVerbs<'_> {
         conversation: Conversation,
         key: Option<IdempotencyKey>,
     ) -> Result<Responding, EngineError> {
-        if let Some(key) = &key
-            && let Some(repeated) = self.repeated_response(caller, key).await?
-        {
-            return Ok(repeated);
-        }
         self.engine.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
         let blueprint = program.blueprint();

@@ -95,14 +95,16 @@ impl Per {
         }
     }
 
-    /// Returns the key of the stored window: two versions of a blueprint may count within windows of
-    /// different lengths.
-    fn window_key(self) -> &'static str {
-        match self {
-            Self::Run | Self::Hour => "window hour",
+    /// Returns the keys of the stored window: that of its length, because two versions of a blueprint may
+    /// count within windows of different lengths, and the one of all lengths, of earlier releases.
+    pub(crate) fn window_keys(self) -> [&'static str; 2] {
+        let own = match self {
+            Self::Run => "window run",
+            Self::Hour => "window hour",
             Self::Day => "window day",
             Self::Month => "window month",
-        }
+        };
+        [own, "window"]
     }
 }
 
@@ -285,11 +287,11 @@ impl Budget {
         if self.memory.counts.lock().loaded {
             return Ok(());
         }
-        let keep = &self.means.keep;
-        let mut kept = keep.read(&self.name, self.settings.per.window_key()).await?;
-        if kept.is_none() {
-            // Earlier releases stored one window a layer.
-            kept = keep.read(&self.name, "window").await?;
+        let mut kept = None;
+        for key in self.settings.per.window_keys() {
+            if kept.is_none() {
+                kept = self.means.keep.read(&self.name, key).await?;
+            }
         }
         let kept = kept.and_then(|it| it.decode::<Window>().ok()).unwrap_or_default();
         let mut memory = self.memory.counts.lock();
@@ -310,7 +312,8 @@ impl Budget {
 
     fn post(&self, window: Window, length: u64) {
         let Ok(value) = Json::encode(&window) else { return };
-        let (layer, key) = (self.name.clone(), self.settings.per.window_key().to_owned());
+        let [key, _] = self.settings.per.window_keys();
+        let (layer, key) = (self.name.clone(), key.to_owned());
         let expires_ms = Some(window.start_ms + length);
         self.means.keep.post(Change::Put { layer, key, value, expires_ms });
     }

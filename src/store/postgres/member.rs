@@ -292,7 +292,7 @@ pub(super) struct Looked {
     home: String,
 }
 
-/// Reads the nodes that have not ended.
+/// Reads the nodes that have not ended, `me` among them.
 pub(super) fn look(
     session: &Session,
     me: Option<i64>,
@@ -303,11 +303,10 @@ pub(super) fn look(
          ORDER BY (node = $1) DESC, (state <> 'standby') DESC, lease_until DESC, node LIMIT {MOST}"
     );
     let rows = session.query(&sql, &[&me.unwrap_or_default()])?;
-    let nodes = rows.iter().map(|row| looked(row, key)).collect::<Result<Vec<_>, _>>();
-    nodes.map(|mut nodes| {
-        nodes.sort_by_key(|it| it.row.node);
-        nodes
-    })
+    let nodes = rows.iter().map(|row| looked(row, key));
+    let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    nodes.sort_by_key(|it| it.row.node);
+    Ok(nodes)
 }
 
 fn looked(row: &tokio_postgres::Row, key: Option<&ClusterKey>) -> Result<Looked, Failed> {

@@ -179,9 +179,8 @@ pub fn note_loss(session: &Session) -> Result<(), Failed> {
 }
 
 /// Makes a database that lost commits independent of its past, within a transaction of a session that may
-/// take long: handles from before
-/// are no longer valid, attempts of workers are tried again, and the numbers that may have been given out
-/// are not used again.
+/// take long: handles from before are no longer valid, attempts of workers are tried again, and the numbers
+/// that may have been given out are not used again.
 pub fn begin_anew(session: &Session) -> Result<Restored, Failed> {
     // The next start creates a new incarnation.
     session.execute(
