@@ -104,11 +104,8 @@ impl Write for Clean {
     /// Writes one whole line; the caller always passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match Self::is_plain(line) {
-            true => io::stderr().lock().write_all(line)?,
-            false => {
-                let clean = self.clean(&String::from_utf8_lossy(line));
-                io::stderr().lock().write_all(clean.as_bytes())?;
-            }
+            true => log_lines::write(line)?,
+            false => log_lines::write(self.clean(&String::from_utf8_lossy(line)).as_bytes())?,
         }
         Ok(line.len())
     }

@@ -37,6 +37,7 @@ use crate::{
     fault::{self, Break},
     lua::Vms,
     memory::Level,
+    metrics::log_lines,
     store::{MovingRuns, StoreError, Write},
 };
 
@@ -103,6 +104,7 @@ impl Shard {
                 () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => {}
                 () = std::future::ready(()), if self.is_ready() => {}
             }
+            let lines = log_lines::gather();
             let began = clock.steady_ms();
             for _ in 0..DRAIN {
                 if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
@@ -114,6 +116,7 @@ impl Shard {
                 }
             }
             self.turn();
+            drop(lines);
         }
     }
 
