@@ -73,6 +73,7 @@ macro_rules! conformance {
             a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
             a_run_is_erased_with_those_that_it_called_and_what_names_them
             the_forks_and_repetitions_of_an_erased_run_are_erased_with_it
+            of_more_runs_than_are_erased_at_a_time_the_newest_go_first
             a_key_is_taken_by_one_of_many_runs_at_once
             what_many_runs_do_to_a_value_at_once_is_all_done_once
             after_a_revocation_no_run_is_written_with_the_token
