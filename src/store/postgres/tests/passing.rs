@@ -1,0 +1,72 @@
+//! Failures that pass, and what takes long in a large database: neither may be taken for the end.
+
+use std::{net::TcpListener, sync::Arc, thread, time::Duration};
+
+use tokio::runtime::Builder;
+use tokio_postgres::NoTls;
+
+use super::{
+    super::{
+        DatabaseAddress, Postgres, PostgresOptions,
+        session::{Call, Session, wait},
+        wire::Wire,
+    },
+    Home, fresh,
+};
+use crate::{
+    protocol::Scope,
+    store::{
+        Reader as _, Store as _, StoreError, Write, Writer as _,
+        conformance::{batch, begin, commit, header, put},
+    },
+};
+
+/// Another connection, with an open transaction in which `sql` was executed.
+fn beside(home: &Home, sql: &str) -> Session {
+    let wire = Wire::new(DatabaseAddress::parse(&home.database.url()).unwrap()).unwrap();
+    let session = wire.starter().unwrap();
+    session.batch("BEGIN").unwrap();
+    session.batch(sql).unwrap();
+    // It keeps the runtime of its connection.
+    std::mem::forget(wire);
+    session
+}
+
+/// Waits until a connection of the store waits for a lock, and returns its name.
+fn who_waits(home: &Home) -> String {
+    let waiting = "SELECT min(application_name) FROM pg_stat_activity
+                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    for _ in 0..2_000 {
+        let name = home.database.sql(waiting).trim().to_owned();
+        if !name.is_empty() {
+            return name;
+        }
+        thread::yield_now();
+    }
+    panic!("nobody waits for a lock");
+}
+
+fn meta(key: &str) -> Write {
+    Write::PutMeta { key: key.to_owned(), value: "1".to_owned() }
+}
+
+fn keep(key: &str) -> Write {
+    let (layer, key, value) = ("l".to_owned(), key.to_owned(), "1".to_owned());
+    Write::PutKept { layer, key, value, expires_ms: None }
+}
+
+#[test]
+fn a_read_that_waits_too_long_finds_the_database_away_and_not_broken() {
+    let Some((home, store)) = fresh() else { return };
+    begin(&*store, header(1));
+    let open = beside(&home, "LOCK TABLE moonswarm.runs IN ACCESS EXCLUSIVE MODE");
+    let locked = store.header(1);
+    assert!(matches!(locked, Err(StoreError::Away { .. })), "{locked:?}");
+    open.batch("COMMIT").unwrap();
+    assert!(store.header(1).unwrap().is_some());
+    let slow = store.pool.read("wait", |db| {
+        db.batch("SET statement_timeout = '20ms'")?;
+        db.batch("SELECT pg_sleep(9)")
+    });
+    assert!(matches!(slow, Err(StoreError::Away { .. })), "{slow:?}");
+}
