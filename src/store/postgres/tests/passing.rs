@@ -70,3 +70,26 @@ fn a_read_that_waits_too_long_finds_the_database_away_and_not_broken() {
     });
     assert!(matches!(slow, Err(StoreError::Away { .. })), "{slow:?}");
 }
+
+#[test]
+fn a_host_of_the_address_that_does_not_answer_is_passed_by() {
+    let Some(home) = Home::new() else { return };
+    // The system accepts connections for it.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url =
+        home.database.tcp_url().replace("@127.0.0.1:", &format!("@127.0.0.1:{port},127.0.0.1:"));
+    let options = PostgresOptions::new(DatabaseAddress::parse(&url).unwrap());
+    let store = Postgres::open(home.dir.path(), &options).unwrap();
+    put(&*store, vec![meta("a")]);
+    // The renewal of the lease has the least time.
+    let lease = "SELECT lease_until FROM moonswarm.nodes";
+    let before = home.database.sql(lease);
+    for _ in 0..500 {
+        if home.database.sql(lease) != before {
+            return;
+        }
+        thread::park_timeout(Duration::from_millis(20));
+    }
+    panic!("the lease is not renewed");
+}
