@@ -93,3 +93,55 @@ fn a_host_of_the_address_that_does_not_answer_is_passed_by() {
     }
     panic!("the lease is not renewed");
 }
+
+#[test]
+fn each_of_the_statements_that_are_sent_together_has_its_own_time() {
+    let Some(home) = Home::new() else { return };
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let handle = runtime.handle().clone();
+    let address = DatabaseAddress::parse(&home.database.url()).unwrap();
+    let ten = Duration::from_secs(10);
+    let (client, connection) = wait(&handle, ten, address.config.connect(NoTls)).unwrap().unwrap();
+    drop(runtime.spawn(connection));
+    let session = Session::new(client, handle, Duration::from_secs(1), Arc::default());
+    session.query("SELECT pg_sleep(0)", &[]).unwrap();
+    session.batch("BEGIN").unwrap();
+    let slow = || Call::new("SELECT pg_sleep(0.4)");
+    session.commit(&[slow(), slow(), slow(), slow()]).unwrap();
+    let late = session.all(&[slow(), Call::new("SELECT pg_sleep(9)")]);
+    assert!(late.is_err(), "an answer that is late ends the connection");
+}
+
+#[test]
+fn a_batch_that_was_committed_before_the_host_was_ended_is_not_told_that_it_failed() {
+    let Some((home, store)) = fresh() else { return };
+    // A group with what is refused is made batch by batch. The first of them ends the host.
+    home.database.sql(
+        "SET search_path = moonswarm;
+         CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+         CREATE TRIGGER refuses BEFORE INSERT ON kept FOR EACH ROW EXECUTE FUNCTION refuses();
+         CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN DELETE FROM moonswarm.lanes; RETURN new; END $$;
+         CREATE TRIGGER ends BEFORE INSERT ON meta FOR EACH ROW WHEN (new.key = 'last')
+             EXECUTE FUNCTION ends();",
+    );
+    let open = beside(&home, "SELECT 1 FROM moonswarm.lanes WHERE lane = 0 FOR UPDATE");
+    let submit = |write| {
+        let (batch, acked) = batch(vec![], None, vec![write]);
+        store.submit(batch);
+        acked
+    };
+    let first = submit(meta("first"));
+    who_waits(&home);
+    // These two wait for the first one, and are a group then.
+    let (last, refused) = (submit(meta("last")), submit(keep("k")));
+    open.batch("COMMIT").unwrap();
+    first.recv().unwrap().unwrap();
+    last.recv().unwrap().unwrap();
+    let refused = refused.recv().unwrap();
+    assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+    assert!(store.meta("last").unwrap().is_some());
+    let later = commit(&*store, vec![], None, vec![meta("later")]);
+    assert!(matches!(later, Err(StoreError::Fenced)), "{later:?}");
+}
