@@ -113,6 +113,30 @@ fn each_of_the_statements_that_are_sent_together_has_its_own_time() {
 }
 
 #[test]
+fn a_session_with_many_values_and_links_is_closed_in_time() {
+    let Some((home, store)) = fresh() else { return };
+    let scope = Scope::Session("s".into()).to_string();
+    home.database.sql(&format!(
+        "SET search_path = moonswarm;
+         INSERT INTO state (place, scope, key, revision, updated_ms, session_bound, value)
+         SELECT sha256(('v' || n)::bytea), '{scope}', ('k' || n)::bytea, 1, 1, true, '1'
+         FROM generate_series(1, 20000) n;
+         INSERT INTO state_links (place, scope, from_key, relation, to_key)
+         SELECT sha256(('l' || n)::bytea), '{scope}', ('k' || n)::bytea, 'r',
+                CASE WHEN n % 2 = 0 THEN ('k' || n + 1)::bytea ELSE ('x' || n)::bytea END
+         FROM generate_series(1, 20000) n;
+         INSERT INTO state_links (place, scope, from_key, relation, to_key)
+         VALUES ('a', '{scope}', 'x', 'r', 'k7'), ('b', '{scope}', 'x', 'r', 'y');
+         ANALYZE state; ANALYZE state_links"
+    ));
+    let (session, reason) = ("s".to_owned(), "bye".to_owned());
+    put(&*store, vec![Write::CloseSession { session, at_ms: 5, reason }]);
+    assert_eq!(store.state_bytes(&scope).unwrap(), 0);
+    let left = store.links(&scope).unwrap();
+    assert_eq!(left.iter().map(|link| link.to_key.as_str()).collect::<Vec<_>>(), ["y"]);
+}
+
+#[test]
 fn a_batch_that_was_committed_before_the_host_was_ended_is_not_told_that_it_failed() {
     let Some((home, store)) = fresh() else { return };
     // A group with what is refused is made batch by batch. The first of them ends the host.
@@ -144,4 +168,32 @@ fn a_batch_that_was_committed_before_the_host_was_ended_is_not_told_that_it_fail
     assert!(store.meta("last").unwrap().is_some());
     let later = commit(&*store, vec![], None, vec![meta("later")]);
     assert!(matches!(later, Err(StoreError::Fenced)), "{later:?}");
+}
+
+#[test]
+fn the_files_of_a_deleted_run_go_a_part_at_a_time() {
+    let Some((home, store)) = fresh() else { return };
+    begin(&*store, header(1));
+    begin(&*store, header(2));
+    // Their sizes are as of large files. The last one is shared with another run.
+    home.database.sql(
+        "SET search_path = moonswarm;
+         INSERT INTO artifacts (run, n, step, attempt, size, created_ms, published, name, hash)
+         SELECT 1, n, 1, 1, 48 << 20, 1, true, 'f'::bytea, ('h' || n)::bytea FROM generate_series(1, 5) n
+         UNION ALL SELECT 2, 1, 1, 1, 48 << 20, 1, true, 'f'::bytea, 'h5'::bytea;
+         INSERT INTO blobs (hash, data) SELECT ('h' || n)::bytea, 'd' FROM generate_series(1, 5) n",
+    );
+    let left = || {
+        let counts = "SELECT (SELECT count(*) FROM moonswarm.artifacts WHERE run = 1),
+                             (SELECT count(*) FROM moonswarm.blobs)";
+        let counts = home.database.sql(counts).trim().to_owned();
+        (counts, store.upkeep().space().unwrap().debris)
+    };
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(left(), ("3|3".to_owned(), true));
+    assert_eq!(store.header(1).unwrap(), None);
+    for expected in [("1|1", true), ("0|1", false), ("0|1", false)] {
+        put(&*store, vec![Write::Tidy { rows: 9, pages: 0 }]);
+        assert_eq!(left(), (expected.0.to_owned(), expected.1));
+    }
 }
