@@ -67,6 +67,7 @@ macro_rules! conformance {
             ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
             the_most_expensive_runs_of_each_day_are_known
             what_layers_keep_expires_and_audit_lines_stay_in_order
+            records_expire_a_part_at_a_time_the_oldest_first
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
             a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss

@@ -81,8 +81,15 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         ),
         Write::PutEvidence(row) => calls.push(put_evidence(row)),
         Write::PutMeta { key, value } => calls.push(put_meta(key, value)),
-        Write::ExpireIdempotency { before_ms } => calls.push(
-            Call::new("DELETE FROM idempotency WHERE created_ms < $1").num(*before_ms),
+        Write::ExpireIdempotency { before_ms, rows } => calls.push(
+            // Another lane may have taken a key anew meanwhile.
+            Call::new(
+                "DELETE FROM idempotency WHERE place IN (
+                     SELECT place FROM idempotency WHERE created_ms < $1 ORDER BY created_ms LIMIT $2)
+                   AND created_ms < $1",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
         ),
         Write::PutSession(row) => calls.push(put_session(row)),
         Write::ExtendSession { session, expires_ms } => calls.push(
@@ -93,9 +100,14 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         Write::CloseSession { session, at_ms, reason } => {
             close_session(session, *at_ms, reason, calls);
         }
-        Write::ForgetSessions { before_ms } => {
-            calls.push(Call::new("DELETE FROM sessions WHERE closed_ms < $1").num(*before_ms));
-        }
+        Write::ForgetSessions { before_ms, rows } => calls.push(
+            Call::new(
+                "DELETE FROM sessions WHERE id IN (
+                     SELECT id FROM sessions WHERE closed_ms < $1 ORDER BY closed_ms LIMIT $2)",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
+        ),
         Write::PutFrame(frame) => put_frame(frame, calls),
         Write::AckFrames { session, seq } => {
             calls.push(
@@ -127,9 +139,15 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         Write::RemoveKept { layer, key } => {
             calls.push(Call::new("DELETE FROM kept WHERE place = $1").place(&[layer, key]));
         }
-        Write::ExpireKept { before_ms } => {
-            calls.push(Call::new("DELETE FROM kept WHERE expires_ms < $1").num(*before_ms));
-        }
+        Write::ExpireKept { before_ms, rows } => calls.push(
+            Call::new(
+                "DELETE FROM kept WHERE place IN (
+                     SELECT place FROM kept WHERE expires_ms < $1 ORDER BY expires_ms LIMIT $2)
+                   AND expires_ms < $1",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
+        ),
         Write::AddAudit(row) => calls.push(add_audit(row)),
         Write::Erase(trace) => erase(trace, calls),
         // Written with others of their kind, or done by the committer.
