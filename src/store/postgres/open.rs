@@ -223,7 +223,7 @@ impl Postgres {
 
 impl Postgres {
     /// Calls `work` with a connection for what takes long, in one snapshot of the database.
-    fn at_length<T>(
+    pub(super) fn at_length<T>(
         &self,
         context: &str,
         work: impl FnOnce(&Session) -> Result<T, Failed>,

@@ -38,11 +38,14 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// The maximum time of a renewal.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// The settings with which every session begins.
+/// The settings with which every session begins. Those of the server may be for other programs: connections
+/// wait for work, and a copy is one transaction. Older servers do not have all of them.
 const SETTINGS: &str =
     "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
     SET client_encoding = 'UTF8'; SET lock_timeout = '3s'; SET client_min_messages = 'warning';
-    SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';";
+    SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';
+    SELECT set_config(name, '0', false) FROM pg_settings
+        WHERE name IN ('idle_session_timeout', 'transaction_timeout');";
 
 /// Opens connections.
 #[derive(Clone)]
@@ -140,9 +143,17 @@ impl Wire {
         Ok(session)
     }
 
-    /// Opens a connection for the start.
+    /// Opens a connection for the start, which may change large tables.
     pub fn starter(&self) -> Result<Session, Failed> {
-        self.connect("moonswarm/start", LONG)
+        self.long_writer("moonswarm/start")
+    }
+
+    /// Opens a connection for a copy: its transaction stays open while the other side is read, however long
+    /// that takes.
+    pub fn copier(&self) -> Result<Session, Failed> {
+        let session = self.long()?;
+        session.batch("SET idle_in_transaction_session_timeout = 0")?;
+        Ok(session)
     }
 
     /// Connects to the host of the address that was connected last, or else to the next that takes writes.

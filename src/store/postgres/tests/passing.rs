@@ -137,6 +137,41 @@ fn a_session_with_many_values_and_links_is_closed_in_time() {
 }
 
 #[test]
+fn what_adds_up_all_runs_has_the_time_of_a_long_read() {
+    let Some((home, store)) = fresh() else { return };
+    begin(&*store, header(1));
+    let sums: [fn(&Postgres) -> bool; 2] =
+        [|store| store.ended_runs().is_ok(), |store| store.charges(0).is_ok()];
+    for sum in sums {
+        let open = beside(&home, "LOCK TABLE moonswarm.runs IN ACCESS EXCLUSIVE MODE");
+        let reading = Arc::clone(&store);
+        let read = thread::Builder::new().spawn(move || sum(&reading)).unwrap();
+        assert_eq!(who_waits(&home), "moonswarm/long");
+        open.batch("COMMIT").unwrap();
+        assert!(read.join().unwrap());
+    }
+}
+
+#[test]
+fn the_limits_of_a_server_do_not_end_what_has_its_own() {
+    let Some(home) = Home::new() else { return };
+    home.database.sql(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = %L', current_database(), '7s');
+         EXECUTE format('ALTER DATABASE %I SET idle_session_timeout = %L', current_database(), '7s'); END $$",
+    );
+    let wire = Wire::new(DatabaseAddress::parse(&home.database.url()).unwrap()).unwrap();
+    let show = |session: &Session, what: &str| -> String {
+        session.one(&format!("SHOW {what}"), &[]).unwrap().unwrap().get(0)
+    };
+    // The start changes the tables, which takes long where they are large.
+    assert_eq!(show(&wire.starter().unwrap(), "statement_timeout"), "1h");
+    assert_eq!(show(&wire.reader().unwrap(), "idle_session_timeout"), "0");
+    assert_eq!(show(&wire.writer("w").unwrap(), "idle_session_timeout"), "0");
+    // The other side of a copy may be read for longer than any limit.
+    assert_eq!(show(&wire.copier().unwrap(), "idle_in_transaction_session_timeout"), "0");
+}
+
+#[test]
 fn a_batch_that_was_committed_before_the_host_was_ended_is_not_told_that_it_failed() {
     let Some((home, store)) = fresh() else { return };
     // A group with what is refused is made batch by batch. The first of them ends the host.
