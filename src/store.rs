@@ -16,6 +16,7 @@ mod durability;
 mod durable_state;
 mod erase;
 mod errand;
+mod expiring;
 mod fair;
 mod find;
 mod foreign;
@@ -63,6 +64,7 @@ pub use erase::{
     TracesInCopy,
 };
 pub use errand::Errand;
+pub use expiring::Expiring;
 pub use find::{
     KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
     StateSearch, VersionRow,
@@ -821,10 +823,12 @@ pub enum Write {
         /// The value.
         value: String,
     },
-    /// Removes responses stored before `before_ms`.
+    /// Removes at most `rows` responses stored before `before_ms`, the oldest first.
     ExpireIdempotency {
         /// Unix milliseconds.
         before_ms: u64,
+        /// The maximum number of responses.
+        rows: usize,
     },
     /// Stores a session.
     PutSession(Box<SessionRow>),
@@ -844,10 +848,12 @@ pub enum Write {
         /// The reason.
         reason: String,
     },
-    /// Removes sessions closed before `before_ms`.
+    /// Removes at most `rows` sessions closed before `before_ms`, the oldest first.
     ForgetSessions {
         /// Unix milliseconds.
         before_ms: u64,
+        /// The maximum number of sessions.
+        rows: usize,
     },
     /// Stores a frame of an open session and updates the session's last number.
     PutFrame(Box<FrameRow>),
@@ -887,10 +893,12 @@ pub enum Write {
         /// The key.
         key: String,
     },
-    /// Removes values of layers that expired before `before_ms`.
+    /// Removes at most `rows` values of layers that expired before `before_ms`, the oldest first.
     ExpireKept {
         /// Unix milliseconds.
         before_ms: u64,
+        /// The maximum number of values.
+        rows: usize,
     },
     /// Appends a line to the audit log.
     AddAudit(AuditRow),

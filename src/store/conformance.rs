@@ -67,12 +67,14 @@ macro_rules! conformance {
             ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
             the_most_expensive_runs_of_each_day_are_known
             what_layers_keep_expires_and_audit_lines_stay_in_order
+            records_expire_a_part_at_a_time_the_oldest_first
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
             a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss
             a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
             a_run_is_erased_with_those_that_it_called_and_what_names_them
             the_forks_and_repetitions_of_an_erased_run_are_erased_with_it
+            of_more_runs_than_are_erased_at_a_time_the_newest_go_first
             a_key_is_taken_by_one_of_many_runs_at_once
             what_many_runs_do_to_a_value_at_once_is_all_done_once
             after_a_revocation_no_run_is_written_with_the_token

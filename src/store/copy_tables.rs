@@ -233,21 +233,28 @@ pub const TABLES: &[Table] = &[
         )
     },
     table("state_receipts", &[column("run", Int), column("step", Int), column("answer", Text)]),
-    table("blobs", &[column("hash", Text), column("data", Bytes)]),
-    table(
-        "artifacts",
-        &[
-            column("run", Int),
-            column("n", Int),
-            column("step", Int),
-            column("attempt", Int),
-            column("size", Int),
-            column("created_ms", Int),
-            column("published", Flag),
-            column("name", Text),
-            column("hash", Text),
-        ],
-    ),
+    Table {
+        only: "EXISTS (SELECT 1 FROM artifacts a JOIN runs r ON r.num = a.run WHERE a.hash = blobs.hash)
+               OR NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.hash = blobs.hash)",
+        ..table("blobs", &[column("hash", Text), column("data", Bytes)])
+    },
+    Table {
+        only: "run IN (SELECT num FROM runs)",
+        ..table(
+            "artifacts",
+            &[
+                column("run", Int),
+                column("n", Int),
+                column("step", Int),
+                column("attempt", Int),
+                column("size", Int),
+                column("created_ms", Int),
+                column("published", Flag),
+                column("name", Text),
+                column("hash", Text),
+            ],
+        )
+    },
     Table {
         order: Order { sqlite: "rowid", postgres: "id" },
         ..table(

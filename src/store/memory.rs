@@ -7,6 +7,7 @@
 
 mod batches;
 mod erase;
+mod expiring;
 mod reader;
 mod tables;
 mod upkeep;

@@ -39,6 +39,7 @@ mod pool;
 mod progress;
 mod reader;
 mod repeated;
+mod retention;
 mod rows;
 mod run_list;
 mod scopes;

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Durability, ErasureTarget, Space, StoreError, Tell, TracedRun, Traces, TracesInCopy};
+use super::{
+    Durability, ErasureTarget, Expiring, Space, StoreError, Tell, TracedRun, Traces, TracesInCopy,
+};
 
 /// The maintenance interface of a store: space, copies, checks and shutdown.
 #[async_trait]
@@ -14,6 +16,12 @@ pub trait Upkeep: Send + Sync {
     /// # Errors
     /// Fails when it cannot be read.
     fn space(&self) -> Result<Space, StoreError>;
+
+    /// Returns true if there are records from before a time.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError>;
 
     /// Reads everything once and reports damage. Does not block the writer.
     ///

@@ -206,7 +206,8 @@ impl UpkeepVerbs<'_> {
         let last_run = self.engine.shared().store.last_run();
         let at_most = sweeper.counted.map(|(ended, last)| ended + (last_run - last));
         let ended = match at_most {
-            Some(at_most) if policy.runs == 0 || at_most <= policy.runs => at_most,
+            _ if policy.runs == 0 => 0,
+            Some(at_most) if at_most <= policy.runs => at_most,
             Some(_) | None => {
                 let ended = self.engine.read(|store| store.ended_runs()).await?;
                 sweeper.counted = Some((ended, last_run));

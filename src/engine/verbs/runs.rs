@@ -22,7 +22,7 @@ use crate::{
     memory::Level,
     protocol::{Code, Json, RunId},
     session::EVERY,
-    store::{Header, Health, RunFilter, RunStatus, Store, StoreError, Write, read_in_pages},
+    store::{Expiring, Header, Health, RunFilter, RunStatus, Store, StoreError, read_in_pages},
     token::Verb,
 };
 
@@ -75,8 +75,7 @@ impl Engine {
         match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
             None => Ok(None),
             Some(row) if row.created_ms < oldest => {
-                let expire = Write::ExpireIdempotency { before_ms: oldest };
-                self.write(Vec::new(), vec![expire]).await?;
+                self.safe_mode().expire(Expiring::Answers, oldest).await?;
                 Ok(None)
             }
             Some(row) if row.body == key.body => Ok(Some(row.answer)),

@@ -27,11 +27,13 @@ use crate::{
         shared::message::{ControlAsk, Internal, Msg, RunMsg},
         verbs::engine::SafeModeVerbs,
     },
-    store::{StoreError, Write},
+    store::{Expiring, StoreError, Write},
 };
 
 /// The key of the mark.
 const MARK: &str = "taking_up";
+/// The number of expired records that are deleted in one commit.
+const EXPIRED: usize = 2_048;
 
 /// The number of runs under one mark.
 const PAGE: usize = 64;
@@ -317,7 +319,7 @@ impl SafeModeVerbs<'_> {
     pub async fn expire_answers(self) -> Result<(), EngineError> {
         let now_ms = self.engine.shared().clock.now_ms();
         let before_ms = now_ms.saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
-        self.engine.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
+        self.expire(Expiring::Answers, before_ms).await
     }
 
     /// Deletes expired data of layers.
@@ -326,7 +328,19 @@ impl SafeModeVerbs<'_> {
     /// Fails when the store cannot be written.
     pub async fn expire_kept(self) -> Result<(), EngineError> {
         let before_ms = self.engine.shared().clock.now_ms();
-        self.engine.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
+        self.expire(Expiring::Kept, before_ms).await
+    }
+
+    /// Deletes records from before a time, a part in each commit: after a pause of the host, or in a busy
+    /// hour, there are more than others should wait for.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read or written.
+    pub(crate) async fn expire(self, what: Expiring, before_ms: u64) -> Result<(), EngineError> {
+        while self.engine.read(move |store| store.upkeep().has_expired(what, before_ms)).await? {
+            self.engine.write(Vec::new(), vec![what.removal(before_ms, EXPIRED)]).await?;
+        }
+        Ok(())
     }
 }
 

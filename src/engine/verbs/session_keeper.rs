@@ -12,7 +12,7 @@ use crate::{
     },
     operator::Ticket,
     session::LinkEnd,
-    store::{TaskFilter, TaskPhase, Write},
+    store::{Expiring, TaskFilter, TaskPhase},
 };
 
 /// The interval at which expired sessions are ended.
@@ -98,6 +98,6 @@ impl SessionVerbs<'_> {
     /// Fails when the store cannot be written.
     pub async fn forget_sessions(self) -> Result<(), EngineError> {
         let before_ms = self.engine.shared().clock.now_ms().saturating_sub(SHOWN_MS);
-        self.engine.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await
+        self.engine.safe_mode().expire(Expiring::Sessions, before_ms).await
     }
 }

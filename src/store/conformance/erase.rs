@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::json;
 
 use super::{
-    fixture::{append, begin, commit, header, put, started},
+    fixture::{append, batch, begin, commit, header, put, started},
     tables::{frame, session, task},
 };
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     protocol::{RunId, StoreOptions, TaskId},
     store::{
         Answers, ArtifactRow, AuditRow, BlueprintRow, CountedRun, Descent, ErasureTarget, Errand,
-        EvidenceRow, Header, IdempotencyRow, OutboxRow, StateAct, StateBatch, StateChange, Store,
-        TaskRow, TokenRow, Trace, Write,
+        EvidenceRow, Header, IdempotencyRow, MOST_ERASED_RUNS, OutboxRow, StateAct, StateBatch,
+        StateChange, Store, TaskRow, TokenRow, Trace, Write,
     },
 };
 
@@ -311,4 +311,23 @@ pub fn the_forks_and_repetitions_of_an_erased_run_are_erased_with_it(store: &dyn
     erase(store, &of_run);
     assert_eq!(runs(store, &of_run), [0_u64; 0]);
     assert!([6, 7].iter().all(|run| store.header(*run).unwrap().is_some()));
+}
+
+pub fn of_more_runs_than_are_erased_at_a_time_the_newest_go_first(store: &dyn Store) {
+    let last = MOST_ERASED_RUNS as u64 + 1;
+    let mut acked = Vec::new();
+    for num in 1..=last {
+        let parent = (num > 1).then(|| (num - 1, 1));
+        let mut header = Header { parent, ..header(num) };
+        let run = append(store, &mut header, vec![started(None)]);
+        let (batch, told) = batch(vec![], Some(run), vec![]);
+        store.submit(batch);
+        acked.push(told);
+    }
+    acked.into_iter().for_each(|told| told.recv().unwrap().unwrap());
+    let target = ErasureTarget { runs: [1].into(), ..ErasureTarget::default() };
+    let traces = store.upkeep().traces(&target).unwrap();
+    let found: Vec<u64> = traces.runs.iter().map(|run| run.num).collect();
+    // Without the first one, nothing would lead to the others.
+    assert!(traces.more && found == (2..=last).collect::<Vec<_>>(), "{:?}", found.first());
 }

@@ -275,9 +275,9 @@ pub fn an_idempotency_key_is_used_once_until_it_expires(store: &dyn Store) {
     use_it("POST /v1/signals").unwrap();
     assert_eq!(store.idempotent("ann", "POST /v1/runs", "k").unwrap(), Some(row.clone()));
     assert_eq!(store.idempotent("bob", "POST /v1/runs", "k").unwrap(), None);
-    put(store, vec![Write::ExpireIdempotency { before_ms: 10 }]);
+    put(store, vec![Write::ExpireIdempotency { before_ms: 10, rows: 9 }]);
     assert!(use_it("POST /v1/runs").is_err());
-    put(store, vec![Write::ExpireIdempotency { before_ms: 11 }]);
+    put(store, vec![Write::ExpireIdempotency { before_ms: 11, rows: 9 }]);
     use_it("POST /v1/runs").unwrap();
 }
 

@@ -6,9 +6,10 @@ use super::fixture::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        Header, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
-        StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, Expiring,
+        FrameRow, Header, IdempotencyRow, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus,
+        SessionRow, Store, StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow,
+        UNSTORED, Write,
     },
 };
 
@@ -206,7 +207,7 @@ pub fn a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed(st
     assert_eq!(frames(store), [("a".into(), 2)]);
     let closed = store.session("b").unwrap().unwrap();
     assert_eq!((closed.closed_ms, closed.reason.as_deref()), (Some(50), Some("done")));
-    put(store, vec![Write::ForgetSessions { before_ms: 51 }]);
+    put(store, vec![Write::ForgetSessions { before_ms: 51, rows: 9 }]);
     assert_eq!(store.session("b").unwrap(), None);
 }
 
@@ -442,7 +443,7 @@ pub fn what_layers_keep_expires_and_audit_lines_stay_in_order(store: &dyn Store)
         expires_ms,
     };
     put(store, vec![keep("a", "1", None), keep("b", "2", Some(5)), keep("c", "3", Some(6))]);
-    put(store, vec![keep("a", "9", None), Write::ExpireKept { before_ms: 6 }]);
+    put(store, vec![keep("a", "9", None), Write::ExpireKept { before_ms: 6, rows: 9 }]);
     assert_eq!(store.kept("l", "a").unwrap(), Some(("9".to_owned(), None)));
     assert_eq!(store.kept("l", "b").unwrap(), None);
     assert_eq!(store.kept("l", "c").unwrap(), Some(("3".to_owned(), Some(6))));
@@ -504,4 +505,31 @@ pub fn charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted(store
     assert_eq!(store.charge(2).unwrap(), None);
     let (open, sums) = store.charges(0).unwrap();
     assert_eq!((open.len(), sums), (1, vec![sum("a", 0, 6, 0), sum("b", 1, 1 << 60, 1)]));
+}
+
+pub fn records_expire_a_part_at_a_time_the_oldest_first(store: &dyn Store) {
+    for (key, at_ms) in [("b", 2), ("c", 3), ("a", 1), ("d", 9)] {
+        let [principal, route, body, answer] = ["p", "r", "", ""].map(str::to_owned);
+        let key = key.to_owned();
+        let row =
+            IdempotencyRow { principal, route, key: key.clone(), body, answer, created_ms: at_ms };
+        let (layer, value) = ("l".to_owned(), "1".to_owned());
+        let kept = Write::PutKept { layer, key: key.clone(), value, expires_ms: Some(at_ms) };
+        let closed = SessionRow { closed_ms: Some(at_ms), ..session(&key, 1) };
+        put(store, vec![Write::PutIdempotency(row), kept, Write::PutSession(Box::new(closed))]);
+    }
+    let is_there = |what, key: &str| match what {
+        Expiring::Answers => store.idempotent("p", "r", key).unwrap().is_some(),
+        Expiring::Kept => store.kept("l", key).unwrap().is_some(),
+        Expiring::Sessions => store.session(key).unwrap().is_some(),
+    };
+    for what in [Expiring::Answers, Expiring::Kept, Expiring::Sessions] {
+        for (left, more) in [("cd", true), ("d", false), ("d", false)] {
+            put(store, vec![what.removal(4, 2)]);
+            let keys = ["a", "b", "c", "d"].into_iter();
+            let found: String = keys.filter(|key| is_there(what, key)).collect();
+            let has_more = store.upkeep().has_expired(what, 4).unwrap();
+            assert_eq!((&*found, has_more), (left, more), "{what:?}");
+        }
+    }
 }

@@ -9,8 +9,8 @@ use crate::{
     journal::Entry,
     protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, Expiring, FrameRow,
+        Header, IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
         StoreError, TaskRow, TokenRow, UNSTORED, VersionRow, Write,
         change::{self, Changed, Plan, Planned},
         stats::Sums,
@@ -272,8 +272,8 @@ impl Tables {
                     usize::MAX,
                 );
             }
-            Write::ForgetSessions { before_ms } => {
-                self.sessions.retain(|_, row| row.closed_ms.is_none_or(|at| at >= before_ms));
+            Write::ForgetSessions { before_ms, rows } => {
+                self.expire(Expiring::Sessions, before_ms, rows);
             }
             Write::PutFrame(frame) => {
                 if let Some(row) =
@@ -374,8 +374,8 @@ impl Tables {
             Write::PutMeta { key, value } => {
                 self.meta.insert(key, value);
             }
-            Write::ExpireIdempotency { before_ms } => {
-                self.idempotency.retain(|_, row| row.created_ms >= before_ms);
+            Write::ExpireIdempotency { before_ms, rows } => {
+                self.expire(Expiring::Answers, before_ms, rows);
             }
             Write::PutKept { layer, key, value, expires_ms } => {
                 self.kept.insert((layer, key), (value, expires_ms));
@@ -383,8 +383,8 @@ impl Tables {
             Write::RemoveKept { layer, key } => {
                 self.kept.remove(&(layer, key));
             }
-            Write::ExpireKept { before_ms } => {
-                self.kept.retain(|_, (_, at)| at.is_none_or(|at| at >= before_ms));
+            Write::ExpireKept { before_ms, rows } => {
+                self.expire(Expiring::Kept, before_ms, rows);
             }
             Write::AddAudit(row) => self.audit.push(row),
             Write::Erase(trace) => self.erase(*trace),

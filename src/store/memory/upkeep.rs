@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::Memory;
 use crate::store::{
-    Checked, ErasureTarget, Migrated, Reader as _, Space, Store, StoreError, Tell, TracedRun,
-    Traces, TracesInCopy, Upkeep, rows::is_blob,
+    Checked, ErasureTarget, Expiring, Migrated, Reader as _, Space, Store, StoreError, Tell,
+    TracedRun, Traces, TracesInCopy, Upkeep, rows::is_blob,
 };
 
 impl Store for Memory {
@@ -26,6 +26,10 @@ impl Upkeep for Memory {
         let files = tables.blobs.values().map(|data| data.len());
         let used = rows.chain(values).chain(files).sum::<usize>() as u64;
         Ok(Space { used, free: 0, debris: false })
+    }
+
+    fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError> {
+        Ok(self.inner.lock().tables.has_expired(what, before_ms))
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {

@@ -17,6 +17,8 @@ const UNCONFIRMED: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct DatabaseAddress {
     pub(super) config: Config,
+    /// The same for each host, in their order.
+    pub(super) hosts: Vec<Config>,
     /// A file of certificates that are trusted beside the machine's.
     pub(super) roots: Option<PathBuf>,
     /// The number of connections that commit transitions of runs, if the address names it.
@@ -84,8 +86,8 @@ impl DatabaseAddress {
             .keepalives_idle(Duration::from_secs(3))
             .keepalives_interval(Duration::from_secs(2))
             .keepalives_retries(2);
-        let shown = shown(&config);
-        Ok(Self { config, roots, writers, is_local, shown })
+        let (shown, hosts) = (shown(&config), hosts(&config));
+        Ok(Self { config, hosts, roots, writers, is_local, shown })
     }
 
     /// Returns true if the address has a password.
@@ -137,6 +139,59 @@ fn is_local(host: &Host) -> bool {
         #[cfg(unix)]
         Host::Unix(_) => true,
     }
+}
+
+/// Returns a configuration for each host.
+fn hosts(config: &Config) -> Vec<Config> {
+    let (names, addresses, ports) =
+        (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let one = |place: usize| {
+        let mut one = Config::new();
+        one.ssl_mode(config.get_ssl_mode())
+            .ssl_negotiation(config.get_ssl_negotiation())
+            .channel_binding(config.get_channel_binding())
+            .target_session_attrs(config.get_target_session_attrs())
+            .keepalives(config.get_keepalives())
+            .keepalives_idle(config.get_keepalives_idle());
+        if let Some(it) = config.get_user() {
+            one.user(it);
+        }
+        if let Some(it) = config.get_password() {
+            one.password(it);
+        }
+        if let Some(it) = config.get_dbname() {
+            one.dbname(it);
+        }
+        if let Some(it) = config.get_options() {
+            one.options(it);
+        }
+        if let Some(it) = config.get_connect_timeout() {
+            one.connect_timeout(*it);
+        }
+        if let Some(it) = config.get_tcp_user_timeout() {
+            one.tcp_user_timeout(*it);
+        }
+        if let Some(it) = config.get_keepalives_interval() {
+            one.keepalives_interval(it);
+        }
+        if let Some(it) = config.get_keepalives_retries() {
+            one.keepalives_retries(it);
+        }
+        match names.get(place) {
+            Some(Host::Tcp(name)) => one.host(name),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => one.host_path(path),
+            None => &mut one,
+        };
+        if let Some(it) = addresses.get(place) {
+            one.hostaddr(*it);
+        }
+        if let Some(it) = ports.get(place).or(ports.first()) {
+            one.port(*it);
+        }
+        one
+    };
+    (0..names.len().max(addresses.len())).map(one).collect()
 }
 
 fn shown(config: &Config) -> String {
@@ -195,6 +250,19 @@ mod tests {
         assert_eq!(mode("postgres://db.example/db"), SslMode::Require);
         assert_eq!(mode("postgres://db.example/db?sslmode=prefer"), SslMode::Require);
         assert_eq!(mode("postgres://db.example/db?sslmode=disable"), SslMode::Disable);
+    }
+
+    #[test]
+    fn each_host_of_an_address_has_a_configuration_of_its_own() {
+        let address = parse("postgres://ann:s3cret@a.example:1,b.example:2/db").unwrap();
+        let shown: Vec<String> = address.hosts.iter().map(shown).collect();
+        assert_eq!(shown, ["postgres://a.example:1/db", "postgres://b.example:2/db"]);
+        for host in &address.hosts {
+            let known = (host.get_user(), host.get_password(), host.get_ssl_mode());
+            assert_eq!(known, (Some("ann"), Some(b"s3cret".as_slice()), SslMode::Require));
+            assert_eq!(host.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+            assert_eq!(host.get_connect_timeout(), Some(&CONNECT));
+        }
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub struct Known {
     /// The last row of each run, if it is stored.
     cursors: BTreeMap<u64, u64>,
     revoked: BTreeSet<String>,
-    /// The keys of used idempotency keys, with the times of their answers.
-    used: BTreeMap<Vec<u8>, u64>,
+    /// The places of used idempotency keys. One that expires in the group counts as used until its end.
+    used: BTreeSet<Vec<u8>>,
     meta: BTreeMap<String, String>,
     /// The values that are changed, and what was answered before.
     pub(super) values: Values,
@@ -109,7 +109,7 @@ impl Reads {
 const CURSORS: &str = "SELECT num, cursor FROM runs WHERE num = ANY($1)";
 const HELD_CURSORS: &str =
     "SELECT num, cursor FROM runs WHERE num = ANY($1) ORDER BY num FOR UPDATE";
-const USED: &str = "SELECT place, created_ms FROM idempotency WHERE place = ANY($1)";
+const USED: &str = "SELECT place FROM idempotency WHERE place = ANY($1)";
 
 impl Known {
     /// Creates it from the rows that the statements have returned.
@@ -120,9 +120,7 @@ impl Known {
                 match subject {
                     Subject::Cursors => drop(known.cursors.insert(uint(row, 0)?, uint(row, 1)?)),
                     Subject::Revoked => drop(known.revoked.insert(text(row, 0)?)),
-                    Subject::Used => {
-                        known.used.insert(bytes(row, 0)?.to_vec(), uint(row, 1)?);
-                    }
+                    Subject::Used => drop(known.used.insert(bytes(row, 0)?.to_vec())),
                     Subject::Meta => drop(known.meta.insert(text(row, 0)?, text(row, 1)?)),
                     Subject::Values => known.values.add(row)?,
                     Subject::Receipts => known.values.add_receipt(row)?,
@@ -149,7 +147,7 @@ impl Known {
                     return Err(StoreError::Changed { key: key.clone() });
                 }
                 Check::KeyFree { principal, route, key }
-                    if self.used.contains_key(place::of(&[principal, route, key]).as_slice()) =>
+                    if self.used.contains(place::of(&[principal, route, key]).as_slice()) =>
                 {
                     return Err(StoreError::KeyUsed { key: key.clone() });
                 }
@@ -183,10 +181,7 @@ impl Known {
                 }
                 Write::PutIdempotency(row) => {
                     let place = place::of(&[&row.principal, &row.route, &row.key]).to_vec();
-                    self.used.insert(place, row.created_ms);
-                }
-                Write::ExpireIdempotency { before_ms } => {
-                    self.used.retain(|_, created_ms| *created_ms >= *before_ms);
+                    self.used.insert(place);
                 }
                 Write::DeleteRun { run } => self.forget(*run),
                 Write::Erase(trace) => match &**trace {

@@ -198,10 +198,9 @@ impl Committer {
                         if let [_] = group {
                             return Ok(vec![Err(error.into_error("write to the database"))]);
                         }
-                        return group
-                            .iter()
-                            .map(|batch| Ok(self.transact(&[*batch])?.remove(0)))
-                            .collect();
+                        // What was committed stays so if the host is ended before the rest.
+                        let alone = |batch: &&Batch| self.transact(&[*batch])?.remove(0);
+                        return Ok(group.iter().map(alone).collect());
                     }
                 },
             }

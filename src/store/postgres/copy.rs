@@ -101,7 +101,7 @@ impl PostgresCopy {
     ) -> Result<Self, StoreError> {
         let context = format!("open {address}");
         let wire = Wire::new(address.clone())?;
-        let session = wire.long().and_then(|session| prepare(&session).map(|()| session));
+        let session = wire.copier().and_then(|session| prepare(&session).map(|()| session));
         let session = session.map_err(|error| error.explained(&context))?;
         Ok(Self { session, wire, dir: dir.to_owned() })
     }

@@ -130,14 +130,17 @@ impl Failed {
             Self::Database(_) if self.ends_connection() => {
                 StoreError::Away { context: context.to_owned(), reason: self.reason() }
             }
-            Self::Database(ref error) if error.code().is_some_and(|it| it.code() == "53100") => {
-                StoreError::Full
-            }
-            Self::Database(ref error) if error.code().is_some_and(|it| it.code() == "53300") => {
-                StoreError::Busy
-            }
-            Self::Database(_) => {
-                StoreError::Database { context: context.to_owned(), reason: self.reason() }
+            Self::Database(ref error) => {
+                let (context, reason) = (context.to_owned(), self.reason());
+                match error.code().map(SqlState::code) {
+                    Some("53100") => StoreError::Full,
+                    Some("53300") => StoreError::Busy,
+                    // It had no time, no memory, or somebody else has the rows: later it may succeed.
+                    Some("40001" | "40P01" | "53200" | "55P03" | "57014") => {
+                        StoreError::Away { context, reason }
+                    }
+                    _ => StoreError::Database { context, reason },
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use super::{
     checks::Known,
     failed::Failed,
     idempotency::{self, Claim},
-    place,
+    place, retention,
     rows::Rows,
     session::{Call, Session},
     stats_fold::{self, EndedRuns},
@@ -282,9 +282,9 @@ impl<'a> Group<'a> {
         let found = self.session.one("SELECT created_ms FROM runs WHERE num = $1", &[&int(run)])?;
         if let Some(row) = found {
             let id = RunId::new(run, uint(&row, 0)?).to_string();
-            write::delete_run(run, &id, &mut self.calls);
+            retention::delete_run(run, &id, &mut self.calls);
         }
-        write::delete_around_run(run, &format!("{UNSTORED}{run}"), &mut self.calls);
+        retention::delete_around_run(run, &format!("{UNSTORED}{run}"), &mut self.calls);
         Ok(())
     }
 
@@ -295,8 +295,8 @@ impl<'a> Group<'a> {
         )?;
         let Some(row) = found.filter(|_| rows > 0) else { return Ok(()) };
         let key = text(&row, 0)?;
-        match key[write::DEBRIS.len()..].parse() {
-            Ok(run) => write::clear_journal(run, rows, &mut self.calls),
+        match key[retention::DEBRIS.len()..].parse() {
+            Ok(run) => retention::clear(run, rows, &mut self.calls),
             Err(_) => self.calls.push(Call::new("DELETE FROM meta WHERE key = $1").text(&key)),
         }
         Ok(())

@@ -68,7 +68,9 @@ pub(super) const WITHOUT_NONCE: &str =
 
 /// Returns the number of ended runs.
 pub fn ended(db: &Session) -> Result<u64, Failed> {
-    let row = db.one("SELECT count(*) FROM runs WHERE status >= 5", &[])?;
+    // No index has the completed ones: all are counted in one, and the open ones in another.
+    let sql = "SELECT (SELECT count(*) FROM runs) - (SELECT count(*) FROM runs WHERE status < 5)";
+    let row = db.one(sql, &[])?;
     row.map_or(Ok(0), |row| uint(&row, 0))
 }
 

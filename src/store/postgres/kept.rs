@@ -9,7 +9,7 @@ use super::{
     session::Session,
     value::{in_row, int, json, limit, text, uint, uint_or_null},
 };
-use crate::store::{AuditRow, EvidenceRow, IdempotencyRow, KeptRow, UNSTORED};
+use crate::store::{AuditRow, EvidenceRow, Expiring, IdempotencyRow, KeptRow, UNSTORED};
 
 /// Returns a value of a layer and its expiry.
 pub fn one(db: &Session, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, Failed> {
@@ -110,6 +110,16 @@ pub fn evidence(db: &Session, run: u64) -> Result<Vec<EvidenceRow>, Failed> {
 pub fn meta(db: &Session, key: &str) -> Result<Option<String>, Failed> {
     let row = db.one("SELECT value FROM meta WHERE key = $1", &[&key.as_bytes()])?;
     row.map(|row| text(&row, 0)).transpose()
+}
+
+/// Returns true if there are records from before a time.
+pub fn has_expired(db: &Session, what: Expiring, before_ms: u64) -> Result<bool, Failed> {
+    let sql = match what {
+        Expiring::Answers => "SELECT 1 FROM idempotency WHERE created_ms < $1 LIMIT 1",
+        Expiring::Kept => "SELECT 1 FROM kept WHERE expires_ms < $1 LIMIT 1",
+        Expiring::Sessions => "SELECT 1 FROM sessions WHERE closed_ms < $1 LIMIT 1",
+    };
+    db.exists(sql, &[&int(before_ms)])
 }
 
 /// Returns the runs that are to be deleted after they end.

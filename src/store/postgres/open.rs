@@ -18,7 +18,7 @@ use super::{
     check,
     common::Common,
     failed::Failed,
-    format,
+    format, kept,
     lane::Lane,
     member::Member,
     owner::{self, Claim, Newcomer, keep_lease},
@@ -39,8 +39,8 @@ use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, Durability, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError,
-        Tell, TracedRun, Traces, TracesInCopy, Upkeep, Writer, lock::Lock,
+        Batch, Durability, ErasureTarget, Expiring, Health, Migrated, Numbers, Space, Store,
+        StoreError, Tell, TracedRun, Traces, TracesInCopy, Upkeep, Writer, lock::Lock,
     },
 };
 
@@ -223,7 +223,7 @@ impl Postgres {
 
 impl Postgres {
     /// Calls `work` with a connection for what takes long, in one snapshot of the database.
-    fn at_length<T>(
+    pub(super) fn at_length<T>(
         &self,
         context: &str,
         work: impl FnOnce(&Session) -> Result<T, Failed>,
@@ -306,6 +306,10 @@ impl Store for Postgres {
 impl Upkeep for Postgres {
     fn space(&self) -> Result<Space, StoreError> {
         self.pool.read("measure the database", space::space)
+    }
+
+    fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError> {
+        self.pool.read("look for what has expired", |db| kept::has_expired(db, what, before_ms))
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {

@@ -56,7 +56,8 @@ impl Reader for Postgres {
     }
 
     fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError> {
-        self.pool.snapshot("read what tokens are charged", |db| {
+        // It adds up what every run is charged.
+        self.at_length("read what tokens are charged", |db| {
             Ok((charges::open(db)?, charges::sums(db, since_ms)?))
         })
     }
@@ -276,7 +277,7 @@ impl Reader for Postgres {
     }
 
     fn ended_runs(&self) -> Result<u64, StoreError> {
-        self.pool.read("count ended runs", header::ended)
+        self.at_length("count ended runs", header::ended)
     }
 
     fn retired(&self, after: u64, limit: usize) -> Result<Vec<Retired>, StoreError> {

@@ -2,7 +2,7 @@
 //! it is late.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -191,7 +191,8 @@ impl Session {
         if let Some(last) = last {
             sent.push(Box::pin(text(client, last)));
         }
-        self.wait(async move {
+        let answers = Answers::default();
+        let sending = async {
             // A statement is sent when its future is first polled: in order, each once.
             let mut done: Vec<Option<Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
             for future in &mut sent {
@@ -209,6 +210,7 @@ impl Session {
                     Some(result) => result,
                     None => future.await,
                 };
+                answers.count();
                 match result {
                     Ok(found) => rows.push(found),
                     // What follows only says that the transaction has failed.
@@ -216,13 +218,15 @@ impl Session {
                 }
             }
             failure.map_or(Ok(rows), Err)
-        })
-        .map(|mut rows| {
-            if before.is_some() {
-                rows.remove(0);
-            }
-            rows
-        })
+        };
+        // The server ends a statement that takes too long. All of them together may take longer: given
+        // up then, they would be sent again and again.
+        let rows = wait_for_each(&self.runtime, self.patience, &answers, sending)?;
+        let mut rows = rows.map_err(Failed::Database)?;
+        if before.is_some() {
+            rows.remove(0);
+        }
+        Ok(rows)
     }
 
     /// Returns true if the connection is closed.
@@ -275,6 +279,26 @@ pub fn wait<F: Future>(
     patience: Duration,
     future: F,
 ) -> Result<F::Output, Failed> {
+    wait_for_each(runtime, patience, &Answers::default(), future)
+}
+
+/// The number of answers that a future has received.
+#[derive(Default)]
+struct Answers(Cell<usize>);
+
+impl Answers {
+    fn count(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Waits as [`wait`] does, for at most `patience` before each of the answers.
+fn wait_for_each<F: Future>(
+    runtime: &Handle,
+    patience: Duration,
+    answers: &Answers,
+    future: F,
+) -> Result<F::Output, Failed> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -287,9 +311,14 @@ pub fn wait<F: Future>(
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
+    let mut before = 0;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Ok(output);
+        }
+        if answers.0.get() > before {
+            before = answers.0.get();
+            late.set(tokio::time::sleep(patience));
         }
         if late.as_mut().poll(&mut context).is_ready() {
             return Err(Failed::Silent);

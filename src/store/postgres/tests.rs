@@ -12,6 +12,7 @@ mod faults;
 mod lanes;
 #[path = "../../../tests/support/network.rs"]
 mod network;
+mod passing;
 mod plans;
 #[path = "../../../tests/support/postgres.rs"]
 mod server;

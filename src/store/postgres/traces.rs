@@ -8,9 +8,9 @@ use super::{
     failed::Failed,
     session::Session,
     stats_fold,
-    value::{get, int, uint},
+    value::{get, int, limit, uint},
 };
-use crate::store::{ErasureTarget, TracedRun, Traces, erase::Sought};
+use crate::store::{ErasureTarget, MOST_ERASED_RUNS, TracedRun, Traces, erase::Sought};
 
 /// The number of rows that are read at a time.
 const PORTION: usize = 128;
@@ -46,7 +46,8 @@ pub fn traces(db: &Session, target: &ErasureTarget) -> Result<Traces, Failed> {
         parts(db, &mut sought)?;
     }
     let runs: Vec<i64> = sought.runs().map(int).collect();
-    for row in db.query(RUNS, &[&runs])? {
+    // One more shows that there are more.
+    for row in db.query(RUNS, &[&runs, &limit(MOST_ERASED_RUNS + 1)])? {
         sought.run(TracedRun {
             num: uint(&row, 0)?,
             created_ms: uint(&row, 1)?,
@@ -60,10 +61,11 @@ pub fn traces(db: &Session, target: &ErasureTarget) -> Result<Traces, Failed> {
     Ok(sought.into_traces())
 }
 
+/// The newest first: a later look finds those that they descend from, and through these the rest.
 const RUNS: &str = "
     SELECT num, created_ms, ended_ms IS NOT NULL, seq, bytes,
            (SELECT count(*) FROM artifacts WHERE run = num)
-    FROM runs WHERE num = ANY ($1) ORDER BY num";
+    FROM runs WHERE num = ANY ($1) ORDER BY num DESC LIMIT $2";
 
 /// Looks at what belongs to runs.
 fn parts(db: &Session, sought: &mut Sought) -> Result<(), Failed> {

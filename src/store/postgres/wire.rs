@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use tokio::{
     runtime::{Builder, Handle, Runtime},
 };
 use tokio_postgres::{
-    AsyncMessage, Connection, NoTls,
+    AsyncMessage, Config, Connection, NoTls,
     config::SslMode,
     error::{DbError, SqlState},
 };
@@ -38,11 +38,14 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// The maximum time of a renewal.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// The settings with which every session begins.
+/// The settings with which every session begins. Those of the server may be for other programs: connections
+/// wait for work, and a copy is one transaction. Older servers do not have all of them.
 const SETTINGS: &str =
     "SET search_path = moonswarm; SET default_transaction_isolation = 'read committed';
     SET client_encoding = 'UTF8'; SET lock_timeout = '3s'; SET client_min_messages = 'warning';
-    SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';";
+    SET synchronous_commit = 'on'; SET idle_in_transaction_session_timeout = '20s';
+    SELECT set_config(name, '0', false) FROM pg_settings
+        WHERE name IN ('idle_session_timeout', 'transaction_timeout');";
 
 /// Opens connections.
 #[derive(Clone)]
@@ -50,6 +53,8 @@ pub struct Wire(Arc<Inner>);
 
 struct Inner {
     address: DatabaseAddress,
+    /// The place of the host that was connected last.
+    known: AtomicUsize,
     /// Absent if the address is spoken to in plain text.
     tls: Option<Tls>,
     /// Dropped in the background: the last owner may be on a thread of a runtime.
@@ -86,7 +91,8 @@ impl Wire {
                 reason: error.to_string(),
             })?;
         let tasks = Tasks::new(runtime.handle().clone());
-        Ok(Self(Arc::new(Inner { address, tls, runtime: Some(runtime), tasks })))
+        let (known, runtime) = (AtomicUsize::new(0), Some(runtime));
+        Ok(Self(Arc::new(Inner { address, known, tls, runtime, tasks })))
     }
 
     /// Returns the address.
@@ -137,16 +143,48 @@ impl Wire {
         Ok(session)
     }
 
-    /// Opens a connection for the start.
+    /// Opens a connection for the start, which may change large tables.
     pub fn starter(&self) -> Result<Session, Failed> {
-        self.connect("moonswarm/start", LONG)
+        self.long_writer("moonswarm/start")
     }
 
+    /// Opens a connection for a copy: its transaction stays open while the other side is read, however long
+    /// that takes.
+    pub fn copier(&self) -> Result<Session, Failed> {
+        let session = self.long()?;
+        session.batch("SET idle_in_transaction_session_timeout = 0")?;
+        Ok(session)
+    }
+
+    /// Connects to the host of the address that was connected last, or else to the next that takes writes.
     fn connect(&self, name: &str, patience: Duration) -> Result<Session, Failed> {
-        let mut config = self.0.address.config.clone();
+        let (hosts, known) = (&self.0.address.hosts, self.0.known.load(Ordering::Relaxed));
+        // Each has a time of its own: one that is off, or hangs, must not take that of the others.
+        let share = u32::try_from(hosts.len()).unwrap_or(u32::MAX).max(1);
+        let in_time = (CONNECT / share).min(patience);
+        let mut failure = Failed::Silent;
+        for place in (0..hosts.len()).map(|place| (known + place) % hosts.len()) {
+            match self.connect_to(&hosts[place], name, in_time, patience) {
+                Ok(session) => {
+                    self.0.known.store(place, Ordering::Relaxed);
+                    return Ok(session);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn connect_to(
+        &self,
+        host: &Config,
+        name: &str,
+        in_time: Duration,
+        patience: Duration,
+    ) -> Result<Session, Failed> {
+        let mut config = host.clone();
         config.application_name(name);
         let handle = self.handle();
-        let in_time = CONNECT.min(patience);
         let at_risk = Arc::new(AtomicBool::new(false));
         let of_connection = Arc::clone(&at_risk);
         let client = match self.0.tls.clone() {

@@ -81,8 +81,15 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         ),
         Write::PutEvidence(row) => calls.push(put_evidence(row)),
         Write::PutMeta { key, value } => calls.push(put_meta(key, value)),
-        Write::ExpireIdempotency { before_ms } => calls.push(
-            Call::new("DELETE FROM idempotency WHERE created_ms < $1").num(*before_ms),
+        Write::ExpireIdempotency { before_ms, rows } => calls.push(
+            // Another lane may have taken a key anew meanwhile.
+            Call::new(
+                "DELETE FROM idempotency WHERE place IN (
+                     SELECT place FROM idempotency WHERE created_ms < $1 ORDER BY created_ms LIMIT $2)
+                   AND created_ms < $1",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
         ),
         Write::PutSession(row) => calls.push(put_session(row)),
         Write::ExtendSession { session, expires_ms } => calls.push(
@@ -93,9 +100,14 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         Write::CloseSession { session, at_ms, reason } => {
             close_session(session, *at_ms, reason, calls);
         }
-        Write::ForgetSessions { before_ms } => {
-            calls.push(Call::new("DELETE FROM sessions WHERE closed_ms < $1").num(*before_ms));
-        }
+        Write::ForgetSessions { before_ms, rows } => calls.push(
+            Call::new(
+                "DELETE FROM sessions WHERE id IN (
+                     SELECT id FROM sessions WHERE closed_ms < $1 ORDER BY closed_ms LIMIT $2)",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
+        ),
         Write::PutFrame(frame) => put_frame(frame, calls),
         Write::AckFrames { session, seq } => {
             calls.push(
@@ -127,9 +139,15 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
         Write::RemoveKept { layer, key } => {
             calls.push(Call::new("DELETE FROM kept WHERE place = $1").place(&[layer, key]));
         }
-        Write::ExpireKept { before_ms } => {
-            calls.push(Call::new("DELETE FROM kept WHERE expires_ms < $1").num(*before_ms));
-        }
+        Write::ExpireKept { before_ms, rows } => calls.push(
+            Call::new(
+                "DELETE FROM kept WHERE place IN (
+                     SELECT place FROM kept WHERE expires_ms < $1 ORDER BY expires_ms LIMIT $2)
+                   AND expires_ms < $1",
+            )
+            .num(*before_ms)
+            .with(limit(*rows)),
+        ),
         Write::AddAudit(row) => calls.push(add_audit(row)),
         Write::Erase(trace) => erase(trace, calls),
         // Written with others of their kind, or done by the committer.
@@ -397,14 +415,21 @@ fn close_session(session: &str, at_ms: u64, reason: &str, calls: &mut Vec<Call>)
     let scope = Scope::Session(session.into()).to_string();
     calls.push(
         Call::new(
+            // The ends of links are looked for one after the other: no join answers an OR.
             "WITH gone AS (
                  DELETE FROM state
                  WHERE substring(scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
                    AND scope = $1 AND session_bound
-                 RETURNING key)
+                 RETURNING key, substring(key from 1 for 1024) AS k),
+             froms AS (
+                 DELETE FROM state_links l USING gone
+                 WHERE substring(l.scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
+                   AND l.scope = $1 AND substring(l.from_key from 1 for 1024) = gone.k
+                   AND l.from_key = gone.key)
              DELETE FROM state_links l USING gone
              WHERE substring(l.scope from 1 for 1024) = substring($1::bytea from 1 for 1024)
-               AND l.scope = $1 AND (l.from_key = gone.key OR l.to_key = gone.key)",
+               AND l.scope = $1 AND substring(l.to_key from 1 for 1024) = gone.k
+               AND l.to_key = gone.key",
         )
         .text(&scope),
     );
@@ -463,92 +488,4 @@ fn erase(trace: &Trace, calls: &mut Vec<Call>) {
         }
         Trace::Token(jti) => calls.push(Call::new("DELETE FROM tokens WHERE jti = $1").text(jti)),
     }
-}
-
-/// Appends the statements that delete a run with everything that belongs to it, except the beginning of
-/// a long history. `id` is the run's id.
-pub fn delete_run(run: u64, id: &str, calls: &mut Vec<Call>) {
-    let own = format!("run:{id}");
-    let (first, last) = (format!("operator:{id}:"), format!("operator:{id};"));
-    calls.push(Call::new(
-        "UPDATE cluster SET high_run = greatest(high_run, (SELECT coalesce(max(num), 0) FROM runs)),
-             high_lsn = greatest(high_lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
-    ));
-    // First, so that a batch of the run that is being committed comes either before all of this or not
-    // at all.
-    calls.push(Call::new("DELETE FROM runs WHERE num = $1").num(run));
-    for sql in [
-        "DELETE FROM state WHERE (substring(scope from 1 for 1024) = $1 AND scope = $1)
-             OR (substring(scope from 1 for 1024) >= $2 AND substring(scope from 1 for 1024) < $3)",
-        "DELETE FROM state_links WHERE (substring(scope from 1 for 1024) = $1 AND scope = $1)
-             OR (substring(scope from 1 for 1024) >= $2 AND substring(scope from 1 for 1024) < $3)",
-    ] {
-        calls.push(Call::new(sql).text(&own).text(&first).text(&last));
-    }
-    for sql in [
-        "DELETE FROM run_tags WHERE run = $1",
-        "DELETE FROM run_words WHERE run = $1",
-        "DELETE FROM state_receipts WHERE run = $1",
-    ] {
-        calls.push(Call::new(sql).num(run));
-    }
-    clear_journal(run, AT_ONCE, calls);
-}
-
-/// Appends the statements that delete what may belong to a run even if its header is gone.
-pub fn delete_around_run(run: u64, unstored: &str, calls: &mut Vec<Call>) {
-    calls.push(Call::new("DELETE FROM meta WHERE key = $1").text(unstored));
-    for sql in [
-        "WITH gone AS (DELETE FROM charges WHERE run = $1 RETURNING jti, tokens, nano_usd)
-         INSERT INTO charged (jti, tokens, nano_usd) SELECT jti, tokens, nano_usd FROM gone
-         ON CONFLICT (jti) DO UPDATE SET
-             tokens = least(charged.tokens::numeric + excluded.tokens, 1152921504606846976)::bigint,
-             nano_usd = least(charged.nano_usd::numeric + excluded.nano_usd, 1152921504606846976)::bigint",
-        "DELETE FROM tasks WHERE run = $1",
-        "SELECT 1 FROM blobs WHERE hash IN (SELECT hash FROM artifacts WHERE run = $1)
-         ORDER BY hash FOR UPDATE",
-        // A statement of its own sees what those have committed who had the locks before.
-        "DELETE FROM blobs b WHERE b.hash IN (SELECT hash FROM artifacts WHERE run = $1)
-             AND NOT EXISTS (SELECT 1 FROM artifacts o WHERE o.hash = b.hash AND o.run <> $1)",
-        "DELETE FROM artifacts WHERE run = $1",
-        "DELETE FROM outbox WHERE run = $1",
-        "DELETE FROM evidence WHERE run = $1",
-    ] {
-        calls.push(Call::new(sql).num(run));
-    }
-}
-
-/// The number of rows of a history that are deleted together with its run.
-const AT_ONCE: usize = 2_048;
-/// The prefix of the `meta` keys for remaining histories, followed by the run's number.
-pub const DEBRIS: &str = "debris:";
-
-/// Appends the statements that delete the last `rows` entries of a deleted run, and note whether there
-/// are more.
-pub fn clear_journal(run: u64, rows: usize, calls: &mut Vec<Call>) {
-    calls.push(
-        Call::new(
-            "DELETE FROM journal WHERE run = $1 AND seq IN (
-                 SELECT seq FROM journal WHERE run = $1 ORDER BY seq DESC LIMIT $2)",
-        )
-        .num(run)
-        .with(limit(rows)),
-    );
-    let key = format!("{DEBRIS}{run}");
-    calls.push(
-        Call::new(
-            "INSERT INTO meta (key, value)
-             SELECT $2, ''::bytea WHERE EXISTS (SELECT 1 FROM journal WHERE run = $1)
-             ON CONFLICT (key) DO NOTHING",
-        )
-        .num(run)
-        .text(&key),
-    );
-    calls.push(
-        Call::new(
-            "DELETE FROM meta WHERE key = $2 AND NOT EXISTS (SELECT 1 FROM journal WHERE run = $1)",
-        )
-        .num(run)
-        .text(&key),
-    );
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::{int, uint};
+use super::value::{int, limit, uint};
 use crate::store::IdempotencyRow;
 
 /// Stores a response.
@@ -54,8 +54,18 @@ pub fn one(
 }
 
 /// Removes responses stored before a time.
-pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM idempotency WHERE created_ms < ?1")?
-        .execute([int(before_ms)])
-        .map(drop)
+pub fn expire(conn: &Connection, before_ms: u64, rows: usize) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM idempotency WHERE (principal, route, key) IN (
+             SELECT principal, route, key FROM idempotency WHERE created_ms < ?1
+             ORDER BY created_ms LIMIT ?2)",
+    )?
+    .execute(params![int(before_ms), limit(rows)])
+    .map(drop)
+}
+
+/// Returns true if there are responses from before a time.
+pub fn has_expired(conn: &Connection, before_ms: u64) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM idempotency WHERE created_ms < ?1 LIMIT 1")?
+        .exists([int(before_ms)])
 }

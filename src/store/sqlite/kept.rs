@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::{int, json, uint, uint_or_null};
+use super::value::{int, json, limit, uint, uint_or_null};
 use crate::store::{AuditRow, KeptRow};
 
 /// Stores a value.
@@ -29,10 +29,19 @@ pub fn remove(conn: &Connection, layer: &str, key: &str) -> rusqlite::Result<()>
 }
 
 /// Removes values that expired before `before_ms`.
-pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM kept WHERE expires_ms < ?1")?
-        .execute([int(before_ms)])
-        .map(drop)
+pub fn expire(conn: &Connection, before_ms: u64, rows: usize) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM kept WHERE (layer, key) IN (
+             SELECT layer, key FROM kept WHERE expires_ms < ?1 ORDER BY expires_ms LIMIT ?2)",
+    )?
+    .execute(params![int(before_ms), limit(rows)])
+    .map(drop)
+}
+
+/// Returns true if there are values that expired before `before_ms`.
+pub fn has_expired(conn: &Connection, before_ms: u64) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM kept WHERE expires_ms < ?1 LIMIT 1")?
+        .exists([int(before_ms)])
 }
 
 /// Returns a value and its expiry.

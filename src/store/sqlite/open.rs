@@ -16,18 +16,18 @@ use super::{
     connection::{DATABASE, Synchronous, connect, create, reader, sync, writable},
     erase,
     error::database,
-    format,
+    format, idempotency, kept,
     mark::{Mark, MarkFile},
     place::StorePath,
     pool::Pool,
-    restore, retention, upgrade, writer,
+    restore, retention, sessions, upgrade, writer,
 };
 use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, ErasureTarget, Health, Migrated, Numbers, Space, Store, StoreError, Tell, TracedRun,
-        Traces, TracesInCopy, Upkeep, Writer,
+        Batch, ErasureTarget, Expiring, Health, Migrated, Numbers, Space, Store, StoreError, Tell,
+        TracedRun, Traces, TracesInCopy, Upkeep, Writer,
         lock::{self, Lock, make_private_dir},
         queue::Queue,
     },
@@ -201,6 +201,16 @@ impl Store for Sqlite {
 impl Upkeep for Sqlite {
     fn space(&self) -> Result<Space, StoreError> {
         retention::space(&*self.pool.lend()?).map_err(database("measure the database"))
+    }
+
+    fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError> {
+        let conn = self.pool.lend()?;
+        let found = match what {
+            Expiring::Answers => idempotency::has_expired(&conn, before_ms),
+            Expiring::Kept => kept::has_expired(&conn, before_ms),
+            Expiring::Sessions => sessions::has_old(&conn, before_ms),
+        };
+        found.map_err(database("look for what has expired"))
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {

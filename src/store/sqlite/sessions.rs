@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::value::{int, uint, uint_or_null};
+use super::value::{int, limit, uint, uint_or_null};
 use crate::store::SessionRow;
 
 /// The columns, in the order of [`read`].
@@ -54,10 +54,19 @@ pub fn close(conn: &Connection, id: &str, at_ms: u64, reason: &str) -> rusqlite:
 }
 
 /// Removes sessions that were closed before a time.
-pub fn forget(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM sessions WHERE closed_ms < ?1")?
-        .execute([int(before_ms)])
-        .map(drop)
+pub fn forget(conn: &Connection, before_ms: u64, rows: usize) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM sessions WHERE id IN (
+             SELECT id FROM sessions WHERE closed_ms < ?1 ORDER BY closed_ms LIMIT ?2)",
+    )?
+    .execute(params![int(before_ms), limit(rows)])
+    .map(drop)
+}
+
+/// Returns true if there are sessions that were closed before a time.
+pub fn has_old(conn: &Connection, before_ms: u64) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM sessions WHERE closed_ms < ?1 LIMIT 1")?
+        .exists([int(before_ms)])
 }
 
 /// Sets the number of a session's last frame. Never decreases it.

@@ -41,7 +41,9 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::DeleteOutbox { run, step } => outbox::delete(conn, *run, *step),
         Write::PutEvidence(row) => evidence::put(conn, row),
         Write::PutMeta { key, value } => meta::put(conn, key, value),
-        Write::ExpireIdempotency { before_ms } => idempotency::expire(conn, *before_ms),
+        Write::ExpireIdempotency { before_ms, rows } => {
+            idempotency::expire(conn, *before_ms, *rows)
+        }
         Write::PutSession(row) => sessions::put(conn, row),
         Write::ExtendSession { session, expires_ms } => {
             sessions::extend(conn, session, *expires_ms)
@@ -50,7 +52,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
             sessions::close(conn, session, *at_ms, reason)?;
             state::end_session(conn, session)
         }
-        Write::ForgetSessions { before_ms } => sessions::forget(conn, *before_ms),
+        Write::ForgetSessions { before_ms, rows } => sessions::forget(conn, *before_ms, *rows),
         Write::PutFrame(frame) => {
             frames::put(conn, frame)?;
             sessions::count(conn, &frame.session, frame.seq)
@@ -66,7 +68,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
             kept::put(conn, (layer, key), value, *expires_ms)
         }
         Write::RemoveKept { layer, key } => kept::remove(conn, layer, key),
-        Write::ExpireKept { before_ms } => kept::expire(conn, *before_ms),
+        Write::ExpireKept { before_ms, rows } => kept::expire(conn, *before_ms, *rows),
         Write::AddAudit(row) => kept::add_line(conn, row),
         Write::Erase(trace) => erase::apply(conn, trace),
         // Done by the committer, after the transaction.
