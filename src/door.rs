@@ -32,6 +32,7 @@ mod problem;
 mod rate;
 mod reach;
 mod server;
+mod shares;
 mod tls;
 mod unanswered;
 

@@ -11,6 +11,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -20,7 +21,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{HeaderName, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
+    http::{Extensions, HeaderName, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use hyper::{
@@ -207,9 +208,10 @@ impl Forwarder {
         let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
         let (original, content) = request.into_parts();
         let head = self.head(original.clone(), upgrade.is_some());
-        let body = self.0.kept.keep(&original.headers, content, self.0.body_time).await?;
         let is_keyed = || self.0.keyed.take(&head.method, original.uri.path(), &head.headers);
         let is_safe = head.method.is_safe() || is_keyed();
+        let by = (client_of(&original.extensions), is_safe);
+        let body = self.0.kept.keep(&original.headers, content, by, self.0.body_time).await?;
         Ok(Outbound { original, head, upgrade, body, is_safe, was_sent: false })
     }
 
@@ -513,6 +515,11 @@ impl Forwarder {
             (false, false) => PeersSay::Away,
         }
     }
+}
+
+/// Returns the address of the client of a request.
+fn client_of(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Arrival>().and_then(|arrival| arrival.client)
 }
 
 /// Pauses before the next attempt. Returns true if the request has waited for long enough.
