@@ -80,7 +80,24 @@ impl Default for Limits {
     }
 }
 
+/// The heads of forwarded requests may have this multiple of the bytes of a client's.
+const FORWARDED_HEAD: usize = 4;
+/// The least number of bytes that a header counts in the head of a client, and the number of headers that a
+/// node adds.
+const LEAST_HEADER: usize = 32;
+const ADDED_HEADERS: usize = 16;
+
 impl Limits {
+    /// Returns the limits of the listener for other nodes. The node that forwards a request has judged its
+    /// head, possibly by the rules of another protocol, and adds to it how it arrived.
+    pub(super) fn of_nodes(&self) -> Self {
+        Self {
+            head_bytes: self.head_bytes.saturating_mul(FORWARDED_HEAD),
+            headers: self.headers.max(self.head_bytes / LEAST_HEADER) + ADDED_HEADERS,
+            ..self.clone()
+        }
+    }
+
     /// Returns the limits for a number of connections. Half of them may carry requests at the same
     /// time, so that one token's share never fills them all.
     pub fn for_connections(connections: usize) -> Self {

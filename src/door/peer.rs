@@ -68,6 +68,11 @@ impl Listener {
         Self(Socket::Local(socket))
     }
 
+    /// Returns true if it accepts other nodes, and nobody else.
+    pub(super) fn is_of_nodes(&self) -> bool {
+        matches!(self.0, Socket::Nodes(..))
+    }
+
     /// Waits for a connection.
     pub(super) async fn accept(&self) -> io::Result<Incoming> {
         let listener = match &self.0 {

@@ -48,7 +48,11 @@ pub type Routes = Router;
 /// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,
 /// completes the requests in progress and returns.
 pub async fn serve(listener: Listener, behind: Router, door: &Door, tasks: &Tasks) {
-    accept(listener, behind, (&door.limits, &door.connections, &door.proxies), tasks).await;
+    let limits = match listener.is_of_nodes() {
+        true => &door.limits.of_nodes(),
+        false => &door.limits,
+    };
+    accept(listener, behind, (limits, &door.connections, &door.proxies), tasks).await;
 }
 
 async fn accept(
