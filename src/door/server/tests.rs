@@ -9,7 +9,8 @@ use tokio::{
 
 use super::*;
 use crate::{
-    door::{Tls, TlsFiles},
+    door::{NodeKeys, Tls, TlsFiles},
+    store::{ClusterView, NodeRow, NodeState, PeerAddress},
     tasks::Spawned,
 };
 
@@ -174,4 +175,115 @@ async fn handshakes_take_places_and_give_them_back() {
         while !closed_after(served.at, "GET / HTTP/1.1\r\n\r\n").await.contains("speaks TLS") {}
     };
     tokio::time::timeout(LONG, plain).await.expect("the place becomes free");
+}
+
+/// Serves with a door on the loopback address.
+async fn served_at_door(listener: Listener, router: Router, config: &crate::door::DoorConfig) {
+    let door = Door::new(config, "127.0.0.1:7700".parse().unwrap());
+    serve(listener, router, &door, &Tasks::new(tokio::runtime::Handle::current())).await;
+}
+
+#[tokio::test]
+async fn what_only_proxies_and_nodes_may_say_is_removed_from_the_request_of_a_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let told = Router::new().fallback(|request: Request| async move {
+        let arrival = request.extensions().get::<crate::door::Arrival>().cloned().unwrap();
+        let names: Vec<_> = request.headers().keys().map(|it| it.as_str()).collect();
+        serde_json::json!({ "names": names, "arrival": arrival }).to_string()
+    });
+    let people = "header = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
+                  [[roles]]\neverybody = true\nrole = \"observer\"";
+    let config = crate::door::DoorConfig {
+        people: Some(toml::from_str(people).unwrap()),
+        ..crate::door::DoorConfig::default()
+    };
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let listener = Listener::new(listener, None);
+    tasks.spawn(async move { served_at_door(listener, told, &config).await });
+    let forged = serde_json::json!({ "client": "192.0.2.7", "secure": true, "local": true,
+        "site": "https://evil.example", "person": { "name": "ada", "groups": ["admins"] },
+        "exposed": false, "reached": "192.0.2.8:7700" });
+    let request = format!(
+        "GET /x HTTP/1.1\r\nhost: localhost\r\nx-mine: 1\r\nx-moonswarm-arrival: {forged}\r\n\
+         x-forwarded-for: 192.0.2.7\r\nx-forwarded-host: evil.example\r\n\
+         x-forwarded-port: 1\r\nx-forwarded-proto: https\r\nx-real-ip: 192.0.2.7\r\n\
+         forwarded: for=192.0.2.7;proto=https\r\nremote-user: ada\r\nremote-groups: admins\r\n\
+         connection: close\r\n\r\n"
+    );
+    let answer = closed_after(at, &request).await;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let told: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(told["names"], serde_json::json!(["host", "x-mine", "connection"]), "{told}");
+    let arrival = &told["arrival"];
+    assert_eq!(arrival["client"], "127.0.0.1", "{told}");
+    for (name, is) in [("secure", false), ("local", false), ("exposed", false)] {
+        assert_eq!(arrival[name], is, "{name}: {told}");
+    }
+    for name in ["site", "person", "reached"] {
+        assert!(arrival[name].is_null(), "{name}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn connections_of_nodes_have_places_apart_from_those_of_clients() {
+    let (mine, theirs) =
+        (tokio::sync::watch::Sender::default(), tokio::sync::watch::Sender::default());
+    let [own, other] = [&mine, &theirs].map(|it: &tokio::sync::watch::Sender<ClusterView>| {
+        NodeKeys::generate(it.subscribe()).unwrap()
+    });
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let config = crate::door::DoorConfig { limits, ..crate::door::DoorConfig::default() };
+    let door = Arc::new(Door::new(&config, "127.0.0.1:7700".parse().unwrap()));
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let (clients, nodes) = (
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+    );
+    let (at, at_nodes) = (clients.local_addr().unwrap(), nodes.local_addr().unwrap());
+    let listeners = [Listener::new(clients, None), Listener::of_nodes(nodes, &own)];
+    for listener in listeners {
+        let (door, by) = (Arc::clone(&door), tasks.clone());
+        tasks.spawn(async move { serve(listener, hello(), &door, &by).await });
+    }
+    let peer = PeerAddress { at: at_nodes.to_string(), fingerprint: other.fingerprint() };
+    mine.send_replace(ClusterView { nodes: vec![node_at(peer)], ..ClusterView::default() });
+    let ask = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut client = TcpStream::connect(at).await.unwrap();
+    client.write_all(ask).await.unwrap();
+    assert!(client.read(&mut [0; 1_024]).await.unwrap() > 0);
+    assert!(closed_after(at, "").await.contains("too_many_connections"), "clients have no place");
+
+    let of_own = PeerAddress { at: at_nodes.to_string(), fingerprint: own.fingerprint() };
+    let (connector, name) = other.connector(&of_own);
+    let stream = TcpStream::connect(at_nodes).await.unwrap();
+    let mut node = connector.connect(name, stream).await.unwrap();
+    node.write_all(ask).await.unwrap();
+    let mut back = [0; 1_024];
+    let read = tokio::time::timeout(LONG, node.read(&mut back)).await.unwrap().unwrap();
+    assert!(back[..read].ends_with(b"hello"), "a node has one");
+    // And a node takes none of theirs.
+    drop(client);
+    let again = async {
+        while !closed_after(at, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .ends_with("hello")
+        {}
+    };
+    tokio::time::timeout(LONG, again).await.expect("the place of the client becomes free");
+}
+
+fn node_at(peer: PeerAddress) -> NodeRow {
+    NodeRow {
+        node: 2,
+        name: "b".to_owned(),
+        version: String::new(),
+        state: NodeState::Standby,
+        url: String::new(),
+        peer: Some(peer),
+        lease_ms: 5_000,
+        started_ms: 0,
+        format: 1,
+        clock_ms: None,
+    }
 }
