@@ -38,14 +38,14 @@ use tokio::{
 };
 
 use super::{
-    Code, Limits,
+    Code, DoorConfig,
     arrival::{ARRIVAL, Arrival},
     hop::{join_cookies, strip},
     keyed::KeyedRoutes,
     node_keys::NodeKeys,
     outgoing::{Kept, Outbound},
     problem::Problem,
-    reach::Reach,
+    reach::{Looks, Wanted},
     unanswered::{Outcome, no_driver, not_ready, unknown_outcome},
 };
 use crate::{
@@ -71,6 +71,10 @@ const ASK: Duration = Duration::from_millis(1_500);
 const READY: Duration = Duration::from_millis(1_500);
 /// The time that a kept connection may take to be ready for another request.
 const AGAIN_READY: Duration = Duration::from_millis(50);
+/// A node that leaves two looks in a row without an answer cannot be reached.
+const LOST: Wanted = Wanted { result: false, times: 2, interval: LOOK, limit: LOOK };
+/// The maximum time of a look at a node.
+const LOOK: Duration = Duration::from_secs(3);
 /// The maximum number of connections that are kept for later requests.
 const IDLE: usize = 64;
 /// The header of a refusal by a node that does not drive; nothing was done.
@@ -102,7 +106,8 @@ struct Inner {
     idle: Mutex<Vec<(i64, SendRequest<Body>)>>,
     places: Arc<Semaphore>,
     kept: Kept,
-    reach: Reach,
+    /// Waits until a node cannot be reached.
+    lost: Looks,
     counts: Arc<ClusterCounts>,
     keyed: KeyedRoutes,
     body_time: Duration,
@@ -145,18 +150,19 @@ impl Forwarder {
     pub fn new(
         view: watch::Receiver<ClusterView>,
         keys: NodeKeys,
-        limits: &Limits,
+        config: &DoorConfig,
         listens_on: std::net::SocketAddr,
         keyed: KeyedRoutes,
         tasks: &Tasks,
     ) -> Self {
+        let limits = &config.limits;
         Self(Arc::new(Inner {
             view,
             keys,
             idle: Mutex::default(),
             places: Arc::new(Semaphore::new(limits.in_flight)),
             kept: Kept::default(),
-            reach: Reach::default(),
+            lost: Looks::new(LOST, config.clock.clone(), tasks.clone()),
             counts: Arc::default(),
             keyed,
             body_time: limits.body_time,
@@ -359,11 +365,14 @@ impl Forwarder {
 
     /// Waits until a node no longer has the runs, or cannot be reached.
     async fn lost(&self, driver: &Driver) {
-        let peer = &driver.peer;
-        let answers = move || async move { self.open(peer).await.is_ok() };
+        let (forwarder, peer) = (self.clone(), driver.peer.clone());
+        let answers = move || {
+            let (forwarder, peer) = (forwarder.clone(), peer.clone());
+            async move { forwarder.open(&peer).await.is_ok() }
+        };
         tokio::select! {
             () = self.gone(driver.node) => {}
-            () = self.0.reach.lost(driver.node, answers) => {}
+            () = self.0.lost.found(driver.node, answers) => {}
         }
     }
 
@@ -585,7 +594,7 @@ impl Drop for Forwarded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ClusterView;
+    use crate::{door::Limits, store::ClusterView};
 
     #[tokio::test]
     async fn who_sends_a_body_slowly_takes_no_place_of_others() {
@@ -594,7 +603,8 @@ mod tests {
         let limits = Limits { in_flight: 1, ..Limits::default() };
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let at = "127.0.0.1:1".parse().unwrap();
-        let forwarder = Forwarder::new(sees, keys, &limits, at, KeyedRoutes::default(), &tasks);
+        let config = DoorConfig { limits, ..DoorConfig::default() };
+        let forwarder = Forwarder::new(sees, keys, &config, at, KeyedRoutes::default(), &tasks);
         let (_drives, drives) = watch::channel(false);
         let pending = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>());
         let slow = Request::post("/v1/runs").header("content-length", "10").body(pending).unwrap();

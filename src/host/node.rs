@@ -158,9 +158,9 @@ impl Node {
         let peer = PeerAddress { at, fingerprint: keys.fingerprint() };
         let joining = Joining { name, url: ports.url.clone(), peer };
         let (address, url) = (ports.address, ports.url.clone());
-        let limits = config.door.limits.clone();
         let keyed = api::keyed_routes();
-        let forwarder = Forwarder::new(seat.view(), keys.clone(), &limits, address, keyed, &tasks);
+        let forwarder =
+            Forwarder::new(seat.view(), keys.clone(), &config.door, address, keyed, &tasks);
         let front = Front::new(forwarder.clone());
         let door = Arc::new(Door::new(&config.door, address));
 
