@@ -16,6 +16,7 @@ mod front;
 mod hop;
 mod keyed;
 mod length;
+mod links;
 mod linger;
 mod node_keys;
 mod oidc;
@@ -35,6 +36,7 @@ mod server;
 mod shares;
 mod tls;
 mod unanswered;
+mod waits;
 
 pub(crate) use arrival::Arrival;
 pub use config::{DoorConfig, Limits};

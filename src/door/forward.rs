@@ -2,7 +2,7 @@
 //!
 //! | what happens | the client gets |
 //! |---|---|
-//! | nobody drives | the answer of the next driver, or after 15 seconds `503 no_driver` |
+//! | nobody drives, or not yet | the answer of the next driver, or after 15 seconds `503 no_driver` |
 //! | the connection breaks before the request was sent | the same |
 //! | it breaks after that: a GET, or a request with an `Idempotency-Key` that its route honours | the answer to the same request, sent again at most three times; `502 unknown_outcome` if nobody answers that, `503 no_driver` to a GET |
 //! | it breaks after that: any other | `502 unknown_outcome` |
@@ -21,20 +21,18 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{Extensions, HeaderName, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
+    http::{Extensions, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
-    client::conn::http1::{self, SendRequest},
+    client::conn::http1::SendRequest,
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use tokio::{
-    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Sleep, sleep, timeout},
+    time::timeout,
 };
 
 use super::{
@@ -42,46 +40,32 @@ use super::{
     arrival::{ARRIVAL, Arrival},
     hop::{join_cookies, strip},
     keyed::KeyedRoutes,
+    links::{Driver, Link, Links, NOT_DRIVER, Needs},
     node_keys::NodeKeys,
     outgoing::{Kept, Outbound},
     problem::Problem,
     reach::{Looks, Wanted},
-    unanswered::{Outcome, no_driver, not_ready, unknown_outcome},
+    unanswered::{Outcome, no_driver, not_ready, overloaded, unknown_outcome},
+    waits::Waits,
 };
-use crate::{
-    metrics::ClusterCounts,
-    store::{ClusterView, PeerAddress},
-    tasks::Tasks,
-};
+use crate::{clock::Clock, metrics::ClusterCounts, store::ClusterView, tasks::Tasks};
 
-/// The time for which a request waits for a node that drives.
-const WAIT: Duration = Duration::from_secs(15);
-/// The pause after a node could not be reached.
-const PAUSE: Duration = Duration::from_millis(50);
 /// The number of times that a request is sent again after its connection broke. A request that ends the node
 /// which answers it must not go on for ever.
 const REPEATS: u32 = 3;
-/// The maximum time of a connection attempt with its handshake.
-const CONNECT: Duration = Duration::from_secs(3);
 /// The time for which reads that wait at another node go on after this one began to stop.
-const LAST: Duration = Duration::from_secs(3);
+const LAST_MS: u64 = 3_000;
 /// The maximum time of a question to another node.
 const ASK: Duration = Duration::from_millis(1_500);
 /// The maximum time of the question whether the node that drives is ready.
 const READY: Duration = Duration::from_millis(1_500);
-/// The time that a kept connection may take to be ready for another request.
-const AGAIN_READY: Duration = Duration::from_millis(50);
 /// A node that leaves two looks in a row without an answer cannot be reached.
 const LOST: Wanted = Wanted { result: false, times: 2, interval: LOOK, limit: LOOK };
+/// A node that says so drives.
+const DRIVES: Wanted =
+    Wanted { result: true, times: 1, interval: Duration::from_millis(100), limit: LOOK };
 /// The maximum time of a look at a node.
 const LOOK: Duration = Duration::from_secs(3);
-/// The maximum number of connections that are kept for later requests.
-const IDLE: usize = 64;
-/// The header of a refusal by a node that does not drive; nothing was done.
-pub(super) const NOT_DRIVER: HeaderName = HeaderName::from_static("x-moonswarm-not-driver");
-/// The path at which a node says whether it reaches the database.
-pub(super) const DATABASE: &str = "/peer/database";
-
 /// The answer of the other nodes to the question whether they reach the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeersSay {
@@ -101,25 +85,19 @@ pub struct Forwarder(Arc<Inner>);
 
 struct Inner {
     view: watch::Receiver<ClusterView>,
-    keys: NodeKeys,
-    /// Connections that have answered a request, with the number of their node.
-    idle: Mutex<Vec<(i64, SendRequest<Body>)>>,
+    links: Links,
     places: Arc<Semaphore>,
     kept: Kept,
     /// Waits until a node cannot be reached.
     lost: Looks,
+    /// Waits until a node drives.
+    drives: Looks,
     counts: Arc<ClusterCounts>,
     keyed: KeyedRoutes,
     body_time: Duration,
     listens_on: std::net::SocketAddr,
+    clock: Clock,
     tasks: Tasks,
-}
-
-/// A node that drives.
-#[derive(Clone)]
-struct Driver {
-    node: i64,
-    peer: PeerAddress,
 }
 
 /// The outcome of a request that was to be forwarded.
@@ -145,6 +123,18 @@ enum Answers {
     Nobody,
 }
 
+/// What came of a request that was sent to a node.
+enum Heard {
+    /// The node does not drive; nothing was done.
+    NotDriver,
+    /// An answer.
+    Answer(Response<Incoming>),
+    /// Nothing was sent: the body comes back.
+    Unsent(Body),
+    /// The connection broke: the node may have received the request.
+    Broken,
+}
+
 impl Forwarder {
     /// Creates the forwarder of a node that listens for clients on `listens_on`.
     pub fn new(
@@ -155,18 +145,20 @@ impl Forwarder {
         keyed: KeyedRoutes,
         tasks: &Tasks,
     ) -> Self {
-        let limits = &config.limits;
+        let (limits, clock) = (&config.limits, &config.clock);
+        let looks = |wanted| Looks::new(wanted, clock.clone(), tasks.clone());
         Self(Arc::new(Inner {
             view,
-            keys,
-            idle: Mutex::default(),
+            links: Links::new(keys, limits.head_time, clock.clone(), tasks.clone()),
             places: Arc::new(Semaphore::new(limits.in_flight)),
             kept: Kept::default(),
-            lost: Looks::new(LOST, config.clock.clone(), tasks.clone()),
+            lost: looks(LOST),
+            drives: looks(DRIVES),
             counts: Arc::default(),
             keyed,
             body_time: limits.body_time,
             listens_on,
+            clock: clock.clone(),
             tasks: tasks.clone(),
         }))
     }
@@ -189,13 +181,10 @@ impl Forwarder {
             Err(problem) => return Passed::Answered(problem.into_response()),
         };
         // Taken when the body is there: whoever sends it slowly keeps nobody else out.
-        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
-            let detail = "too many requests are being forwarded; ask again";
-            let refusal = Problem::new(Code::Overloaded, detail).retry_after(1).into_response();
-            self.0.counts.forwarded("overloaded");
-            return Passed::Answered(refusal);
+        let passed = match Arc::clone(&self.0.places).try_acquire_owned() {
+            Ok(place) => self.pass_on(outbound, drives, place).await,
+            Err(_) => Passed::Answered(overloaded()),
         };
-        let passed = self.pass_on(outbound, drives, place).await;
         self.0.counts.forwarded(match &passed {
             Passed::Ours { .. } => "here",
             Passed::Answered(it) => it.extensions().get().map_or("answered", |Outcome(word)| word),
@@ -210,13 +199,14 @@ impl Forwarder {
 
     /// Returns a request as it is sent to other nodes, once its body is there.
     async fn outbound(&self, mut request: Request) -> Result<Outbound, Problem> {
+        let client = client_of(request.extensions());
         let upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let upgrade = upgrade.filter(|_| request.headers().contains_key(header::UPGRADE));
         let (original, content) = request.into_parts();
         let head = self.head(original.clone(), upgrade.is_some());
         let is_keyed = || self.0.keyed.take(&head.method, original.uri.path(), &head.headers);
         let is_safe = head.method.is_safe() || is_keyed();
-        let by = (client_of(&original.extensions), is_safe);
+        let by = (client, is_safe);
         let body = self.0.kept.keep(&original.headers, content, by, self.0.body_time).await?;
         Ok(Outbound { original, head, upgrade, body, is_safe, was_sent: false })
     }
@@ -228,70 +218,84 @@ impl Forwarder {
         place: OwnedSemaphorePermit,
     ) -> Passed {
         let mut repeats = if request.is_safe && request.body.is_kept() { REPEATS } else { 0 };
-        let mut waits = Box::pin(sleep(WAIT));
+        let mut waits = Waits::new(self.0.clock.clone());
         loop {
-            let driver = match self.wait(&mut waits, &mut drives).await {
+            let driver = match self.wait(&waits, &mut drives).await {
                 Answers::Other(driver) => driver,
-                Answers::Ours => {
-                    let Some(content) = request.body.take() else {
-                        return Passed::Answered(unknown_outcome());
-                    };
-                    let Outbound { original, upgrade, was_sent, .. } = request;
-                    let mut request = Request::from_parts(original, content);
-                    if let Some(upgrade) = upgrade {
-                        request.extensions_mut().insert(upgrade);
-                    }
-                    return Passed::Ours { request, was_sent };
-                }
+                Answers::Ours => return ours(request),
                 Answers::Nobody => return Passed::Answered(request.given_up()),
             };
-            let Some(mut sender) = self.connect(&driver).await else {
-                if is_over_after_pause(&mut waits).await {
-                    return Passed::Answered(request.given_up());
+            let needs = Needs { can_repeat: repeats > 0, is_once: !request.body.is_kept() };
+            let mut sender = match self.0.links.connect(&driver, needs).await {
+                Link::Open(sender) => sender,
+                Link::NotDriving => {
+                    self.until_it_drives(&driver, &mut drives, &waits).await;
+                    continue;
                 }
-                continue;
+                Link::Unreached => {
+                    if waits.pause(self.gone(driver.node)).await {
+                        return Passed::Answered(request.given_up());
+                    }
+                    continue;
+                }
             };
             let Some(content) = request.body.take() else {
                 return Passed::Answered(unknown_outcome());
             };
-            let mut outgoing = Request::new(content);
-            *outgoing.method_mut() = request.head.method.clone();
-            *outgoing.uri_mut() = request.head.uri.clone();
-            *outgoing.headers_mut() = request.head.headers.clone();
-            let sent = tokio::select! {
-                sent = sender.try_send_request(outgoing) => sent.map_err(|mut it| it.take_message()),
-                () = self.lost(&driver) => Err(None),
+            let heard = tokio::select! {
+                heard = self.send(&mut sender, &request.head, content) => heard,
+                () = self.lost(&driver) => Heard::Broken,
                 () = self.stops_long_ago(), if request.is_safe => {
                     let detail = "this node is stopping; ask again";
                     let refusal = Problem::new(Code::Stopping, detail).retry_after(1);
                     return Passed::Answered(refusal.into_response());
                 }
             };
-            match sent {
-                Ok(response) if response.headers().contains_key(NOT_DRIVER) => {
-                    if !request.body.is_kept() || is_over_after_pause(&mut waits).await {
+            match heard {
+                Heard::NotDriver => {
+                    self.0.links.keep(driver.node, sender);
+                    if !request.body.is_kept() {
+                        return Passed::Answered(request.given_up());
+                    }
+                    self.until_it_drives(&driver, &mut drives, &waits).await;
+                }
+                Heard::Answer(answer) => {
+                    let answer = self.answer(answer, sender, &driver, request.upgrade, place);
+                    return Passed::Answered(answer);
+                }
+                Heard::Unsent(body) => {
+                    request.body.give_back(body);
+                    if waits.pause(self.gone(driver.node)).await {
                         return Passed::Answered(request.given_up());
                     }
                 }
-                Ok(response) => {
-                    return Passed::Answered(self.answer(
-                        response,
-                        sender,
-                        &driver,
-                        request.upgrade,
-                        place,
-                    ));
-                }
-                // Nothing of it was sent.
-                Err(Some(unsent)) => request.body.give_back(unsent.into_body()),
-                Err(None) => {
+                Heard::Broken => {
                     request.was_sent = true;
-                    if repeats == 0 || is_over_after_pause(&mut waits).await {
+                    if repeats == 0 || waits.pause(self.gone(driver.node)).await {
                         return Passed::Answered(request.given_up());
                     }
                     repeats -= 1;
                 }
             }
+        }
+    }
+
+    /// Sends a request over a connection.
+    async fn send(&self, sender: &mut SendRequest<Body>, head: &Parts, content: Body) -> Heard {
+        let mut outgoing = Request::new(content);
+        *outgoing.method_mut() = head.method.clone();
+        *outgoing.uri_mut() = head.uri.clone();
+        *outgoing.headers_mut() = head.headers.clone();
+        let answer = match sender.try_send_request(outgoing).await {
+            Ok(answer) => answer,
+            Err(mut failed) => {
+                let unsent = failed.take_message();
+                return unsent.map_or(Heard::Broken, |it| Heard::Unsent(it.into_body()));
+            }
+        };
+        match answer.headers().contains_key(NOT_DRIVER) {
+            true => Heard::NotDriver,
+            false => Heard::Answer(answer),
         }
     }
 
@@ -327,13 +331,10 @@ impl Forwarder {
     }
 
     /// Waits for somebody who drives.
-    async fn wait(
-        &self,
-        waits: &mut Pin<Box<Sleep>>,
-        drives: &mut watch::Receiver<bool>,
-    ) -> Answers {
+    async fn wait(&self, waits: &Waits, drives: &mut watch::Receiver<bool>) -> Answers {
         let mut view = self.0.view.clone();
-        while !waits.is_elapsed() {
+        // An error means that this process stops.
+        while !waits.are_over() && view.has_changed().is_ok() {
             view.mark_unchanged();
             if *drives.borrow_and_update() {
                 return Answers::Ours;
@@ -344,13 +345,34 @@ impl Forwarder {
             let is_over = tokio::select! {
                 changed = view.changed() => changed.is_err(),
                 changed = drives.changed() => changed.is_err(),
-                () = waits.as_mut() => true,
+                () = waits.over() => true,
             };
             if is_over {
                 break;
             }
         }
         Answers::Nobody
+    }
+
+    /// Waits until a node that has the runs also drives them, at most as long as a request waits.
+    async fn until_it_drives(
+        &self,
+        driver: &Driver,
+        drives: &mut watch::Receiver<bool>,
+        waits: &Waits,
+    ) {
+        let (links, of) = (self.0.links.clone(), driver.clone());
+        let look = move || {
+            let (links, driver) = (links.clone(), of.clone());
+            async move { links.drives(&driver).await }
+        };
+        tokio::select! {
+            () = self.0.drives.found(driver.node, look) => {}
+            () = self.gone(driver.node) => {}
+            // An error means that this process stops.
+            _ = drives.changed() => {}
+            () = waits.over() => {}
+        }
     }
 
     /// Waits until a node no longer has the runs.
@@ -365,10 +387,10 @@ impl Forwarder {
 
     /// Waits until a node no longer has the runs, or cannot be reached.
     async fn lost(&self, driver: &Driver) {
-        let (forwarder, peer) = (self.clone(), driver.peer.clone());
+        let (links, peer) = (self.0.links.clone(), driver.peer.clone());
         let answers = move || {
-            let (forwarder, peer) = (forwarder.clone(), peer.clone());
-            async move { forwarder.open(&peer).await.is_ok() }
+            let (links, peer) = (links.clone(), peer.clone());
+            async move { links.open(&peer).await.is_ok() }
         };
         tokio::select! {
             () = self.gone(driver.node) => {}
@@ -403,51 +425,7 @@ impl Forwarder {
     /// Waits until this process has been stopping for a while.
     async fn stops_long_ago(&self) {
         self.0.tasks.stopping().cancelled().await;
-        sleep(LAST).await;
-    }
-
-    /// Returns a connection to a node.
-    async fn connect(&self, driver: &Driver) -> Option<SendRequest<Body>> {
-        loop {
-            let idle = {
-                let mut idle = self.0.idle.lock();
-                idle.retain(|(node, sender)| *node == driver.node && !sender.is_closed());
-                idle.pop()
-            };
-            let Some((_, mut sender)) = idle else { break };
-            if let Ok(Ok(())) = timeout(AGAIN_READY, sender.ready()).await {
-                return Some(sender);
-            }
-        }
-        match timeout(CONNECT, self.open(&driver.peer)).await {
-            Ok(Ok((sender, _))) => Some(sender),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, node = driver.node, "failed to reach the node that drives");
-                None
-            }
-            Err(_) => None,
-        }
-    }
-
-    /// Opens a connection to a node, and returns whether that one reaches the database. The question shows
-    /// that the node has accepted our key, which it checks after our end of the handshake is done.
-    async fn open(&self, peer: &PeerAddress) -> io::Result<(SendRequest<Body>, bool)> {
-        let stream = TcpStream::connect(&peer.at).await?;
-        stream.set_nodelay(true)?;
-        let (connector, name) = self.0.keys.connector(peer);
-        let stream = connector.connect(name, stream).await?;
-        let opened = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        let (mut sender, connection) = opened;
-        // The requests report the end of a connection.
-        self.0.tasks.spawn(async move { drop(connection.with_upgrades().await) });
-        let mut question = Request::new(Body::empty());
-        *question.uri_mut() = Uri::from_static(DATABASE);
-        question.headers_mut().insert(header::HOST, HeaderValue::from_static("node"));
-        let answer = sender.send_request(question).await.map_err(io::Error::other)?;
-        let reaches = answer.status() == StatusCode::OK;
-        drop(answer);
-        sender.ready().await.map_err(io::Error::other)?;
-        Ok((sender, reaches))
+        self.0.clock.sleep(LAST_MS).await;
     }
 
     /// Turns the answer of a node into the one for the client.
@@ -514,10 +492,10 @@ impl Forwarder {
         if peers.is_empty() {
             return PeersSay::Alone;
         }
-        let asked = peers.iter().map(|peer| timeout(ASK, self.open(peer)));
+        let asked = peers.iter().map(|peer| timeout(ASK, self.0.links.open(peer)));
         let said = futures::future::join_all(asked).await;
-        let said: Vec<bool> =
-            said.into_iter().filter_map(|it| it.ok()?.ok()).map(|(_, reaches)| reaches).collect();
+        let said = said.into_iter().filter_map(|it| it.ok()?.ok());
+        let said: Vec<bool> = said.map(|(_, said)| said.reaches_database).collect();
         match (said.is_empty(), said.contains(&true)) {
             (true, _) => PeersSay::Nothing,
             (false, true) => PeersSay::Reached,
@@ -526,18 +504,22 @@ impl Forwarder {
     }
 }
 
+/// Gives a request back to this node.
+fn ours(mut request: Outbound) -> Passed {
+    let Some(content) = request.body.take() else {
+        return Passed::Answered(unknown_outcome());
+    };
+    let Outbound { original, upgrade, was_sent, .. } = request;
+    let mut request = Request::from_parts(original, content);
+    if let Some(upgrade) = upgrade {
+        request.extensions_mut().insert(upgrade);
+    }
+    Passed::Ours { request, was_sent }
+}
+
 /// Returns the address of the client of a request.
 fn client_of(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Arrival>().and_then(|arrival| arrival.client)
-}
-
-/// Pauses before the next attempt. Returns true if the request has waited for long enough.
-async fn is_over_after_pause(waits: &mut Pin<Box<Sleep>>) -> bool {
-    waits.is_elapsed()
-        || tokio::select! {
-            () = sleep(PAUSE) => false,
-            () = waits.as_mut() => true,
-        }
 }
 
 /// The body of an answer, on its way back.
@@ -582,39 +564,11 @@ impl Drop for Forwarded {
         if !self.ended && !self.body.is_end_stream() {
             return;
         }
-        let mut idle = self.forwarder.0.idle.lock();
-        if idle.len() < IDLE
-            && let Some(back) = self.back.take()
-        {
-            idle.push(back);
+        if let Some((node, sender)) = self.back.take() {
+            self.forwarder.0.links.keep(node, sender);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{door::Limits, store::ClusterView};
-
-    #[tokio::test]
-    async fn who_sends_a_body_slowly_takes_no_place_of_others() {
-        let (_view, sees) = watch::channel(ClusterView::default());
-        let keys = NodeKeys::generate(sees.clone()).unwrap();
-        let limits = Limits { in_flight: 1, ..Limits::default() };
-        let tasks = Tasks::new(tokio::runtime::Handle::current());
-        let at = "127.0.0.1:1".parse().unwrap();
-        let config = DoorConfig { limits, ..DoorConfig::default() };
-        let forwarder = Forwarder::new(sees, keys, &config, at, KeyedRoutes::default(), &tasks);
-        let (_drives, drives) = watch::channel(false);
-        let pending = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>());
-        let slow = Request::post("/v1/runs").header("content-length", "10").body(pending).unwrap();
-        let mut slow = Box::pin(forwarder.forward(slow, drives.clone()));
-        assert!(futures::poll!(&mut slow).is_pending());
-        let get = || Request::get("/v1/runs").body(Body::empty()).unwrap();
-        let mut prompt = Box::pin(forwarder.forward(get(), drives.clone()));
-        assert!(futures::poll!(&mut prompt).is_pending(), "it waits for a node that drives");
-        let third = forwarder.forward(get(), drives).await;
-        let Passed::Answered(refused) = third else { panic!("this node does not drive") };
-        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderName, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use parking_lot::RwLock;
@@ -16,10 +16,15 @@ use tower::ServiceExt as _;
 
 use super::{
     Code,
-    forward::{DATABASE, Forwarder, NOT_DRIVER, Passed},
+    arrival::Arrival,
+    forward::{Forwarder, Passed},
+    links::{DATABASE, NOT_DRIVER},
     problem::Problem,
     unanswered::{given_up, no_driver},
 };
+
+/// The header of the answers of a node that does not drive.
+const NOTHING_DONE: [(HeaderName, &str); 1] = [(NOT_DRIVER, "1")];
 
 /// Says whether nobody else can have taken over.
 pub type IsTrusted = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -127,15 +132,22 @@ async fn of_client(State(front): State<Front>, request: Request) -> Response {
 }
 
 async fn of_node(State(front): State<Front>, request: Request) -> Response {
-    if request.uri().path() == DATABASE {
+    let role = front.role().filter(|role| (role.is_trusted)());
+    // What a client asks for was forwarded, and says how it arrived.
+    let arrival = request.extensions().get::<Arrival>();
+    let is_of_client = arrival.is_some_and(|arrival| arrival.reached.is_some());
+    if request.uri().path() == DATABASE && !is_of_client {
         let reaches = front.0.forwarder.as_ref().is_some_and(Forwarder::reaches_database);
-        return if reaches { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-            .into_response();
+        let status = if reaches { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        return match role {
+            Some(_) => status.into_response(),
+            None => (status, NOTHING_DONE).into_response(),
+        };
     }
-    match front.role() {
-        Some(role) if (role.is_trusted)() => run(role.router, request).await,
+    match role {
+        Some(role) => run(role.router, request).await,
         // A request that was forwarded once is not forwarded again.
-        Some(_) | None => (StatusCode::MISDIRECTED_REQUEST, [(NOT_DRIVER, "1")]).into_response(),
+        None => (StatusCode::MISDIRECTED_REQUEST, NOTHING_DONE).into_response(),
     }
 }
 

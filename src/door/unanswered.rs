@@ -22,6 +22,12 @@ pub(super) fn not_ready(detail: &str) -> Response {
     Problem::new(Code::NotReady, detail).retry_after(1).into_response()
 }
 
+/// The refusal of a request while as many are forwarded as may be.
+pub(super) fn overloaded() -> Response {
+    let detail = "too many requests are being forwarded; ask again";
+    named("overloaded", Problem::new(Code::Overloaded, detail).retry_after(1))
+}
+
 fn named(outcome: &'static str, problem: Problem) -> Response {
     let mut response = problem.into_response();
     response.extensions_mut().insert(Outcome(outcome));

@@ -1,0 +1,324 @@
+use std::{
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    Extension, Router,
+    http::{Method, StatusCode},
+};
+use futures::{StreamExt as _, poll};
+use hyper::service::service_fn;
+use tokio::{net::TcpListener, sync::Notify};
+use tokio_util::sync::CancellationToken;
+use tower::Service as _;
+
+use super::*;
+use crate::{
+    door::{Door, Front, Limits, Listener, arrival::Proxies, links::DATABASE, peer::Peer, serve},
+    store::{NodeRow, NodeState, PeerAddress},
+    tasks::Spawned,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+/// The number of the node that forwards.
+const ME: i64 = 1;
+
+/// A node that forwards, with a clock of its own.
+struct Rig {
+    view: watch::Sender<ClusterView>,
+    drives: watch::Sender<bool>,
+    keys: NodeKeys,
+    forwarder: Forwarder,
+    clock: Clock,
+    tasks: Tasks,
+}
+
+/// Another node.
+struct Node {
+    row: NodeRow,
+    front: Front,
+    /// The number of connections that it has accepted.
+    accepted: Arc<AtomicUsize>,
+    /// The number of requests that it was sent, with questions about itself.
+    received: Arc<AtomicUsize>,
+}
+
+/// The connection of a request.
+#[derive(Clone)]
+struct Line {
+    nth: usize,
+    cut: CancellationToken,
+}
+
+fn row(node: i64, at: String, fingerprint: [u8; 32]) -> NodeRow {
+    NodeRow {
+        node,
+        name: node.to_string(),
+        version: String::new(),
+        state: NodeState::Up,
+        url: String::new(),
+        peer: Some(PeerAddress { at, fingerprint }),
+        lease_ms: 5_000,
+        started_ms: 0,
+        format: 1,
+        clock_ms: None,
+    }
+}
+
+impl Rig {
+    fn new(limits: Limits) -> Self {
+        let clock = Clock::manual(1_000_000);
+        let (view, sees) =
+            watch::channel(ClusterView { me: ME, reached: true, ..ClusterView::default() });
+        let keys = NodeKeys::generate(sees.clone()).unwrap();
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let config = DoorConfig { limits, clock: clock.clone(), ..DoorConfig::default() };
+        let keyed = KeyedRoutes::new([(Method::POST, "/v1/runs".to_owned())]);
+        let at = "127.0.0.1:7700".parse().unwrap();
+        let forwarder = Forwarder::new(sees, keys.clone(), &config, at, keyed, &tasks);
+        Self { view, drives: watch::Sender::new(false), keys, forwarder, clock, tasks }
+    }
+
+    /// A rig and a node that drives, whose requests `router` answers.
+    async fn before(limits: Limits, router: Router) -> (Self, Node) {
+        let rig = Self::new(limits);
+        let node = rig.node(2, router).await;
+        rig.has_driver(Some(&node));
+        (rig, node)
+    }
+
+    fn keys_of_node(&self) -> NodeKeys {
+        let mine = row(ME, String::new(), self.keys.fingerprint());
+        let view = ClusterView { nodes: vec![mine], ..ClusterView::default() };
+        NodeKeys::generate(watch::Sender::new(view).subscribe()).unwrap()
+    }
+
+    async fn node(&self, number: i64, router: Router) -> Node {
+        let keys = self.keys_of_node();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let front = Front::of_process(Router::new());
+        front.drive(router, Arc::new(|| true));
+        let node = Node {
+            row: row(number, at, keys.fingerprint()),
+            front,
+            accepted: Arc::default(),
+            received: Arc::default(),
+        };
+        let (acceptor, tasks) = (keys.acceptor(), self.tasks.clone());
+        let (accepted, received) = (Arc::clone(&node.accepted), Arc::clone(&node.received));
+        let behind = node.front.router_of_nodes();
+        self.tasks.spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let nth = accepted.fetch_add(1, Ordering::SeqCst);
+                let line = Line { nth, cut: CancellationToken::new() };
+                let (acceptor, behind, received) =
+                    (acceptor.clone(), behind.clone(), Arc::clone(&received));
+                tasks.spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let cut = line.cut.clone();
+                    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                        received.fetch_add(1, Ordering::SeqCst);
+                        Proxies::default().note(&mut request, Peer::Node);
+                        request.extensions_mut().insert(line.clone());
+                        behind.clone().call(request.map(Body::new))
+                    });
+                    let http = hyper::server::conn::http1::Builder::new();
+                    let serving = http.serve_connection(TokioIo::new(stream), service);
+                    tokio::select! {
+                        _ = serving.with_upgrades() => {}
+                        () = cut.cancelled() => {}
+                    }
+                });
+            }
+        });
+        node
+    }
+
+    /// Lets the node see that another one has the runs.
+    fn has_driver(&self, driver: Option<&Node>) {
+        let nodes = driver.map(|it| it.row.clone()).into_iter().collect();
+        self.view.send_modify(|view| view.nodes = nodes);
+    }
+
+    async fn send(&self, request: Request) -> Response {
+        self.sending(request).await.expect("a forwarder does not panic")
+    }
+
+    fn sending(&self, request: Request) -> Spawned<Response> {
+        let (forwarder, drives) = (self.forwarder.clone(), self.drives.subscribe());
+        self.tasks.spawn(async move {
+            match forwarder.forward(request, drives).await {
+                Passed::Answered(answer) => answer,
+                Passed::Ours { .. } => panic!("this node does not drive"),
+            }
+        })
+    }
+}
+
+fn get() -> Request {
+    get_from([192, 0, 2, 1])
+}
+
+fn get_from(client: [u8; 4]) -> Request {
+    let arrival = Arrival { client: Some(client.into()), ..Arrival::default() };
+    Request::get("/v1/runs").extension(arrival).body(Body::empty()).unwrap()
+}
+
+/// A request that cannot be sent again once a node has received it.
+fn post(body: &'static str) -> Request {
+    let length = body.len().to_string();
+    Request::post("/v1/state/x").header("content-length", length).body(body.into()).unwrap()
+}
+
+/// The same with a body that is sent as it arrives.
+fn post_in_pieces(pieces: &'static [&str]) -> Request {
+    let pieces = futures::stream::iter(pieces).map(|it| Ok::<_, io::Error>(Bytes::from(*it)));
+    Request::post("/v1/state/x").body(Body::from_stream(pieces)).unwrap()
+}
+
+async fn text(answer: Response) -> String {
+    let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+async fn answered(spawned: Spawned<Response>) -> Response {
+    timeout(LONG, spawned).await.expect("it is answered").unwrap()
+}
+
+/// Lets every task go on as far as it can without the clock.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn always(body: &'static str) -> Router {
+    Router::new().fallback(move || async move { body })
+}
+
+#[tokio::test]
+async fn a_connection_that_was_idle_is_used_only_while_its_node_will_not_close_it() {
+    let numbered = Router::new()
+        .fallback(|Extension(line): Extension<Line>| async move { line.nth.to_string() });
+    let (rig, _node) = Rig::before(Limits::default(), numbered).await;
+    let mut lines = Vec::new();
+    for (seconds, request) in [
+        (0, get()),
+        (1, post("x")),
+        // Another one for what is not repeated: the node may close the first.
+        (3, post("x")),
+        (1, get()),
+        (4, get()),
+        (6, get()),
+    ] {
+        rig.clock.advance(Duration::from_secs(seconds));
+        lines.push(text(rig.send(request).await).await);
+    }
+    assert_eq!(lines, ["0", "0", "1", "1", "1", "2"]);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_drive_yet_is_asked_by_one_and_gets_no_body() {
+    let echo = Router::new().fallback(|body: String| async move { body });
+    let (rig, node) = Rig::before(Limits::default(), echo.clone()).await;
+    node.front.stand_by();
+    let requests = [post_in_pieces(&["o", "ne"]), post("two"), post("three")];
+    let sent: Vec<_> = requests.into_iter().map(|request| rig.sending(request)).collect();
+    let mut steps = 0;
+    while node.received.load(Ordering::SeqCst) < 20 {
+        settle().await;
+        rig.clock.advance(Duration::from_millis(100));
+        steps += 1;
+        assert!(steps < 120, "it is asked again");
+    }
+    assert!(steps >= 15, "all ask together: {steps}");
+    assert!(node.accepted.load(Ordering::SeqCst) <= 3, "the connections are kept");
+    node.front.drive(echo, Arc::new(|| true));
+    rig.clock.advance(Duration::from_millis(100));
+    settle().await;
+    rig.clock.advance(Duration::from_millis(100));
+    for (sent, expected) in sent.into_iter().zip(["one", "two", "three"]) {
+        let answer = answered(sent).await;
+        assert_eq!((answer.status(), &*text(answer).await), (StatusCode::OK, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_not_spent_on_a_node_that_no_longer_drives() {
+    let echo = Router::new().fallback(|body: String| async move { body });
+    let (rig, node) = Rig::before(Limits::default(), echo.clone()).await;
+    // A connection is there, over which the node is not asked by itself.
+    assert_eq!(text(rig.send(post("x")).await).await, "x");
+    node.front.stand_by();
+    let sent = rig.sending(post_in_pieces(&["o", "ne"]));
+    settle().await;
+    let next = rig.node(3, echo).await;
+    rig.has_driver(Some(&next));
+    assert_eq!(text(answered(sent).await).await, "one");
+}
+
+/// Starts a node with the listener that nodes have.
+async fn listening(rig: &Rig, router: Router) -> Node {
+    let keys = rig.keys_of_node();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let front = Front::of_process(Router::new());
+    front.drive(router, Arc::new(|| true));
+    let door = Door::new(&DoorConfig::default(), at);
+    let (behind, tasks) = (front.router_of_nodes(), rig.tasks.clone());
+    let listens = Listener::of_nodes(listener, &keys);
+    rig.tasks.spawn(async move { serve(listens, behind, &door, &tasks).await });
+    let row = row(2, at.to_string(), keys.fingerprint());
+    Node { row, front, accepted: Arc::default(), received: Arc::default() }
+}
+
+#[tokio::test]
+async fn a_head_that_one_node_lets_in_is_not_too_large_for_another() {
+    let rig = Rig::new(Limits::default());
+    let router = Router::new()
+        .fallback(|headers: axum::http::HeaderMap| async move { headers.len().to_string() });
+    let node = listening(&rig, router).await;
+    rig.has_driver(Some(&node));
+    // As many as HTTP/1 may have, as HTTP/2 may have, and one of the greatest length.
+    for (count, length) in [(64, 1), (900, 1), (1, 32_000)] {
+        let mut request = get();
+        for nth in 0..count {
+            let name = header::HeaderName::try_from(format!("x-{nth}")).unwrap();
+            let value = HeaderValue::try_from("y".repeat(length)).unwrap();
+            request.headers_mut().insert(name, value);
+        }
+        let answer = rig.send(request).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{count} of {length}");
+        assert_eq!(text(answer).await, count.to_string(), "the node's own header is removed");
+    }
+}
+
+#[tokio::test]
+async fn a_client_gets_no_answer_that_is_for_nodes() {
+    let rig = Rig::new(Limits::default());
+    let router = Router::new().fallback(|| async { (StatusCode::NOT_FOUND, "of clients") });
+    let node = listening(&rig, router).await;
+    rig.has_driver(Some(&node));
+    let asked = Request::get(DATABASE).extension(Arrival::default()).body(Body::empty()).unwrap();
+    let answer = rig.send(asked).await;
+    assert_eq!((answer.status(), &*text(answer).await), (StatusCode::NOT_FOUND, "of clients"));
+}
+
+#[tokio::test]
+async fn who_sends_a_body_slowly_takes_no_place_of_others() {
+    let rig = Rig::new(Limits { in_flight: 1, ..Limits::default() });
+    let pending = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>());
+    let slow = Request::post("/v1/runs").header("content-length", "10").body(pending).unwrap();
+    let forward = |request| rig.forwarder.forward(request, rig.drives.subscribe());
+    let mut slow = Box::pin(forward(slow));
+    assert!(poll!(&mut slow).is_pending());
+    let mut prompt = Box::pin(forward(get()));
+    assert!(poll!(&mut prompt).is_pending(), "it waits for a node that drives");
+    let Passed::Answered(refused) = forward(get()).await else {
+        panic!("this node does not drive")
+    };
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
