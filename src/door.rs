@@ -32,6 +32,7 @@ mod places;
 mod problem;
 mod rate;
 mod reach;
+mod returned;
 mod server;
 mod shares;
 mod tls;

@@ -1,4 +1,4 @@
-//! Requests that another node answers: sent to the node that drives, with the answer streamed back.
+//! Requests that another node answers: sent to the node that drives, with the answer returned.
 //!
 //! | what happens | the client gets |
 //! |---|---|
@@ -6,34 +6,22 @@
 //! | the connection breaks before the request was sent | the same |
 //! | it breaks after that: a GET, or a request with an `Idempotency-Key` that its route honours | the answer to the same request, sent again at most three times; `502 unknown_outcome` if nobody answers that, `503 no_driver` to a GET |
 //! | it breaks after that: any other | `502 unknown_outcome` |
-//! | the driver was taken over while it answers | the connection closes |
+//! | it breaks within a short answer | the same, because nothing of that was passed on |
+//! | it breaks within a long answer, or the driver was taken over meanwhile | the connection closes |
 //! | the driver hangs, or the network brings nothing | as if the connection broke, after about ten seconds |
+//! | the client takes nothing of a long answer for a minute | the connection closes |
 
-use std::{
-    io,
-    net::IpAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, Bytes},
     extract::Request,
-    http::{Extensions, HeaderValue, StatusCode, Uri, Version, header, request::Parts},
+    http::{Extensions, HeaderValue, Uri, Version, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
-use hyper::{
-    body::{Frame, Incoming, SizeHint},
-    client::conn::http1::SendRequest,
-    upgrade::OnUpgrade,
-};
+use hyper::{body::Incoming, client::conn::http1::SendRequest, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::timeout,
-};
+use tokio::{sync::watch, time::timeout};
 
 use super::{
     Code, DoorConfig,
@@ -45,7 +33,9 @@ use super::{
     outgoing::{Kept, Outbound},
     problem::Problem,
     reach::{Looks, Wanted},
-    unanswered::{Outcome, no_driver, not_ready, overloaded, unknown_outcome},
+    returned::{Kind, Passage, Passing, Short},
+    shares::{Share, Shares},
+    unanswered::{Outcome, not_ready, overloaded, unknown_outcome},
     waits::Waits,
 };
 use crate::{clock::Clock, metrics::ClusterCounts, store::ClusterView, tasks::Tasks};
@@ -66,6 +56,14 @@ const DRIVES: Wanted =
     Wanted { result: true, times: 1, interval: Duration::from_millis(100), limit: LOOK };
 /// The maximum time of a look at a node.
 const LOOK: Duration = Duration::from_secs(3);
+/// The maximum size of short answers that their clients have not taken, and of those of one client.
+const UNTAKEN: usize = 64 << 20;
+const UNTAKEN_EACH: usize = UNTAKEN / 8;
+/// One client may have this fraction of the places.
+const CLIENT_SHARE: usize = 2;
+/// The time for which a client may take nothing of an answer, as a multiple of that for a message.
+const PATIENCE: u32 = 3;
+
 /// The answer of the other nodes to the question whether they reach the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeersSay {
@@ -86,7 +84,12 @@ pub struct Forwarder(Arc<Inner>);
 struct Inner {
     view: watch::Receiver<ClusterView>,
     links: Links,
-    places: Arc<Semaphore>,
+    /// The places of requests, until they are answered.
+    places: Shares,
+    /// The places of streams of events and of sockets, which stay open.
+    streams: Shares,
+    /// The space of short answers.
+    untaken: Shares,
     kept: Kept,
     /// Waits until a node cannot be reached.
     lost: Looks,
@@ -95,6 +98,7 @@ struct Inner {
     counts: Arc<ClusterCounts>,
     keyed: KeyedRoutes,
     body_time: Duration,
+    patience: Duration,
     listens_on: std::net::SocketAddr,
     clock: Clock,
     tasks: Tasks,
@@ -127,8 +131,10 @@ enum Answers {
 enum Heard {
     /// The node does not drive; nothing was done.
     NotDriver,
-    /// An answer.
-    Answer(Response<Incoming>),
+    /// An answer that is passed on as it arrives.
+    Begun(Response<Incoming>, Kind),
+    /// An answer that is here.
+    Whole(Response<Short>),
     /// Nothing was sent: the body comes back.
     Unsent(Body),
     /// The connection broke: the node may have received the request.
@@ -146,17 +152,21 @@ impl Forwarder {
         tasks: &Tasks,
     ) -> Self {
         let (limits, clock) = (&config.limits, &config.clock);
+        let each = (limits.in_flight / CLIENT_SHARE).max(1);
         let looks = |wanted| Looks::new(wanted, clock.clone(), tasks.clone());
         Self(Arc::new(Inner {
             view,
             links: Links::new(keys, limits.head_time, clock.clone(), tasks.clone()),
-            places: Arc::new(Semaphore::new(limits.in_flight)),
+            places: Shares::new(limits.in_flight, each),
+            streams: Shares::new(limits.in_flight, each),
+            untaken: Shares::new(UNTAKEN, UNTAKEN_EACH),
             kept: Kept::default(),
             lost: looks(LOST),
             drives: looks(DRIVES),
             counts: Arc::default(),
             keyed,
             body_time: limits.body_time,
+            patience: limits.send_time.saturating_mul(PATIENCE),
             listens_on,
             clock: clock.clone(),
             tasks: tasks.clone(),
@@ -176,14 +186,15 @@ impl Forwarder {
     /// Sends a request to the node that drives, and returns its answer. Gives the request back if this node
     /// drives before another does, as `drives` says.
     pub(super) async fn forward(&self, request: Request, drives: watch::Receiver<bool>) -> Passed {
+        let client = client_of(request.extensions());
         let outbound = match self.outbound(request).await {
             Ok(outbound) => outbound,
             Err(problem) => return Passed::Answered(problem.into_response()),
         };
         // Taken when the body is there: whoever sends it slowly keeps nobody else out.
-        let passed = match Arc::clone(&self.0.places).try_acquire_owned() {
-            Ok(place) => self.pass_on(outbound, drives, place).await,
-            Err(_) => Passed::Answered(overloaded()),
+        let passed = match self.0.places.take(client, 1) {
+            Some(place) => self.pass_on(outbound, drives, Some(place)).await,
+            None => Passed::Answered(overloaded()),
         };
         self.0.counts.forwarded(match &passed {
             Passed::Ours { .. } => "here",
@@ -215,10 +226,11 @@ impl Forwarder {
         &self,
         mut request: Outbound,
         mut drives: watch::Receiver<bool>,
-        place: OwnedSemaphorePermit,
+        place: Option<Share>,
     ) -> Passed {
         let mut repeats = if request.is_safe && request.body.is_kept() { REPEATS } else { 0 };
         let mut waits = Waits::new(self.0.clock.clone());
+        let client = client_of(&request.head.extensions);
         loop {
             let driver = match self.wait(&waits, &mut drives).await {
                 Answers::Other(driver) => driver,
@@ -259,9 +271,25 @@ impl Forwarder {
                     }
                     self.until_it_drives(&driver, &mut drives, &waits).await;
                 }
-                Heard::Answer(answer) => {
-                    let answer = self.answer(answer, sender, &driver, request.upgrade, place);
+                Heard::Whole(answer) => {
+                    self.0.links.keep(driver.node, sender);
+                    return Passed::Answered(returned(answer));
+                }
+                Heard::Begun(answer, Kind::Socket) => {
+                    let answer = self.join(answer, driver, request.upgrade, client);
                     return Passed::Answered(answer);
+                }
+                Heard::Begun(answer, kind) => {
+                    let stream = match kind {
+                        Kind::Endless => self.0.streams.take(client, 1),
+                        Kind::Short(_) | Kind::Long | Kind::Socket => None,
+                    };
+                    // What may have had its effect is not refused any more.
+                    if kind == Kind::Endless && stream.is_none() && request.head.method.is_safe() {
+                        return Passed::Answered(overloaded());
+                    }
+                    let place = stream.or(place);
+                    return Passed::Answered(self.pass_back(answer, kind, sender, driver, place));
                 }
                 Heard::Unsent(body) => {
                     request.body.give_back(body);
@@ -280,7 +308,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends a request over a connection.
+    /// Sends a request over a connection, and reads its answer if that is short.
     async fn send(&self, sender: &mut SendRequest<Body>, head: &Parts, content: Body) -> Heard {
         let mut outgoing = Request::new(content);
         *outgoing.method_mut() = head.method.clone();
@@ -293,9 +321,18 @@ impl Forwarder {
                 return unsent.map_or(Heard::Broken, |it| Heard::Unsent(it.into_body()));
             }
         };
-        match answer.headers().contains_key(NOT_DRIVER) {
-            true => Heard::NotDriver,
-            false => Heard::Answer(answer),
+        if answer.headers().contains_key(NOT_DRIVER) {
+            return Heard::NotDriver;
+        }
+        let kind = Kind::of(&answer);
+        let Kind::Short(length) = kind else { return Heard::Begun(answer, kind) };
+        let Some(space) = self.0.untaken.take(client_of(&head.extensions), length) else {
+            return Heard::Begun(answer, Kind::Long);
+        };
+        let (head, body) = answer.into_parts();
+        match Short::read(body, space).await {
+            Ok(body) => Heard::Whole(Response::from_parts(head, body)),
+            Err(_) => Heard::Broken,
         }
     }
 
@@ -404,12 +441,10 @@ impl Forwarder {
         if !self.has_driver() {
             return Passed::Answered(not_ready("this node stands by, and no other has the runs"));
         }
-        let place = Arc::new(Semaphore::new(1));
-        let Ok(place) = place.try_acquire_owned() else { return Passed::Answered(no_driver()) };
         let detail = "this node stands by, and does not reach the one that has the runs";
         let asked = async {
             match self.outbound(request).await {
-                Ok(outbound) => self.pass_on(outbound, drives, place).await,
+                Ok(outbound) => self.pass_on(outbound, drives, None).await,
                 Err(problem) => Passed::Answered(problem.into_response()),
             }
         };
@@ -428,61 +463,60 @@ impl Forwarder {
         self.0.clock.sleep(LAST_MS).await;
     }
 
-    /// Turns the answer of a node into the one for the client.
-    fn answer(
+    /// Passes an answer back as it arrives.
+    fn pass_back(
         &self,
-        mut response: Response<Incoming>,
+        answer: Response<Incoming>,
+        kind: Kind,
         sender: SendRequest<Body>,
-        driver: &Driver,
-        upgrade: Option<OnUpgrade>,
-        place: OwnedSemaphorePermit,
+        driver: Driver,
+        place: Option<Share>,
     ) -> Response {
-        let kind = response.headers().get(header::CONTENT_TYPE);
-        // A stream of events ends only when its client or its server wants it.
-        let is_endless = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let gone = {
-            let (forwarder, driver) = (self.clone(), driver.clone());
-            let stopping = self.0.tasks.stopping().clone();
-            Box::pin(async move {
-                tokio::select! {
-                    () = forwarder.lost(&driver) => {}
-                    () = stopping.cancelled(), if is_endless => {}
-                }
-            })
+        let passage = Passage {
+            back: (driver.node, sender),
+            links: self.0.links.clone(),
+            place,
+            patience: self.0.patience,
+            clock: self.0.clock.clone(),
         };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(client) = upgrade else { return unknown_outcome() };
-            let server = hyper::upgrade::on(&mut response);
-            let stopping = self.0.tasks.stopping().clone();
-            self.0.tasks.spawn(async move {
-                let _place = place;
-                let moved = async {
-                    let (client, server) = tokio::try_join!(client, server)?;
-                    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-                    // Either end may close it at any time.
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                    Ok::<(), hyper::Error>(())
-                };
-                tokio::select! {
-                    _ = moved => {}
-                    () = gone => {}
-                    () = stopping.cancelled() => {}
-                }
-            });
-            return response.map(|_| Body::empty());
-        }
-        let (mut head, body) = response.into_parts();
-        strip(&mut head.headers);
-        head.version = Version::default();
-        let forwarded = Forwarded {
-            body,
-            ended: false,
-            back: Some((driver.node, sender)),
-            forwarder: self.clone(),
-            gone,
-            _place: place,
+        let (forwarder, stopping) = (self.clone(), self.0.tasks.stopping().clone());
+        let gone = async move {
+            tokio::select! {
+                () = forwarder.lost(&driver) => {}
+                () = stopping.cancelled(), if kind == Kind::Endless => {}
+            }
         };
-        Response::from_parts(head, Body::new(forwarded))
+        returned(answer.map(|body| Passing::new(body, passage, gone, &self.0.tasks)))
+    }
+
+    /// Joins the connection of a client with that of a node, which go on with another protocol.
+    fn join(
+        &self,
+        mut answer: Response<Incoming>,
+        driver: Driver,
+        upgrade: Option<OnUpgrade>,
+        client: Option<IpAddr>,
+    ) -> Response {
+        let Some(near) = upgrade else { return unknown_outcome() };
+        let Some(place) = self.0.streams.take(client, 1) else { return overloaded() };
+        let far = hyper::upgrade::on(&mut answer);
+        let (forwarder, stopping) = (self.clone(), self.0.tasks.stopping().clone());
+        self.0.tasks.spawn(async move {
+            let _place = place;
+            let moved = async {
+                let (near, far) = tokio::try_join!(near, far)?;
+                let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+                // Either end may close it at any time.
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                Ok::<(), hyper::Error>(())
+            };
+            tokio::select! {
+                _ = moved => {}
+                () = forwarder.lost(&driver) => {}
+                () = stopping.cancelled() => {}
+            }
+        });
+        answer.map(|_| Body::empty())
     }
 
     /// Asks the other nodes whether they reach the database.
@@ -517,57 +551,20 @@ fn ours(mut request: Outbound) -> Passed {
     Passed::Ours { request, was_sent }
 }
 
+/// Turns the answer of a node into the one for the client.
+fn returned<B>(answer: Response<B>) -> Response
+where
+    B: axum::body::HttpBody<Data = Bytes, Error = axum::Error> + Send + 'static,
+{
+    let (mut head, body) = answer.into_parts();
+    strip(&mut head.headers);
+    head.version = Version::default();
+    Response::from_parts(head, Body::new(body))
+}
+
 /// Returns the address of the client of a request.
 fn client_of(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Arrival>().and_then(|arrival| arrival.client)
-}
-
-/// The body of an answer, on its way back.
-struct Forwarded {
-    body: Incoming,
-    ended: bool,
-    back: Option<(i64, SendRequest<Body>)>,
-    forwarder: Forwarder,
-    gone: Pin<Box<dyn Future<Output = ()> + Send>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl HttpBody for Forwarded {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() && self.gone.as_mut().poll(cx).is_ready() {
-            // What a node that was ended still says does not count.
-            let gone = io::Error::other("the node that answered has ended");
-            return Poll::Ready(Some(Err(axum::Error::new(gone))));
-        }
-        self.ended |= matches!(polled, Poll::Ready(None));
-        polled.map_err(axum::Error::new)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Forwarded {
-    fn drop(&mut self) {
-        if !self.ended && !self.body.is_end_stream() {
-            return;
-        }
-        if let Some((node, sender)) = self.back.take() {
-            self.forwarder.0.links.keep(node, sender);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,12 @@ use axum::{
     http::{Method, StatusCode},
 };
 use futures::{StreamExt as _, poll};
-use hyper::service::service_fn;
-use tokio::{net::TcpListener, sync::Notify};
+use hyper::{client::conn::http2, service::service_fn};
+use hyper_util::rt::TokioExecutor;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
@@ -221,6 +225,100 @@ async fn a_connection_that_was_idle_is_used_only_while_its_node_will_not_close_i
 }
 
 #[tokio::test]
+async fn a_short_answer_that_nobody_takes_keeps_no_place_and_no_connection() {
+    let limits = Limits { in_flight: 1, ..Limits::default() };
+    let (rig, node) = Rig::before(limits, always("short")).await;
+    let mut untaken = Vec::new();
+    for _ in 0..3 {
+        let answer = rig.send(get()).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        untaken.push(answer);
+    }
+    assert_eq!(node.accepted.load(Ordering::SeqCst), 1, "each was sent over the same one");
+    for answer in untaken {
+        assert_eq!(text(answer).await, "short");
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_that_nobody_takes_is_given_up_and_keeps_out_one_client_only() {
+    let long = Router::new().fallback(|| async { "x".repeat(2 << 20) });
+    let limits = Limits { in_flight: 4, ..Limits::default() };
+    let (rig, _node) = Rig::before(limits, long).await;
+    let (first, second) = (rig.send(get()).await, rig.send(get()).await);
+    assert_eq!(rig.send(get()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let other = rig.send(get_from([192, 0, 2, 2])).await;
+    assert_eq!(other.status(), StatusCode::OK);
+    drop(other);
+    // One of them goes on to take a little.
+    let mut taken = first.into_body().into_data_stream();
+    for _ in 0..3 {
+        rig.clock.advance(Duration::from_secs(40));
+        assert!(taken.next().await.unwrap().is_ok());
+        settle().await;
+    }
+    assert_eq!(rig.send(get()).await.status(), StatusCode::OK, "the other has no place any more");
+    let untaken = axum::body::to_bytes(second.into_body(), 4 << 20).await;
+    assert!(untaken.is_err(), "it was given up");
+    let rest = taken.fold(0, async |all, chunk| all + chunk.unwrap().len()).await;
+    assert!(rest > 1 << 20, "{rest}");
+}
+
+#[tokio::test]
+async fn a_client_of_http2_that_opens_no_window_keeps_its_place_for_a_minute() {
+    let long = Router::new().fallback(|| async { "x".repeat(2 << 20) });
+    let (rig, _node) = Rig::before(Limits { in_flight: 2, ..Limits::default() }, long).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let door = Door::new(&DoorConfig::default(), at);
+    let (front, tasks) = (Front::new(rig.forwarder.clone()), rig.tasks.clone());
+    let listener = Listener::new(listener, None);
+    rig.tasks.spawn(async move { serve(listener, front.router(), &door, &tasks).await });
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.initial_stream_window_size(0);
+    let stream = TcpStream::connect(at).await.unwrap();
+    let (mut client, connection) = http.handshake(TokioIo::new(stream)).await.unwrap();
+    rig.tasks.spawn(async move { drop(connection.await) });
+    let request = Request::get(format!("http://{at}/v1/runs")).body(Body::empty()).unwrap();
+    let answer = timeout(LONG, client.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let same = || get_from([127, 0, 0, 1]);
+    assert_eq!(rig.send(same()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    settle().await;
+    rig.clock.advance(Duration::from_secs(61));
+    settle().await;
+    assert_eq!(rig.send(same()).await.status(), StatusCode::OK);
+    drop(answer);
+}
+
+#[tokio::test]
+async fn streams_of_events_take_no_place_of_requests() {
+    let router = Router::new().route(
+        "/v1/events",
+        axum::routing::any(|| async {
+            let silent = futures::stream::pending::<Result<Bytes, io::Error>>();
+            ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(silent))
+        }),
+    );
+    let limits = Limits { in_flight: 1, ..Limits::default() };
+    let (rig, _node) = Rig::before(limits, router.fallback(|| async { "short" })).await;
+    let events = || Request::get("/v1/events").body(Body::empty()).unwrap();
+    let first = rig.send(events()).await;
+    assert_eq!(first.status(), StatusCode::OK);
+    assert_eq!(rig.send(events()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(text(rig.send(get()).await).await, "short");
+    // One that has had its effect is not refused: it keeps the place of its request.
+    let mut begun = post("x");
+    *begun.uri_mut() = Uri::from_static("/v1/events");
+    let begun = rig.send(begun).await;
+    assert_eq!(begun.status(), StatusCode::OK);
+    assert_eq!(rig.send(get()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    drop((first, begun));
+    settle().await;
+    assert_eq!(rig.send(events()).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_node_that_does_not_drive_yet_is_asked_by_one_and_gets_no_body() {
     let echo = Router::new().fallback(|body: String| async move { body });
     let (rig, node) = Rig::before(Limits::default(), echo.clone()).await;
@@ -258,6 +356,34 @@ async fn a_body_is_not_spent_on_a_node_that_no_longer_drives() {
     let next = rig.node(3, echo).await;
     rig.has_driver(Some(&next));
     assert_eq!(text(answered(sent).await).await, "one");
+}
+
+#[tokio::test]
+async fn a_broken_short_answer_is_asked_for_again() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let router = Router::new().fallback(move |Extension(line): Extension<Line>| {
+        let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            let head = [(header::CONTENT_LENGTH, "4")];
+            let rest = futures::stream::once(async move {
+                if is_first {
+                    line.cut.cancel();
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, io::Error>(Bytes::from("le"))
+            });
+            let begin = futures::stream::iter([Ok(Bytes::from("who"))]);
+            let begin = begin.map(|it: io::Result<Bytes>| it.map(|it| it.slice(..2)));
+            (head, Body::from_stream(begin.chain(rest)))
+        }
+    });
+    let (rig, _node) = Rig::before(Limits::default(), router).await;
+    let sent = rig.sending(get());
+    for _ in 0..3 {
+        settle().await;
+        rig.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(text(answered(sent).await).await, "whle");
 }
 
 /// Starts a node with the listener that nodes have.
