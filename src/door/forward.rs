@@ -4,7 +4,7 @@
 //! |---|---|
 //! | nobody drives, or not yet | the answer of the next driver, or after 15 seconds `503 no_driver` |
 //! | the connection breaks before the request was sent | the same |
-//! | it breaks after that: a GET, or a request with an `Idempotency-Key` that its route honours | the answer to the same request, sent again at most three times; `502 unknown_outcome` if nobody answers that, `503 no_driver` to a GET |
+//! | it breaks after that: a GET, or a request with an `Idempotency-Key` that its route honours | the answer to the same request, sent again at most three times, each after at most 15 seconds without a driver; `502 unknown_outcome` if nobody answers that, `503 no_driver` to a GET |
 //! | it breaks after that: any other | `502 unknown_outcome` |
 //! | it breaks within a short answer | the same, because nothing of that was passed on |
 //! | it breaks within a long answer, or the driver was taken over meanwhile | the connection closes |
@@ -299,6 +299,8 @@ impl Forwarder {
                 }
                 Heard::Broken => {
                     request.was_sent = true;
+                    // A node may have had it for long: the next driver has as much time to come.
+                    waits.again();
                     if repeats == 0 || waits.pause(self.gone(driver.node)).await {
                         return Passed::Answered(request.given_up());
                     }

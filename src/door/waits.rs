@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 
-/// The time for which a request waits.
+/// The time for which a request waits at first, and again after each time that it was sent.
 const WAIT_MS: u64 = 15_000;
 /// The pause after a node could not be reached. It is doubled each time, up to the longest.
 const PAUSE_MS: u64 = 50;
@@ -20,6 +20,11 @@ impl Waits {
     pub(super) fn new(clock: Clock) -> Self {
         let until_ms = clock.steady_ms().saturating_add(WAIT_MS);
         Self { clock, until_ms, pause_ms: PAUSE_MS }
+    }
+
+    /// Begins a new wait, after a node had the request.
+    pub(super) fn again(&mut self) {
+        *self = Self::new(self.clock.clone());
     }
 
     /// Returns true if the request has waited for long enough.

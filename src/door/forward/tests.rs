@@ -204,6 +204,39 @@ fn always(body: &'static str) -> Router {
 }
 
 #[tokio::test]
+async fn a_request_whose_driver_dies_after_a_long_time_is_sent_to_the_next() {
+    let received = Arc::new(Notify::new());
+    let notes = Arc::clone(&received);
+    let polls = Router::new().fallback(move || {
+        notes.notify_one();
+        std::future::pending::<()>()
+    });
+    let (rig, node) = Rig::before(Limits::default(), polls).await;
+    let next = rig.node(3, always("done")).await;
+    let mut keyed = post("x");
+    *keyed.uri_mut() = Uri::from_static("/v1/runs");
+    keyed.headers_mut().insert("idempotency-key", HeaderValue::from_static("k"));
+    for request in [get(), keyed] {
+        let sent = rig.sending(request);
+        timeout(LONG, received.notified()).await.unwrap();
+        rig.clock.advance(Duration::from_secs(40));
+        rig.has_driver(None);
+        settle().await;
+        rig.clock.advance(Duration::from_secs(10));
+        settle().await;
+        rig.has_driver(Some(&next));
+        let answer = answered(sent).await;
+        assert_eq!((answer.status(), &*text(answer).await), (StatusCode::OK, "done"));
+        rig.has_driver(Some(&node));
+    }
+    // A request that is not repeated is not.
+    let sent = rig.sending(post("x"));
+    timeout(LONG, received.notified()).await.unwrap();
+    rig.has_driver(Some(&next));
+    assert_eq!(answered(sent).await.status(), StatusCode::BAD_GATEWAY);
+}
+
+#[tokio::test]
 async fn a_connection_that_was_idle_is_used_only_while_its_node_will_not_close_it() {
     let numbered = Router::new()
         .fallback(|Extension(line): Extension<Line>| async move { line.nth.to_string() });
