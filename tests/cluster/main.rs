@@ -6,6 +6,7 @@ mod administered;
 #[expect(dead_code, reason = "this program talks to sessions a little")]
 mod client;
 mod clocks;
+mod forwarding;
 mod killed;
 mod load;
 mod network;
