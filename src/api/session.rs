@@ -22,7 +22,7 @@ use futures::{FutureExt as _, StreamExt, future::BoxFuture, stream::FuturesUnord
 use serde::Deserialize;
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, MissedTickBehavior, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
@@ -162,6 +162,8 @@ impl SessionSocket {
         self.hello().await?;
         let ping = self.api.door.limits.ping;
         let mut beat = tokio::time::interval_at(self.heard + ping, ping);
+        // After a message that the peer was slow to take, it has a whole interval for a pong.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stopping = self.api.stopping.clone();
         loop {
             if let Some(end) = self.link.ended() {
@@ -180,22 +182,27 @@ impl SessionSocket {
                 Some(answer) = self.calls.next(), if !self.calls.is_empty() => {
                     self.answer(answer).await?;
                 }
-                Some(event) = self.events.recv() => {
-                    let text = rpc::notify("event", self.link.sent(), &event.text);
-                    self.send(Message::text(text)).await?;
-                }
                 message = self.socket.recv(), if self.calls.len() < CALLS => match message {
                     None => return Ok(None),
                     Some(Ok(message)) => if self.hear(message).await? { return Ok(None) },
                     Some(Err(error)) => return Ok(rpc::broken(error)),
                 },
                 _ = beat.tick() => {
+                    // Its pongs are not read as long as it has as many calls as it may.
+                    if self.calls.len() >= CALLS {
+                        self.heard = Instant::now();
+                    }
                     if self.heard.elapsed() > ping.saturating_mul(2) {
                         return Ok(Some(LinkEnd::Silent));
                     }
                     self.send(Message::Ping(Default::default())).await?;
                 }
                 () = tokio::time::sleep(left) => return Ok(Some(LinkEnd::Expired)),
+                // Last: a long history that is sent slowly holds back none of the others.
+                Some(event) = self.events.recv() => {
+                    let text = rpc::notify("event", self.link.sent(), &event.text);
+                    self.send(Message::text(text)).await?;
+                }
             }
         }
     }

@@ -90,29 +90,39 @@ pub(super) async fn call(
     canceled: &CancellationToken,
 ) -> Option<Result<Called, Trouble>> {
     let Call { blueprint, input, state, responses } = asked;
-    let mut run = state.as_deref().and_then(|it| it.split_once('.')).map(|(_, run)| run.to_owned());
-    let called = async {
-        match &state {
-            Some(state) => {
-                let responses = responses.unwrap_or_default();
-                resume(transport, state, blueprint, &responses, client).await
-            }
-            None => {
-                let body = json!({ "blueprint": blueprint, "input": input });
-                let started = transport.post(Path::new("/v1/runs"), &body).await?;
-                run = started["id"].as_str().map(str::to_owned);
-                follow(transport, started, responses, client).await
-            }
-        }
+    if let Some(state) = state {
+        let run = state.split_once('.').map(|(_, run)| run.to_owned());
+        let responses = responses.unwrap_or_default();
+        let called = resume(transport, &state, blueprint, &responses, client);
+        return unless_canceled(transport, run, called, canceled).await;
+    }
+    let body = json!({ "blueprint": blueprint, "input": input });
+    // Awaited also if the call is canceled: without its answer, nobody knows which run to cancel.
+    let started = match transport.post(Path::new("/v1/runs"), &body).await {
+        Ok(started) => started,
+        Err(trouble) => return Some(Err(trouble)),
     };
-    let called = tokio::select! {
-        called = called => Some(called),
-        () = canceled.cancelled() => None,
-    };
-    if let (None, Some(run)) = (&called, run) {
+    let run = started["id"].as_str().map(str::to_owned);
+    let called = follow(transport, started, responses, client);
+    unless_canceled(transport, run, called, canceled).await
+}
+
+/// Returns the outcome of a call, or none if it is canceled; its run is then canceled as well.
+async fn unless_canceled(
+    transport: &dyn Transport,
+    run: Option<String>,
+    called: impl Future<Output = Result<Called, Trouble>>,
+    canceled: &CancellationToken,
+) -> Option<Result<Called, Trouble>> {
+    tokio::select! {
+        biased;
+        () = canceled.cancelled() => {}
+        called = called => return Some(called),
+    }
+    if let Some(run) = run {
         cancel(transport, &run).await;
     }
-    called
+    None
 }
 
 /// Follows a run that this call has started.
@@ -355,4 +365,67 @@ fn shown(run: &Value) -> Done {
         ),
     };
     Done::new(value, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use axum::body::Bytes;
+    use parking_lot::Mutex;
+    use rmcp::{ServerHandler, model::ClientCapabilities, service::serve_directly};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::mcp::{
+        answer::Broken,
+        transport::{Pieces, Reply, Request},
+    };
+
+    /// A host, and a call that is canceled before the host has answered its first request.
+    #[derive(Default)]
+    struct Late {
+        canceled: CancellationToken,
+        requests: Mutex<Vec<String>>,
+    }
+
+    #[async_trait]
+    impl Transport for Late {
+        async fn send(&self, request: Request) -> Result<Reply, Broken> {
+            self.requests.lock().push(format!("{} {}", request.method, request.path));
+            self.canceled.cancel();
+            tokio::task::yield_now().await;
+            let body = Bytes::from_static(br#"{"id": "run_x"}"#);
+            Ok(Reply { status: 201, kind: "application/json".to_owned(), body })
+        }
+
+        async fn stream(&self, _path: &str) -> Result<Pieces, Broken> {
+            Err(Broken("it has no streams".to_owned()))
+        }
+
+        fn moves(&self) -> Option<watch::Receiver<u64>> {
+            None
+        }
+    }
+
+    /// A server that offers nothing.
+    struct Nothing;
+
+    impl ServerHandler for Nothing {}
+
+    #[tokio::test]
+    async fn a_call_that_is_canceled_while_its_run_starts_cancels_the_run() {
+        let (near, _far) = tokio::io::duplex(64);
+        let served = serve_directly::<RoleServer, _, _, _, _>(Nothing, near, None);
+        let client = Client {
+            takes_tasks: false,
+            asked: Asked::Never,
+            able: Able::of(&ClientCapabilities::default()),
+            told: Told { peer: served.peer(), progress: None, logs: None },
+        };
+        let host = Late::default();
+        let asked = Call { blueprint: "b", input: json!({}), state: None, responses: None };
+        let called = call(&host, asked, &client, &host.canceled).await;
+        assert!(called.is_none());
+        assert_eq!(*host.requests.lock(), ["POST /v1/runs", "POST /v1/runs/run_x/cancel"]);
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Frame, Hub, Link, LinkEnd, Method, SessionError};
+use super::{Frame, Hub, Link, LinkEnd, SessionError};
 use crate::protocol::SessionId;
 
 /// The time after a poll, or another call without a socket, for which a session counts as
@@ -90,25 +90,27 @@ impl Hub {
         Some(frame)
     }
 
-    /// Returns the next frame for a poll and marks it as sent. Spawns of attempts that are over are
-    /// left out.
+    /// Returns the next frame for a poll and marks it as sent. Spawns and answers of attempts that
+    /// are over are left out.
     pub fn next_polled(&self, link: &Link) -> Option<Frame> {
         loop {
             let frame = self.next(link)?;
-            if frame.note.method != Method::Spawn || self.is_held(link.session(), &frame) {
+            if !self.is_over(link.session(), &frame) {
                 return Some(frame);
             }
         }
     }
 
-    /// Acknowledges the oldest frames, as far as they are spawns of attempts that are over: a
-    /// client that polls need not do that itself.
-    pub fn drop_over(&self, session: &SessionId) {
+    /// Acknowledges the oldest frames, as far as they are spawns and answers of attempts that are
+    /// over: a client that polls need not do that itself. For a client that sends no numbers
+    /// (`is_unnumbered`), a cancel that was sent counts as well: it would come again for ever, and
+    /// keep back all that is after it.
+    pub fn drop_over(&self, session: &SessionId, is_unnumbered: bool) {
         let seen = {
             let mut inner = self.inner.lock();
             let Ok(mailbox) = inner.mailbox(session) else { return };
             let over = mailbox.unacked.iter().take_while(|frame| {
-                frame.note.method == Method::Spawn && !mailbox.held.contains_key(&frame.note.ticket)
+                mailbox.is_over(frame) || (is_unnumbered && mailbox.is_sent_cancel(frame))
             });
             over.last().map(|frame| frame.seq)
         };
@@ -117,8 +119,8 @@ impl Hub {
         }
     }
 
-    fn is_held(&self, session: &SessionId, frame: &Frame) -> bool {
+    fn is_over(&self, session: &SessionId, frame: &Frame) -> bool {
         let mut inner = self.inner.lock();
-        inner.mailbox(session).is_ok_and(|it| it.held.contains_key(&frame.note.ticket))
+        inner.mailbox(session).is_ok_and(|it| it.is_over(frame))
     }
 }

@@ -323,16 +323,22 @@ impl Hub {
         self.inner.lock().sessions.get(session)?.attempt_of((run, step), untold)
     }
 
-    /// Returns the attempts that a session holds, to tell its client of them.
-    pub fn held(&self, session: &SessionId) -> Vec<(Ticket, HeldAttempt)> {
+    /// Returns the attempts that a session holds.
+    pub fn held(&self, session: &SessionId) -> Vec<Ticket> {
+        let inner = self.inner.lock();
+        let mailbox = inner.sessions.get(session);
+        mailbox.map(|it| it.held.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// Records that a client of a session is told of attempts. Those that are over are skipped.
+    pub fn told(&self, session: &SessionId, tickets: impl IntoIterator<Item = Ticket>) {
         let mut inner = self.inner.lock();
-        let Ok(mailbox) = inner.mailbox(session) else { return Vec::new() };
-        let held = mailbox.held.iter_mut();
-        let told = held.map(|(ticket, held)| {
-            held.told = true;
-            (*ticket, *held)
-        });
-        told.collect()
+        let Ok(mailbox) = inner.mailbox(session) else { return };
+        for ticket in tickets {
+            if let Some(held) = mailbox.held.get_mut(&ticket) {
+                held.told = true;
+            }
+        }
     }
 
     /// Returns where a task would be sent now.
@@ -395,10 +401,10 @@ impl Hub {
         over.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the open sessions that were opened with one of these tokens.
-    pub fn opened_with(&self, jtis: &[String]) -> Vec<SessionId> {
+    /// Returns the open sessions whose tokens have such an id.
+    pub fn with_token(&self, is_such: impl Fn(&String) -> bool) -> Vec<SessionId> {
         let inner = self.inner.lock();
-        let of = inner.sessions.iter().filter(|(_, it)| jtis.contains(&it.row.jti));
+        let of = inner.sessions.iter().filter(|(_, it)| is_such(&it.row.jti));
         of.map(|(id, _)| id.clone()).collect()
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Mailbox {
     pub(super) to_ack: Option<u64>,
     pub(super) link: Option<Arc<Link>>,
     pub(super) links: u64,
+    /// The number of the last frame that was sent to a client since the start.
+    pub(super) sent_seq: u64,
     /// The steady time until which the client of the last poll counts as connected.
     pub(super) polled_until_ms: u64,
     /// The steady time at which a client was last there; `None` if none was since the start.
@@ -76,6 +78,7 @@ impl Mailbox {
             to_ack: None,
             link: None,
             links: 0,
+            sent_seq: 0,
             polled_until_ms: 0,
             seen_ms: None,
         }
@@ -110,9 +113,11 @@ impl Mailbox {
         self.outbox.push_back(note);
     }
 
-    /// Removes a queued spawn that is not being written yet. Returns true if there was one.
+    /// Removes a queued spawn that is not being written yet. Returns true if there was one. An answer
+    /// that is queued stays: its client has the spawn, and is told of the end by a cancel.
     pub(super) fn unsay(&mut self, ticket: Ticket) -> bool {
-        let unsaid = self.outbox.iter().skip(self.writing).position(|note| note.ticket == ticket);
+        let mut waiting = self.outbox.iter().skip(self.writing);
+        let unsaid = waiting.position(|note| note.ticket == ticket && note.method == Method::Spawn);
         let Some(at) = unsaid else { return false };
         if let Some(note) = self.outbox.remove(self.writing + at) {
             self.bytes -= note.size();
@@ -163,11 +168,26 @@ impl Mailbox {
 
     /// Records that a frame is sent to a client.
     pub(super) fn tell(&mut self, frame: &Frame) {
+        self.sent_seq = self.sent_seq.max(frame.seq);
         if frame.note.method == Method::Spawn
             && let Some(held) = self.held.get_mut(&frame.note.ticket)
         {
             held.told = true;
         }
+    }
+
+    /// Returns true if a frame asks for work on an attempt that is over: a client that polls has no
+    /// use for it.
+    pub(super) fn is_over(&self, frame: &Frame) -> bool {
+        match frame.note.method {
+            Method::Spawn | Method::Answer => !self.held.contains_key(&frame.note.ticket),
+            Method::Cancel => false,
+        }
+    }
+
+    /// Returns true if a frame is a cancel that was sent to a client.
+    pub(super) fn is_sent_cancel(&self, frame: &Frame) -> bool {
+        frame.note.method == Method::Cancel && frame.seq <= self.sent_seq
     }
 
     /// Removes a held attempt and remembers it as a former one.

@@ -311,3 +311,59 @@ fn a_call_without_a_number_is_about_what_the_client_was_told() {
     assert_eq!(numbers(&hub, &link), [(2, 1)]);
     assert_eq!(meant(false), Some(second));
 }
+
+#[test]
+fn who_reads_one_task_is_not_told_of_another() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, 1..=2, &Seat::default());
+    let meant = |step| hub.attempt_of(&id("a"), (1, step), false).map(|(it, _)| it);
+    assert_eq!(hub.held(&id("a")), [ticket(1), ticket(2)]);
+    assert_eq!((meant(1), meant(2)), (None, None), "to look at them tells its client nothing");
+    hub.told(&id("a"), [ticket(2), ticket(3)]);
+    assert_eq!((meant(1), meant(2), meant(3)), (None, Some(ticket(2)), None));
+}
+
+#[test]
+fn a_client_that_polls_without_numbers_is_sent_a_cancel_once_and_no_answer_that_is_too_late() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, [1], &Seat::default());
+    write(&hub, true);
+    let (method, task) = (Method::Answer, TaskId::new(1, 1, 5));
+    let (ticket, params) = (ticket(1), "{}".into());
+    let answer = Note { method, ticket, task, epoch: 1, nonce: 0, timeout_ms: None, params };
+    assert!(hub.tell(answer));
+    write(&hub, true);
+    hub.retire(ticket, Some("over"));
+    write(&hub, true);
+    let polled = |seen: Option<u64>| {
+        let link = hub.connect(&id("a"), seen).unwrap();
+        hub.drop_over(&id("a"), seen.is_none());
+        hub.next_polled(&link).map(|frame| (frame.seq, frame.note.method))
+    };
+    assert_eq!(polled(None), Some((3, Method::Cancel)));
+    assert_eq!(polled(Some(2)), Some((3, Method::Cancel)), "until it is acknowledged by number");
+    give(&hub, [2], &Seat::default());
+    write(&hub, true);
+    for _ in 0..2 {
+        assert_eq!(polled(None), Some((4, Method::Spawn)));
+    }
+}
+
+#[test]
+fn an_answer_that_waits_does_not_keep_its_client_from_hearing_of_the_end() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, [1], &Seat::default());
+    write(&hub, true);
+    let (method, task) = (Method::Answer, TaskId::new(1, 1, 5));
+    let (ticket, params) = (ticket(1), "{}".into());
+    assert!(hub.tell(Note { method, ticket, task, epoch: 1, nonce: 0, timeout_ms: None, params }));
+    hub.retire(ticket, Some("over"));
+    write(&hub, true);
+    let link = hub.connect(&id("a"), None).unwrap();
+    let methods: Vec<_> =
+        std::iter::from_fn(|| hub.next(&link)).map(|frame| frame.note.method).collect();
+    assert_eq!(methods, [Method::Spawn, Method::Answer, Method::Cancel]);
+}

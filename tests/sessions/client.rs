@@ -181,6 +181,21 @@ impl Socket {
         }
     }
 
+    /// Waits for so many pings; the messages before them are kept.
+    pub async fn pings(&mut self, mut count: usize) {
+        let by = tokio::time::Instant::now() + PATIENCE;
+        while count > 0 {
+            let message = tokio::time::timeout_at(by, self.stream.next()).await;
+            match message.unwrap_or_else(|_| panic!("{count} more pings did not come")) {
+                Some(Ok(Message::Ping(_))) => count -= 1,
+                Some(Ok(Message::Text(text))) => {
+                    self.heard.push_back(serde_json::from_str(&text).unwrap());
+                }
+                other => panic!("no ping: {other:?}"),
+            }
+        }
+    }
+
     /// The next message of a method; what came before it is kept.
     pub async fn until(&mut self, method: &str) -> Value {
         if let Some(at) = self.heard.iter().position(|value| value["method"] == method) {

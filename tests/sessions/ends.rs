@@ -129,6 +129,34 @@ async fn a_peer_that_answers_no_ping_is_dropped() {
     host.stop(Duration::from_secs(5)).await;
 }
 
+/// Nothing is read from a peer that has as many calls in progress as it may: not even its pongs.
+#[tokio::test]
+async fn a_peer_with_as_many_calls_as_it_may_have_is_not_silent() {
+    let shell = Shell::new();
+    let limits = Limits { ping: Duration::from_millis(100), ..Limits::default() };
+    let host = impatient(&shell, limits).await;
+    let daemon = Daemon::of(host.url(), host.admin_token());
+    let mut socket = open(&daemon).await.connect(&daemon).await;
+    let run = daemon.run_source(&blueprint(r#"ctx:wait("go") return 1"#), json!({})).await;
+    let params = json!({"run": run, "wait": "60s"});
+    for id in 0..128 {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "run/get", "params": params});
+        socket.raw(Message::text(call.to_string())).await;
+    }
+    // A silent peer is sent two.
+    socket.pings(8).await;
+    let go = daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!(1));
+    assert!(send(go).await.0 < 300);
+    let mut answers = 0;
+    while answers < 128 {
+        let answer = socket.next().await.expect("the connection lives on");
+        assert_eq!(answer["result"]["output"], 1, "{answer}");
+        answers += 1;
+    }
+    assert_eq!(socket.ask("tasks/list", json!({})).await["items"], json!([]));
+    host.stop(Duration::from_secs(5)).await;
+}
+
 #[tokio::test]
 async fn the_messages_of_calls_in_progress_are_counted_like_bodies() {
     let shell = Shell::new();

@@ -13,6 +13,9 @@ use crate::{
 /// Three tasks at once.
 const THREE: &str = r#"return ctx:map({ 1, 2, 3 }, function(i)
     return ctx:run("coder", { n = i }) end)"#;
+/// Two of them.
+const TWO: &str = r#"return ctx:map({ 1, 2 }, function(i)
+    return ctx:run("coder", { n = i }) end)"#;
 /// One task.
 const ONE: &str = r#"return ctx:run("coder", {})"#;
 
@@ -228,6 +231,65 @@ async fn a_report_that_is_repeated_fails_no_later_attempt() {
     let second = session.frame(&daemon, "after=1").await;
     assert_eq!(second["params"]["attempt"], 2);
     session.report(&daemon, &second, json!(7)).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+}
+
+/// Nor does whoever has only read another task meanwhile.
+#[tokio::test]
+async fn a_task_that_is_read_tells_nothing_of_another() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(TWO), json!({})).await;
+    let a = session.frame(&daemon, "").await;
+    let b = session.frame(&daemon, "after=1").await;
+    let error = json!({"message": "broken", "retryable": true});
+    let failed = json!({"task": a["params"]["task"], "error": error});
+    let (status, told) = send(session.call(&daemon, "report", failed.clone())).await;
+    assert_eq!(status, 200, "{told}");
+    let attempts = async || {
+        let steps = send(daemon.get(&format!("/v1/runs/{run}/steps"))).await.1;
+        let steps = steps["items"].as_array().unwrap().iter();
+        steps.filter_map(|step| step["attempts"].as_u64()).max()
+    };
+    eventually("the second attempt", async || {
+        let (_, view) = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await;
+        when(attempts().await == Some(2) && view["open_tasks"] == 2, view)
+    })
+    .await;
+    let only = format!("tasks?task={}", b["params"]["task"].as_str().unwrap());
+    let tasks = send(session.at(&daemon, Method::GET, &only)).await.1;
+    assert_eq!(tasks["items"].as_array().map(Vec::len), Some(1), "{tasks}");
+    assert_eq!(tasks["items"][0]["id"], b["params"]["task"]);
+    let (status, again) = send(session.call(&daemon, "report", failed)).await;
+    assert_eq!((status, &again["repeated"]), (200, &json!(true)), "{again}");
+    assert_eq!(attempts().await, Some(2), "no third attempt");
+    let second = session.frame(&daemon, "after=2").await;
+    assert_eq!(second["params"]["attempt"], 2, "{second}");
+    session.report(&daemon, &second, json!(1)).await;
+    session.report(&daemon, &b, json!(2)).await;
+    daemon.ended(&run).await;
+}
+
+/// A client that works on one task at a time need not acknowledge, also if a task is canceled.
+#[tokio::test]
+async fn a_cancel_comes_once_to_a_client_that_never_acknowledges() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    assert_eq!(session.frame(&daemon, "").await["method"], "task/spawn");
+    let (status, view) = send(daemon.post(&format!("/v1/runs/{run}/cancel"), &json!({}))).await;
+    assert_eq!(status, 200, "{view}");
+    eventually("the cancel", async || {
+        let frame = session.frame(&daemon, "").await;
+        when(frame["method"] == "task/cancel", frame)
+    })
+    .await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let spawn = session.frame(&daemon, "").await;
+    assert_eq!((&spawn["method"], &spawn["params"]["run"]), (&json!("task/spawn"), &json!(run)));
+    session.report(&daemon, &spawn, json!(7)).await;
     assert_eq!(daemon.ended(&run).await["output"], 7);
 }
 

@@ -30,7 +30,7 @@ const MOST_FRAMES: usize = 100;
 #[into_params(parameter_in = Query)]
 pub(in crate::api) struct NextParams {
     /// The number of the last frame that was received: it and all before count as acknowledged.
-    /// Without it, every frame that was not acknowledged comes again.
+    /// Without it, every frame that was not acknowledged comes again, but for a `task/cancel`.
     after: Option<u64>,
     /// The time to wait for the first frame, such as `30s`: at most a minute, none by default.
     wait: Option<String>,

@@ -3,6 +3,7 @@ use crate::{
     journal::Decision,
     operator::MAIN_AI,
     protocol::{SessionId, TaskId},
+    store::Write,
 };
 
 const ASKS: &str = r#"agents = { a = { operator = "main-ai", worker = { subagent_type = "x" },
@@ -169,4 +170,26 @@ async fn a_session_that_polls_counts_as_connected_for_ninety_seconds_after_each_
     let link = bench.engine.sessions().connect(&caller, &session, None).await.unwrap();
     bench.engine.sessions().disconnect(&link);
     assert!(!connected().await, "the end of a socket counts at once");
+}
+
+/// The host died after a token was revoked, and before the session of the token was ended.
+#[tokio::test]
+async fn a_session_whose_token_was_revoked_ends_after_a_restart() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session().await;
+    let revoke = Write::RevokeToken { jti: caller.jti.clone(), at_ms: bench.clock.now_ms() };
+    bench.engine.write(Vec::new(), vec![revoke]).await.unwrap();
+    let bench = bench.restart().await;
+    let link = bench.engine.sessions().connect(&caller, &session, None).await.unwrap();
+    let ended = async {
+        while link.ended().is_none() {
+            // The first sweep may begin to wait only after the clock has moved.
+            bench.clock.advance(Duration::from_secs(5));
+            let _ = tokio::time::timeout(Duration::from_millis(20), link.woken()).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the session ends");
+    assert!(bench.engine.sessions().list(&bench.admin()).unwrap().is_empty());
+    let view = bench.engine.sessions().get(&bench.admin(), &session).await.unwrap();
+    assert_eq!(view.reason.as_deref(), Some("the token was revoked"), "{view:?}");
 }

@@ -8,7 +8,7 @@ use crate::{
         TokenView, rfc3339, shared::verified::denied, verbs::engine::TokenVerbs,
     },
     fault,
-    protocol::{Code, Json, TaskId},
+    protocol::{Code, Json, SessionId, TaskId},
     session::LinkEnd,
     store::{Check, TokenRow, Write},
     token::{
@@ -317,13 +317,25 @@ impl TokenVerbs<'_> {
             revoked.extend(doomed.iter().cloned());
         }
         fault::point("engine.token_revoke");
-        let sessions = self.engine.shared().sessions.opened_with(&doomed);
+        let sessions = self.engine.shared().sessions.with_token(|jti| doomed.contains(jti));
         writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
-        self.engine.write(Vec::new(), writes).await?;
-        for session in sessions {
-            self.engine.sessions().end_session(&session, LinkEnd::Revoked).await?;
-        }
-        Ok(())
+        let engine = self.engine.clone();
+        // The caller may be gone in the meantime; the sessions end with their tokens all the same.
+        let revoking = self.engine.shared().tasks.spawn(async move {
+            engine.write(Vec::new(), writes).await?;
+            for session in sessions {
+                engine.sessions().end_session(&session, LinkEnd::Revoked).await?;
+            }
+            Ok(())
+        });
+        revoking.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Returns the open sessions whose tokens are revoked: the host may have died, or failed to
+    /// write, before they were ended.
+    pub(crate) fn sessions_of_revoked(self) -> Vec<SessionId> {
+        let revoked = self.engine.inner.auth.revoked.read();
+        self.engine.shared().sessions.with_token(|jti| revoked.contains(jti))
     }
 
     /// Mints the admin token of the data directory.

@@ -11,18 +11,19 @@ use crate::{
         verbs::queued::{SHOWN_MS, ticket_of},
     },
     operator::Ticket,
+    protocol::SessionId,
     session::LinkEnd,
     store::{Expiring, TaskFilter, TaskPhase},
 };
 
-/// The interval at which expired sessions are ended.
+/// The interval at which sessions are ended whose tokens are expired or revoked.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// The number of waiting tasks that are read from the store at once.
 const REFILL: usize = 5_000;
 
 impl SessionVerbs<'_> {
-    /// Ends expired sessions, and loads tasks that wait in the store.
+    /// Ends sessions that are expired or whose tokens are revoked, and loads tasks that wait in the store.
     pub(crate) fn keep_sessions(self) {
         let (engine, stopping) =
             (self.engine.clone(), self.engine.shared().tasks.stopping().clone());
@@ -41,15 +42,21 @@ impl SessionVerbs<'_> {
                 }
                 let now_ms = engine.shared().clock.now_ms();
                 engine.sessions().show_presence(now_ms);
-                for session in engine.shared().sessions.expired(now_ms) {
-                    if let Err(error) =
-                        engine.sessions().end_session(&session, LinkEnd::Expired).await
-                    {
-                        tracing::warn!(%session, %error, "could not end a session");
-                    }
-                }
+                let revoked = engine.tokens().sessions_of_revoked();
+                engine.sessions().end_all(revoked, &LinkEnd::Revoked).await;
+                let expired = engine.shared().sessions.expired(now_ms);
+                engine.sessions().end_all(expired, &LinkEnd::Expired).await;
             }
         });
+    }
+
+    /// Ends sessions. Those that cannot be ended now are ended by the next sweep.
+    async fn end_all(self, sessions: Vec<SessionId>, why: &LinkEnd) {
+        for session in sessions {
+            if let Err(error) = self.end_session(&session, why.clone()).await {
+                tracing::warn!(%session, %error, "could not end a session");
+            }
+        }
     }
 
     /// Writes events about the sessions and workers that came or went since the last look.

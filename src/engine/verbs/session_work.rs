@@ -13,6 +13,7 @@ use crate::engine::{
         verified::denied,
     },
     verbs::engine::SessionVerbs,
+    verbs::queued::ticket_of,
     view,
 };
 use crate::{
@@ -110,7 +111,7 @@ impl SessionVerbs<'_> {
         let shared = self.engine.shared();
         let polling = Polling { sessions: Arc::clone(&shared.sessions), link };
         let link = &polling.link;
-        shared.sessions.drop_over(session);
+        shared.sessions.drop_over(session, seen.is_none());
         tokio::pin!(patience);
         let mut frames = Vec::new();
         loop {
@@ -342,13 +343,13 @@ impl SessionVerbs<'_> {
         };
         let mut held = self.engine.shared().sessions.held(session);
         if let Some(task) = task {
-            held.retain(|(it, _)| (it.run, it.step) == (task.run(), task.step()));
+            held.retain(|it| (it.run, it.step) == (task.run(), task.step()));
         }
         let rows = self
             .engine
             .read(move |store| {
                 let mut rows: Vec<(TaskRow, Header)> = Vec::new();
-                for (Ticket { run, step, attempt }, _) in held {
+                for Ticket { run, step, attempt } in held {
                     if rows.len() == limit {
                         break;
                     }
@@ -360,6 +361,9 @@ impl SessionVerbs<'_> {
                 Ok(rows)
             })
             .await?;
+        // Its client knows of no others: a call without a number does not mean those.
+        let told = rows.iter().map(|(row, _)| ticket_of(row));
+        self.engine.shared().sessions.told(session, told);
         Ok(rows.iter().map(|(row, header)| self.spawn_view(row, header)).collect())
     }
 
