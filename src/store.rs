@@ -814,7 +814,7 @@ pub enum Write {
         /// The sending step.
         step: u32,
     },
-    /// Stores a refused report.
+    /// Stores a refused report, unless there are enough of its attempt.
     PutEvidence(EvidenceRow),
     /// Stores a value of the host.
     PutMeta {
@@ -829,6 +829,18 @@ pub enum Write {
         before_ms: u64,
         /// The maximum number of responses.
         rows: usize,
+    },
+    /// Removes the response for an idempotency key, if it was stored before `before_ms`: another
+    /// request may have taken the key anew meanwhile.
+    ForgetAnswer {
+        /// The principal.
+        principal: String,
+        /// The route.
+        route: String,
+        /// The key.
+        key: String,
+        /// Unix milliseconds.
+        before_ms: u64,
     },
     /// Stores a session.
     PutSession(Box<SessionRow>),
@@ -869,8 +881,8 @@ pub enum Write {
         /// The number.
         num: u64,
     },
-    /// Deletes an ended run with everything that belongs to it. A part of a long history may be
-    /// left for [`Write::Tidy`].
+    /// Deletes an ended run with everything that belongs to it. A part of a long history and of many
+    /// files may be left for [`Write::Tidy`].
     DeleteRun {
         /// The run.
         run: u64,
@@ -905,7 +917,7 @@ pub enum Write {
     /// Clears at most `rows` rows that deletions left behind, and returns at most `pages` free
     /// pages to the file system.
     Tidy {
-        /// Rows of the journal.
+        /// Rows of the journal, and files.
         rows: usize,
         /// Pages of the file.
         pages: u32,

@@ -7,22 +7,27 @@ use crate::{
     tasks::Tasks,
 };
 
-/// The interval at which expired answers are deleted.
+/// The interval at which expired records are deleted.
 const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
+/// The time after which they are deleted first. A host that is often restarted would never delete them
+/// otherwise, and one that was stopped for long has many.
+const FIRST: Duration = Duration::from_secs(60);
 /// The interval at which the retention policy is applied, when there is nothing left to delete.
 const SWEEP: Duration = Duration::from_secs(15);
 /// The pause between two steps of a sweep.
 const BETWEEN_STEPS: Duration = Duration::from_millis(50);
 
-/// Deletes expired records once an hour.
+/// Deletes expired records soon after the start, and then once an hour.
 pub(super) fn keep(engine: &Engine, tasks: &Tasks) {
     let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
     tasks.spawn(async move {
+        let mut rest = FIRST;
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
-                () = tokio::time::sleep(HOUSEKEEPING) => {}
+                () = tokio::time::sleep(rest) => {}
             }
+            rest = HOUSEKEEPING;
             if let Err(error) = engine.safe_mode().expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }

@@ -63,11 +63,13 @@ macro_rules! conformance {
             signals_wait_in_order_until_they_arrive
             changes_wait_in_the_order_of_their_commits_by_scope_and_by_run
             evidence_and_meta_are_kept
+            of_the_refused_reports_of_an_attempt_the_first_are_kept
             charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
             ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
             the_most_expensive_runs_of_each_day_are_known
             what_layers_keep_expires_and_audit_lines_stay_in_order
             records_expire_a_part_at_a_time_the_oldest_first
+            one_old_answer_is_forgotten_and_a_newer_one_under_its_key_is_not
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
             a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss

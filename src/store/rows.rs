@@ -471,6 +471,10 @@ pub struct OutboxRow {
     pub errand: Errand,
 }
 
+/// The number of refused reports of one attempt that are kept, the first ones: a worker that reports
+/// again and again must not fill the disk.
+pub const MOST_EVIDENCE: usize = 16;
+
 /// A refused report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvidenceRow {

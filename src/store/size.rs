@@ -66,6 +66,7 @@ impl Write {
             | Self::RevokeToken { .. }
             | Self::DeleteOutbox { .. }
             | Self::ExpireIdempotency { .. }
+            | Self::ForgetAnswer { .. }
             | Self::PutSession(_)
             | Self::ExtendSession { .. }
             | Self::CloseSession { .. }

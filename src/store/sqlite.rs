@@ -31,6 +31,7 @@ mod open;
 mod outbox;
 mod place;
 mod pool;
+mod portion;
 mod reader;
 mod restore;
 mod retention;

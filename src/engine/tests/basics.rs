@@ -284,6 +284,26 @@ async fn one_key_starts_one_run() {
 }
 
 #[tokio::test]
+async fn an_old_key_starts_another_run_and_leaves_the_answers_of_others() {
+    let bench = Bench::new();
+    let key =
+        |key: &str| Some(IdempotencyKey { route: "start", key: key.into(), body: "x".into() });
+    let start = || {
+        let source = r#"local swarm = require("swarm") return swarm.blueprint { name = "a", flow = function() return 1 end }"#;
+        StartRun::new(Program::Bundle(Bundle::from_source("a.lua", source).unwrap()))
+    };
+    let first = bench.engine.start(&bench.admin(), start(), key("k")).await.unwrap();
+    bench.engine.start(&bench.admin(), start(), key("other")).await.unwrap();
+    bench.clock.advance(Duration::from_secs(25 * 3_600));
+    let again = bench.engine.start(&bench.admin(), start(), key("k")).await.unwrap();
+    assert!(!again.repeated && again.run != first.run);
+    let other = bench.store.idempotent(&bench.admin().subject, "start", "other").unwrap();
+    assert!(other.is_some(), "the host removes it later");
+    let third = bench.engine.start(&bench.admin(), start(), key("k")).await.unwrap();
+    assert_eq!((third.run, third.repeated), (again.run, true));
+}
+
+#[tokio::test]
 async fn a_query_is_answered_live_and_after_the_end() {
     let bench = Bench::new();
     let body = r#"flow = function(ctx)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::Store as _;
+use crate::store::{Store as _, Write};
 
 fn open(retention: Retention) -> Bench {
     let dir = Arc::new(tempfile::tempdir().unwrap());
@@ -122,4 +122,23 @@ async fn a_run_that_something_open_needs_is_not_deleted_by_hand_either() {
     bench.signal(run, "go", "1").await.unwrap();
     bench.ended(run).await;
     bench.engine.delete_run(&bench.admin(), child).await.unwrap();
+}
+
+#[tokio::test]
+async fn free_space_is_returned_in_as_many_requests_as_it_needs() {
+    let bench = open(Retention::FOR_EVER);
+    let keys: Vec<String> = (0..5).map(|n| n.to_string()).collect();
+    for key in keys.clone() {
+        let (layer, value) = ("l".to_owned(), format!("\"{}\"", "x".repeat(16 << 20)));
+        let keep = Write::PutKept { layer, key, value, expires_ms: None };
+        bench.engine.write(Vec::new(), vec![keep]).await.unwrap();
+    }
+    let remove = |key| Write::RemoveKept { layer: "l".to_owned(), key };
+    bench.engine.write(Vec::new(), keys.into_iter().map(remove).collect()).await.unwrap();
+    let mut gc = bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
+    assert!(gc.more && gc.free_bytes > 0, "{gc:?}");
+    while gc.more {
+        gc = bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
+    }
+    assert_eq!(gc.free_bytes, 0);
 }

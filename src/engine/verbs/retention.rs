@@ -32,6 +32,10 @@ const EXPIRED: usize = 2_048;
 /// Rows of long histories, and pages of the file, that are reclaimed in one commit.
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
 
+/// The number of such commits of one request: a request must be answered in time, whatever is to be
+/// reclaimed.
+const ROUNDS: usize = 64;
+
 /// The time for which a run that has just ended stays for its waiters, in milliseconds.
 pub(crate) const GRACE_MS: u64 = 10_000;
 
@@ -183,7 +187,7 @@ impl UpkeepVerbs<'_> {
         let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
         view.more = pass.more;
         if !dry && !view.more {
-            self.tidy(0).await?;
+            view.more = self.tidy(0).await?;
         }
         let space = self.engine.read(|store| store.upkeep().space()).await?;
         (view.used_bytes, view.free_bytes) = (space.used, space.free);
@@ -292,10 +296,15 @@ impl UpkeepVerbs<'_> {
         Ok(())
     }
 
-    /// Clears what deletions left, and reclaims space until `room` is left.
-    async fn tidy(self, room: u64) -> Result<(), EngineError> {
-        while self.tidy_step(room).await? {}
-        Ok(())
+    /// Clears what deletions left, and reclaims space until `room` is left, as far as one request
+    /// does; returns true if there is more.
+    async fn tidy(self, room: u64) -> Result<bool, EngineError> {
+        for _ in 0..ROUNDS {
+            if !self.tidy_step(room).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Does one step; returns true if there is more to clear or to reclaim.

@@ -22,7 +22,10 @@ use crate::{
     memory::Level,
     protocol::{Code, Json, RunId},
     session::EVERY,
-    store::{Expiring, Header, Health, RunFilter, RunStatus, Store, StoreError, read_in_pages},
+    store::{
+        Header, Health, IdempotencyRow, RunFilter, RunStatus, Store, StoreError, Write,
+        read_in_pages,
+    },
     token::Verb,
 };
 
@@ -75,7 +78,10 @@ impl Engine {
         match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
             None => Ok(None),
             Some(row) if row.created_ms < oldest => {
-                self.safe_mode().expire(Expiring::Answers, oldest).await?;
+                // Only this one: there may be millions, and the host removes the others.
+                let IdempotencyRow { principal, route, key, .. } = row;
+                let forget = Write::ForgetAnswer { principal, route, key, before_ms: oldest };
+                self.write(Vec::new(), vec![forget]).await?;
                 Ok(None)
             }
             Some(row) if row.body == key.body => Ok(Some(row.answer)),

@@ -411,6 +411,19 @@ pub fn evidence_and_meta_are_kept(store: &dyn Store) {
     assert_eq!(store.meta("none").unwrap(), None);
 }
 
+pub fn of_the_refused_reports_of_an_attempt_the_first_are_kept(store: &dyn Store) {
+    let refused = |attempt, at_ms: u64| {
+        let (code, body) = ("MS-E0001".to_owned(), at_ms.to_string());
+        Write::PutEvidence(EvidenceRow { run: 1, step: 2, attempt, at_ms, code, body })
+    };
+    put(store, (0..10).map(|at_ms| refused(3, at_ms)).collect());
+    put(store, (10..40).map(|at_ms| refused(3, at_ms)).collect());
+    put(store, vec![refused(4, 50)]);
+    let rows = store.evidence(1).unwrap();
+    let found: Vec<u64> = rows.iter().map(|row| row.at_ms).collect();
+    assert_eq!(found, (0..16).chain([50]).collect::<Vec<u64>>());
+}
+
 pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Store) {
     let mut run = begin(store, header(1));
     let continues = started(Some(run.seq.into()));
@@ -532,4 +545,24 @@ pub fn records_expire_a_part_at_a_time_the_oldest_first(store: &dyn Store) {
             assert_eq!((&*found, has_more), (left, more), "{what:?}");
         }
     }
+}
+
+pub fn one_old_answer_is_forgotten_and_a_newer_one_under_its_key_is_not(store: &dyn Store) {
+    let answer = |key: &str, created_ms| {
+        let [principal, route, body, answer] = ["p", "r", "", ""].map(str::to_owned);
+        let key = key.to_owned();
+        Write::PutIdempotency(IdempotencyRow { principal, route, key, body, answer, created_ms })
+    };
+    let forget = |key: &str| {
+        let [principal, route, key] = ["p", "r", key].map(str::to_owned);
+        Write::ForgetAnswer { principal, route, key, before_ms: 5 }
+    };
+    let is_there = |key: &str| store.idempotent("p", "r", key).unwrap().is_some();
+    put(store, vec![answer("a", 1), answer("b", 1)]);
+    put(store, vec![forget("a"), forget("none")]);
+    assert_eq!((is_there("a"), is_there("b")), (false, true));
+    // Another request has taken the key anew.
+    put(store, vec![answer("a", 5)]);
+    put(store, vec![forget("a")]);
+    assert_eq!((is_there("a"), is_there("b")), (true, true));
 }

@@ -13,6 +13,7 @@ use crate::{
         Header, IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
         StoreError, TaskRow, TokenRow, UNSTORED, VersionRow, Write,
         change::{self, Changed, Plan, Planned},
+        rows::MOST_EVIDENCE,
         stats::Sums,
     },
 };
@@ -370,12 +371,24 @@ impl Tables {
             Write::DeleteOutbox { run, step } => {
                 self.outbox.retain(|row| (row.run, row.step) != (run, step));
             }
-            Write::PutEvidence(row) => self.evidence.push(row),
+            Write::PutEvidence(row) => {
+                let of = |it: &EvidenceRow| (it.run, it.step, it.attempt);
+                let others = self.evidence.iter().filter(|it| of(it) == of(&row)).count();
+                if others < MOST_EVIDENCE {
+                    self.evidence.push(row);
+                }
+            }
             Write::PutMeta { key, value } => {
                 self.meta.insert(key, value);
             }
             Write::ExpireIdempotency { before_ms, rows } => {
                 self.expire(Expiring::Answers, before_ms, rows);
+            }
+            Write::ForgetAnswer { principal, route, key, before_ms } => {
+                let key = (principal, route, key);
+                if self.idempotency.get(&key).is_some_and(|row| row.created_ms < before_ms) {
+                    self.idempotency.remove(&key);
+                }
             }
             Write::PutKept { layer, key, value, expires_ms } => {
                 self.kept.insert((layer, key), (value, expires_ms));

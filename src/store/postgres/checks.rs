@@ -31,7 +31,8 @@ pub struct Known {
     /// The last row of each run, if it is stored.
     cursors: BTreeMap<u64, u64>,
     revoked: BTreeSet<String>,
-    /// The places of used idempotency keys. One that expires in the group counts as used until its end.
+    /// The places of used idempotency keys. One that expires or is forgotten in the group, which depends on
+    /// its age, counts as used until its end.
     used: BTreeSet<Vec<u8>>,
     meta: BTreeMap<String, String>,
     /// The values that are changed, and what was answered before.

@@ -28,6 +28,10 @@ use crate::{
 /// The number of ended runs that are folded together.
 pub const FOLDED: u64 = 256;
 
+/// Drops the sums by hour (see [`codes::grain`]) from before a time. Each dimension (see
+/// [`codes::dimension`]) is named, because the primary key has it before the time.
+const DROP_HOURS: &str = "DELETE FROM stats WHERE grain = 0 AND of IN (0, 1, 2) AND at_ms < $1";
+
 /// The ended runs that are not folded into the sums.
 #[derive(Default)]
 pub struct EndedRuns {
@@ -61,7 +65,7 @@ impl EndedRuns {
 pub fn fold(db: &Session, now_ms: u64) -> Result<(), Failed> {
     fold_all(db)?;
     let oldest = int(now_ms.saturating_sub(HOURS_KEPT_MS));
-    db.execute("DELETE FROM stats WHERE grain = 0 AND at_ms < $1", &[&oldest]).map(drop)
+    db.execute(DROP_HOURS, &[&oldest]).map(drop)
 }
 
 /// Removes a run from the most expensive ones. Its counts stay in the sums, which name no run.

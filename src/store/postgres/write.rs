@@ -11,7 +11,7 @@ use crate::{
     protocol::{Lifetime, Scope, StoreOptions},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
-        TokenRow, Trace, Write,
+        TokenRow, Trace, Write, rows::MOST_EVIDENCE,
     },
 };
 
@@ -90,6 +90,11 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
             )
             .num(*before_ms)
             .with(limit(*rows)),
+        ),
+        Write::ForgetAnswer { principal, route, key, before_ms } => calls.push(
+            Call::new("DELETE FROM idempotency WHERE place = $1 AND created_ms < $2")
+                .place(&[principal, route, key])
+                .num(*before_ms),
         ),
         Write::PutSession(row) => calls.push(put_session(row)),
         Write::ExtendSession { session, expires_ms } => calls.push(
@@ -364,7 +369,9 @@ fn put_outbox(row: &OutboxRow) -> Call {
 
 fn put_evidence(row: &EvidenceRow) -> Call {
     Call::new(
-        "INSERT INTO evidence (run, step, attempt, at_ms, code, body) VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO evidence (run, step, attempt, at_ms, code, body)
+         SELECT $1, $2, $3, $4, $5, $6
+         WHERE (SELECT count(*) FROM evidence WHERE run = $1 AND step = $2 AND attempt = $3) < $7",
     )
     .num(row.run)
     .num(row.step)
@@ -372,6 +379,7 @@ fn put_evidence(row: &EvidenceRow) -> Call {
     .num(row.at_ms)
     .text(&row.code)
     .text(&row.body)
+    .with(limit(MOST_EVIDENCE))
 }
 
 fn put_session(row: &SessionRow) -> Call {

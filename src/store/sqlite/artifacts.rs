@@ -1,8 +1,12 @@
 //! The table `artifacts`: the files of runs. Their bytes are blobs.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params, types::Value};
 
-use super::value::{int, uint};
+use super::{
+    blobs,
+    portion::Portion,
+    value::{int, uint},
+};
 use crate::store::ArtifactRow;
 
 /// Inserts or replaces a file.
@@ -57,7 +61,27 @@ pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<ArtifactRow>> {
     .collect()
 }
 
-/// Deletes the files of a run.
-pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM artifacts WHERE run = ?1")?.execute([int(run)]).map(drop)
+/// Deletes a portion of the files of a run, with the blobs that no other file has. Returns true if
+/// files are left.
+pub fn delete_of(conn: &Connection, run: u64, portion: &mut Portion) -> rusqlite::Result<bool> {
+    let mut first = conn
+        .prepare_cached("SELECT n, hash, size FROM artifacts WHERE run = ?1 ORDER BY n LIMIT 1")?;
+    let mut delete = conn.prepare_cached("DELETE FROM artifacts WHERE run = ?1 AND n = ?2")?;
+    loop {
+        // The columns are taken as they are: a damaged row must not keep its run from going.
+        let file: Option<(Value, Value, Value)> = first
+            .query_row([int(run)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .optional()?;
+        let Some((n, hash, size)) = file else { return Ok(false) };
+        if !portion.has_file() {
+            return Ok(true);
+        }
+        delete.execute(params![int(run), n])?;
+        blobs::delete_unused(conn, &hash)?;
+        let bytes = match size {
+            Value::Integer(bytes) => u64::try_from(bytes).unwrap_or_default(),
+            Value::Null | Value::Real(_) | Value::Text(_) | Value::Blob(_) => 0,
+        };
+        portion.take_file(bytes);
+    }
 }

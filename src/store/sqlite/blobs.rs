@@ -1,8 +1,8 @@
 //! The table `blobs`: bytes by hash.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params, types::Value};
 
-use super::{error::Unreadable, value::int};
+use super::error::Unreadable;
 use crate::store::{StoreError, rows::is_blob};
 
 /// Stores bytes. Bytes that are already stored under the hash are replaced only if they differ,
@@ -28,13 +28,12 @@ pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Deletes the blobs that only the artifacts of `run` refer to. Call it before those are deleted.
-pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+/// Deletes a blob if no artifact refers to it any more.
+pub fn delete_unused(conn: &Connection, hash: &Value) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "DELETE FROM blobs WHERE hash IN (SELECT hash FROM artifacts WHERE run = ?1)
-         AND NOT EXISTS (SELECT 1 FROM artifacts other
-                         WHERE other.hash = blobs.hash AND other.run <> ?1)",
+        "DELETE FROM blobs WHERE hash = ?1
+         AND NOT EXISTS (SELECT 1 FROM artifacts WHERE artifacts.hash = ?1)",
     )?
-    .execute([int(run)])
+    .execute(params![hash])
     .map(drop)
 }

@@ -2,16 +2,25 @@
 
 use rusqlite::{Connection, params};
 
-use super::value::{int, uint};
-use crate::store::EvidenceRow;
+use super::value::{int, limit, uint};
+use crate::store::{EvidenceRow, rows::MOST_EVIDENCE};
 
-/// Stores a refused report.
+/// Stores a refused report, unless there are enough of its attempt.
 pub fn put(conn: &Connection, row: &EvidenceRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO evidence (run, step, attempt, at_ms, code, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6
+         WHERE (SELECT count(*) FROM evidence WHERE run = ?1 AND step = ?2 AND attempt = ?3) < ?7",
     )?
-    .execute(params![int(row.run), row.step, row.attempt, int(row.at_ms), row.code, row.body])
+    .execute(params![
+        int(row.run),
+        row.step,
+        row.attempt,
+        int(row.at_ms),
+        row.code,
+        row.body,
+        limit(MOST_EVIDENCE),
+    ])
     .map(drop)
 }
 

@@ -53,6 +53,20 @@ pub fn one(
     .optional()
 }
 
+/// Removes the response stored under a key (principal, route, key), if it was stored before a time.
+pub fn forget(
+    conn: &Connection,
+    [principal, route, key]: [&str; 3],
+    before_ms: u64,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM idempotency
+         WHERE principal = ?1 AND route = ?2 AND key = ?3 AND created_ms < ?4",
+    )?
+    .execute(params![principal, route, key, int(before_ms)])
+    .map(drop)
+}
+
 /// Removes responses stored before a time.
 pub fn expire(conn: &Connection, before_ms: u64, rows: usize) -> rusqlite::Result<()> {
     conn.prepare_cached(

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     error::database,
+    portion::Portion,
     value::{int, uint, uint_or_null},
 };
 use crate::{
@@ -338,7 +339,7 @@ pub fn history(
     }
 }
 
-/// Deletes at most `most` rows of a run from row `cursor` backwards, through all its histories.
+/// Deletes a portion of the rows of a run from row `cursor` backwards, through all its histories.
 /// Returns the row at which to continue.
 ///
 /// An unreadable row ends the walk. The rows before it stay, unreachable.
@@ -346,14 +347,17 @@ pub fn delete(
     conn: &Connection,
     run: u64,
     cursor: u64,
-    most: usize,
+    portion: &mut Portion,
 ) -> rusqlite::Result<Option<u64>> {
     let mut delete = conn.prepare_cached("DELETE FROM journal WHERE lsn = ?1")?;
     let mut next = Some(cursor);
-    for _ in 0..most {
-        let Some(lsn) = next else { break };
-        next = before(conn, run, lsn)?.map(|(_, before)| before).unwrap_or_default();
+    while portion.has_row()
+        && let Some(lsn) = next
+    {
+        let (bytes, before) = before(conn, run, lsn)?.unwrap_or_default();
         delete.execute([int(lsn)])?;
+        portion.take_row(bytes);
+        next = before;
     }
     Ok(next)
 }

@@ -1,14 +1,16 @@
 //! Deletion of runs in bounded steps, and disk space.
 //!
-//! A long history is not deleted at once. The transaction that deletes its run records the rest in
-//! `meta`, and [`tidy`] clears it.
+//! A long history is not deleted at once, and neither are many files. The transaction that deletes
+//! their run records the rest in `meta`, and [`tidy`] clears it.
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::{
-    artifacts, blobs, charges, evidence,
+    artifacts, charges, evidence,
     header::{self, Deleted},
-    journal, meta, outbox, run_index, state, tasks,
+    journal, meta, outbox,
+    portion::Portion,
+    run_index, state, tasks,
     value::{int, uint},
 };
 use crate::{
@@ -16,37 +18,49 @@ use crate::{
     store::{Space, UNSTORED},
 };
 
-/// The number of rows of a history that are deleted together with its run.
+/// The number of rows of a history, and of files, that are deleted together with their run.
 const AT_ONCE: usize = 2_048;
-/// The prefix of the `meta` keys for remaining histories, followed by the run's number.
+/// The prefix of the `meta` keys for what deleted runs have left, followed by the run's number. The
+/// value is the last row of the history that is left, or empty if only files are left.
+///
+/// A release that knows no files among the rest removes such a key and leaves the files. They take
+/// space, and nothing else.
 const DEBRIS: &str = "debris:";
 
-/// Deletes a run with everything that belongs to it, except the beginning of a long history.
+/// Deletes a run with everything that belongs to it, except the beginning of a long history and the
+/// last of many files.
 pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
-    if let Some(Deleted { created_ms, cursor, tags }) = header::delete(conn, run)? {
-        run_index::forget(conn, run, created_ms, &tags)?;
-        state::delete_of(conn, run, RunId::new(run, created_ms))?;
-        journal::delete_marks(conn, run)?;
-        clear(conn, run, cursor, AT_ONCE)?;
-    }
+    let cursor = match header::delete(conn, run)? {
+        Some(Deleted { created_ms, cursor, tags }) => {
+            run_index::forget(conn, run, created_ms, &tags)?;
+            state::delete_of(conn, run, RunId::new(run, created_ms))?;
+            journal::delete_marks(conn, run)?;
+            Some(cursor)
+        }
+        // Deleted before, but maybe not all of it.
+        None => meta::one(conn, &format!("{DEBRIS}{run}"))?.and_then(|rest| rest.parse().ok()),
+    };
     meta::delete(conn, &format!("{UNSTORED}{run}"))?;
     charges::close(conn, run)?;
     tasks::close_all(conn, run)?;
-    blobs::delete_of(conn, run)?;
-    artifacts::delete_of(conn, run)?;
     outbox::delete_of(conn, run)?;
-    evidence::delete_of(conn, run)
+    evidence::delete_of(conn, run)?;
+    clear(conn, run, cursor, &mut Portion::new(AT_ONCE)).map(drop)
 }
 
-/// Clears at most `rows` rows of one remaining history, and releases at most `pages` free pages.
+/// Clears at most `rows` rows that deleted runs have left, and releases at most `pages` free pages.
 pub fn tidy(conn: &Connection, rows: usize, pages: u32) -> rusqlite::Result<()> {
-    if rows > 0
-        && let Some((key, cursor)) = debris(conn)?
-        && let Ok(run) = key[DEBRIS.len()..].parse()
+    let mut portion = Portion::new(rows);
+    while portion.has_row()
+        && let Some((key, rest)) = debris(conn)?
     {
-        meta::delete(conn, &key)?;
-        if let Ok(cursor) = cursor.parse() {
-            clear(conn, run, cursor, rows)?;
+        match key[DEBRIS.len()..].parse::<u64>() {
+            Ok(run) => {
+                if clear(conn, run, rest.parse().ok(), &mut portion)? {
+                    break;
+                }
+            }
+            Err(_) => meta::delete(conn, &key)?,
         }
     }
     if pages > 0 {
@@ -82,11 +96,26 @@ pub fn run_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
     Ok(journal::bytes(conn, run, header.cursor)? + files)
 }
 
-fn clear(conn: &Connection, run: u64, cursor: u64, rows: usize) -> rusqlite::Result<()> {
-    match journal::delete(conn, run, cursor, rows)? {
-        Some(left) => meta::put(conn, &format!("{DEBRIS}{run}"), &left.to_string()),
-        None => Ok(()),
+/// Clears a portion of the history of a deleted run, from row `cursor` backwards, and then of its
+/// files. Records what is left, and returns true if something is.
+fn clear(
+    conn: &Connection,
+    run: u64,
+    cursor: Option<u64>,
+    portion: &mut Portion,
+) -> rusqlite::Result<bool> {
+    let cursor = match cursor {
+        Some(cursor) => journal::delete(conn, run, cursor, portion)?,
+        None => None,
+    };
+    let has_files = artifacts::delete_of(conn, run, portion)?;
+    let key = format!("{DEBRIS}{run}");
+    match cursor {
+        Some(cursor) => meta::put(conn, &key, &cursor.to_string())?,
+        None if has_files => meta::put(conn, &key, "")?,
+        None => meta::delete(conn, &key)?,
     }
+    Ok(cursor.is_some() || has_files)
 }
 
 fn debris(conn: &Connection) -> rusqlite::Result<Option<(String, String)>> {

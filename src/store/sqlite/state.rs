@@ -117,7 +117,9 @@ pub fn delete_of(conn: &Connection, num: u64, run: RunId) -> rusqlite::Result<()
 pub fn end_session(conn: &Connection, session: &str) -> rusqlite::Result<()> {
     let scope = crate::protocol::Scope::Session(session.into()).to_string();
     conn.prepare_cached(
-        "DELETE FROM state WHERE scope = ?1 AND json_extract(hints, '$.lifetime') = 'session'",
+        // Hints are advisory: unreadable hints count as absent.
+        "DELETE FROM state WHERE scope = ?1
+         AND CASE WHEN json_valid(hints) THEN json_extract(hints, '$.lifetime') END = 'session'",
     )?
     .execute([scope])
     .map(drop)

@@ -19,6 +19,10 @@ use crate::{
 /// The number of ended runs that are folded together.
 const FOLDED: i64 = 256;
 
+/// Drops the sums by hour (see [`grain_code`]) from before a time. Each dimension (see [`of_code`]) is
+/// named, because the primary key has it before the time.
+const DROP_HOURS: &str = "DELETE FROM stats WHERE grain = 0 AND of IN (0, 1, 2) AND at_ms < ?1";
+
 /// Adds the counts of a run.
 pub fn add(conn: &Connection, counted: &CountedRun) -> rusqlite::Result<()> {
     let body = postcard::to_allocvec(counted).expect("counts are plain data");
@@ -30,9 +34,7 @@ pub fn add(conn: &Connection, counted: &CountedRun) -> rusqlite::Result<()> {
 fn fold(conn: &Connection, now_ms: u64) -> rusqlite::Result<()> {
     // Numbers begin again with 1, and so count the rows since.
     fold_all(conn)?;
-    conn.prepare_cached("DELETE FROM stats WHERE grain = 0 AND at_ms < ?1")?
-        .execute([int(now_ms.saturating_sub(HOURS_KEPT_MS))])
-        .map(drop)
+    conn.prepare_cached(DROP_HOURS)?.execute([int(now_ms.saturating_sub(HOURS_KEPT_MS))]).map(drop)
 }
 
 fn write(conn: &Connection, sums: Sums) -> rusqlite::Result<()> {
@@ -231,5 +233,22 @@ fn ending_of(code: i64) -> Ending {
         2 => Ending::Failed,
         3 => Ending::Canceled,
         _ => Ending::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_sums_by_hour_are_found_by_the_primary_key_of_each_dimension() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        crate::store::sqlite::format::migrate(&mut conn, 0).unwrap();
+        let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {DROP_HOURS}")).unwrap();
+        let lines = statement.query_map([9], |row| row.get::<_, String>(3)).unwrap();
+        let plan = lines.map(Result::unwrap).collect::<Vec<_>>().join("; ");
+        assert!(plan.contains("at_ms<?") && plan.contains("of=?"), "{plan}");
+        let all = [Dimension::Blueprint, Dimension::Agent, Dimension::Model];
+        assert_eq!(all.map(of_code), [0, 1, 2]);
     }
 }

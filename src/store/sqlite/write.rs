@@ -44,6 +44,9 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::ExpireIdempotency { before_ms, rows } => {
             idempotency::expire(conn, *before_ms, *rows)
         }
+        Write::ForgetAnswer { principal, route, key, before_ms } => {
+            idempotency::forget(conn, [principal, route, key], *before_ms)
+        }
         Write::PutSession(row) => sessions::put(conn, row),
         Write::ExtendSession { session, expires_ms } => {
             sessions::extend(conn, session, *expires_ms)
@@ -105,6 +108,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PutEvidence(_)
         | Write::PutMeta { .. }
         | Write::ExpireIdempotency { .. }
+        | Write::ForgetAnswer { .. }
         | Write::PutSession(_)
         | Write::ExtendSession { .. }
         | Write::CloseSession { .. }

@@ -141,3 +141,93 @@ fn a_deleted_run_leaves_no_tag_and_no_word() {
     put(&*store, vec![Write::DeleteRun { run: 1 }]);
     assert_eq!(count(), (0, 0));
 }
+
+fn file(run: u64, n: u32, text: &str, size: u64) -> [Write; 2] {
+    let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+    let data = Arc::from(text.as_bytes());
+    let row = crate::store::ArtifactRow {
+        run,
+        n,
+        name: "f".to_owned(),
+        hash: hash.clone(),
+        size,
+        created_ms: 6,
+        step: 1,
+        attempt: 1,
+        published: true,
+    };
+    [Write::PutBlob { hash, data }, Write::PutArtifact(row)]
+}
+
+/// Returns the numbers of entries, files and blobs.
+fn counts(dir: &TempDir) -> (u32, u32, u32) {
+    let of = |table: &str| -> u32 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        raw(dir).query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    (of("journal"), of("artifacts"), of("blobs"))
+}
+
+#[test]
+fn many_files_of_a_deleted_run_go_a_part_at_a_time_and_a_shared_blob_stays() {
+    let (dir, store) = fresh();
+    begin(&*store, ended(header(1), 5));
+    begin(&*store, ended(header(2), 5));
+    let files = (1..=1_000).flat_map(|n| file(1, n, &n.to_string(), 4));
+    put(&*store, files.chain(file(2, 1, "7", 4)).collect());
+    assert_eq!(counts(&dir), (2, 1_001, 1_000));
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(store.header(1).unwrap(), None);
+    assert!(store.space().unwrap().debris);
+    assert_eq!(counts(&dir), (1, 873, 873));
+    assert_eq!(store.meta("debris:1").unwrap().as_deref(), Some(""));
+    drop(store);
+    let store = reopen(&dir);
+    let mut before = counts(&dir);
+    while store.space().unwrap().debris {
+        put(&*store, vec![Write::Tidy { rows: 2_048, pages: 0 }]);
+        let after = counts(&dir);
+        assert!(after.1 < before.1, "{before:?} {after:?}");
+        before = after;
+    }
+    assert_eq!(before, (1, 1, 1));
+    let shared = blake3::hash(b"7").to_hex().to_string();
+    assert_eq!(store.blob(&shared).unwrap().as_deref(), Some(&b"7"[..]));
+    put(&*store, vec![Write::DeleteRun { run: 2 }]);
+    assert_eq!(counts(&dir), (0, 0, 0));
+}
+
+#[test]
+fn large_files_of_a_deleted_run_go_a_few_at_a_time() {
+    let (dir, store) = fresh();
+    begin(&*store, ended(header(1), 5));
+    // Their sizes are as of large files.
+    put(&*store, (1..=5).flat_map(|n| file(1, n, &n.to_string(), 6 << 20)).collect());
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!((counts(&dir), store.space().unwrap().debris), ((0, 3, 3), true));
+    for (left, debris) in [(1, true), (0, false), (0, false)] {
+        put(&*store, vec![Write::Tidy { rows: 2_048, pages: 0 }]);
+        assert_eq!((counts(&dir), store.space().unwrap().debris), ((0, left, left), debris));
+    }
+}
+
+#[test]
+fn what_several_deleted_runs_left_is_cleared_together() {
+    let (dir, store) = fresh();
+    for num in 1..=3 {
+        let mut run = ended(header(num), 5);
+        let mut facts = vec![started(None)];
+        facts.extend(std::iter::repeat_with(resumed).take(3_000));
+        let write = append(&*store, &mut run, facts);
+        commit(&*store, vec![], Some(write), file(num, 1, &num.to_string(), 4).to_vec()).unwrap();
+    }
+    put(&*store, [1, 2, 3].map(|run| Write::DeleteRun { run }).to_vec());
+    assert_eq!(counts(&dir), (3 * 953, 3, 3));
+    // Deleting it again goes on where the first time stopped.
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(counts(&dir), (2 * 953, 2, 2));
+    put(&*store, vec![Write::Tidy { rows: 1_000, pages: 0 }]);
+    assert_eq!(counts(&dir), (2 * 953 - 999, 1, 1));
+    put(&*store, vec![Write::Tidy { rows: 1_000, pages: 0 }]);
+    assert_eq!((counts(&dir), store.space().unwrap().debris), ((0, 0, 0), false));
+}

@@ -409,3 +409,25 @@ fn a_lock_whose_file_was_removed_still_keeps_others_out() {
     drop(store);
     open(&dir).unwrap();
 }
+
+#[test]
+fn a_session_with_a_value_whose_hints_are_damaged_is_closed() {
+    let (dir, store) = fresh();
+    let scope = crate::protocol::Scope::Session("s".into()).to_string();
+    let value = |key: &str, lifetime| Write::PutState {
+        scope: scope.clone(),
+        key: key.to_owned(),
+        value: "1".to_owned(),
+        hints: StoreOptions { lifetime, ..StoreOptions::default() },
+        expires_ms: None,
+        at_ms: 1,
+    };
+    let bound = Some(crate::protocol::Lifetime::Session);
+    put(&*store, vec![value("bound", bound), value("damaged", bound), value("free", None)]);
+    raw(&dir).execute("UPDATE state SET hints = '{' WHERE key = 'damaged'", []).unwrap();
+    let (session, reason) = ("s".to_owned(), "bye".to_owned());
+    put(&*store, vec![Write::CloseSession { session, at_ms: 5, reason }]);
+    let rows = store.state(&scope).unwrap();
+    let left: Vec<_> = rows.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(left, ["damaged", "free"]);
+}
