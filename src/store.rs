@@ -424,12 +424,23 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn blueprint_named(&self, name: &str) -> Result<Option<String>, StoreError>;
 
-    /// Returns the versions of a name whose hash starts with `prefix`, newest first.
+    /// Returns the hash of the newest version of a name that has a publisher.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn blueprint_versions(&self, name: &str, prefix: &str)
-    -> Result<Vec<BlueprintRow>, StoreError>;
+    fn last_published(&self, name: &str) -> Result<Option<String>, StoreError>;
+
+    /// Returns the first hash of a name's versions whose hash starts with `prefix`, and the number of
+    /// these versions: of all, or of those that have a publisher. Reads no bundle.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_like(
+        &self,
+        name: &str,
+        prefix: &str,
+        published: bool,
+    ) -> Result<Option<(String, u64)>, StoreError>;
 
     /// Returns the versions of a name without their bundles, newest first: those after `after`, the
     /// time and the hash of one.

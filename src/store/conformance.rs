@@ -1,6 +1,7 @@
 //! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
 mod at_once;
+mod blueprints;
 mod erase;
 mod fixture;
 mod run_lists;
@@ -10,6 +11,7 @@ mod stats;
 mod tables;
 
 pub use at_once::*;
+pub use blueprints::*;
 pub use erase::*;
 pub use fixture::*;
 pub use run_lists::*;
@@ -59,6 +61,7 @@ macro_rules! conformance {
             a_value_in_a_journal_that_is_no_json_is_damage
             files_are_staged_and_then_published_with_their_attempt
             blueprints_are_kept_by_hash_and_found_by_name_and_prefix
+            one_of_many_versions_is_found_by_its_publisher_or_by_a_part_of_its_hash
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
             changes_wait_in_the_order_of_their_commits_by_scope_and_by_run

@@ -460,18 +460,18 @@ impl Programs {
                 },
             },
             Some(prefix) => {
-                let mut versions = self.store.blueprint_versions(name, prefix)?;
                 // Published versions take precedence over those that merely declare the name.
-                if versions.iter().any(|row| row.publisher.is_some()) {
-                    versions.retain(|row| row.publisher.is_some());
-                }
-                match versions.as_slice() {
-                    [] => return Err(unknown(reference)),
-                    [one] => return self.decode(one),
-                    [_, _, ..] => {
+                let found = match self.store.blueprint_like(name, prefix, true)? {
+                    None => self.store.blueprint_like(name, prefix, false)?,
+                    published => published,
+                };
+                match found {
+                    None => return Err(unknown(reference)),
+                    Some((hash, 1)) => hash,
+                    Some((_, count)) => {
                         return Err(EngineError::BadRequest(format!(
-                            "find blueprint {reference}: {} versions begin so; give more of the hash",
-                            versions.len()
+                            "find blueprint {reference}: {count} versions begin so; give more of the \
+                             hash"
                         )));
                     }
                 }
@@ -482,13 +482,10 @@ impl Programs {
 
     /// Returns the reason why a name stands for nothing: there is none, or it was archived.
     fn unnamed(&self, name: &str) -> Result<EngineError, EngineError> {
-        let versions = self.store.blueprint_versions(name, "")?;
-        let last =
-            versions.iter().filter(|row| row.publisher.is_some()).max_by_key(|it| it.created_ms);
-        Ok(match last {
+        Ok(match self.store.last_published(name)? {
             None => unknown(name),
-            Some(row) => {
-                let hash = &row.hash[..SHORT.min(row.hash.len())];
+            Some(hash) => {
+                let hash = &hash[..SHORT.min(hash.len())];
                 unknown(&format!("{name}: its file was removed; {name}@{hash} is its last version"))
             }
         })

@@ -1,5 +1,8 @@
 use super::*;
-use crate::engine::shared::message::ControlAsk;
+use crate::{
+    engine::shared::message::ControlAsk,
+    store::{BlueprintRow, Write},
+};
 
 #[tokio::test]
 async fn a_flow_completes_with_its_value_and_each_step_is_one_row() {
@@ -121,6 +124,43 @@ async fn a_child_run_gives_its_output_and_its_failure_is_raised() {
             return { ctx:call("child", { n = 21 }), ok, err.kind }
         end"#;
     assert_eq!(bench.output(body, "null").await, r#"[42,false,"bad"]"#);
+}
+
+#[tokio::test]
+async fn of_many_versions_the_published_ones_are_meant_and_a_removed_name_has_a_last_one() {
+    let bench = Bench::new();
+    let (admin, blueprints) = (bench.admin(), bench.engine.blueprints());
+    let source = r#"return require("swarm").blueprint { name = "x", flow = function() end }"#;
+    let bundle = Bundle::from_source("x.lua", source).unwrap();
+    let hash = bundle.hash().to_owned();
+    blueprints.put_blueprint(&admin, "x".into(), bundle, None).await.unwrap();
+    let version = |letter: &str, days: u64, publisher: Option<&str>| {
+        Write::PutBlueprint(BlueprintRow {
+            hash: letter.repeat(64),
+            name: "x".to_owned(),
+            bundle: vec![1],
+            created_ms: 1_700_000_000_000 + days * 86_400_000,
+            publisher: publisher.map(str::to_owned),
+        })
+    };
+    let posted = vec![version("a", 1, None), version("b", 9, None)];
+    bench.engine.write(Vec::new(), posted).await.unwrap();
+    assert_eq!(blueprints.get(&admin, "x@").await.unwrap().hash, hash, "the published one");
+    let found = blueprints.blueprint_source(&admin, "x", &hash[..60]).await.unwrap();
+    assert_eq!(found.hash(), hash);
+    let three = blueprints.blueprint_source(&admin, "x", "").await;
+    assert!(matches!(three, Err(EngineError::NotFound { .. })), "three begin so");
+    let grant = Some(r#"{"role":"admin","scopes":["*"]}"#);
+    let published = vec![version("d", 5, grant), version("c", 3, grant)];
+    bench.engine.write(Vec::new(), published).await.unwrap();
+    let many = blueprints.get(&admin, "x@").await.unwrap_err();
+    let text = "find blueprint x@: 3 versions begin so; give more of the hash";
+    assert!(matches!(&many, EngineError::BadRequest(it) if it == text), "{many:?}");
+    let unnamed = Write::UnnameBlueprint { name: "x".to_owned(), hash };
+    bench.engine.write(Vec::new(), vec![unnamed]).await.unwrap();
+    let gone = blueprints.get(&admin, "x").await.unwrap_err();
+    let text = "x: its file was removed; x@dddddddddddd is its last version";
+    assert!(matches!(&gone, EngineError::NotFound { id, .. } if id == text), "{gone:?}");
 }
 
 #[tokio::test]

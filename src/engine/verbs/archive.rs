@@ -226,10 +226,8 @@ impl BlueprintVerbs<'_> {
             return Ok(hash);
         }
         let wanted = name.to_owned();
-        let versions = self.engine.read(move |store| store.blueprint_versions(&wanted, "")).await?;
-        let last = versions.into_iter().find(|row| row.publisher.is_some());
-        last.map(|row| row.hash)
-            .ok_or_else(|| EngineError::NotFound { what: "blueprint", id: name.to_owned() })
+        let last = self.engine.read(move |store| store.last_published(&wanted)).await?;
+        last.ok_or_else(|| EngineError::NotFound { what: "blueprint", id: name.to_owned() })
     }
 
     /// Returns the view of a blueprint for a caller who may change it, whether or not it may read it.

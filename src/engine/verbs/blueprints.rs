@@ -383,12 +383,15 @@ impl BlueprintVerbs<'_> {
     ) -> Result<Bundle, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
         let (wanted, prefix) = (name.to_owned(), hash.to_owned());
-        let mut rows =
-            self.engine.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
-        if !caller.grant.scopes.cover(&Need::Every(ScopeKind::Blueprint)) {
-            rows.retain(|row| row.publisher.is_some());
-        }
-        let [row] = rows.as_slice() else {
+        let published = !caller.grant.scopes.cover(&Need::Every(ScopeKind::Blueprint));
+        let row = self
+            .engine
+            .read(move |store| match store.blueprint_like(&wanted, &prefix, published)? {
+                Some((hash, 1)) => store.blueprint(&hash),
+                Some(_) | None => Ok(None),
+            })
+            .await?;
+        let Some(row) = row else {
             return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
         };
         Ok(row.open()?)

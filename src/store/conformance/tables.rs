@@ -6,10 +6,9 @@ use super::fixture::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, Expiring,
-        FrameRow, Header, IdempotencyRow, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus,
-        SessionRow, Store, StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow,
-        UNSTORED, Write,
+        ArtifactRow, AuditRow, ChargeRow, ChargeSum, Errand, EvidenceRow, Expiring, FrameRow,
+        IdempotencyRow, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
+        StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -264,80 +263,6 @@ pub fn files_are_staged_and_then_published_with_their_attempt(store: &dyn Store)
     assert_eq!(store.artifacts(1).unwrap()[0], artifact(1, 1, "h1"));
     assert_eq!(store.blob(&hash("h1")).unwrap().as_deref(), Some(&b"h1"[..]));
     assert_eq!(store.blob(&hash("none")).unwrap(), None);
-}
-
-pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Store) {
-    let version = |hash: &str, name: &str, created_ms| BlueprintRow {
-        hash: hash.to_owned(),
-        name: name.to_owned(),
-        bundle: vec![1, 2],
-        created_ms,
-        publisher: None,
-    };
-    let versions = [version("aa1", "x", 1), version("aa2", "x", 2), version("ab3", "x", 3)];
-    let other = version("aa9", "y", 1);
-    let again = BlueprintRow { created_ms: 50, ..versions[0].clone() };
-    let rows = versions.iter().cloned().chain([other, again]);
-    put(store, rows.map(Write::PutBlueprint).collect());
-    assert_eq!(store.blueprint("aa1").unwrap(), Some(versions[0].clone()));
-    assert_eq!(
-        store.blueprint_versions("x", "aa").unwrap(),
-        [versions[1].clone(), versions[0].clone()]
-    );
-    assert_eq!(store.blueprint_versions("x", "").unwrap().len(), 3);
-    let hashes = |after, limit| -> Vec<String> {
-        let rows = store.blueprint_list("x", after, limit).unwrap();
-        rows.into_iter().map(|row| format!("{} {}", row.hash, row.created_ms)).collect()
-    };
-    assert_eq!(hashes(None, 2), ["ab3 3", "aa2 2"]);
-    assert_eq!(hashes(Some((2, "aa2")), 2), ["aa1 1"]);
-    assert_eq!(hashes(Some((2, "aa3")), 1), ["aa2 2"]);
-    let published = |by: Option<&str>| {
-        let publisher = by.map(str::to_owned);
-        put(store, vec![Write::PutBlueprint(BlueprintRow { publisher, ..versions[0].clone() })]);
-        store.blueprint("aa1").unwrap().unwrap()
-    };
-    assert_eq!(published(Some("a")).publisher.as_deref(), Some("a"));
-    assert_eq!(published(None).publisher.as_deref(), Some("a"), "posted again");
-    let known: Vec<bool> =
-        store.blueprint_list("x", None, 9).unwrap().iter().map(|row| row.published).collect();
-    assert_eq!(known, [false, false, true]);
-    assert_eq!(
-        published(Some("b")),
-        BlueprintRow { publisher: Some("b".into()), ..versions[0].clone() }
-    );
-    assert_eq!(store.blueprint_versions("x", "aa1").unwrap()[0].publisher.as_deref(), Some("b"));
-    let name = |name: &str, hash: &str, at_ms| Write::NameBlueprint {
-        name: name.to_owned(),
-        hash: hash.to_owned(),
-        at_ms,
-    };
-    put(store, vec![name("y", "aa9", 1), name("x", "aa1", 1), name("x", "aa2", 2)]);
-    assert_eq!(store.blueprint_named("x").unwrap().as_deref(), Some("aa2"));
-    let names = store.blueprint_names().unwrap();
-    assert_eq!(names[0], ("x".to_owned(), "aa2".to_owned(), 2));
-    assert_eq!(names.len(), 2);
-    let unname = |name: &str, hash: &str| Write::UnnameBlueprint {
-        name: name.to_owned(),
-        hash: hash.to_owned(),
-    };
-    put(store, vec![unname("x", "aa1"), unname("y", "aa9"), unname("z", "aa1")]);
-    assert_eq!(
-        store.blueprint_named("x").unwrap().as_deref(),
-        Some("aa2"),
-        "it stands for another"
-    );
-    assert_eq!(store.blueprint_named("y").unwrap(), None);
-    assert!(
-        store.blueprint("aa9").unwrap().is_none() || store.blueprint_names().unwrap().len() == 1
-    );
-    begin(store, Header { blueprint: "x".into(), hash: "aa1".into(), ..header(1) });
-    put(store, vec![Write::DeleteBlueprint { name: "x".to_owned() }]);
-    assert_eq!(store.blueprint_named("x").unwrap(), None);
-    let left = store.blueprint_versions("x", "").unwrap();
-    assert_eq!(left.len(), 1, "a run has it: {left:?}");
-    assert_eq!(left[0].hash, "aa1");
-    assert!(store.blueprint("aa9").unwrap().is_some(), "it has another name");
 }
 
 pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {

@@ -47,12 +47,6 @@ impl Memory {
 }
 
 impl Tables {
-    fn shown(&self, token: &TokenRow) -> TokenRow {
-        TokenRow { revoked_ms: self.revocations.get(&token.jti).copied(), ..token.clone() }
-    }
-}
-
-impl Tables {
     fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
         let Some(header) = self.headers.get(&run).cloned() else { return Ok(None) };
         if !(want.rows)(&header) {
@@ -435,20 +429,17 @@ impl Reader for Memory {
         self.read(|tables| tables.names.get(name).map(|(hash, _)| hash.clone()))
     }
 
-    fn blueprint_versions(
+    fn last_published(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.last_published(name))
+    }
+
+    fn blueprint_like(
         &self,
         name: &str,
         prefix: &str,
-    ) -> Result<Vec<BlueprintRow>, StoreError> {
-        self.read(|tables| {
-            let rows = tables.blueprints.iter().rev();
-            let mut found: Vec<_> = rows
-                .filter(|row| row.name == name && row.hash.starts_with(prefix))
-                .cloned()
-                .collect();
-            found.sort_by_key(|row| std::cmp::Reverse(row.created_ms));
-            found
-        })
+        published: bool,
+    ) -> Result<Option<(String, u64)>, StoreError> {
+        self.read(|tables| tables.version_like(name, prefix, published))
     }
 
     fn blueprint_list(

@@ -155,6 +155,36 @@ impl Tables {
         }
     }
 
+    /// Returns a token with its revocation.
+    pub(super) fn shown(&self, token: &TokenRow) -> TokenRow {
+        TokenRow { revoked_ms: self.revocations.get(&token.jti).copied(), ..token.clone() }
+    }
+
+    /// Returns the newest version of a blueprint that has a publisher.
+    pub(super) fn last_published(&self, name: &str) -> Option<String> {
+        let published = |row: &&BlueprintRow| row.name == name && row.publisher.is_some();
+        // The last one of those that were stored in the same millisecond.
+        let last = self.blueprints.iter().filter(published).max_by_key(|row| row.created_ms);
+        last.map(|row| row.hash.clone())
+    }
+
+    /// Returns the first hash with a prefix, and the number of versions that have it.
+    pub(super) fn version_like(
+        &self,
+        name: &str,
+        prefix: &str,
+        published: bool,
+    ) -> Option<(String, u64)> {
+        let is_like = |row: &&BlueprintRow| {
+            row.name == name
+                && row.hash.starts_with(prefix)
+                && (!published || row.publisher.is_some())
+        };
+        let like = || self.blueprints.iter().filter(is_like).map(|row| &row.hash);
+        let first = like().min()?;
+        Some((first.clone(), like().count() as u64))
+    }
+
     /// Returns the versions of a blueprint, newest first, after one of them.
     pub(super) fn versions_of(
         &self,

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::{
     failed::Failed,
     session::Session,
-    value::{bytes, get, in_row, int, limit, text, text_or_null, uint},
+    value::{after_prefix, bytes, get, in_row, int, limit, text, text_or_null, uint},
 };
 use crate::store::{BlueprintRow, VersionRow};
 
@@ -22,14 +22,31 @@ pub fn named(db: &Session, name: &str) -> Result<Option<String>, Failed> {
     row.map(|row| text(&row, 0)).transpose()
 }
 
-/// Returns the versions of a name whose hash starts with `prefix`, newest first.
-pub fn versions(db: &Session, name: &str, prefix: &str) -> Result<Vec<BlueprintRow>, Failed> {
+/// Returns the hash of the newest version of a name that has a publisher.
+pub fn last(db: &Session, name: &str) -> Result<Option<String>, Failed> {
     let sql = "
-        SELECT hash, name, created_ms, bundle, publisher FROM blueprints
-        WHERE name = $1 AND substring(hash from 1 for octet_length($2::bytea)) = $2
-        ORDER BY created_ms DESC, id DESC";
-    let rows = db.query(sql, &[&name.as_bytes(), &prefix.as_bytes()])?;
-    rows.iter().map(read).collect()
+        SELECT hash FROM blueprints WHERE name = $1 AND publisher IS NOT NULL
+        ORDER BY created_ms DESC, id DESC LIMIT 1";
+    let row = db.one(sql, &[&name.as_bytes()])?;
+    row.map(|row| text(&row, 0)).transpose()
+}
+
+/// Returns the first hash of a name's versions whose hash starts with `prefix`, and the number of
+/// these versions; only of those with a publisher if `published`.
+pub fn like(
+    db: &Session,
+    name: &str,
+    prefix: &str,
+    published: bool,
+) -> Result<Option<(String, u64)>, Failed> {
+    // The number is that of all rows, not of the one that the limit leaves.
+    let sql = "
+        SELECT hash, count(*) OVER () FROM blueprints
+        WHERE name = $1 AND hash >= $2 AND hash < $3 AND (NOT $4 OR publisher IS NOT NULL)
+        ORDER BY hash LIMIT 1";
+    let (name, from, to) = (name.as_bytes(), prefix.as_bytes(), after_prefix(prefix));
+    let row = db.one(sql, &[&name, &from, &to, &published])?;
+    row.map(|row| Ok((text(&row, 0)?, uint(&row, 1)?))).transpose()
 }
 
 /// Returns versions without their bundles, newest first, after one of them.

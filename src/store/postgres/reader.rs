@@ -181,12 +181,18 @@ impl Reader for Postgres {
         self.pool.read("read a blueprint's name", |db| blueprints::named(db, name))
     }
 
-    fn blueprint_versions(
+    fn last_published(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.pool.read("find a blueprint's last version", |db| blueprints::last(db, name))
+    }
+
+    fn blueprint_like(
         &self,
         name: &str,
         prefix: &str,
-    ) -> Result<Vec<BlueprintRow>, StoreError> {
-        self.pool.read("list a blueprint's versions", |db| blueprints::versions(db, name, prefix))
+        published: bool,
+    ) -> Result<Option<(String, u64)>, StoreError> {
+        self.pool
+            .read("find a blueprint's version", |db| blueprints::like(db, name, prefix, published))
     }
 
     fn blueprint_list(

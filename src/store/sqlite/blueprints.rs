@@ -5,6 +5,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::value::{int, uint};
 use crate::store::{BlueprintRow, VersionRow};
 
+/// The length from which on a prefix is that of few hashes.
+const LONG: usize = 4;
+
 /// Stores a version, if it is not stored yet or is damaged. A given publisher replaces the stored
 /// one.
 pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
@@ -68,19 +71,41 @@ pub fn named(conn: &Connection, name: &str) -> rusqlite::Result<Option<String>> 
         .optional()
 }
 
-/// Returns the versions of a name whose hash starts with `prefix`, newest first.
-pub fn versions(
+/// Returns the hash of the newest version of a name that has a publisher.
+///
+/// The publisher is stored behind the bundle. A test for null needs neither of them, so a bundle
+/// stays unread.
+pub fn last(conn: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
+    conn.prepare_cached(
+        "SELECT hash FROM blueprints WHERE name = ?1 AND publisher IS NOT NULL
+         ORDER BY created_ms DESC, rowid DESC LIMIT 1",
+    )?
+    .query_row([name], |row| row.get(0))
+    .optional()
+}
+
+/// Returns the first hash of a name's versions whose hash starts with `prefix`, and the number of
+/// these versions; only of those with a publisher if `published`. As [`last`], without the bundles.
+pub fn like(
     conn: &Connection,
     name: &str,
     prefix: &str,
-) -> rusqlite::Result<Vec<BlueprintRow>> {
-    conn.prepare_cached(
-        "SELECT hash, name, created_ms, bundle, publisher FROM blueprints
-         WHERE name = ?1 AND substr(hash, 1, length(?2)) = ?2
-         ORDER BY created_ms DESC, rowid DESC",
-    )?
-    .query_map([name, prefix], read)?
-    .collect()
+    published: bool,
+) -> rusqlite::Result<Option<(String, u64)>> {
+    // With a short prefix, only the versions of the name are looked at. With a long one, only the
+    // hashes that have it: the plus keeps SQLite from the index of names.
+    let column = if prefix.len() < LONG { "name" } else { "+name" };
+    let sql = format!(
+        "SELECT min(hash), count(*) FROM blueprints
+         WHERE {column} = ?1 AND hash >= ?2 AND hash < ?3 AND substr(hash, 1, length(?2)) = ?2
+         AND (NOT ?4 OR publisher IS NOT NULL)"
+    );
+    let end = format!("{prefix}{}", char::MAX);
+    conn.prepare_cached(&sql)?.query_row(params![name, prefix, end, published], |row| {
+        let first: Option<String> = row.get(0)?;
+        let count = uint(row, 1)?;
+        Ok(first.map(|hash| (hash, count)))
+    })
 }
 
 /// Returns versions without their bundles, newest first, after one of them.

@@ -188,12 +188,19 @@ impl Reader for Sqlite {
         self.read("read a blueprint's name", |conn| blueprints::named(conn, name))
     }
 
-    fn blueprint_versions(
+    fn last_published(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.read("find a blueprint's last version", |conn| blueprints::last(conn, name))
+    }
+
+    fn blueprint_like(
         &self,
         name: &str,
         prefix: &str,
-    ) -> Result<Vec<BlueprintRow>, StoreError> {
-        self.read("list a blueprint's versions", |conn| blueprints::versions(conn, name, prefix))
+        published: bool,
+    ) -> Result<Option<(String, u64)>, StoreError> {
+        self.read("find a blueprint's version", |conn| {
+            blueprints::like(conn, name, prefix, published)
+        })
     }
 
     fn blueprint_list(
