@@ -515,11 +515,17 @@ pub trait Reader: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OutboxRow>, StoreError>;
 
-    /// Returns the refused reports of a run, oldest first.
+    /// Returns the refused reports of a run or of one step of it: the last ones, at most `limit`,
+    /// oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError>;
+    fn evidence(
+        &self,
+        run: u64,
+        step: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<EvidenceRow>, StoreError>;
 
     /// Returns the open sessions, oldest first.
     ///

@@ -67,6 +67,7 @@ macro_rules! conformance {
             changes_wait_in_the_order_of_their_commits_by_scope_and_by_run
             evidence_and_meta_are_kept
             of_the_refused_reports_of_an_attempt_the_first_are_kept
+            the_last_refused_reports_of_one_step_are_read_without_those_of_others
             charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
             ended_runs_are_summed_up_and_stay_counted_when_they_are_deleted
             the_most_expensive_runs_of_each_day_are_known

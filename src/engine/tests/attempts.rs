@@ -25,7 +25,11 @@ async fn a_retryable_failure_is_followed_by_another_attempt_after_its_pause() {
     assert_eq!(stale.code(), "already_accepted", "its failure was the attempt's one report");
     assert!(bench.report(&second.handle, "7").await.unwrap());
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
-    assert_eq!(bench.store.evidence(run.num()).unwrap().len(), 1, "the refused result is kept");
+    assert_eq!(
+        bench.store.evidence(run.num(), None, 9).unwrap().len(),
+        1,
+        "the refused result is kept"
+    );
 }
 
 #[tokio::test]

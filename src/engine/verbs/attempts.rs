@@ -7,7 +7,10 @@ use crate::{
     engine::{
         AttemptsView, Caller, Engine, EngineError, rfc3339,
         shared::places::{PlaceBook, Places, entries_at},
-        view::{attempts::Attempts, shown::is_task},
+        view::{
+            attempts::{Attempts, SHOWN},
+            shown::is_task,
+        },
     },
     journal::{Entry, Fact},
     operator::Prompt,
@@ -150,7 +153,9 @@ impl AttemptRows {
         seq: u32,
         (entries, start): (Vec<Entry>, u32),
     ) -> Result<Self, StoreError> {
-        let (evidence, task) = (store.evidence(run)?, store.task(run, seq)?);
+        // Those of other steps, and those that are not shown, can be hundreds of megabytes.
+        let evidence = store.evidence(run, Some(seq), SHOWN)?;
+        let task = store.task(run, seq)?;
         Ok(Self { entries, start, evidence, task })
     }
 }
@@ -159,5 +164,27 @@ fn scheduled_at(entry: &Entry, seq: u32) -> Option<u64> {
     match &entry.fact {
         Fact::StepScheduled(it) | Fact::StepRecorded(it, _) if it.step == seq => Some(entry.at_ms),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Memory, Write, commit};
+
+    #[tokio::test]
+    async fn of_the_refused_reports_of_a_run_those_of_the_step_that_are_shown_are_read() {
+        let store = Memory::new();
+        let refused = |step, attempt| {
+            let (code, body) = ("MS-E0001".to_owned(), "{".to_owned());
+            Write::PutEvidence(EvidenceRow { run: 1, step, attempt, at_ms: 1, code, body })
+        };
+        let last = u32::try_from(SHOWN).unwrap() + 1;
+        let writes = (0..=last).flat_map(|attempt| [refused(1, attempt), refused(2, attempt)]);
+        commit(&store, Vec::new(), None, writes.collect()).await.unwrap();
+        let evidence = AttemptRows::of(&store, 1, 2, (Vec::new(), 0)).unwrap().evidence;
+        assert!(evidence.iter().all(|row| row.step == 2));
+        assert_eq!((evidence.len(), evidence[0].attempt), (SHOWN, 2));
+        assert_eq!(evidence[SHOWN - 1].attempt, last);
     }
 }

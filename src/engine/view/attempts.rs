@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The maximum number of attempts, decisions and refused results that are shown, the last ones.
-const SHOWN: usize = 1_000;
+pub(crate) const SHOWN: usize = 1_000;
 /// The maximum size of a refused result that is shown, in bytes.
 const BODY: usize = 4 << 10;
 

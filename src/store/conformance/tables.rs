@@ -328,8 +328,8 @@ pub fn evidence_and_meta_are_kept(store: &dyn Store) {
         body: "{".to_owned(),
     };
     put(store, vec![Write::PutEvidence(row(9)), Write::PutEvidence(row(8))]);
-    assert_eq!(store.evidence(1).unwrap(), [row(9), row(8)]);
-    assert_eq!(store.evidence(2).unwrap(), []);
+    assert_eq!(store.evidence(1, None, 9).unwrap(), [row(9), row(8)]);
+    assert_eq!(store.evidence(2, None, 9).unwrap(), []);
     let meta = |value: &str| Write::PutMeta { key: "k".to_owned(), value: value.to_owned() };
     put(store, vec![meta("1"), meta("2")]);
     assert_eq!(store.meta("k").unwrap().as_deref(), Some("2"));
@@ -344,9 +344,28 @@ pub fn of_the_refused_reports_of_an_attempt_the_first_are_kept(store: &dyn Store
     put(store, (0..10).map(|at_ms| refused(3, at_ms)).collect());
     put(store, (10..40).map(|at_ms| refused(3, at_ms)).collect());
     put(store, vec![refused(4, 50)]);
-    let rows = store.evidence(1).unwrap();
+    let rows = store.evidence(1, None, usize::MAX).unwrap();
     let found: Vec<u64> = rows.iter().map(|row| row.at_ms).collect();
     assert_eq!(found, (0..16).chain([50]).collect::<Vec<u64>>());
+}
+
+pub fn the_last_refused_reports_of_one_step_are_read_without_those_of_others(store: &dyn Store) {
+    let refused = |run, step, at_ms: u64| {
+        let (code, body) = ("MS-E0001".to_owned(), at_ms.to_string());
+        Write::PutEvidence(EvidenceRow { run, step, attempt: 1, at_ms, code, body })
+    };
+    put(store, vec![refused(1, 1, 6), refused(1, 2, 5), refused(2, 2, 4)]);
+    put(store, vec![refused(1, 2, 3), refused(1, 1, 2), refused(1, 2, 1)]);
+    let found = |step, limit| -> Vec<u64> {
+        let rows = store.evidence(1, step, limit).unwrap();
+        rows.iter().map(|row| row.at_ms).collect()
+    };
+    assert_eq!(found(Some(2), 9), [5, 3, 1]);
+    assert_eq!(found(Some(2), 2), [3, 1]);
+    assert_eq!(found(Some(3), 9), [0; 0]);
+    assert_eq!(found(None, usize::MAX), [6, 5, 3, 2, 1]);
+    assert_eq!(found(None, 2), [2, 1]);
+    assert_eq!(found(None, 0), [0; 0]);
 }
 
 pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Store) {

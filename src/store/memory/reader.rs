@@ -515,8 +515,13 @@ impl Reader for Memory {
         self.read(|tables| tables.outbox.clone())
     }
 
-    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
-        self.read(|tables| tables.evidence.iter().filter(|row| row.run == run).cloned().collect())
+    fn evidence(
+        &self,
+        run: u64,
+        step: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<EvidenceRow>, StoreError> {
+        self.read(|tables| tables.evidence_of(run, step, limit))
     }
 
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {

@@ -155,6 +155,20 @@ impl Tables {
         }
     }
 
+    /// Returns the last refused reports of a run or of one step of it, oldest first.
+    pub(super) fn evidence_of(
+        &self,
+        run: u64,
+        step: Option<u32>,
+        limit: usize,
+    ) -> Vec<EvidenceRow> {
+        let is_of = |row: &&EvidenceRow| row.run == run && step.is_none_or(|step| row.step == step);
+        let last = self.evidence.iter().rev().filter(is_of).take(limit);
+        let mut found: Vec<_> = last.cloned().collect();
+        found.reverse();
+        found
+    }
+
     /// Returns a token with its revocation.
     pub(super) fn shown(&self, token: &TokenRow) -> TokenRow {
         TokenRow { revoked_ms: self.revocations.get(&token.jti).copied(), ..token.clone() }

@@ -88,10 +88,17 @@ pub fn answer(
     whole().map(Some).map_err(in_row(|| format!("the answer for key {key:?}")))
 }
 
-/// Returns the refused reports of a run, oldest first.
-pub fn evidence(db: &Session, run: u64) -> Result<Vec<EvidenceRow>, Failed> {
+/// Returns the last refused reports of a run or of one step of it, oldest first.
+pub fn evidence(
+    db: &Session,
+    run: u64,
+    step: Option<u32>,
+    most: usize,
+) -> Result<Vec<EvidenceRow>, Failed> {
     let sql = "
-        SELECT run, step, attempt, at_ms, code, body FROM evidence WHERE run = $1 ORDER BY id";
+        SELECT run, step, attempt, at_ms, code, body FROM evidence
+        WHERE run = $1 AND ($2::bigint IS NULL OR step = $2)
+        ORDER BY id DESC LIMIT $3";
     let read = |row: &Row| {
         Ok(EvidenceRow {
             run: uint(row, 0)?,
@@ -103,7 +110,8 @@ pub fn evidence(db: &Session, run: u64) -> Result<Vec<EvidenceRow>, Failed> {
         })
     };
     let what = || format!("a refused report of run {run}");
-    db.query(sql, &[&int(run)])?.iter().map(|row| read(row).map_err(in_row(what))).collect()
+    let rows = db.query(sql, &[&int(run), &step.map(i64::from), &limit(most)])?;
+    rows.iter().rev().map(|row| read(row).map_err(in_row(what))).collect()
 }
 
 /// Returns a value of the host.

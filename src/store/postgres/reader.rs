@@ -246,8 +246,13 @@ impl Reader for Postgres {
         self.pool.read("list signals on their way", outbox::list)
     }
 
-    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
-        self.pool.read("list the evidence of a run", |db| kept::evidence(db, run))
+    fn evidence(
+        &self,
+        run: u64,
+        step: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<EvidenceRow>, StoreError> {
+        self.pool.read("list the evidence of a run", |db| kept::evidence(db, run, step, limit))
     }
 
     fn sessions(&self) -> Result<Vec<SessionRow>, StoreError> {

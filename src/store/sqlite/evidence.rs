@@ -24,12 +24,19 @@ pub fn put(conn: &Connection, row: &EvidenceRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Returns the refused reports of a run, oldest first.
-pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<EvidenceRow>> {
-    conn.prepare_cached(
-        "SELECT run, step, attempt, at_ms, code, body FROM evidence WHERE run = ?1 ORDER BY id",
-    )?
-    .query_map([int(run)], |row| {
+/// Returns the last refused reports of a run or of one step of it, oldest first.
+pub fn list(
+    conn: &Connection,
+    run: u64,
+    step: Option<u32>,
+    most: usize,
+) -> rusqlite::Result<Vec<EvidenceRow>> {
+    let mut select = conn.prepare_cached(
+        "SELECT run, step, attempt, at_ms, code, body FROM evidence
+         WHERE run = ?1 AND (?2 IS NULL OR step = ?2)
+         ORDER BY id DESC LIMIT ?3",
+    )?;
+    let rows = select.query_map(params![int(run), step, limit(most)], |row| {
         Ok(EvidenceRow {
             run: uint(row, 0)?,
             step: row.get(1)?,
@@ -38,8 +45,10 @@ pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<EvidenceRow>> {
             code: row.get(4)?,
             body: row.get(5)?,
         })
-    })?
-    .collect()
+    })?;
+    let mut found = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    found.reverse();
+    Ok(found)
 }
 
 /// Deletes the refused reports of a run.

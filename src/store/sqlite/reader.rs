@@ -254,8 +254,13 @@ impl Reader for Sqlite {
         self.read("list signals on their way", outbox::list)
     }
 
-    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
-        self.read("list the evidence of a run", |conn| evidence::list(conn, run))
+    fn evidence(
+        &self,
+        run: u64,
+        step: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<EvidenceRow>, StoreError> {
+        self.read("list the evidence of a run", |conn| evidence::list(conn, run, step, limit))
     }
 
     fn sessions(&self) -> Result<Vec<SessionRow>, StoreError> {
