@@ -28,6 +28,9 @@ const TEXT: std::ops::RangeInclusive<usize> = 4..=1_024;
 /// The number of runs, and of other rows, that are removed in one commit.
 const RUNS_AT_ONCE: usize = 32;
 const ROWS_AT_ONCE: usize = 256;
+/// The number of those rows that are found by a scan of a table: the one writer commits nothing else
+/// meanwhile.
+const SCANS_AT_ONCE: usize = 8;
 /// The number of rows of long histories that are cleared in one commit.
 const CLEARED: Write = Write::Tidy { rows: 2_048, pages: 0 };
 /// The key of the mark of an act that is not complete.
@@ -342,9 +345,9 @@ impl UpkeepVerbs<'_> {
             self.erase_runs(ids).await?;
             fault::point("engine.erase_runs");
         }
-        let rows: Vec<Write> = rows.iter().map(|row| Write::Erase(Box::new(row.clone()))).collect();
-        for some in rows.chunks(ROWS_AT_ONCE) {
-            self.engine.write(Vec::new(), some.to_vec()).await?;
+        for some in portions(rows) {
+            let writes = some.iter().map(|row| Write::Erase(Box::new(row.clone()))).collect();
+            self.engine.write(Vec::new(), writes).await?;
             fault::point("engine.erase_rows");
         }
         if *more {
@@ -415,6 +418,24 @@ impl Engine {
     }
 }
 
+/// Returns the rows of each commit, in their order.
+fn portions(rows: &[Trace]) -> Vec<&[Trace]> {
+    let is_scan = |row: &Trace| matches!(row, Trace::Sums(_) | Trace::Session(_));
+    let (mut portions, mut begin, mut scans) = (Vec::new(), 0, 0);
+    for (at, row) in rows.iter().enumerate() {
+        let scan = usize::from(is_scan(row));
+        if at - begin == ROWS_AT_ONCE || scans + scan > SCANS_AT_ONCE {
+            portions.push(&rows[begin..at]);
+            (begin, scans) = (at, 0);
+        }
+        scans += scan;
+    }
+    if begin < rows.len() {
+        portions.push(&rows[begin..]);
+    }
+    portions
+}
+
 fn is_retired(store: &dyn Store, run: u64) -> Result<bool, StoreError> {
     let found = store.retired(run.saturating_sub(1), 1)?;
     Ok(found.first().is_some_and(|found| found.num == run))
@@ -430,4 +451,30 @@ fn why_it_stays(place: &str) -> &'static str {
 
 fn bad(rule: &str) -> EngineError {
     EngineError::BadRequest(format!("erase: {rule}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_need_a_scan_are_erased_a_few_at_a_time() {
+        let sums = |n: usize| Trace::Sums(n.to_string());
+        let session = |n: usize| Trace::Session(n.to_string());
+        let token = |n: usize| Trace::Token(n.to_string());
+        let sizes = |rows: &[Trace]| -> Vec<usize> {
+            let portions = portions(rows);
+            assert_eq!(portions.concat(), rows, "each row once, in the same order");
+            portions.iter().map(|rows| rows.len()).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        let tokens: Vec<Trace> = (0..600).map(token).collect();
+        assert_eq!(sizes(&tokens), [256, 256, 88]);
+        let scans: Vec<Trace> = (0..9).map(sums).chain((0..8).map(session)).collect();
+        assert_eq!(sizes(&scans), [8, 8, 1]);
+        let mixed: Vec<Trace> = (0..100).flat_map(|n| [token(n), sums(n), token(n)]).collect();
+        assert!(sizes(&mixed).iter().all(|size| *size <= 3 * 8 + 1), "{:?}", sizes(&mixed));
+        let after: Vec<Trace> = (0..8).map(sums).chain((0..300).map(token)).collect();
+        assert_eq!(sizes(&after), [256, 52]);
+    }
 }
