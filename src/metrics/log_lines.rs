@@ -42,7 +42,7 @@ impl Drop for Gathering {
     fn drop(&mut self) {
         GATHERS.set(false);
         // Who reads the log may be gone, which stops nothing else.
-        let _ = LINES.with_borrow_mut(|lines| written(lines));
+        let _ = LINES.with_borrow_mut(written);
     }
 }
 

@@ -345,7 +345,8 @@ impl UpkeepVerbs<'_> {
             self.erase_runs(ids).await?;
             fault::point("engine.erase_runs");
         }
-        for some in portions(rows) {
+        let rows: Vec<Trace> = rows.iter().cloned().collect();
+        for some in portions(&rows) {
             let writes = some.iter().map(|row| Write::Erase(Box::new(row.clone()))).collect();
             self.engine.write(Vec::new(), writes).await?;
             fault::point("engine.erase_rows");

@@ -19,6 +19,7 @@ use crate::{
         Reader as _, Store as _, StoreError, Write, Writer as _,
         conformance::{batch, begin, commit, header, put},
     },
+    tasks::Tasks,
 };
 
 /// Another connection, with an open transaction in which `sql` was executed.
@@ -102,7 +103,8 @@ fn each_of_the_statements_that_are_sent_together_has_its_own_time() {
     let address = DatabaseAddress::parse(&home.database.url()).unwrap();
     let ten = Duration::from_secs(10);
     let (client, connection) = wait(&handle, ten, address.config.connect(NoTls)).unwrap().unwrap();
-    drop(runtime.spawn(connection));
+    let tasks = Tasks::new(handle.clone());
+    drop(tasks.spawn(connection));
     let session = Session::new(client, handle, Duration::from_secs(1), Arc::default());
     session.query("SELECT pg_sleep(0)", &[]).unwrap();
     session.batch("BEGIN").unwrap();
