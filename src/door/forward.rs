@@ -127,7 +127,7 @@ enum Answers {
     Nobody,
 }
 
-/// What came of a request that was sent to a node.
+/// The outcome of sending a request to a node.
 enum Heard {
     /// The node does not drive; nothing was done.
     NotDriver,

@@ -47,7 +47,7 @@ pub(super) struct Links(Arc<Inner>);
 
 struct Inner {
     keys: NodeKeys,
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<IdleConnection>>,
     /// The time after which a node closes a connection without a request.
     idle_time: Duration,
     clock: Clock,
@@ -55,7 +55,7 @@ struct Inner {
 }
 
 /// A connection that has answered a request.
-struct Kept {
+struct IdleConnection {
     node: i64,
     sender: SendRequest<Body>,
     since_ms: u64,
@@ -71,7 +71,7 @@ pub(super) enum Link {
     Unreached,
 }
 
-/// What a request asks of its connection.
+/// The properties of a request that decide which connection it gets.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
     /// True if it can be sent again when the connection breaks.
@@ -80,7 +80,7 @@ pub(super) struct Needs {
     pub(super) is_once: bool,
 }
 
-/// What a node says of itself.
+/// The answer of a node to the question whether it reaches the database and drives.
 #[derive(Clone, Copy)]
 pub(super) struct Said {
     pub(super) reaches_database: bool,
@@ -148,20 +148,20 @@ impl Links {
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        kept.push(Kept { node, sender, since_ms });
+        kept.push(IdleConnection { node, sender, since_ms });
     }
 
     /// Takes the connection to a node that was idle for the shortest time, at most `idle`: one that is ready,
     /// if there is one. Forgets those that are of no use.
     fn take(&self, node: i64, idle: Duration) -> Option<SendRequest<Body>> {
         let now_ms = self.0.clock.steady_ms();
-        let is_within = |it: &Kept, limit: Duration| {
+        let is_within = |it: &IdleConnection, limit: Duration| {
             u128::from(now_ms.saturating_sub(it.since_ms)) <= limit.as_millis()
         };
         let mut kept = self.0.kept.lock();
         let old = self.0.idle_time / OLD;
         kept.retain(|it| it.node == node && !it.sender.is_closed() && is_within(it, old));
-        let fits = |it: &Kept| is_within(it, idle);
+        let fits = |it: &IdleConnection| is_within(it, idle);
         let ready = kept.iter().rposition(|it| fits(it) && it.sender.is_ready());
         let at = ready.or_else(|| kept.iter().rposition(fits))?;
         Some(kept.remove(at).sender)

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     Code,
-    length::announced,
+    length::{announced, longer},
     problem::Problem,
     shares::{Share, Shares},
     unanswered,
@@ -177,13 +177,7 @@ impl HttpBody for Begun {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (came, hint) = (self.came.as_ref().map_or(0, Bytes::len) as u64, self.rest.size_hint());
-        let mut all = SizeHint::new();
-        all.set_lower(hint.lower() + came);
-        if let Some(upper) = hint.upper() {
-            all.set_upper(upper + came);
-        }
-        all
+        longer(&self.rest.size_hint(), self.came.as_ref().map_or(0, Bytes::len))
     }
 }
 

@@ -22,7 +22,7 @@ struct Inner {
     tasks: Tasks,
 }
 
-/// What is waited for.
+/// The results of looks that end a wait.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     /// The result of a look that counts. One that takes longer than the limit has the result false.

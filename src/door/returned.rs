@@ -24,7 +24,7 @@ use hyper::{
 use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{links::Links, shares::Share};
+use super::{length::longer, links::Links, shares::Share};
 use crate::{clock::Clock, tasks::Tasks};
 
 /// The maximum size of an answer that is read at once.
@@ -35,9 +35,9 @@ const PIECE: usize = 16 << 10;
 /// The kinds of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It has at most this many bytes.
+    /// An answer of this many bytes, at most [`SHORT`].
     Short(usize),
-    /// It is long, or of unknown length.
+    /// An answer that is long, or of unknown length.
     Long,
     /// A stream of events, which ends only when its client or its server wants it.
     Endless,
@@ -108,7 +108,7 @@ pub(super) struct Passing {
     _watched: DropGuard,
 }
 
-/// What a long answer is passed on with.
+/// The connection, place and limits that a long answer needs while it is passed on.
 pub(super) struct Passage {
     /// The connection to the node, and its number.
     pub(super) back: (i64, SendRequest<Body>),
@@ -256,13 +256,7 @@ impl HttpBody for Passing {
     fn size_hint(&self) -> SizeHint {
         let flow = self.flow.lock();
         let Some(content) = &flow.content else { return SizeHint::new() };
-        let (rest, hint) = (content.rest.len() as u64, content.body.size_hint());
-        let mut all = SizeHint::new();
-        all.set_lower(hint.lower() + rest);
-        if let Some(upper) = hint.upper() {
-            all.set_upper(upper + rest);
-        }
-        all
+        longer(&content.body.size_hint(), content.rest.len())
     }
 }
 

@@ -324,18 +324,21 @@ fn who_reads_one_task_is_not_told_of_another() {
     assert_eq!((meant(1), meant(2), meant(3)), (None, Some(ticket(2)), None));
 }
 
+/// The answer to a question of the first attempt.
+fn answer_to_first() -> Note {
+    let (method, ticket, task) = (Method::Answer, ticket(1), TaskId::new(1, 1, 5));
+    Note { method, ticket, task, epoch: 1, nonce: 0, timeout_ms: None, params: "{}".into() }
+}
+
 #[test]
 fn a_client_that_polls_without_numbers_is_sent_a_cancel_once_and_no_answer_that_is_too_late() {
     let hub = Hub::default();
     hub.open(row("a", "main-ai"));
     give(&hub, [1], &Seat::default());
     write(&hub, true);
-    let (method, task) = (Method::Answer, TaskId::new(1, 1, 5));
-    let (ticket, params) = (ticket(1), "{}".into());
-    let answer = Note { method, ticket, task, epoch: 1, nonce: 0, timeout_ms: None, params };
-    assert!(hub.tell(answer));
+    assert!(hub.tell(answer_to_first()));
     write(&hub, true);
-    hub.retire(ticket, Some("over"));
+    hub.retire(ticket(1), Some("over"));
     write(&hub, true);
     let polled = |seen: Option<u64>| {
         let link = hub.connect(&id("a"), seen).unwrap();
@@ -357,10 +360,8 @@ fn an_answer_that_waits_does_not_keep_its_client_from_hearing_of_the_end() {
     hub.open(row("a", "main-ai"));
     give(&hub, [1], &Seat::default());
     write(&hub, true);
-    let (method, task) = (Method::Answer, TaskId::new(1, 1, 5));
-    let (ticket, params) = (ticket(1), "{}".into());
-    assert!(hub.tell(Note { method, ticket, task, epoch: 1, nonce: 0, timeout_ms: None, params }));
-    hub.retire(ticket, Some("over"));
+    assert!(hub.tell(answer_to_first()));
+    hub.retire(ticket(1), Some("over"));
     write(&hub, true);
     let link = hub.connect(&id("a"), None).unwrap();
     let methods: Vec<_> =
