@@ -345,9 +345,8 @@ impl UpkeepVerbs<'_> {
             self.erase_runs(ids).await?;
             fault::point("engine.erase_runs");
         }
-        let rows: Vec<Trace> = rows.iter().cloned().collect();
-        for some in portions(&rows) {
-            let writes = some.iter().map(|row| Write::Erase(Box::new(row.clone()))).collect();
+        for some in portions(rows) {
+            let writes = some.into_iter().map(|row| Write::Erase(Box::new(row.clone()))).collect();
             self.engine.write(Vec::new(), writes).await?;
             fault::point("engine.erase_rows");
         }
@@ -420,19 +419,20 @@ impl Engine {
 }
 
 /// Returns the rows of each commit, in their order.
-fn portions(rows: &[Trace]) -> Vec<&[Trace]> {
-    let is_scan = |row: &Trace| matches!(row, Trace::Sums(_) | Trace::Session(_));
-    let (mut portions, mut begin, mut scans) = (Vec::new(), 0, 0);
-    for (at, row) in rows.iter().enumerate() {
-        let scan = usize::from(is_scan(row));
-        if at - begin == ROWS_AT_ONCE || scans + scan > SCANS_AT_ONCE {
-            portions.push(&rows[begin..at]);
-            (begin, scans) = (at, 0);
+fn portions<'a>(rows: impl IntoIterator<Item = &'a Trace>) -> Vec<Vec<&'a Trace>> {
+    let (mut portions, mut scans) = (Vec::<Vec<_>>::new(), 0);
+    for row in rows {
+        let scan = usize::from(matches!(row, Trace::Sums(_) | Trace::Session(_)));
+        match portions.last_mut() {
+            Some(last) if last.len() < ROWS_AT_ONCE && scans + scan <= SCANS_AT_ONCE => {
+                last.push(row);
+                scans += scan;
+            }
+            Some(_) | None => {
+                portions.push(vec![row]);
+                scans = scan;
+            }
         }
-        scans += scan;
-    }
-    if begin < rows.len() {
-        portions.push(&rows[begin..]);
     }
     portions
 }
@@ -465,8 +465,11 @@ mod tests {
         let token = |n: usize| Trace::Token(n.to_string());
         let sizes = |rows: &[Trace]| -> Vec<usize> {
             let portions = portions(rows);
-            assert_eq!(portions.concat(), rows, "each row once, in the same order");
-            portions.iter().map(|rows| rows.len()).collect()
+            assert!(
+                portions.iter().flatten().copied().eq(rows),
+                "each row once, in the same order"
+            );
+            portions.iter().map(Vec::len).collect()
         };
         assert_eq!(sizes(&[]), [0; 0]);
         let tokens: Vec<Trace> = (0..600).map(token).collect();
