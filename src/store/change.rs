@@ -5,11 +5,12 @@
 //! the write.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, OnceLock},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, value::RawValue};
 
 use super::{StateRow, StoreError};
@@ -95,9 +96,11 @@ impl StateAct {
 }
 
 /// A set of changes that is applied as a whole or not at all.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StateBatch {
     /// The changes, in order. Each sees the effects of those before it.
+    #[serde(serialize_with = "serialize_changes", deserialize_with = "deserialize_changes")]
     pub changes: Vec<StateChange>,
     /// The time of the change, in Unix milliseconds.
     pub at_ms: u64,
@@ -106,8 +109,42 @@ pub struct StateBatch {
     /// The (run, step) that requested the changes. They are applied once, however often the batch
     /// is submitted.
     pub receipt: Option<(u64, u32)>,
-    /// Receives the answers when the batch is durable.
+    /// Receives the answers when the batch is durable. Not serialized.
+    #[serde(skip)]
     pub answers: Answers,
+}
+
+/// Serializes changes, with the bits of each salience in place of its digits: those may be read as the
+/// number beside it.
+fn serialize_changes<S: Serializer>(changes: &[StateChange], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(changes.iter().map(|change| match &change.act {
+        StateAct::Put { hints: StoreOptions { salience: Some(salience), .. }, .. } => {
+            let mut plain = change.clone();
+            plain.set_salience(None);
+            (Cow::Owned(plain), Some(salience.to_bits()))
+        }
+        StateAct::Put { .. }
+        | StateAct::Delete
+        | StateAct::Link { .. }
+        | StateAct::Unlink { .. } => (Cow::Borrowed(change), None),
+    }))
+}
+
+fn deserialize_changes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<StateChange>, D::Error> {
+    let changes = Vec::<(StateChange, Option<u64>)>::deserialize(from)?.into_iter();
+    let exact = changes.map(|(mut change, salience)| {
+        change.set_salience(salience.map(f64::from_bits));
+        change
+    });
+    Ok(exact.collect())
+}
+
+impl StateChange {
+    fn set_salience(&mut self, salience: Option<f64>) {
+        if let StateAct::Put { hints, .. } = &mut self.act {
+            hints.salience = salience;
+        }
+    }
 }
 
 /// The result of a change.

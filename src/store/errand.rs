@@ -1,7 +1,10 @@
 //! The messages that a run sends through the outbox: to another run, or to a store in code.
 
+use serde::{Deserialize, Serialize};
+
 /// A message from a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Errand {
     /// A signal.
     Signal {

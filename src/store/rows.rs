@@ -74,7 +74,8 @@ impl RunStatus {
 }
 
 /// The header of a run: its data in lists, and the end of its journal.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Header {
     /// The run's number.
     pub num: u64,
@@ -92,6 +93,7 @@ pub struct Header {
     /// The last status of the flow (`ctx:status`).
     pub status_text: Option<String>,
     /// Between 0 and 1.
+    #[serde(with = "super::exact::number")]
     pub progress: Option<f64>,
     /// The lsn of the last entry.
     pub cursor: u64,
@@ -171,7 +173,8 @@ impl Header {
 }
 
 /// The charge of a run to the token that started it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ChargeRow {
     /// The run.
     pub run: u64,
@@ -233,7 +236,8 @@ impl TaskPhase {
 }
 
 /// A task that is executed outside the flow.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TaskRow {
     /// The run.
     pub run: u64,
@@ -275,7 +279,8 @@ pub struct TaskRow {
 }
 
 /// The worker that has an open task, and the time until which it has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TaskHold {
     /// The run.
     pub run: u64,
@@ -399,7 +404,8 @@ pub(super) fn is_blob(hash: &str, data: &[u8]) -> Result<(), StoreError> {
 }
 
 /// A file of a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ArtifactRow {
     /// The run.
     pub run: u64,
@@ -459,7 +465,8 @@ pub struct IdempotencyRow {
 }
 
 /// A message in transit from one run to another, or from a run to a store of somebody else's.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OutboxRow {
     /// The sending run.
     pub run: u64,
@@ -476,7 +483,8 @@ pub struct OutboxRow {
 pub const MOST_EVIDENCE: usize = 16;
 
 /// A refused report.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EvidenceRow {
     /// The run.
     pub run: u64,

@@ -1,12 +1,21 @@
-//! Batches with their results, and runs with a history.
+//! Batches with their results, runs with a history, and a relay that commits at once.
 
-use std::sync::mpsc::{self, Receiver};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        mpsc::{self, Receiver},
+    },
+};
+
+use parking_lot::Mutex;
 
 use crate::{
     journal::{Decision, Entry, Fact, RunStarted},
     protocol::{Json, Tags},
     store::{
-        Batch, Check, Header, JournalRow, RunStatus, RunWrite, Store, StoreError, Write, Writer,
+        Batch, Carrier, Check, Header, JournalRow, Parcel, Relay, Renumbering, RunStatus, RunWrite,
+        Store, StoreError, Write, Writer,
     },
 };
 
@@ -120,4 +129,43 @@ pub fn begin(store: &dyn Store, header: Header) -> Header {
 /// Returns the numbers of entries.
 pub fn seqs(entries: &[Entry]) -> Vec<u32> {
     entries.iter().map(|entry| entry.seq).collect()
+}
+
+/// Commits the parcels of a relay, as the node that drives does.
+struct Loopback {
+    store: Arc<dyn Store>,
+    relay: OnceLock<Weak<Relay>>,
+    numbers: Arc<Mutex<BTreeMap<u64, Renumbering>>>,
+}
+
+/// Returns a relay whose parcels are committed at `store`. Each is encoded and decoded on its way.
+pub fn relay_to(store: Arc<dyn Store>) -> Arc<Relay> {
+    let (relay, numbers) = (OnceLock::new(), Arc::default());
+    let loopback = Arc::new(Loopback { store, relay, numbers });
+    let carrier: Arc<dyn Carrier> = loopback.clone();
+    let relay = Relay::new(carrier);
+    loopback.relay.set(Arc::downgrade(&relay)).unwrap();
+    relay
+}
+
+impl Carrier for Loopback {
+    fn send(&self, number: u64, parcel: Parcel) {
+        let relay = self.relay.get().and_then(Weak::upgrade).unwrap();
+        let mut sent = Parcel::decode(&parcel.encode().unwrap()).unwrap();
+        assert_eq!(sent, parcel);
+        let run = sent.about().unwrap_or_default();
+        let mut numbers = self.numbers.lock();
+        let numbered = numbers.entry(run).or_default().apply(&mut sent, &*self.store);
+        drop(numbers);
+        if let Err(error) = numbered {
+            return relay.settled(number, Err(error));
+        }
+        let numbers = Arc::clone(&self.numbers);
+        self.store.submit(sent.into_batch(move |fate| {
+            if fate.is_err() {
+                numbers.lock().entry(run).or_default().forget();
+            }
+            relay.settled(number, fate);
+        }));
+    }
 }

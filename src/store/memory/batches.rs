@@ -1,22 +1,24 @@
 //! The path of batches: submitted, durable, acknowledged.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::tables::Tables;
 use crate::store::{
-    Ack, Batch, Health, JournalRow, Numbers, StoreError, Write, Writer,
+    Ack, Batch, Health, JournalRow, Numbers, Relay, StoreError, Write, Writer,
     fair::{FairQueue, Weight, run_of},
 };
 
 /// A store in memory. Commits and acknowledges at once, or only on request.
 #[derive(Default)]
 pub struct Memory {
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Arc<Mutex<Inner>>,
     held: bool,
     numbers: Numbers,
+    /// The writer of a store that only reads the data.
+    pub(super) relay: Option<Arc<Relay>>,
     /// The number of entries that were read.
     #[cfg(test)]
     pub(crate) entries_read: std::sync::atomic::AtomicUsize,
@@ -62,6 +64,12 @@ impl Memory {
     /// [`Memory::acknowledge`].
     pub fn held() -> Self {
         Self { held: true, ..Self::default() }
+    }
+
+    /// Creates a store that reads the same data, and whose batches go to `relay`. A crash ends both.
+    #[must_use]
+    pub fn reading(&self, relay: Arc<Relay>) -> Self {
+        Self { inner: Arc::clone(&self.inner), relay: Some(relay), ..Self::default() }
     }
 
     /// Returns the number of batches that wait for a commit.
@@ -140,9 +148,10 @@ impl Memory {
         let (last_run, last_lsn) = tables.high_water();
         let inner = Inner { tables, commits, written, ..Inner::default() };
         Self {
-            inner: Mutex::new(inner),
+            inner: Arc::new(Mutex::new(inner)),
             held: self.held,
             numbers: Numbers::after(last_run, last_lsn),
+            relay: None,
             #[cfg(test)]
             entries_read: Default::default(),
             #[cfg(test)]
@@ -170,10 +179,17 @@ impl Inner {
 
 #[async_trait]
 impl Writer for Memory {
-    // The queue of a simulation has no limit.
-    async fn room(&self) {}
+    async fn room(&self) {
+        // The queue of a simulation has no limit.
+        if let Some(relay) = &self.relay {
+            relay.room().await;
+        }
+    }
 
     fn submit(&self, batch: Batch) {
+        if let Some(relay) = &self.relay {
+            return relay.submit(batch);
+        }
         let Weight { rows, bytes } = batch.weight();
         self.inner.lock().written += rows.max(1).saturating_mul(ROW).saturating_add(bytes) as u64;
         if self.held {
@@ -187,18 +203,16 @@ impl Writer for Memory {
     }
 
     fn numbers(&self) -> &Numbers {
-        &self.numbers
+        self.relay.as_ref().map_or(&self.numbers, |relay| relay.numbers())
     }
 
     fn health(&self) -> Health {
-        Health::Well
+        self.relay.as_ref().map_or(Health::Well, |relay| relay.health())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::store::{
         Reader as _,

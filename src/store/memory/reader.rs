@@ -25,7 +25,7 @@ use crate::{
 
 impl Memory {
     fn read<T>(&self, query: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
-        Ok(query(&self.reading().tables))
+        Ok(query(&self.read_lock().tables))
     }
 
     /// Counts entries that are returned to a reader, for tests.
@@ -40,7 +40,7 @@ impl Memory {
     }
 
     /// The tables, for somebody who may wait for a read.
-    fn reading(&self) -> MutexGuard<'_, Inner> {
+    fn read_lock(&self) -> MutexGuard<'_, Inner> {
         may_wait();
         self.inner.lock()
     }
@@ -84,7 +84,7 @@ impl Reader for Memory {
     }
 
     fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
-        self.reading().tables.load(run, want)
+        self.read_lock().tables.load(run, want)
     }
 
     fn runs(&self, filter: &RunFilter) -> Result<RunPage, StoreError> {
@@ -126,7 +126,7 @@ impl Reader for Memory {
         rows: usize,
         bytes: usize,
     ) -> Result<Vec<FeedRow>, StoreError> {
-        let inner = self.reading();
+        let inner = self.read_lock();
         let (mut feed, mut size) = (Vec::new(), 0);
         let found = inner.tables.journal.range(after.saturating_add(1)..);
         for (lsn, row) in found.take_while(|(lsn, _)| **lsn <= upto).take(rows) {
@@ -164,7 +164,7 @@ impl Reader for Memory {
     }
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.reading().tables.entries(run, after_seq, false).map(|entries| self.counted(entries))
+        self.read_lock().tables.entries(run, after_seq, false).map(|entries| self.counted(entries))
     }
 
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
@@ -213,11 +213,11 @@ impl Reader for Memory {
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
-        self.reading().tables.entries(run, after_seq, true)
+        self.read_lock().tables.entries(run, after_seq, true)
     }
 
     fn history_start(&self, run: u64) -> Result<u32, StoreError> {
-        let entries = self.reading().tables.entries(run, 0, false)?;
+        let entries = self.read_lock().tables.entries(run, 0, false)?;
         Ok(entries.first().map_or(1, |first| first.seq))
     }
 

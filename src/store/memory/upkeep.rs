@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::Memory;
 use crate::store::{
-    Checked, ErasureTarget, Expiring, Migrated, Reader as _, Space, Store, StoreError, Tell,
-    TracedRun, Traces, TracesInCopy, Upkeep, rows::is_blob,
+    Checked, ErasureTarget, Expiring, Health, Migrated, Reader as _, Space, Store, StoreError,
+    Tell, TracedRun, Traces, TracesInCopy, Upkeep, rows::is_blob,
 };
 
 impl Store for Memory {
@@ -96,10 +96,16 @@ impl Upkeep for Memory {
     }
 
     async fn lost(&self) -> StoreError {
-        std::future::pending().await
+        match &self.relay {
+            Some(relay) => Health::lost(relay.watch()).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn close(&self) -> Result<(), StoreError> {
+        if let Some(relay) = &self.relay {
+            relay.close();
+        }
         Ok(())
     }
 }

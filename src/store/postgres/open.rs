@@ -39,7 +39,7 @@ use crate::{
     fault,
     metrics::Commits,
     store::{
-        Batch, Durability, ErasureTarget, Expiring, Health, Migrated, Numbers, Space, Store,
+        Batch, Durability, ErasureTarget, Expiring, Health, Migrated, Numbers, Relay, Space, Store,
         StoreError, Tell, TracedRun, Traces, TracesInCopy, Upkeep, Writer, lock::Lock,
     },
 };
@@ -79,12 +79,26 @@ impl PostgresOptions {
     }
 }
 
-/// A PostgreSQL database that this process owns, with the data directory that has its keys.
+/// A PostgreSQL database that this process owns, with the data directory that has its keys; or one that it
+/// reads, while another node commits what it writes.
 pub struct Postgres {
-    writers: Writers,
-    renewal: Renewal,
+    way: Way,
     pub(super) pool: Pool,
     pub(super) wire: Wire,
+}
+
+/// The way of batches into the database.
+enum Way {
+    /// This process owns the database.
+    Owned(Box<Owned>),
+    /// Another node owns it, and commits what the relay sends.
+    Relayed(Arc<Relay>, Durability),
+}
+
+/// The part of a store that only the owner of the database has.
+struct Owned {
+    writers: Writers,
+    renewal: Renewal,
     health: watch::Receiver<Health>,
     closing: Arc<AtomicBool>,
     numbers: Numbers,
@@ -158,6 +172,21 @@ impl Postgres {
         store.map(Some)
     }
 
+    /// Opens the database for a node that helps the one that drives: it reads by itself, and `relay` sends
+    /// what it writes to that node. The first read connects. To close the store leaves `member` as it is.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Closed`] for a member that was stopped.
+    pub fn reading(member: &Arc<Member>, relay: Arc<Relay>) -> Result<Arc<Self>, StoreError> {
+        if member.is_stopped() {
+            return Err(StoreError::Closed);
+        }
+        let (wire, options) = (member.seat().wire.clone(), &member.seat().options);
+        let pool = Pool::new(wire.clone(), options.readers);
+        let way = Way::Relayed(relay, options.durability);
+        Ok(Arc::new(Self { way, pool, wire }))
+    }
+
     fn start(
         taken: Taken,
         lock: Option<Lock>,
@@ -177,11 +206,9 @@ impl Postgres {
         let renewal = renew(wire.clone(), sender)?;
         let standbys = StandbyWatch::start(wire.clone(), durability)?;
         let writers = Writers::start(lanes)?;
-        Ok(Arc::new(Self {
+        let owned = Owned {
             writers,
             renewal,
-            pool: Pool::new(wire.clone(), readers),
-            wire,
             health,
             closing,
             numbers: Numbers::after(run, lsn),
@@ -189,7 +216,9 @@ impl Postgres {
             commits,
             standbys,
             progress,
-        }))
+        };
+        let (way, pool) = (Way::Owned(Box::new(owned)), Pool::new(wire.clone(), readers));
+        Ok(Arc::new(Self { way, pool, wire }))
     }
 
     /// Returns true if a data directory belongs to a host whose runs are in a PostgreSQL database.
@@ -203,25 +232,17 @@ impl Postgres {
     /// # Errors
     /// Fails when the database cannot be reached. What was acknowledged is there.
     pub fn close(&self) -> Result<(), StoreError> {
-        self.closing.store(true, Ordering::Release);
-        match &self.renewal {
-            Renewal::Own(lease) => lease.stop(),
-            Renewal::OfNode(member) => member.retire(),
-        }
-        let result = self.writers.close();
-        let noted = self.pool.read("note its progress", |session| {
-            self.progress.note(session);
-            Ok(())
-        });
-        if let Err(error) = noted {
-            tracing::debug!(%error, "the last commits are not noted in the data directory");
-        }
+        let result = match &self.way {
+            Way::Owned(owned) => owned.close(&self.pool),
+            Way::Relayed(relay, _) => {
+                relay.close();
+                Ok(())
+            }
+        };
         self.pool.close();
         result
     }
-}
 
-impl Postgres {
     /// Calls `work` with a connection for what takes long, in one snapshot of the database.
     pub(super) fn at_length<T>(
         &self,
@@ -235,6 +256,25 @@ impl Postgres {
             work(&session)
         };
         read().map_err(|error| error.into_error(context))
+    }
+}
+
+impl Owned {
+    fn close(&self, pool: &Pool) -> Result<(), StoreError> {
+        self.closing.store(true, Ordering::Release);
+        match &self.renewal {
+            Renewal::Own(lease) => lease.stop(),
+            Renewal::OfNode(member) => member.retire(),
+        }
+        let result = self.writers.close();
+        let noted = pool.read("note its progress", |session| {
+            self.progress.note(session);
+            Ok(())
+        });
+        if let Err(error) = noted {
+            tracing::debug!(%error, "the last commits are not noted in the data directory");
+        }
+        result
     }
 }
 
@@ -276,23 +316,38 @@ impl Drop for Postgres {
 #[async_trait]
 impl Writer for Postgres {
     fn submit(&self, batch: Batch) {
-        self.writers.submit(batch);
+        match &self.way {
+            Way::Owned(owned) => owned.writers.submit(batch),
+            Way::Relayed(relay, _) => relay.submit(batch),
+        }
     }
 
     async fn room(&self) {
-        self.writers.room().await;
+        match &self.way {
+            Way::Owned(owned) => owned.writers.room().await,
+            Way::Relayed(relay, _) => relay.room().await,
+        }
     }
 
     fn commits(&self) -> Option<&Commits> {
-        Some(&self.commits)
+        match &self.way {
+            Way::Owned(owned) => Some(&owned.commits),
+            Way::Relayed(relay, _) => relay.commits(),
+        }
     }
 
     fn numbers(&self) -> &Numbers {
-        &self.numbers
+        match &self.way {
+            Way::Owned(owned) => &owned.numbers,
+            Way::Relayed(relay, _) => relay.numbers(),
+        }
     }
 
     fn health(&self) -> Health {
-        self.health.borrow().clone()
+        match &self.way {
+            Way::Owned(owned) => owned.health.borrow().clone(),
+            Way::Relayed(relay, _) => relay.health(),
+        }
     }
 }
 
@@ -340,7 +395,10 @@ impl Upkeep for Postgres {
     }
 
     fn owner_died(&self) -> bool {
-        self.owner_died
+        match &self.way {
+            Way::Owned(owned) => owned.owner_died,
+            Way::Relayed(..) => false,
+        }
     }
 
     fn clock_ahead_ms(&self) -> Result<Option<i64>, StoreError> {
@@ -355,11 +413,18 @@ impl Upkeep for Postgres {
     }
 
     fn durability(&self) -> Option<Durability> {
-        Some(self.standbys.durability())
+        Some(match &self.way {
+            Way::Owned(owned) => owned.standbys.durability(),
+            Way::Relayed(_, durability) => *durability,
+        })
     }
 
     async fn lost(&self) -> StoreError {
-        Health::lost(self.health.clone()).await
+        let health = match &self.way {
+            Way::Owned(owned) => owned.health.clone(),
+            Way::Relayed(relay, _) => relay.watch(),
+        };
+        Health::lost(health).await
     }
 
     fn close(&self) -> Result<(), StoreError> {

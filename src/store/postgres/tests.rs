@@ -9,6 +9,7 @@ use crate::store::conformance::conformance;
 
 mod cuts;
 mod faults;
+mod helping;
 mod lanes;
 #[path = "../../../tests/support/network.rs"]
 mod network;
