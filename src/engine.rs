@@ -26,11 +26,14 @@ mod verbs;
 mod view;
 
 pub use error::{Breach, Checked, EngineError, Exceeded};
+pub use run::loan::Why as HomeReason;
 pub use run::readers::PageMemory;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
 pub use shared::host_facts::{ConfigItem, DoctorLine, DoctorVerdict, HostFacts, NodeView};
 pub use shared::key_files::{KeyFiles, Unkept};
+pub use shared::lending::HelperNode;
+pub use shared::lent::{FromHelper, Lend, Patience, ToHelper};
 pub use shared::line_counts::{LineAct, LineActs, LineSteps, Lines};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
@@ -46,8 +49,9 @@ pub use verbs::blueprints::BlueprintView;
 pub use verbs::bulk::{Bulk, BulkAct, BulkItem, BulkRuns, BulkView, MOST_RUNS};
 pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::{
-    BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, ResponseVerbs, SafeModeVerbs,
-    SessionVerbs, SpanVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs, UpkeepVerbs,
+    BlueprintVerbs, DispatchVerbs, Engine, HistoryVerbs, LendingVerbs, ResponseVerbs,
+    SafeModeVerbs, SessionVerbs, SpanVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs,
+    UpkeepVerbs,
 };
 pub use verbs::erase::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays};
 pub use verbs::events::Events;
@@ -59,6 +63,7 @@ pub use verbs::inbox::{AnsweredView, Sought};
 pub use verbs::journal_feed::{AgentFacts, JournalFeed, OperatorFacts, VersionFacts};
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::leases::LeaseAsk;
+pub use verbs::lending::{HelperView, LendingLink};
 pub use verbs::listing::{AuditView, LayerState, LayerView};
 pub use verbs::moves::Moves;
 pub use verbs::orchestrate::{DispatchInput, DispatchView, HostOperator, Orchestration};

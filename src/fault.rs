@@ -17,16 +17,25 @@ pub enum Break {
     LoseTimerAtBoot,
     /// Effects are applied when the attempt is dispatched, not when its result is accepted.
     ApplyEffectsAtDispatch,
+    /// A run that another node drives is woken here as well.
+    WakeLentRuns,
+    /// Batches of runs that are not lent any more are committed.
+    CommitUnlentBatches,
+    /// A run is taken back from another node before its batches are settled.
+    TakeBackEarly,
 }
 
 impl Break {
     /// Every break.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::SkipEpochCheck,
         Self::DropDedup,
         Self::AckBeforeCommit,
         Self::LoseTimerAtBoot,
         Self::ApplyEffectsAtDispatch,
+        Self::WakeLentRuns,
+        Self::CommitUnlentBatches,
+        Self::TakeBackEarly,
     ];
 }
 

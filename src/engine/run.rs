@@ -11,6 +11,7 @@ pub(crate) mod due;
 pub(crate) mod feed;
 pub(crate) mod follows;
 pub(crate) mod loaded;
+pub(crate) mod loan;
 pub(crate) mod log_line;
 pub(crate) mod lookups;
 pub(crate) mod loop_request;

@@ -29,6 +29,8 @@ pub struct Settings {
     pub memory: usize,
     /// Runs that a shard keeps in memory.
     pub live_runs: usize,
+    /// The rule by which runs are lent to other nodes.
+    pub lend: crate::engine::Lend,
     /// Runs that may be open at all; more are refused with `too_many_runs`.
     pub open_runs: u64,
     /// Signals that may be queued at a run.

@@ -3,6 +3,7 @@
 pub(crate) mod accounts;
 pub(crate) mod announcements;
 pub(crate) mod archive;
+pub(crate) mod away;
 pub(crate) mod capacity;
 pub(crate) mod deliveries;
 pub(crate) mod faces;
@@ -12,6 +13,8 @@ pub(crate) mod in_flight;
 pub(crate) mod key_files;
 pub(crate) mod lanes;
 pub(crate) mod ledger;
+pub(crate) mod lending;
+pub(crate) mod lent;
 pub(crate) mod line_counts;
 pub(crate) mod looks;
 pub(crate) mod mailbox;

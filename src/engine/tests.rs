@@ -151,6 +151,7 @@ impl Bench {
             key_files: Arc::new(crate::engine::Unkept),
             limits: Limits::default(),
             settings: Settings {
+                lend: crate::engine::Lend::Off,
                 limits,
                 lease_ms: 30_000,
                 park_ms: 86_400_000,
@@ -168,6 +169,7 @@ impl Bench {
             middleware,
             shards,
             recovery,
+            helps: None,
         })
         .unwrap();
         (engine, tasks)

@@ -17,6 +17,7 @@ pub(crate) mod ending;
 pub(crate) mod facts;
 pub(crate) mod files;
 pub(crate) mod follow;
+pub(crate) mod helping;
 pub(crate) mod leases;
 pub(crate) mod limits;
 pub(crate) mod lineage;

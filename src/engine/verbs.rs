@@ -25,6 +25,7 @@ pub(crate) mod journal_feed;
 pub(crate) mod keys;
 pub(crate) mod last_step;
 pub(crate) mod leases;
+pub(crate) mod lending;
 pub(crate) mod listing;
 pub(crate) mod locals;
 pub(crate) mod measure;

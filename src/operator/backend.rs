@@ -65,6 +65,12 @@ pub trait Backend: Send + Sync {
     /// Returns the location of its work.
     fn residence(&self) -> Residence;
 
+    /// Returns true if any node of a cluster can do its work: nothing of that stays on a machine, and
+    /// nothing comes back by another way than the answer.
+    fn is_portable(&self) -> bool {
+        false
+    }
+
     /// Returns true if an agent needs a worker binding to use it.
     fn requires_worker_binding(&self) -> bool {
         false

@@ -25,6 +25,10 @@ impl Backend for Echo {
         Residence::Inline
     }
 
+    fn is_portable(&self) -> bool {
+        true
+    }
+
     async fn execute(&self, _task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         Ok(Reply::Done(TaskDone { output: input, usage: None, effects: Vec::new() }))
     }

@@ -54,6 +54,10 @@ impl Backend for Lua {
         Residence::Inline
     }
 
+    fn is_portable(&self) -> bool {
+        true
+    }
+
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         let call = (self.call)(Arc::clone(&task), input);
         let output = tokio::select! {

@@ -170,6 +170,16 @@ impl Registry {
         self.operators.get(self.name_of(name))
     }
 
+    /// Returns true if any node of a cluster can do the work of an operator.
+    pub fn is_portable(&self, name: &str) -> bool {
+        let Some(backend) = self.get(name) else { return false };
+        match backend.composite() {
+            None => backend.is_portable(),
+            // Composites have no circles.
+            Some(composite) => composite.members().iter().all(|member| self.is_portable(member)),
+        }
+    }
+
     /// Returns the name under which an operator is known: `main_ai`, its kind, means `main-ai`,
     /// unless an operator is declared under that name.
     pub fn name_of<'n>(&self, written: &'n str) -> &'n str {

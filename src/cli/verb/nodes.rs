@@ -121,10 +121,11 @@ async fn list(cx: &Context) -> Result<Exit> {
         }
         let rows = nodes.iter().map(|it| {
             let lease = format!("{} ms", it.lease_ms);
-            let (name, url) = (it.name.clone(), it.url.clone());
-            vec![name, it.state.clone(), lease, it.version.clone(), it.started_at.clone(), url]
+            let (name, state, runs) = (it.name.clone(), it.state.clone(), it.runs.to_string());
+            let (version, since, url) = (it.version.clone(), it.started_at.clone(), it.url.clone());
+            vec![name, state, runs, lease, version, since, url]
         });
-        let heads = ["node", "state", "lease", "version", "since", "url"];
+        let heads = ["node", "state", "runs", "lease", "version", "since", "url"];
         cx.terminal.print(&fitted(cx.terminal.width(), &heads, rows))?;
         Ok(Exit::Ok)
     })
@@ -148,6 +149,7 @@ async fn show(cx: &Context, name: &str) -> Result<Exit> {
             let lines = [
                 ("node", format!("{} (number {})", it.name, it.node)),
                 ("state", it.state),
+                ("runs", it.runs.to_string()),
                 ("lease", format!("{} ms", it.lease_ms)),
                 ("version", it.version),
                 ("since", it.started_at),

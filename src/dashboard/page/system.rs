@@ -121,12 +121,13 @@ fn node_table(nodes: &[NodeView], now_ms: u64) -> Markup {
     };
     html! {
         div.card.flush { table.stack {
-            thead { tr { th { "Node" } th { "State" } th { "Lease" } th { "Version" } th { "Joined" } th { "Address" } } }
+            thead { tr { th { "Node" } th { "State" } th { "Lent runs" } th { "Lease" } th { "Version" } th { "Joined" } th { "Address" } } }
             tbody { @for node in nodes.iter().take(NODES) {
                 @let (class, word) = pill(&node.state);
                 tr {
                     td data-label="Node" { (text::line(&node.name, 80)) }
                     td data-label="State" { span class=(class) { (word) } }
+                    td data-label="Lent runs" { (node.runs) }
                     td data-label="Lease" {
                         @match u64::try_from(node.lease_ms) {
                             Ok(ms) => { (time::took(ms)) " left" }
@@ -289,6 +290,7 @@ mod tests {
             node: 1,
             name: name.into(),
             state: state.into(),
+            runs: 7,
             version: "0.1.0".into(),
             url: "https://<a>".into(),
             lease_ms,

@@ -11,7 +11,8 @@ use crate::{
             children::{self, is_child},
             dispatch,
             facts::{self, Turn},
-            leases, lineage, lookups, opening, pieces, places, scoped, settle, timers, watchers,
+            helping, leases, lineage, lookups, opening, pieces, places, scoped, settle, timers,
+            watchers,
         },
         view::events,
     },
@@ -22,8 +23,9 @@ use crate::{
 pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
     match message {
         Internal::Wake => timers::wake(turn),
-        // It is answered before it gets here.
-        Internal::IsAtRest(_) => {}
+        // It is answered before it gets here, and a run is taken while it is read.
+        Internal::IsAtRest(_) | Internal::Take(..) => {}
+        Internal::GiveBack(patience) => helping::recalled(turn, patience),
         Internal::Wait(waiter) => {
             turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
             turn.run.waiters.push(waiter);

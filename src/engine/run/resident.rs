@@ -15,6 +15,7 @@ use crate::{
             driver::Driver,
             due::{Timers, Times},
             feed::Audience,
+            loan::{Lent, Share},
             log_line::LogLine,
             lookups::{Lookups, Publisher},
             model_loop::OpenLoop,
@@ -113,6 +114,12 @@ pub(crate) struct Run {
     pub(crate) publisher: Publisher,
     /// The counters of its blueprint, once something was counted.
     pub(crate) series: Option<Arc<RunSeries>>,
+    /// Its place at a helper, which gets it once its start is stored.
+    pub(crate) lends: Option<(u64, Share)>,
+    /// The mark of a run that could have been lent.
+    pub(crate) kept: Option<Share>,
+    /// The mark of a run that is driven for another node.
+    pub(crate) lent: Option<Lent>,
 }
 
 /// The remains of a run whose batch was refused, until the outcome of the later batches is known.
@@ -230,6 +237,9 @@ impl Run {
             lookups: Lookups::default(),
             publisher: None,
             series: None,
+            lends: None,
+            kept: None,
+            lent: None,
         }
     }
 

@@ -3,7 +3,10 @@
 use crate::{
     engine::{
         inbox::answers,
-        run::{answers::view_of, due::Due, perform::Perform, resident::Run, values::grant_of},
+        run::{
+            answers::view_of, due::Due, loan::Place, perform::Perform, resident::Run,
+            values::grant_of,
+        },
         shard::owner::Shard,
         shared::message::NewRun,
         turn::{ending, facts, lineage},
@@ -27,7 +30,6 @@ impl Shard {
         self.lives += 1;
         let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
         let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
-        let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let grant = std::sync::Arc::new(grant_of(&started.grant));
         let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
@@ -74,12 +76,30 @@ impl Shard {
                 let _ = reply.send(result.map(view_of));
             }));
         }
-        if let Some(wall) = wall_ms {
+        match new.place {
+            Some(Place::There(to, share)) => {
+                // Its flow begins where it is driven, once its start is stored.
+                run.lends = Some((to, share));
+                self.flush(&mut run);
+                self.runs.insert(run.num, run);
+            }
+            place => {
+                run.kept = place.and_then(Place::here);
+                self.start(&mut run);
+                self.settle(run);
+            }
+        }
+    }
+
+    /// Starts the flow of a run, and the time of its limit.
+    pub(crate) fn start(&mut self, run: &mut Run) {
+        let turn = &mut self.on(run);
+        let program = turn.run.program.as_ref();
+        if let Some(wall) = program.and_then(|it| it.blueprint().definition().wall_ms) {
             let due = turn.steady_ms + wall;
             turn.run.timers.insert((due, 0, Due::Wall));
         }
         ending::start_flow(turn);
-        self.settle(run);
     }
 }
 

@@ -61,6 +61,9 @@ impl Shard {
                 perform::perform(&mut self.on(&mut run), after);
                 if run.submitted.is_empty() {
                     self.tell_held(num);
+                    if let Some((to, share)) = run.lends.take() {
+                        return self.hand_over(run, to, share);
+                    }
                 }
                 self.settle(run);
                 return;
@@ -100,6 +103,9 @@ impl Shard {
     /// Lets go of a run that failed, once the fate of all its batches is known. It is read again.
     pub(crate) fn lost(&mut self, mut run: Box<Run>) {
         let Some(Failed { refusal, damage, places }) = run.failed.take() else { return };
+        if self.is_helper() {
+            return self.give_home(run);
+        }
         self.let_go(&mut run, places);
         if let Some((parent, step)) = run.header.parent.filter(|_| !run.is_stored) {
             let (shared, child) = (Arc::clone(&self.shared), run.id);
@@ -139,6 +145,9 @@ impl Shard {
 
     /// Carries once more what is on its way to a run, and reads the run, after a pause.
     pub(crate) fn carry_later(&mut self, run: u64, pause_ms: u64) {
+        if self.is_helper() {
+            return;
+        }
         self.unheard.insert(run);
         self.wake_later(run, pause_ms);
     }
@@ -212,7 +221,8 @@ impl Shard {
     /// Keeps the places of a run that is let go, with those that it would have given back, until it
     /// is known which of its attempts outlive it.
     pub(crate) fn let_go(&mut self, run: &mut Run, unperformed: Vec<AgentKey>) {
-        let Some(program) = run.program.clone() else { return };
+        // A helper has no places to give.
+        let Some(program) = run.program.clone().filter(|_| !self.is_helper()) else { return };
         let mut held = unperformed;
         held.extend(places::take_places(&mut self.on(run)));
         self.unplaced.entry(run.num).or_insert_with(|| (program, Vec::new())).1.extend(held);

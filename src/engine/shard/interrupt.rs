@@ -6,9 +6,10 @@ use crate::{
 };
 
 impl Shard {
-    /// Interrupts every attempt in this process. Each is closed without being counted, and its work is
+    /// Interrupts every attempt in this process, and recalls the runs of other nodes. Each is closed without being counted, and its work is
     /// canceled at once: the commit of that waits for the database.
     pub(crate) fn interrupt(&mut self) {
+        self.recall_all();
         let mut in_work = Vec::new();
         for run in self.runs.values() {
             for step in run.open.numbers() {

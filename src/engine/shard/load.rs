@@ -24,6 +24,7 @@ use crate::{
         run::{
             account::OwnState,
             loaded::{Again, Loaded, Loading, Rows},
+            loan::Lent,
             resident::Run,
             values::grant_of,
         },
@@ -46,7 +47,7 @@ use crate::{
 const READS: usize = 4;
 
 /// Requests that may wait for one run to be loaded.
-const HELD: usize = 4_096;
+pub(crate) const HELD: usize = 4_096;
 
 impl Shard {
     /// Holds a message if its run is being loaded, or rests after a write that failed; returns it
@@ -140,6 +141,10 @@ impl Shard {
         result: Result<Option<Loaded>, StoreError>,
     ) {
         match result {
+            // With the messages, the run goes home.
+            Err(error) if self.is_helper() => {
+                tracing::warn!(run = num, %error, "a run of another node could not be read");
+            }
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run");
                 let (told, asked): (Vec<_>, Vec<_>) =
@@ -207,7 +212,16 @@ impl Shard {
         let tasks: Vec<_> = rows.tasks.values().cloned().collect();
         self.give_back(num, &tasks);
         let broken = again.as_ref().is_some_and(|again| again.broken);
-        let mut run = self.rebuild(loaded.header, *rows, &first, broken);
+        let mut rows = rows;
+        let (first, lent) = match first {
+            RunMsg::Internal(Internal::Take(lent, publisher)) => {
+                // What is cached here may be from before it was published anew.
+                rows.publisher = publisher;
+                (Internal::Wake.into(), Some(lent))
+            }
+            first => (first, None),
+        };
+        let mut run = self.rebuild(loaded.header, *rows, &first, (broken, lent));
         if let Some(Again { waiters, subscribers, .. }) = again {
             run.broken = false;
             run.waiters = waiters;
@@ -222,7 +236,7 @@ impl Shard {
         header: Header,
         mut rows: Rows,
         message: &RunMsg,
-        broken: bool,
+        (broken, lent): (bool, Option<Lent>),
     ) -> Box<Run> {
         let num = header.num;
         let chain = std::mem::replace(&mut rows.chain, Chain::lean());
@@ -237,6 +251,7 @@ impl Shard {
         run.program = rows.program.as_ref().ok().map(Arc::clone);
         run.publisher = rows.publisher.take();
         run.broken = broken;
+        run.lent = lent;
         run.charged = self.shared.accounts.take_up(num, rows.charge.take(), run.chain.spent());
         run.artifacts = std::mem::take(&mut rows.files);
         run.state = std::mem::replace(&mut rows.state, Ok(Default::default()));
@@ -247,7 +262,7 @@ impl Shard {
         if run.is_ended() && !message.is_query() {
             return run;
         }
-        if !run.is_ended() {
+        if !run.is_ended() && run.lent.is_none() {
             self.count_in(num);
         }
         // It was quarantined, by its header alone.

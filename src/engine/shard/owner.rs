@@ -1,7 +1,7 @@
 //! The fields of a shard.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -11,6 +11,7 @@ use crate::{
     engine::{
         run::{due::Times, loaded::Loading, resident::Run, task::AgentKey},
         shared::{
+            away::Away,
             message::{Internal, Poll, RunMsg},
             shards::Shared,
         },
@@ -25,6 +26,8 @@ pub(crate) struct Shard {
     pub(crate) shared: Arc<Shared>,
     pub(crate) vms: Vms,
     pub(crate) runs: HashMap<u64, Box<Run>>,
+    /// The runs that other nodes drive.
+    pub(crate) away: BTreeMap<u64, Away>,
     /// The alarms of runs, on each of the clocks.
     pub(crate) alarms: Times<BTreeSet<(u64, u64)>>,
     /// The runs that wait for a turn and were done after their last.

@@ -57,7 +57,10 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
         Perform::SendSignal { step, to, name, payload } => {
             let sender = (turn.run.num, step);
             fault::point("engine.outbox_sent");
-            turn.shared.tell(to, Internal::SignalFrom { sender, name, payload });
+            // That of a run of another node is sent there, after the same commit.
+            if turn.run.lent.is_none() {
+                turn.shared.tell(to, Internal::SignalFrom { sender, name, payload });
+            }
         }
         Perform::Retire { ticket, reason } => {
             turn.shared.sessions.retire(ticket, reason.as_deref());

@@ -38,6 +38,8 @@ impl Reason {
             RunMsg::Control(Asked { ask: ControlAsk::TakeUp, .. })
                 | RunMsg::Internal(
                     Internal::Wake
+                        | Internal::Take(..)
+                        | Internal::GiveBack(_)
                         | Internal::Subscribe(..)
                         | Internal::Wait(_)
                         | Internal::Progress { .. }

@@ -15,7 +15,7 @@
 //! more than one turn.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -36,7 +36,6 @@ use crate::{
     },
     fault::{self, Break},
     lua::Vms,
-    memory::Level,
     metrics::log_lines,
     store::{MovingRuns, StoreError, Write},
 };
@@ -64,6 +63,7 @@ impl Shard {
             shared,
             vms,
             runs: HashMap::new(),
+            away: BTreeMap::new(),
             alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
             prompt: VecDeque::new(),
             patient: VecDeque::new(),
@@ -258,9 +258,16 @@ impl Shard {
             self.silence(&run);
             return;
         }
+        if self.goes_home(&mut run) {
+            self.give_home(run);
+            return;
+        }
         self.set_alarm(&mut run);
         run.greedy = !run.inbox.is_empty();
-        let is_held_up = run.waits_for_commit() || run.account.parked || run.lookups.is_waiting;
+        let is_held_up = run.waits_for_commit()
+            || run.account.parked
+            || run.lookups.is_waiting
+            || run.lent.as_ref().is_some_and(|lent| lent.is_leaving(self.steady_ms));
         if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }
@@ -288,6 +295,8 @@ impl Shard {
             Msg::Recounted(run, tasks) => self.give_back(run, &tasks),
             Msg::Due(poll, due) => self.polled(poll, due),
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
+            Msg::Stirred(run) => self.stirred(run),
+            Msg::Home(run, rest) => self.come_home(run, rest),
             Msg::MakeRoom => {}
             Msg::Interrupt => self.interrupt(),
             Msg::Recover => {
@@ -342,6 +351,7 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(crate) fn tell(&mut self, num: u64, message: RunMsg) {
+        let Some(message) = self.hold_away(num, message) else { return };
         if let RunMsg::Internal(Internal::Delta(feed)) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
@@ -364,7 +374,9 @@ impl Shard {
         }
         let Some(message) = self.hold(num, message) else { return };
         let Some(mut run) = self.runs.remove(&num) else {
-            self.ask_for(num, message, None);
+            if self.may_read(&message) {
+                self.ask_for(num, message, None);
+            }
             return;
         };
         if self.unheard.remove(&num) {
@@ -374,7 +386,7 @@ impl Shard {
                 return;
             }
         }
-        if run.failed.is_some() {
+        if run.failed.is_some() || run.lends.is_some() {
             self.held.entry(num).or_default().push(message);
             self.runs.insert(num, run);
             return;
@@ -420,7 +432,9 @@ impl Shard {
             (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
         let num = run.num;
         drop(run);
-        self.ask_for(num, message, Some(Again { broken, waiters, subscribers }));
+        if self.may_read(&message) {
+            self.ask_for(num, message, Some(Again { broken, waiters, subscribers }));
+        }
     }
 
     /// Keeps a run that something happened to; what follows from it comes with its next turn.
@@ -517,55 +531,6 @@ impl Shard {
             }
         }
         self.horizon_ms = self.horizon_ms.max(self.now_ms + HORIZON_MS / 2 + 1);
-    }
-
-    /// Drops idle runs, least recently used first, while there are too many.
-    fn evict(&mut self) {
-        let limit = self.shared.settings.live_runs;
-        let mut looks = self.recent.len();
-        let mut dropped = 0;
-        let presses = |dropped: usize, level: Level| match level {
-            Level::Roomy => false,
-            // What its flow had is given back later: not everything goes at once.
-            Level::Tight => dropped < 8,
-            Level::Full => true,
-        };
-        while looks > 0 && (self.runs.len() > limit || presses(dropped, self.shared.memory.level()))
-        {
-            looks -= 1;
-            let Some(num) = self.recent.pop_front() else { break };
-            if let Some(run) = self.runs.get_mut(&num) {
-                run.subscribers.retain(|subscriber| !subscriber.is_closed());
-            }
-            match self.runs.get(&num) {
-                Some(run) if run.is_idle() && !run.queued => {
-                    let next =
-                        crate::engine::turn::waiting::first_alarm(run.alarm, &self.shared.clock);
-                    // What was asked for looks at what is stored, which may be from before now.
-                    let known_ms = self.horizon_ms.max(self.poll.map_or(0, |poll| poll.until_ms));
-                    let later = next.is_some_and(|due| due > known_ms);
-                    let run = self.runs.remove(&num);
-                    drop(self.held.remove(&num));
-                    if let Some(run) = run
-                        && later
-                        && self.recovers
-                        && run.header.wake_at_ms == next
-                    {
-                        // It is read from the store when its time is near.
-                        self.silence(&run);
-                    }
-                    dropped += 1;
-                }
-                Some(_) => drop(self.recent.insert(num)),
-                None => {}
-            }
-        }
-        if self.shared.memory.level() != Level::Roomy {
-            self.vms.relieve();
-        }
-        if self.recent.len() > 2 * self.runs.len() + 1_024 {
-            self.recent.retain(|num| self.runs.contains_key(num));
-        }
     }
 }
 

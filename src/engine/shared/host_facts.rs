@@ -68,6 +68,9 @@ pub struct NodeView {
     pub name: String,
     /// `up`: it has the runs. `draining`: it has them and hands over. `standby`: it forwards requests.
     pub state: String,
+    /// The number of runs that it drives for the node that has them.
+    #[serde(default)]
+    pub runs: usize,
     /// The release that it runs.
     pub version: String,
     /// The address of the node for clients.

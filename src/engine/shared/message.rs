@@ -10,12 +10,14 @@ use crate::{
         run::{
             feed::Feed,
             loaded::Loaded,
+            loan::{Lent, Place},
             lookups::{Lookup, LookupResult, Publisher, Purpose},
             perform::{Held, Stored},
             readers::Subscriber,
             reply::{Answer, Asked, ReplyTo, Waiter},
             task::AgentKey,
         },
+        shared::{lending::Rest, lent::Patience},
     },
     environment::Scrubber,
     journal::{Outcome, RunStarted, Usage},
@@ -63,6 +65,10 @@ pub(crate) enum Msg {
     Due(Poll, Result<Vec<(u64, u64)>, StoreError>),
     /// Delivers the pending messages of a run once more, after a delay.
     Unheard(u64),
+    /// More is stored of a run that another node drives, and that somebody follows.
+    Stirred(u64),
+    /// A run that another node drove is home.
+    Home(u64, Rest),
     /// Drops idle runs: the host has no memory left.
     MakeRoom,
     /// Interrupts the attempts in this process: the database has been away for long.
@@ -86,6 +92,8 @@ impl Msg {
             | Self::Recounted(..)
             | Self::Due(..)
             | Self::Unheard(_)
+            | Self::Stirred(_)
+            | Self::Home(..)
             | Self::MakeRoom
             | Self::Interrupt
             | Self::Recover => false,
@@ -130,6 +138,8 @@ pub(crate) struct NewRun {
     pub(crate) trace: Option<TraceParent>,
     /// The publisher of the program.
     pub(crate) publisher: Publisher,
+    /// The node that drives it; none for a run that is not lent.
+    pub(crate) place: Option<Place>,
     /// Until it is stored, nobody deletes its blueprint; none if its starter holds that.
     pub(crate) stored: Option<Stored>,
 }
@@ -195,6 +205,10 @@ pub(crate) struct PersonAnswer {
 pub(crate) enum Internal {
     /// Checks the timers.
     Wake,
+    /// Drives a run for another node; its first message here. With the publisher of its version.
+    Take(Lent, Publisher),
+    /// Gives the run back to the node that drives.
+    GiveBack(Patience),
     /// Asks whether the run is busy in this process; does not load it.
     IsAtRest(oneshot::Sender<bool>),
     /// Replies when a condition holds.
@@ -331,6 +345,8 @@ impl RunMsg {
             Self::Internal(message) => !matches!(
                 message,
                 Internal::IsAtRest(_)
+                    | Internal::Take(..)
+                    | Internal::GiveBack(_)
                     | Internal::Wait(_)
                     | Internal::Subscribe(..)
                     | Internal::Progress { .. }

@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     engine::{
         EngineError,
-        run::{conversations::Conversations, readers::Readers, resident::Run},
+        run::{conversations::Conversations, loan::GoHome, readers::Readers, resident::Run},
         settings::Settings,
         shared::{
             accounts::Accounts,
@@ -21,6 +21,7 @@ use crate::{
             in_flight::InFlight,
             lanes::Lanes,
             ledger::AuditLog,
+            lending::Lending,
             mailbox::Mail,
             message::{Msg, RunMsg},
             presence::Presence,
@@ -90,6 +91,10 @@ pub(crate) struct Shared {
     /// The spans of requests, on their way to the export.
     pub(crate) server_spans: ServerSpans,
     pub(crate) gauges: Vec<ShardGauges>,
+    /// The runs that other nodes drive.
+    pub(crate) lending: Lending,
+    /// The way home of the runs of this process, if it drives them for another node.
+    pub(crate) helps: Option<GoHome>,
 }
 
 impl Shared {
@@ -114,6 +119,12 @@ impl Shared {
     /// Returns the partitions that a shard owns.
     pub(crate) fn parts_of(&self, shard: u64) -> Vec<Partition> {
         Partition::all().filter(|part| self.owner_of(*part) == shard).collect()
+    }
+
+    /// Returns the number of runs that wait for a thread.
+    pub(crate) fn waiting(&self) -> usize {
+        let waiting = self.gauges.iter().map(|gauges| gauges.ready.whole());
+        usize::try_from(waiting.sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// Returns the refusal of a request that would exceed the memory limit of the host.

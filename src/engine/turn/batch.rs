@@ -24,7 +24,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         return None;
     }
     let mut pending = std::mem::take(&mut turn.run.pending);
-    let states = !pending.entries.is_empty() || std::mem::take(&mut turn.run.restate);
+    let restate = std::mem::take(&mut turn.run.restate);
+    let states = restate || !pending.entries.is_empty();
     if !states && pending.writes.is_empty() && turn.run.submitted.is_empty() {
         return Some(pending.after);
     }

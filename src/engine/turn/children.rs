@@ -212,6 +212,7 @@ fn begin_child(turn: &mut Turn<'_>, number: u32, stored: Option<Stored>) {
         joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
         tags: turn.run.chain.tags_of_child(number),
         publisher,
+        place: None,
         stored: Some(stored),
     };
     turn.shared.send(child.num(), Msg::Start(Box::new(new)));

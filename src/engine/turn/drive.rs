@@ -6,7 +6,7 @@ use crate::{
         turn::{
             compose, ending,
             facts::{self, Turn},
-            limits, lookups, schedule, steps, weight,
+            helping, limits, lookups, schedule, steps, weight,
         },
     },
     flow::{Command, Input, NextAction, StepOp},
@@ -58,7 +58,7 @@ fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
         if turn.run.chain.paused().is_some() || turn.run.is_ended() || turn.run.reload {
             return false;
         }
-        if turn.run.lookups.is_waiting {
+        if turn.run.lookups.is_waiting || helping::is_leaving(turn) {
             return false;
         }
         if let Some(Rest { commands, next }) = lookups::take_rest(turn) {

@@ -6,6 +6,8 @@
 //! | signal another run | whether it exists and is open |
 //! | read a file of the run | its content, unless it is still being written |
 //!
+//! A run that is driven for another node goes home for a call: nothing is read for that.
+//!
 //! A flow whose next command lacks its lookup waits for it; the lookups of the commands behind it are
 //! read with it. Its inputs wait too, and everything else of the run goes on. A cancel drops the
 //! commands: nothing of them is in the journal, and a replay asks for them again.
@@ -20,7 +22,7 @@ use crate::{
         EngineError,
         run::lookups::{Found, Lookup, LookupResult, Publisher, Purpose, Rest, StoredRun},
         shared::{message::Internal, shards::Shared},
-        turn::facts::Turn,
+        turn::{facts::Turn, helping},
     },
     flow::{ArtifactOp, Command, NextAction, StepOp},
     journal::Entry,
@@ -36,11 +38,17 @@ type OwnBlueprint = Option<(String, String)>;
 
 /// Returns true if a command needs a lookup whose result is not in memory.
 pub(crate) fn lacks(turn: &mut Turn<'_>, command: &Command) -> bool {
-    lookup_of(turn, command).is_some_and(|lookup| !is_known(turn, &lookup))
+    helping::needs_driver(turn, command)
+        || lookup_of(turn, command).is_some_and(|lookup| !is_known(turn, &lookup))
 }
 
 /// Has the lookups of a flow's commands read; the flow waits for them.
 pub(crate) fn wait(turn: &mut Turn<'_>, commands: Vec<Command>, next: NextAction) {
+    if commands.first().is_some_and(|command| helping::needs_driver(turn, command)) {
+        turn.run.lookups.rest = Some(Rest { commands, next });
+        turn.run.lookups.is_waiting = true;
+        return helping::leave(turn);
+    }
     let mut lookups = Vec::new();
     for command in commands.iter().take(AHEAD) {
         let Some(lookup) = lookup_of(turn, command) else { continue };

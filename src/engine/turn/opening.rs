@@ -14,7 +14,7 @@ use crate::{
         turn::{
             budget,
             facts::{self, Turn},
-            places, prompts, reminders, settle, steps,
+            helping, places, prompts, reminders, settle, steps,
         },
     },
     fault,
@@ -28,6 +28,12 @@ use crate::{
 /// after the commit.
 pub(crate) fn open_attempt(turn: &mut Turn<'_>, number: u32) {
     if is_held(turn.run, number) {
+        if let Some(task) = turn.run.task_mut(number) {
+            task.phase = Phase::Capacity;
+        }
+        return;
+    }
+    if helping::holds_back(turn, number) {
         if let Some(task) = turn.run.task_mut(number) {
             task.phase = Phase::Capacity;
         }
@@ -51,8 +57,11 @@ pub(crate) fn open_attempt(turn: &mut Turn<'_>, number: u32) {
         }
         task.place = true;
     }
+    // What the header says of it was written while it waited.
+    let waited = task.phase == Phase::Capacity;
     task.phase = Phase::Pending;
     let (residence, park, attempt) = (task.residence, task.park_ms, task.attempt);
+    turn.run.restate |= waited && turn.run.pending.entries.is_empty();
     if residence != Residence::Inline {
         match prompts::task_row(turn, number) {
             Ok(row) => {

@@ -19,7 +19,7 @@ use crate::{
         turn::{
             authority, boundary,
             facts::Turn,
-            seats,
+            helping, seats,
             state::{refused, run_scope, state_failure},
             steps,
         },
@@ -141,6 +141,9 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
     let Some(Open::State { scope, op, alive }) = turn.run.open.get(number) else {
         return;
     };
+    if helping::needs_driver_for(turn, op) {
+        return helping::leave(turn);
+    }
     let alive = Arc::downgrade(alive);
     fault::point("engine.state_shared");
     let (scope, op) = (scope.clone(), op.clone());

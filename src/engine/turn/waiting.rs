@@ -7,6 +7,7 @@ use crate::{
         SessionWait, Subject, WaitingOn, rfc3339,
         run::{
             due::{Due, Times},
+            loan::Lent,
             open::Open,
             question::Question,
             resident::Run,
@@ -80,6 +81,9 @@ pub(crate) fn wake_at(run: &Run, clock: &Clock) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
         || !run.composing.is_empty()
         || run.reload
+        // Nothing else is stored of the commands that wait for a read.
+        || run.lookups.rest.is_some()
+        || run.lent.as_ref().is_some_and(Lent::needs_home)
         || run.open.sums().at_boot > 0;
     match (run.chain.paused().is_some(), at_boot) {
         (true, _) => None,

@@ -21,7 +21,7 @@ use crate::{
         shared::{message::Internal, shards::Shared},
         turn::{
             facts::{self, Turn},
-            loops, settle, steps,
+            helping, loops, settle, steps,
         },
     },
     fault,
@@ -202,6 +202,10 @@ pub(crate) fn waits_in_line(turn: &mut Turn<'_>, number: u32) -> bool {
     let Some(key) = turn.run.model_loop(number).and_then(OpenLoop::conversation) else {
         return false;
     };
+    if turn.run.lent.is_some() {
+        helping::leave(turn);
+        return true;
+    }
     let shared = Arc::downgrade(turn.shared);
     let conversations = Arc::clone(&turn.shared.conversations);
     let Some(open) = turn.run.model_loop_mut(number) else { return false };

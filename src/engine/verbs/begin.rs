@@ -243,6 +243,11 @@ impl Engine {
         let publisher = self.blueprints().publisher_of(program.blueprint().hash()).await?;
         let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let charged = shared
+            .accounts
+            .admit(&caller.jti, id.num(), shared.clock.now_ms())
+            .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?;
+        let place = self.lending().place_of(&start, &program, &watch, charged);
         let started = RunStarted {
             blueprint: program.blueprint().name().to_owned(),
             hash: program.blueprint().hash().to_owned(),
@@ -262,6 +267,7 @@ impl Engine {
         };
         let (reply, answer) = oneshot::channel();
         let new = NewRun {
+            place,
             id,
             program,
             started,
@@ -274,10 +280,7 @@ impl Engine {
             seats: (start.seats.into_iter())
                 .map(|(operator, session)| (shared.registry.name_of(&operator).to_owned(), session))
                 .collect(),
-            charged: shared
-                .accounts
-                .admit(&caller.jti, id.num(), shared.clock.now_ms())
-                .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
+            charged,
             joined: Vec::new(),
             tags: start.tags,
             trace: caller.trace,

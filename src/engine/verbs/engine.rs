@@ -75,6 +75,8 @@ families! {
     histories: HistoryVerbs;
     /// Starts with care after crashes, and the quarantine.
     safe_mode: SafeModeVerbs;
+    /// Runs that other nodes of a cluster drive for this one, and the reverse.
+    lending: LendingVerbs;
     /// The spans of requests that this host answers, for the export of traces.
     spans: SpanVerbs;
     /// Backups, retention, and the audit log.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::{
     clock::Clock,
@@ -28,6 +28,8 @@ use crate::{
             host_log::{HostFact, HostLog},
             lanes::Lanes,
             ledger::AuditLog,
+            lending::Lending,
+            lent::FromHelper,
             mailbox::Mailbox,
             message::{ControlAsk, Msg, RunMsg},
             presence::Presence,
@@ -40,7 +42,10 @@ use crate::{
             verified::Auth,
             watch_board::WatchBoard,
         },
-        verbs::engine::{Engine, Inner},
+        verbs::{
+            engine::{Engine, Inner},
+            lending::way_home,
+        },
     },
     fault,
     lua::{Limits, Vms, Watchdog},
@@ -91,6 +96,8 @@ pub struct EngineParts {
     pub shards: usize,
     /// The treatment of the runs in the store.
     pub recovery: Recovery,
+    /// The link to the node that drives, for an engine that has no runs but those that it is lent.
+    pub helps: Option<mpsc::UnboundedSender<FromHelper>>,
 }
 
 /// A shard before its thread has started.
@@ -183,14 +190,16 @@ impl Engine {
             spawners,
             shards,
             recovery,
+            helps,
         } = parts;
-        let memory = settings.memory;
+        let (memory, lend) = (settings.memory, settings.lend);
         let ledger = AuditLog::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let audit = ledger.clone();
         let means = Means::of(Arc::new(ledger), clock.clone());
         let means = Means { tasks: Some(tasks.clone()), ..means };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let threads = senders.len();
         let gauges = senders.iter().map(|_| ShardGauges::default()).collect();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
@@ -238,7 +247,9 @@ impl Engine {
             counts: Counts::default(),
             traced: OnceLock::new(),
             server_spans: ServerSpans::default(),
+            lending: Lending::new(lend, threads),
             gauges,
+            helps: helps.map(way_home),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -251,13 +262,16 @@ impl Engine {
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
-        // Also where runs wait: what is committed is on its way.
-        deliveries::start(&shared);
-        FrameWriter::start(
-            Arc::clone(&shared.sessions),
-            Arc::clone(&shared.store),
-            shared.tasks.clone(),
-        );
+        let is_helper = shared.helps.is_some();
+        if !is_helper {
+            // Also where runs wait: what is committed is on its way.
+            deliveries::start(&shared);
+            FrameWriter::start(
+                Arc::clone(&shared.sessions),
+                Arc::clone(&shared.store),
+                shared.tasks.clone(),
+            );
+        }
         let unstarted = (0u64..).zip(receivers).map(|(index, messages)| Unstarted {
             index,
             shared: Arc::clone(&shared),
@@ -278,9 +292,11 @@ impl Engine {
             threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
-        engine.sessions().keep_sessions();
-        engine.upkeep().watch_outages();
-        engine.announce();
+        if !is_helper {
+            engine.sessions().keep_sessions();
+            engine.upkeep().watch_outages();
+            engine.announce();
+        }
         Ok((engine, unstarted))
     }
 

@@ -194,7 +194,14 @@ impl UpkeepVerbs<'_> {
     /// Fails when the caller lacks permission.
     pub fn nodes(self, caller: &Caller) -> Result<Vec<NodeView>, EngineError> {
         caller.grant.check(Verb::HostRead, &[])?;
-        Ok(self.engine.shared().facts.get().map(|facts| facts.nodes()).unwrap_or_default())
+        let shared = self.engine.shared();
+        let mut nodes = shared.facts.get().map(|facts| facts.nodes()).unwrap_or_default();
+        let helpers = self.engine.lending().helpers();
+        for node in &mut nodes {
+            let links = helpers.iter().filter(|it| it.node == node.node);
+            node.runs = links.map(|it| it.runs).sum();
+        }
+        Ok(nodes)
     }
 
     /// Returns the effective settings of the operators that the configuration declares, by name: those

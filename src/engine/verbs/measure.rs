@@ -73,6 +73,7 @@ impl UpkeepVerbs<'_> {
             if let Some(facts) = shared.facts.get() {
                 facts.measure(&mut scrape);
             }
+            shared.lending.measure(&mut scrape);
             memory(shared, &mut scrape);
             disk(shared, &mut scrape);
             tasks(shared, &mut scrape)?;

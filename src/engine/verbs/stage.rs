@@ -303,6 +303,7 @@ impl Stage {
             spawners: Default::default(),
             middleware: crate::engine::Middleware::default(),
             settings: Settings {
+                lend: crate::engine::Lend::Off,
                 retention: Retention::FOR_EVER,
                 limits: run_limits,
                 lease_ms: 30_000,
@@ -318,6 +319,7 @@ impl Stage {
             },
             shards: 1,
             recovery: Recovery::All,
+            helps: None,
         })?;
         let mut shards: Vec<_> = unstarted.into_iter().map(|shard| shard.enter()).collect();
         for (shard, _) in &mut shards {

@@ -416,6 +416,10 @@ impl Backend for Llm {
         Residence::Host
     }
 
+    fn is_portable(&self) -> bool {
+        true
+    }
+
     fn is_model(&self) -> bool {
         true
     }

@@ -85,6 +85,11 @@ impl Backend for Mcp {
         Residence::Host
     }
 
+    fn is_portable(&self) -> bool {
+        // A server without a host is a child of this process.
+        self.server.place().server.is_some()
+    }
+
     fn requires_tool(&self) -> bool {
         self.tool.is_none()
     }
