@@ -35,6 +35,7 @@ use crate::{
 };
 
 pub use cluster::ClusterLayer;
+pub(crate) use cluster::parse_lend;
 pub use shown::shown;
 
 /// The file that is read by default, if it exists.

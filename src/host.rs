@@ -10,9 +10,13 @@ mod embed;
 mod error;
 mod file_watch;
 mod files;
+mod frames;
+mod helping;
 mod house;
+mod lending;
 mod listen;
 mod node;
+mod parts;
 mod restore;
 mod socket;
 mod watch;
@@ -31,15 +35,11 @@ use crate::{
     dashboard,
     door::{Certificate, Door, DoorConfig},
     engine::{
-        ConfigItem, CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery,
-        Retention, Schedules, Settings,
+        ConfigItem, CustomEffects, Engine, EngineError, Middleware, Recovery, Retention, Schedules,
     },
     environment::{self, Environments},
-    fault,
-    flow::RunLimits,
-    lua::{Limits, TaskLimits},
-    mcp, memory,
-    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, TaskWebhook, lua_calls},
+    fault, mcp,
+    operator::{Builtin, Coded, Declared, Registry, TaskWebhook},
     protocol::RunId,
     respond::multi_step::{LlmModel, NoModel},
     session,
@@ -230,12 +230,10 @@ impl Host {
                 Arc::new(cluster_keys::ClusterKeys::new(member, files.clone()))
             }
         };
-        let (keys, handles) = key_files.open(incarnation)?;
+        let keys = key_files.open(incarnation)?;
         fault::point("host.keys");
 
-        let hub = Arc::new(QueueHub::default());
-        let sessions = Arc::new(session::Hub::default().falling_back(&config.fallback));
-        let environments = Arc::new(environments(&config));
+        let environments = Arc::new(parts::environments(&config));
         // This must come before anything runs: what exists now belongs to a host that was killed.
         let sweeping = Arc::clone(&environments);
         if let Err(error) = tasks.spawn_blocking(move || sweeping.sweep()).await {
@@ -244,32 +242,25 @@ impl Host {
         if config.recover {
             warn_of_children(&environments, &tasks);
         }
-        let registry = registry(&config, &tasks, &hub, &sessions, Arc::clone(&environments));
 
         let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
-        let engine = Engine::start_up(EngineParts {
+        let base = parts::EngineBase {
             store: Arc::clone(&store),
             clock: Clock::system_ahead(boot::clock_offset(&*store, &*upkeep)?),
             tasks: tasks.clone(),
-            registry,
-            hub,
-            sessions,
+            environments: Arc::clone(&environments),
             keys,
-            handles,
             key_files: Arc::clone(&key_files) as _,
-            limits: Limits::default(),
-            settings: settings(&config),
-            middleware: config.middleware.clone(),
-            spawners: config.spawners.clone(),
-            shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
                 (true, false) => Recovery::All,
                 (true, true) => Recovery::Careful,
             },
-        })?;
+            helps: None,
+        };
+        let engine = Engine::start_up(base.parts(&config))?;
         let left_open =
             if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
         boot::keep_clock_offset(&engine, &upkeep, &tasks);
@@ -298,8 +289,7 @@ impl Host {
         let of_ports = ports.as_ref().map(|it| (it.address, it.url.clone()));
         let of_node = joined.map(|it| (it.address, it.url.clone()));
         let (address, url) = of_ports.or(of_node).expect("a host has ports, or its node has");
-        let of_cluster = config.cluster.as_ref().and_then(|it| it.url.clone());
-        engine.set_url(&of_cluster.unwrap_or_else(|| listen::url_of(&config.door, &url, address)));
+        engine.set_url(&parts::url(&config, &url, address));
         engine.set_facts(Arc::new(doctor::Facts::of(&config, joined.map(|it| it.facts.clone()))));
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
@@ -325,7 +315,10 @@ impl Host {
                 ports.serve(behind, metrics, &door, (&files, incarnation), &tasks)?;
                 (metrics_at, Some((files, socket)))
             }
-            (None, Some(joined)) => (joined.drive(behind, metrics_of), None),
+            (None, Some(joined)) => {
+                let on_help = joined.on_help(&engine, &tasks);
+                (joined.drive(behind, metrics_of, on_help), None)
+            }
             (None, None) => (None, None),
         };
         fault::point("host.announced");
@@ -500,35 +493,6 @@ fn warn_of_children(environments: &Arc<Environments>, tasks: &Tasks) {
     }));
 }
 
-/// Returns the environments of a host.
-fn environments(config: &HostConfig) -> Environments {
-    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    Environments::new(config.environments.clone(), &data, Clock::system())
-        .with_code(config.code.environments())
-}
-
-/// Returns the operators of a host.
-fn registry(
-    config: &HostConfig,
-    tasks: &Tasks,
-    hub: &Arc<QueueHub>,
-    sessions: &Arc<session::Hub>,
-    environments: Arc<Environments>,
-) -> Registry {
-    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    Builtin {
-        lua: lua_calls(tasks.clone(), TaskLimits::default()),
-        bundle_dir: bundle_dirs(data),
-        queues: Arc::clone(hub),
-        environments,
-        clock: Clock::system(),
-        stopping: tasks.stopping().clone(),
-        sessions: Arc::clone(sessions),
-    }
-    .registry(&config.operators)
-    .with(&config.code)
-}
-
 /// Returns the built-in operators, for use without a host; none of them is called.
 pub fn builtin_operators() -> Registry {
     known_operators(&Declared::default(), environment::Config::default())
@@ -540,51 +504,13 @@ pub fn known_operators(declared: &Declared, environments: environment::Config) -
     Builtin::alone(environments).registry(declared)
 }
 
-/// Writes the files of a blueprint to the directory where its child processes find them.
-fn bundle_dirs(data: PathBuf) -> BundleDir {
-    Arc::new(move |blueprint| {
-        let dir = data.join("bundles").join(blueprint.hash());
-        blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;
-        Ok(dir)
-    })
-}
-
-fn settings(config: &HostConfig) -> Settings {
-    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let absolute = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    Settings {
-        memory: config.memory.map_or_else(memory::by_default, bytes),
-        limits: RunLimits {
-            held: config.run_memory.map_or(RunLimits::default().held, bytes),
-            ..RunLimits::default()
-        },
-        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
-        park_ms: 24 * 3_600 * 1_000,
-        compensation_ms: 300_000,
-        live_runs: 512,
-        open_runs: 2_000_000,
-        queued_signals: 1_000,
-        retention: config.retention,
-        custom_effects: config.effects,
-        webhooks: config.webhooks.clone(),
-        work: absolute.join("work"),
-    }
-}
-
-fn shards(asked: usize) -> usize {
-    if asked > 0 {
-        return asked;
-    }
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64))
-}
-
 /// Returns the incarnation of the data directory, a number that is part of every handle: created
 /// once, and stored in the database.
 async fn incarnation(store: &dyn Store) -> Result<u64, HostError> {
-    if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
+    if let Some(known) = parts::incarnation(store)? {
         return Ok(known);
     }
     let fresh = uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
-    boot::put_meta(store, "incarnation", fresh.to_string()).await?;
+    boot::put_meta(store, parts::INCARNATION, fresh.to_string()).await?;
     Ok(fresh)
 }

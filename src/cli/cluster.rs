@@ -7,7 +7,8 @@ use clap::Args;
 
 use crate::{
     cli::exit::Stop,
-    config::{ClusterLayer, Config},
+    config::{ClusterLayer, Config, parse_lend},
+    engine::Lend,
     environment::Text,
     host::ClusterConfig,
     store::{ClusterKey, LeaseTimes},
@@ -34,6 +35,9 @@ pub struct ClusterFlags {
     /// The time without a renewal after which another node may take over [default: 10s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_CLUSTER_LEASE", value_parser = crate::cli::values::duration)]
     cluster_lease: Option<Duration>,
+    /// Runs that this node lends to those that stand by: auto (while it is busy), even, or off [default: auto]
+    #[arg(long, value_name = "RULE", env = "MOONSWARM_CLUSTER_LEND", value_parser = parse_lend)]
+    cluster_lend: Option<Lend>,
 }
 
 impl ClusterFlags {
@@ -51,12 +55,14 @@ impl ClusterFlags {
             peer_address: self.peer_address.clone(),
             url: None,
             lease: self.cluster_lease,
+            lend: self.cluster_lend,
         };
         let is_set = layer.key.is_some()
             || layer.node.is_some()
             || layer.peer_listen.is_some()
             || layer.peer_address.is_some()
-            || layer.lease.is_some();
+            || layer.lease.is_some()
+            || layer.lend.is_some();
         is_set.then_some(layer)
     }
 }
@@ -107,5 +113,6 @@ pub fn settings(config: &Config) -> Result<Option<ClusterConfig>> {
         peer_address: cluster.peer_address.clone(),
         url: cluster.url.clone(),
         times: LeaseTimes { whole },
+        lend: cluster.lend.unwrap_or_default(),
     }))
 }

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::environment::Text;
+use crate::{engine::Lend, environment::Text};
 
 /// The settings of a node in one source.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -23,6 +23,22 @@ pub struct ClusterLayer {
     /// The time after its last renewal at which another node may take over: `10s`.
     #[serde(default, deserialize_with = "super::duration")]
     pub lease: Option<Duration>,
+    /// The rule by which this node lends runs to those that stand by: `"auto"`, `"even"` or `"off"`.
+    #[serde(default, deserialize_with = "lend")]
+    pub lend: Option<Lend>,
+}
+
+fn lend<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Lend>, D::Error> {
+    parse_lend(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+/// Parses the word of a rule.
+///
+/// # Errors
+/// Returns the words that there are, for another one.
+pub(crate) fn parse_lend(word: &str) -> Result<Lend, String> {
+    Lend::parse(word)
+        .ok_or_else(|| format!("{word:?} is neither \"auto\" nor \"even\" nor \"off\""))
 }
 
 impl ClusterLayer {
@@ -36,6 +52,27 @@ impl ClusterLayer {
             peer_address: self.peer_address.or(below.peer_address),
             url: self.url.or(below.url),
             lease: self.lease.or(below.lease),
+            lend: self.lend.or(below.lend),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_one_of_three_words_and_a_flag_goes_before_the_file() {
+        let parse = |text: &str| toml::from_str::<ClusterLayer>(text);
+        for (word, rule) in [("auto", Lend::Auto), ("even", Lend::Even), ("off", Lend::Off)] {
+            assert_eq!(parse(&format!("lend = {word:?}")).unwrap().lend, Some(rule));
+            assert_eq!(parse_lend(word), Ok(rule));
+        }
+        let text = parse("lend = \"much\"").unwrap_err().to_string();
+        assert!(text.contains("\"much\" is neither"), "{text}");
+        let file = ClusterLayer { lend: Some(Lend::Even), ..ClusterLayer::default() };
+        assert_eq!(ClusterLayer::default().over(file.clone()).lend, Some(Lend::Even));
+        let flags = ClusterLayer { lend: Some(Lend::Off), ..ClusterLayer::default() };
+        assert_eq!(flags.over(file).lend, Some(Lend::Off));
     }
 }

@@ -68,6 +68,11 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         ),
         item("vault", json!(config.environments.vault.is_some()), false, file.vault.is_some()),
     ]);
+    if let Some(cluster) = &config.cluster {
+        let is_set = |layer: &Layer| layer.cluster.as_ref().is_some_and(|it| it.lend.is_some());
+        let rule = cluster.lend.unwrap_or_default().as_str();
+        items.push(item("cluster.lend", json!(rule), is_set(flags), is_set(file)));
+    }
     items
 }
 
@@ -80,6 +85,7 @@ mod tests {
     #[test]
     fn each_setting_has_its_origin_and_a_secret_is_a_name() {
         let text = "shards = 3\n[retention]\nruns = 7\n[secrets]\nkey = { env = \"HIDDEN_PLACE\" }\n\
+                    [cluster]\nlend = \"even\"\n\
                     [operators.hook]\nkind = \"http\"\nurl = \"https://a.example/x\"\nheaders = { Authorization = \"Bearer hush\" }";
         let file = Layer::parse(text, Path::new("m.toml")).unwrap();
         let flags = Layer { data: Some("here".into()), ..Layer::default() };
@@ -93,6 +99,7 @@ mod tests {
         assert_eq!(find("shards"), (json!(3), "file"));
         assert_eq!(find("retention.runs"), (json!(7), "file"));
         assert_eq!(find("retention.age").1, "default");
+        assert_eq!(find("cluster.lend"), (json!("even"), "file"));
         assert_eq!(find("secrets"), (json!(["key"]), "file"));
         assert_eq!(find("operators"), (json!(["hook (http)"]), "file"));
         let all = serde_json::to_string(&items).unwrap();

@@ -11,7 +11,7 @@
 //! | the driver hangs, or the network brings nothing | as if the connection broke, after about ten seconds |
 //! | the client takes nothing of a long answer for a minute | the connection closes |
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -26,6 +26,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     Code, DoorConfig,
     arrival::{ARRIVAL, Arrival},
+    help::{self, HelpStream},
     hop::{join_cookies, strip},
     keyed::KeyedRoutes,
     links::{Driver, Link, Links, NOT_DRIVER, Needs},
@@ -38,7 +39,12 @@ use super::{
     unanswered::{Outcome, not_ready, overloaded, unknown_outcome},
     waits::Waits,
 };
-use crate::{clock::Clock, metrics::ClusterCounts, store::ClusterView, tasks::Tasks};
+use crate::{
+    clock::Clock,
+    metrics::ClusterCounts,
+    store::{ClusterView, PeerAddress},
+    tasks::Tasks,
+};
 
 /// The number of times that a request is sent again after its connection broke. A request that ends the node
 /// which answers it must not go on for ever.
@@ -519,6 +525,19 @@ impl Forwarder {
             }
         });
         answer.map(|_| Body::empty())
+    }
+
+    /// Opens a connection over which this node helps the one that drives.
+    ///
+    /// # Errors
+    /// Returns [`io::ErrorKind::Unsupported`] if that one lends no runs. Fails when it cannot be reached, or
+    /// does not drive.
+    pub async fn open_help(&self, peer: &PeerAddress) -> io::Result<HelpStream> {
+        let opened = async {
+            let (sender, _) = self.0.links.open(peer).await?;
+            help::ask(sender).await
+        };
+        timeout(LOOK, opened).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Asks the other nodes whether they reach the database.

@@ -18,6 +18,7 @@ use super::{
     Code,
     arrival::Arrival,
     forward::{Forwarder, Passed},
+    help::{self, HELP, OnHelp},
     links::{DATABASE, NOT_DRIVER},
     problem::Problem,
     unanswered::{given_up, no_driver},
@@ -48,6 +49,8 @@ struct Inner {
 struct Role {
     router: Router,
     is_trusted: IsTrusted,
+    /// Absent if this node lends no runs.
+    on_help: Option<OnHelp>,
 }
 
 impl Front {
@@ -72,9 +75,10 @@ impl Front {
         }))
     }
 
-    /// Sends requests to `router` from now on, as long as the lease is trusted.
-    pub fn drive(&self, router: Router, is_trusted: IsTrusted) {
-        *self.0.role.write() = Some(Role { router, is_trusted });
+    /// Sends requests to `router` from now on, as long as the lease is trusted, and nodes that want to help
+    /// to `on_help`.
+    pub fn drive(&self, router: Router, is_trusted: IsTrusted, on_help: Option<OnHelp>) {
+        *self.0.role.write() = Some(Role { router, is_trusted, on_help });
         self.0.drives.send_replace(true);
     }
 
@@ -145,6 +149,9 @@ async fn of_node(State(front): State<Front>, request: Request) -> Response {
         };
     }
     match role {
+        Some(role) if request.uri().path() == HELP && !is_of_client => {
+            help::answer(request, role.on_help.as_ref())
+        }
         Some(role) => run(role.router, request).await,
         // A request that was forwarded once is not forwarded again.
         None => (StatusCode::MISDIRECTED_REQUEST, NOTHING_DONE).into_response(),

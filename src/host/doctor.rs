@@ -104,6 +104,7 @@ impl HostFacts for Facts {
             node: it.node,
             name: it.name,
             state: it.state.as_str().to_owned(),
+            runs: 0,
             version: it.version,
             url: it.url,
             lease_ms: it.lease_ms,

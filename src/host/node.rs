@@ -3,6 +3,7 @@
 //!
 //! | this node | and then | it |
 //! |---|---|---|
+//! | stands by | another node drives | helps it with its runs, unless that is turned off |
 //! | stands by | nobody alive has the runs | claims them, opens the engine, answers itself |
 //! | stands by | was ended, because its lease had lapsed | joins again, after a pause |
 //! | took the runs over | does not reach the database while it opens them | joins again, after a pause; ends after 20 times in a row |
@@ -18,13 +19,17 @@ use super::{
     Host, HostConfig, HostError, cluster_keys,
     doctor::NodeFacts,
     files::DataFiles,
+    frames::Hello,
+    helping::{HelpCounts, HelpParts, Helping},
+    lending,
     listen::{self, Ports},
     socket,
 };
 use crate::{
     api::{self, NodeMeasures},
     clock::boot_ms,
-    door::{Door, Forwarder, Front, IsTrusted, Listener, NodeKeys, PeersSay, Routes},
+    door::{Door, Forwarder, Front, IsTrusted, Listener, NodeKeys, OnHelp, PeersSay, Routes},
+    engine::{Engine, Lend},
     metrics::Scrape,
     store::{
         ClusterKey, ClusterView, Joining, LeaseTimes, Member, NodeRow, NodeState, PeerAddress,
@@ -59,6 +64,9 @@ pub struct ClusterConfig {
     pub url: Option<String>,
     /// The times of the lease.
     pub times: LeaseTimes,
+    /// The rule by which this node lends runs while it drives. Unless it is off, the node helps another one
+    /// while it stands by.
+    pub lend: Lend,
 }
 
 /// The parts of a node that its host uses.
@@ -69,21 +77,32 @@ pub(super) struct Joined {
     pub(super) facts: NodeFacts,
     pub(super) url: String,
     pub(super) address: SocketAddr,
+    /// The name of the node, for people.
+    pub(super) name: String,
+    pub(super) lend: Lend,
 }
 
 impl Joined {
-    /// Sends requests to `routes`, and those of the metrics to what `metrics` makes, from now on.
+    /// Sends requests to `routes`, those of the metrics to what `metrics` makes, and nodes that want to help
+    /// to `on_help`, from now on.
     pub(super) fn drive(
         &self,
         routes: Routes,
         metrics: impl FnOnce(SocketAddr) -> Routes,
+        on_help: Option<OnHelp>,
     ) -> Option<SocketAddr> {
         let member = Arc::clone(&self.member);
         let is_trusted: IsTrusted = Arc::new(move || member.is_trusted());
-        self.front.drive(routes, Arc::clone(&is_trusted));
+        self.front.drive(routes, Arc::clone(&is_trusted), on_help);
         let (front, at) = self.metrics.as_ref()?;
-        front.drive(metrics(*at), is_trusted);
+        front.drive(metrics(*at), is_trusted, None);
         Some(*at)
+    }
+
+    /// Returns what takes nodes that want to help, if this one lends runs.
+    pub(super) fn on_help(&self, engine: &Engine, tasks: &Tasks) -> Option<OnHelp> {
+        let me = Hello::new(self.member.node(), &self.name);
+        (self.lend != Lend::Off).then(|| lending::on_help(engine, me, tasks))
     }
 }
 
@@ -101,6 +120,10 @@ pub struct Node {
     url: String,
     address: SocketAddr,
     socket: Option<socket::Bound>,
+    lend: Lend,
+    /// The help for another node, while this one stands by.
+    helping: Option<Helping>,
+    help_counts: HelpCounts,
     /// The version of the keys with which the admin token was written.
     keys: Option<i64>,
     /// The number of times in a row that this node failed to open the runs that it took over.
@@ -167,8 +190,12 @@ impl Node {
         listen::serve(Listener::of_nodes(peers, &keys), front.router_of_nodes(), &door, &tasks);
         let socket = listen::serve_local(&config.data, front.router(), &door, &tasks);
         let facts = NodeFacts { view: seat.view(), counts: forwarder.counts() };
-        let measured = facts.clone();
-        let measures = NodeMeasures(Arc::new(move |scrape: &mut Scrape| measured.measure(scrape)));
+        let help_counts = HelpCounts::default();
+        let (measured, helps) = (facts.clone(), help_counts.clone());
+        let measures = NodeMeasures(Arc::new(move |scrape: &mut Scrape| {
+            measured.measure(scrape);
+            helps.measure(scrape);
+        }));
         let aside = api::node_metrics_router(measures);
         let metrics = ports.metrics_at().map(|at| (Front::of_process(aside), at));
         let of_metrics = metrics.as_ref().map(|(front, _)| front.router());
@@ -187,6 +214,9 @@ impl Node {
             url,
             address,
             socket,
+            lend: cluster.lend,
+            helping: None,
+            help_counts,
             keys,
             failures: 0,
         })
@@ -245,6 +275,7 @@ impl Node {
                 () = &mut stop => return self.end(None, grace).await,
             };
             is_first = false;
+            self.help(&member);
             let mut view = self.seat.view();
             let host = loop {
                 tokio::select! {
@@ -282,6 +313,8 @@ impl Node {
             };
             let Some(host) = host else {
                 tracing::warn!("this node was ended or could not take over; it joins again");
+                self.stop_helping().await;
+                self.stop_member(&member).await?;
                 drop(member);
                 tokio::select! {
                     () = tokio::time::sleep(AGAIN) => continue,
@@ -338,6 +371,32 @@ impl Node {
         }
     }
 
+    /// Helps the node that drives from now on, unless that is turned off.
+    fn help(&mut self, member: &Arc<Member>) {
+        if self.lend == Lend::Off {
+            return;
+        }
+        self.helping = Some(Helping::start(HelpParts {
+            config: self.config.clone(),
+            member: Arc::clone(member),
+            forwarder: self.forwarder.clone(),
+            files: self.files.clone(),
+            view: self.seat.view(),
+            name: self.joining.name.clone(),
+            reached: (self.url.clone(), self.address),
+            counts: self.help_counts.clone(),
+            tasks: self.tasks.clone(),
+        }));
+    }
+
+    /// Ends the help for another node: before this one has an engine for runs of its own, and before it is
+    /// another member.
+    async fn stop_helping(&mut self) {
+        if let Some(helping) = self.helping.take() {
+            helping.stop().await;
+        }
+    }
+
     /// Takes the runs over if nobody alive has them, and opens a host for them.
     async fn take_over(&mut self, member: &Arc<Member>) -> Result<Option<Host>, HostError> {
         let claiming = Arc::clone(member);
@@ -354,6 +413,8 @@ impl Node {
         };
         tracing::info!(node = member.node(), "this node has the runs now");
         self.facts.counts.takeover(if store.owner_died() { "died" } else { "free" });
+        // The help ends by itself when its node is gone; here is only waited for that.
+        self.stop_helping().await;
         let joined = Joined {
             member: Arc::clone(member),
             front: self.front.clone(),
@@ -361,6 +422,8 @@ impl Node {
             facts: self.facts.clone(),
             url: self.url.clone(),
             address: self.address,
+            name: self.joining.name.clone(),
+            lend: self.lend,
         };
         match Host::open_joined(self.config.clone(), store, &joined).await {
             Ok(host) => {
@@ -441,7 +504,8 @@ impl Node {
 
     /// Leaves the cluster and ends what this node does: requests that wait for the next driver get its
     /// answer.
-    async fn end(self, member: Option<Arc<Member>>, grace: Duration) -> Result<(), HostError> {
+    async fn end(mut self, member: Option<Arc<Member>>, grace: Duration) -> Result<(), HostError> {
+        self.stop_helping().await;
         self.files.remove_server(&self.url);
         drop(self.socket);
         if !self.tasks.stop(grace).await {

@@ -1,7 +1,4 @@
-use std::{
-    io,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::{
     Extension, Router,
@@ -11,6 +8,7 @@ use futures::{StreamExt as _, poll};
 use hyper::{client::conn::http2, service::service_fn};
 use hyper_util::rt::TokioExecutor;
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Notify,
 };
@@ -19,7 +17,10 @@ use tower::Service as _;
 
 use super::*;
 use crate::{
-    door::{Door, Front, Limits, Listener, arrival::Proxies, links::DATABASE, peer::Peer, serve},
+    door::{
+        Door, Front, HelpRequest, Limits, Listener, OnHelp, arrival::Proxies, help::HELP,
+        links::DATABASE, peer::Peer, serve,
+    },
     store::{NodeRow, NodeState, PeerAddress},
     tasks::Spawned,
 };
@@ -103,7 +104,7 @@ impl Rig {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap().to_string();
         let front = Front::of_process(Router::new());
-        front.drive(router, Arc::new(|| true));
+        front.drive(router, Arc::new(|| true), None);
         let node = Node {
             row: row(number, at, keys.fingerprint()),
             front,
@@ -367,7 +368,7 @@ async fn a_node_that_does_not_drive_yet_is_asked_by_one_and_gets_no_body() {
     }
     assert!(steps >= 15, "all ask together: {steps}");
     assert!(node.accepted.load(Ordering::SeqCst) <= 3, "the connections are kept");
-    node.front.drive(echo, Arc::new(|| true));
+    node.front.drive(echo, Arc::new(|| true), None);
     rig.clock.advance(Duration::from_millis(100));
     settle().await;
     rig.clock.advance(Duration::from_millis(100));
@@ -425,7 +426,7 @@ async fn listening(rig: &Rig, router: Router) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let front = Front::of_process(Router::new());
-    front.drive(router, Arc::new(|| true));
+    front.drive(router, Arc::new(|| true), None);
     let door = Door::new(&DoorConfig::default(), at);
     let (behind, tasks) = (front.router_of_nodes(), rig.tasks.clone());
     let listens = Listener::of_nodes(listener, &keys);
@@ -464,6 +465,38 @@ async fn a_client_gets_no_answer_that_is_for_nodes() {
     let asked = Request::get(DATABASE).extension(Arrival::default()).body(Body::empty()).unwrap();
     let answer = rig.send(asked).await;
     assert_eq!((answer.status(), &*text(answer).await), (StatusCode::NOT_FOUND, "of clients"));
+}
+
+#[tokio::test]
+async fn a_node_that_helps_gets_a_connection_and_a_client_does_not() {
+    let rig = Rig::new(Limits::default());
+    let node = listening(&rig, always("of clients")).await;
+    let peer = node.row.peer.clone().unwrap();
+    let error = rig.forwarder.open_help(&peer).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+    let tasks = rig.tasks.clone();
+    let on_help: OnHelp = Arc::new(move |asked: HelpRequest| {
+        tasks.spawn(async move {
+            let (mut read, mut write) = tokio::io::split(asked.accept().await.unwrap());
+            tokio::io::copy(&mut read, &mut write).await
+        });
+    });
+    node.front.drive(always("of clients"), Arc::new(|| true), Some(on_help));
+    let mut stream = rig.forwarder.open_help(&peer).await.unwrap();
+    stream.write_all(b"hello").await.unwrap();
+    let mut back = [0; 5];
+    timeout(LONG, stream.read_exact(&mut back)).await.unwrap().unwrap();
+    assert_eq!(&back, b"hello");
+    rig.has_driver(Some(&node));
+    let asked = Request::get(HELP)
+        .header(header::CONNECTION, "upgrade")
+        .header(header::UPGRADE, "moonswarm-help/1")
+        .extension(Arrival::default());
+    let answer = rig.send(asked.body(Body::empty()).unwrap()).await;
+    assert_eq!((answer.status(), &*text(answer).await), (StatusCode::OK, "of clients"));
+    node.front.stand_by();
+    let error = rig.forwarder.open_help(&peer).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Other, "{error}");
 }
 
 #[tokio::test]
