@@ -1,13 +1,16 @@
 //! Daemons that are nodes of a cluster over one PostgreSQL database: one drives, the others stand by,
-//! forward requests, and take over when it is killed, stopped, hung or handed over.
+//! forward requests, help it with its runs, and take over when it is killed, stopped, hung or handed over.
 
 mod administered;
 #[path = "../sessions/client.rs"]
 #[expect(dead_code, reason = "this program talks to sessions a little")]
 mod client;
 mod clocks;
+#[path = "../http/feed.rs"]
+mod feed;
 mod forwarding;
 mod killed;
+mod lent;
 mod load;
 mod network;
 mod peers;
