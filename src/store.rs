@@ -16,6 +16,7 @@ mod durability;
 mod durable_state;
 mod erase;
 mod errand;
+mod exact;
 mod expiring;
 mod fair;
 mod find;
@@ -32,6 +33,7 @@ mod page;
 mod part;
 mod postgres;
 mod queue;
+mod relay;
 mod results;
 mod rows;
 mod run_filter;
@@ -84,6 +86,7 @@ pub use postgres::{
     cluster_status, drain_node, fence_node, finalize as finalize_upgrade, hold as hold_upgrade,
     survey as survey_database,
 };
+pub use relay::{Carrier, Delivered, PROVISIONAL, Parcel, Relay, Renumbering};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
@@ -105,6 +108,7 @@ pub use used::Used;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     journal::{Entry, Fact},
@@ -626,7 +630,8 @@ pub struct Batch {
 pub type Ack = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// A condition, evaluated inside the transaction.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Check {
     /// The token is not revoked. Otherwise fails with [`StoreError::Revoked`].
     TokenLive(String),
@@ -659,7 +664,8 @@ pub enum Check {
 }
 
 /// The part of a batch that belongs to a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RunWrite {
     /// The header after the batch. Its `cursor` is the lsn of the last entry.
     pub header: Header,
@@ -673,7 +679,8 @@ pub struct RunWrite {
 }
 
 /// A row of the journal.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct JournalRow {
     /// The row's number.
     pub lsn: u64,
@@ -683,7 +690,8 @@ pub struct JournalRow {
     pub before: Option<u64>,
     /// True if it starts a history.
     pub begins: bool,
-    /// The encoded entry.
+    /// The encoded entry. Not serialized: [`Parcel`] carries it beside the rest.
+    #[serde(skip)]
     pub bytes: Vec<u8>,
 }
 
@@ -708,8 +716,10 @@ impl JournalRow {
     }
 }
 
-/// A write outside the journal.
-#[derive(Debug, Clone, PartialEq)]
+/// A write outside the journal. Only the writes of a run can be serialized: those are what one node may
+/// let another commit (see [`Parcel`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Write {
     /// Inserts or replaces an open task (key: run, step).
     PutTask(Box<TaskRow>),
@@ -736,6 +746,7 @@ pub enum Write {
         /// JSON.
         value: String,
         /// Hints about the value.
+        #[serde(with = "exact::hints")]
         hints: StoreOptions,
         /// The expiry, in Unix milliseconds.
         expires_ms: Option<u64>,
@@ -752,6 +763,7 @@ pub enum Write {
         step: u32,
     },
     /// Removes at most `rows` expired values of state.
+    #[serde(skip)]
     ExpireState {
         /// The current time, in Unix milliseconds.
         now_ms: u64,
@@ -769,7 +781,8 @@ pub enum Write {
     PutBlob {
         /// BLAKE3, hex.
         hash: String,
-        /// The bytes.
+        /// The bytes. Not serialized: [`Parcel`] carries them beside the rest.
+        #[serde(skip)]
         data: Arc<[u8]>,
     },
     /// Inserts a file of a run.
@@ -785,8 +798,10 @@ pub enum Write {
     },
     /// Stores a blueprint version, if it is not stored yet. A given publisher replaces the stored
     /// one.
+    #[serde(skip)]
     PutBlueprint(BlueprintRow),
     /// Makes a name refer to a version.
+    #[serde(skip)]
     NameBlueprint {
         /// The name.
         name: String,
@@ -796,6 +811,7 @@ pub enum Write {
         at_ms: u64,
     },
     /// Let a name stand for nothing any more, if it stands for this version.
+    #[serde(skip)]
     UnnameBlueprint {
         /// The name.
         name: String,
@@ -803,6 +819,7 @@ pub enum Write {
         hash: String,
     },
     /// Deletes the versions of a blueprint that no run has, and its name.
+    #[serde(skip)]
     DeleteBlueprint {
         /// The name.
         name: String,
@@ -810,10 +827,12 @@ pub enum Write {
     /// Stores the charge of a run.
     PutCharge(ChargeRow),
     /// Counts a run that ended.
-    CountRun(Box<CountedRun>),
+    CountRun(#[serde(with = "exact::counted")] Box<CountedRun>),
     /// Stores a token.
+    #[serde(skip)]
     PutToken(TokenRow),
     /// Revokes a token.
+    #[serde(skip)]
     RevokeToken {
         /// The token's id.
         jti: String,
@@ -821,6 +840,7 @@ pub enum Write {
         at_ms: u64,
     },
     /// Stores the response for an idempotency key.
+    #[serde(skip)]
     PutIdempotency(IdempotencyRow),
     /// Queues a message to another run, or a change for a store of somebody else's.
     PutOutbox(OutboxRow),
@@ -834,6 +854,7 @@ pub enum Write {
     /// Stores a refused report, unless there are enough of its attempt.
     PutEvidence(EvidenceRow),
     /// Stores a value of the host.
+    #[serde(skip)]
     PutMeta {
         /// The key.
         key: String,
@@ -841,6 +862,7 @@ pub enum Write {
         value: String,
     },
     /// Removes at most `rows` responses stored before `before_ms`, the oldest first.
+    #[serde(skip)]
     ExpireIdempotency {
         /// Unix milliseconds.
         before_ms: u64,
@@ -849,6 +871,7 @@ pub enum Write {
     },
     /// Removes the response for an idempotency key, if it was stored before `before_ms`: another
     /// request may have taken the key anew meanwhile.
+    #[serde(skip)]
     ForgetAnswer {
         /// The principal.
         principal: String,
@@ -860,8 +883,10 @@ pub enum Write {
         before_ms: u64,
     },
     /// Stores a session.
+    #[serde(skip)]
     PutSession(Box<SessionRow>),
     /// Extends the lifetime of a session.
+    #[serde(skip)]
     ExtendSession {
         /// The session's id.
         session: String,
@@ -869,6 +894,7 @@ pub enum Write {
         expires_ms: u64,
     },
     /// Closes a session and drops its unacknowledged frames.
+    #[serde(skip)]
     CloseSession {
         /// The session's id.
         session: String,
@@ -878,6 +904,7 @@ pub enum Write {
         reason: String,
     },
     /// Removes at most `rows` sessions closed before `before_ms`, the oldest first.
+    #[serde(skip)]
     ForgetSessions {
         /// Unix milliseconds.
         before_ms: u64,
@@ -885,8 +912,10 @@ pub enum Write {
         rows: usize,
     },
     /// Stores a frame of an open session and updates the session's last number.
+    #[serde(skip)]
     PutFrame(Box<FrameRow>),
     /// Removes the frames of a session up to an acknowledged number.
+    #[serde(skip)]
     AckFrames {
         /// The session's id.
         session: String,
@@ -894,17 +923,20 @@ pub enum Write {
         seq: u64,
     },
     /// Reserves a run number that a journal refers to before the run is stored.
+    #[serde(skip)]
     ReserveRun {
         /// The number.
         num: u64,
     },
     /// Deletes an ended run with everything that belongs to it. A part of a long history and of many
     /// files may be left for [`Write::Tidy`].
+    #[serde(skip)]
     DeleteRun {
         /// The run.
         run: u64,
     },
     /// Stores a value for a middleware layer.
+    #[serde(skip)]
     PutKept {
         /// The layer.
         layer: String,
@@ -916,6 +948,7 @@ pub enum Write {
         expires_ms: Option<u64>,
     },
     /// Removes a value of a layer.
+    #[serde(skip)]
     RemoveKept {
         /// The layer.
         layer: String,
@@ -923,6 +956,7 @@ pub enum Write {
         key: String,
     },
     /// Removes at most `rows` values of layers that expired before `before_ms`, the oldest first.
+    #[serde(skip)]
     ExpireKept {
         /// Unix milliseconds.
         before_ms: u64,
@@ -930,9 +964,11 @@ pub enum Write {
         rows: usize,
     },
     /// Appends a line to the audit log.
+    #[serde(skip)]
     AddAudit(AuditRow),
     /// Clears at most `rows` rows that deletions left behind, and returns at most `pages` free
     /// pages to the file system.
+    #[serde(skip)]
     Tidy {
         /// Rows of the journal, and files.
         rows: usize,
@@ -940,9 +976,11 @@ pub enum Write {
         pages: u32,
     },
     /// Removes a row that an erasure found.
+    #[serde(skip)]
     Erase(Box<Trace>),
     /// Writes the whole database anew after the commit, so that no byte of what was deleted is left
     /// in it or in its log. Everything else waits meanwhile.
+    #[serde(skip)]
     Rewrite,
 }
 
@@ -979,7 +1017,8 @@ impl StoreError {
 }
 
 /// The reason why a write or read failed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoreError {
     /// The run was written by another writer, or an earlier batch of it failed.
     #[error("run {run} was changed by another writer")]

@@ -5,6 +5,7 @@ pub(crate) mod announcements;
 pub(crate) mod archive;
 pub(crate) mod away;
 pub(crate) mod capacity;
+pub(crate) mod changing;
 pub(crate) mod deliveries;
 pub(crate) mod faces;
 pub(crate) mod host_facts;

@@ -109,9 +109,16 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             }
         }
         Internal::Repeated(repeated) => repeats::repeated(turn, *repeated),
-        Internal::StateLater { step } => scoped::state_later(turn, step),
-        Internal::StateDone { step, outcome, held } => {
-            scoped::state_done(turn, step, outcome, held);
+        Internal::StateLater { step, of } => {
+            if scoped::is_of(turn.run, step, &of) {
+                scoped::state_later(turn, step);
+            }
+        }
+        Internal::StateDone { step, of, outcome, held } => {
+            // The task of this life is still to come to its end; the step must not end before.
+            if scoped::is_of(turn.run, step, &of) {
+                scoped::state_done(turn, step, outcome, held);
+            }
         }
         Internal::ChildEnded { step, child, outcome, usage, joined } => {
             if is_child(turn.run, step, child) {

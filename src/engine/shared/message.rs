@@ -1,6 +1,6 @@
 //! The messages to a shard.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
 
@@ -257,10 +257,12 @@ pub(crate) enum Internal {
         found: Vec<(Lookup, LookupResult)>,
     },
     /// An operation on shared state could not be written, and must be repeated.
-    StateLater { step: u32 },
+    StateLater { step: u32, of: Weak<()> },
     /// The outcome of an operation on shared state.
     StateDone {
         step: u32,
+        /// The life of the run whose task it was.
+        of: Weak<()>,
         outcome: Outcome,
         /// Until its end is durable, nobody else writes to a scope that somebody else keeps.
         held: Option<Held>,

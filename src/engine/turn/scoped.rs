@@ -4,7 +4,7 @@
 //! store can answer, is asked for after the commit that scheduled the step. A change is made once:
 //! the store keeps its answer until the step's end is durable, whatever happens in between.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::{
     engine::{
@@ -151,7 +151,15 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
     let named = ChangeKey::new(turn.run.id.to_string(), number, 0);
     let passage = op.is_read().then(|| boundary::passage(turn));
     turn.shared.tasks.spawn(async move {
-        let later = || shared.tell(num, Internal::StateLater { step: number });
+        let later = || {
+            let of = alive.clone();
+            shared.tell(num, Internal::StateLater { step: number, of });
+        };
+        // Another life of the run may have asked for the same change.
+        let _alone = match passage {
+            Some(_) => None,
+            None => Some(shared.changing.alone((num, number)).await),
+        };
         if !deliveries::settled(&shared, num, &scope).await {
             return later();
         }
@@ -159,8 +167,8 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
             Some(_) => None,
             None => shared.state.alone_in(&scope).await,
         };
-        if held.is_some() && alive.strong_count() == 0 {
-            // It was canceled, or ended in another life of the run, while others wrote.
+        if alive.strong_count() == 0 {
+            // It was canceled, or the run lives on elsewhere, while others wrote.
             return;
         }
         let done = match passage {
@@ -181,8 +189,16 @@ pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
             Ok(value) => Outcome::Completed(value),
             Err(failure) => Outcome::Failed(failure),
         };
-        shared.tell(num, Internal::StateDone { step: number, outcome, held });
+        shared.tell(num, Internal::StateDone { step: number, of: alive, outcome, held });
     });
+}
+
+/// Returns true if a task was that of a step in this life of the run.
+pub(crate) fn is_of(run: &Run, number: u32, of: &Weak<()>) -> bool {
+    match run.open.get(number) {
+        Some(Open::State { alive, .. }) => Weak::ptr_eq(&Arc::downgrade(alive), of),
+        _ => false,
+    }
 }
 
 /// The store could not be written: the change is asked for again, once it may be.

@@ -89,6 +89,36 @@ async fn a_driver_that_lends_is_killed_under_load_and_the_next_one_lends() {
     all_home(&b).await;
 }
 
+/// The moments of a loan: the start is stored, a batch arrives, the run is back, its helper has read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_at_any_moment_of_a_loan_loses_no_run() {
+    let moments = [
+        ("a", "engine.lend#9"),
+        ("a", "engine.parcel#30"),
+        ("a", "engine.home#5"),
+        ("b", "engine.replayed#5"),
+    ];
+    for (dies, point) in moments {
+        let Some(cluster) = Cluster::fresh() else { return };
+        let more = |name| match name == dies {
+            true => vec![("MOONSWARM_KILL_AT", point)],
+            false => Vec::new(),
+        };
+        let a = cluster.lender("a", &more("a"));
+        cluster.becomes(&["a up"]).await;
+        let b = cluster.lender("b", &more("b"));
+        cluster.has_logged("a", BEGINS, 1).await;
+        let load = Load::start(4);
+        load.enter("a", &a);
+        load.enter("b", &b);
+        let (dead, lives) = if dies == "a" { (a, &b) } else { (b, &a) };
+        load.take_away(dies);
+        assert!(dead.died(), "{point} is reached");
+        load.goes_on(10).await;
+        load.judge(lives, |query| cluster.database.sql(query)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_helper_that_hangs_loses_its_runs_and_what_it_writes_late_is_refused() {
     let Some(nodes) = Nodes::start().await else { return };

@@ -7,6 +7,8 @@ use serde_json::json;
 
 use super::{
     history::{Ask, Of, Says, Told, What},
+    operator::Worked,
+    random::Random,
     world::{SAFE, World},
 };
 use crate::{
@@ -16,12 +18,14 @@ use crate::{
         StartRun, Verdict, WaitFor,
     },
     protocol::{Effect, Failure, Json, RunId, TaskId},
-    store::{Reader as _, TaskFilter, TaskPhase},
+    store::{Memory, Reader as _, TaskFilter, TaskPhase},
     token::{AttemptId, Handle},
 };
 
 /// Runs that a world has.
 const RUNS: usize = 5;
+/// Runs of a world that lends: only some are lent, and some wait from the beginning.
+const LENT_RUNS: usize = 14;
 
 /// The effect that comes with a report: it writes the report's own number into its run's state.
 fn effect(run: &str, body: u32) -> serde_json::Value {
@@ -76,7 +80,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             let peer = peer.map(|peer| run_id(peer).to_string());
             let start = StartRun {
                 input: Json::from(&json!({ "s": body, "peer": peer })),
-                ..StartRun::new(Program::Named("main".into()))
+                ..StartRun::new(Program::Named(program_of(world, body)))
             };
             Box::pin(async move {
                 let key = key("POST /v1/runs", number, body);
@@ -171,7 +175,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             })
         }
         Ask::Report { of, body, says } => {
-            let own = world.id_of(of.run);
+            let own = id_of(&world.store, of.run);
             let holder = holder(world, &engine, of);
             Box::pin(async move {
                 engine.tasks().report(&holder, report(&own, body, says)).await.map(Told::Accepted)
@@ -213,6 +217,26 @@ fn holder(world: &World, engine: &Engine, of: Of) -> Holder {
     holder
 }
 
+/// The program of a run, by the body of its start.
+fn program_of(world: &World, body: u32) -> String {
+    let body = usize::try_from(body).expect("it is small");
+    world.programs[body % world.programs.len()].clone()
+}
+
+/// The id of a stored run.
+fn id_of(store: &Memory, run: u64) -> String {
+    let header = store.header(run).expect("it can be read");
+    header.map_or_else(String::new, |it| RunId::new(run, it.created_ms).to_string())
+}
+
+fn some_says(random: &mut Random) -> Says {
+    match random.below(8) {
+        0..5 => Says::Done,
+        5 => Says::Garbage,
+        _ => Says::Failed { retryable: random.once_in(2) },
+    }
+}
+
 impl World {
     fn some_token(&mut self) -> usize {
         self.random.below(self.tokens.len())
@@ -229,6 +253,10 @@ impl World {
 
     /// Somebody does something.
     pub fn act(&mut self) {
+        if self.lends && self.random.once_in(3) {
+            // Where runs are lent, there are more of them, and they come further.
+            return if self.random.once_in(2) { self.start() } else { self.work_in_host() };
+        }
         match self.random.below(40) {
             0..5 => self.start(),
             5..9 => self.signal(),
@@ -276,7 +304,8 @@ impl World {
     }
 
     fn start(&mut self) {
-        if self.runs.len() >= RUNS {
+        let most = if self.lends { LENT_RUNS } else { RUNS };
+        if self.runs.len() >= most {
             return;
         }
         let body = self.next_body();
@@ -321,56 +350,45 @@ impl World {
                 self.ask(Ask::File { of, body });
             }
             _ => {
-                let (body, says) = (self.next_body(), self.some_says());
+                let (body, says) = (self.next_body(), some_says(&mut self.random));
                 self.ask(Ask::Report { of, body, says });
             }
         }
     }
 
-    fn some_says(&mut self) -> Says {
-        match self.random.below(8) {
-            0..5 => Says::Done,
-            5 => Says::Garbage,
-            _ => Says::Failed { retryable: self.random.once_in(2) },
-        }
-    }
-
     fn work_in_host(&mut self) {
-        let jobs = self.worked.len();
-        if jobs == 0 {
+        let desks = self.desks().into_iter();
+        let jobs = desks.flat_map(|desk| (0..desk.len()).map(move |place| (desk.clone(), place)));
+        let jobs: Vec<(Worked, usize)> = jobs.collect();
+        if jobs.is_empty() {
             return;
         }
-        let place = self.random.below(jobs);
+        let (desk, place) = jobs[self.random.below(jobs.len())].clone();
         match self.random.below(6) {
             // It reports through the worker API, and goes on as if it had not.
             0 => {
-                let (run, step, attempt) = self.worked.attempt(place);
+                let (run, step, attempt) = desk.attempt(place);
                 let body = self.next_body();
                 let of = Of { run, step, attempt, token: None };
                 self.ask(Ask::Report { of, body, says: Says::Done });
             }
             // Never.
-            1 if self.random.once_in(3) => drop(self.worked.take(place)),
+            1 if self.random.once_in(3) => drop(desk.take(place)),
             _ => {
-                let says = self.some_says();
-                self.end_job(place, says);
+                let says = some_says(&mut self.random);
+                self.end_job(&desk, place, says);
             }
         }
     }
 
-    /// The id of a stored run.
-    fn id_of(&self, run: u64) -> String {
-        let header = self.store.header(run).expect("it can be read");
-        header.map_or_else(String::new, |it| RunId::new(run, it.created_ms).to_string())
-    }
-
-    fn end_job(&mut self, place: usize, says: Says) {
+    /// A worker in a process ends its attempt.
+    pub fn end_job(&mut self, desk: &Worked, place: usize, says: Says) {
         let body = self.next_body();
-        let job = self.worked.take(place);
+        let job = desk.take(place);
         let (run, step, attempt) = (job.run, job.step, job.attempt);
         self.note(What::Worked { run, step, attempt, body, says });
         let decode = |value| serde_json::from_value::<Effect>(value).expect("it is an effect");
-        let own = self.id_of(run);
+        let own = id_of(&self.store, run);
         let effects = effects(&own, body).into_iter().map(decode).collect();
         let result = match says {
             Says::Done => Ok((Json::from(&output(body)), effects)),
@@ -408,8 +426,10 @@ impl World {
                 self.ask(Ask::Signal { run: header.num, body, key: None, token: SAFE });
             }
         }
-        while self.worked.len() > 0 {
-            self.end_job(0, Says::Done);
+        for desk in self.desks() {
+            while desk.len() > 0 {
+                self.end_job(&desk, 0, Says::Done);
+            }
         }
         let mut pending = false;
         for row in self.store.tasks(&TaskFilter { limit: 1_000, ..TaskFilter::default() }).unwrap()

@@ -11,6 +11,16 @@ use super::random::Random;
 /// The value that a failed task counts as.
 pub const FAILED: i64 = 1_000;
 
+/// The beginning of the keys that runs share.
+pub const SHARED: &str = "share.";
+
+/// The agent whose work any node can do, with as many attempts at once as there are.
+const PORT: &str = r#"
+    port = { operator = "port", retry = retry, timeout = "5m", output = v },"#;
+
+/// A random part of a flow without parts of its own, given the number of those before it.
+type Leaf = fn(&mut Random, &mut u32) -> Node;
+
 /// A part of a flow that comes to a number.
 #[derive(Debug, Clone)]
 pub enum Node {
@@ -28,6 +38,8 @@ pub enum Node {
     Count,
     /// A file.
     File,
+    /// A key of its own in the state that all runs share, which is added to once.
+    Share(u32),
     /// One after the other.
     Seq(Vec<Node>),
     /// Beside each other.
@@ -53,15 +65,30 @@ pub struct Flow {
 impl Flow {
     pub fn random(random: &mut Random) -> Self {
         let mut leaves = 0;
-        let node = Node::random(random, 3, &mut leaves);
+        let node = Node::random(random, 3, &mut leaves, Node::leaf);
         let rounds = if random.once_in(5) { 1 } else { 0 };
         Self { node, rounds, defers: rounds == 0 && random.once_in(2) }
+    }
+
+    /// A random flow that a node can drive for another, up to its end or, mostly late, to where it needs
+    /// that one.
+    pub fn lent(random: &mut Random) -> Self {
+        let mut leaves = 0;
+        let mut nodes = Vec::new();
+        if !random.once_in(4) {
+            nodes.push(Node::random(random, 2, &mut leaves, Node::portable));
+        }
+        let leaf: Leaf = if random.once_in(2) { Node::portable } else { Node::mixed };
+        nodes.push(Node::random(random, 2, &mut leaves, leaf));
+        let rounds = if random.once_in(3) { 1 } else { 0 };
+        Self { node: Node::Seq(nodes), rounds, defers: rounds == 0 && random.once_in(2) }
     }
 
     /// The blueprint `main`.
     pub fn source(&self) -> String {
         let mut body = String::new();
         self.node.write(&mut body);
+        let port = if body.contains(r#"task("port""#) { PORT } else { "" };
         let defers = if self.defers {
             r#"ctx:defer(function() ctx:try("q", { id = "undo" }) end)"#
         } else {
@@ -85,7 +112,7 @@ return swarm.blueprint {{
     fast = {{ operator = "fast", queue = "q", timeout = "10m", output = v }},
     agreed = {{ operator = "agreed", queue = "q", timeout = "10m", output = v }},
     smart = {{ operator = "model", retry = retry, output = v, tools = {{
-      "q", {{ agent = "host", parallel_safe = false }}, "human" }} }},
+      "q", {{ agent = "host", parallel_safe = false }}, "human" }} }},{port}
   }},
   flow = function(ctx, input)
     local o = 0
@@ -112,6 +139,16 @@ return swarm.blueprint {{
     }
 }
 
+/// The blueprint `waits`, of runs that stay where they are for a while.
+pub const WAITS: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "waits",
+  flow = function(ctx)
+    for _ = 1, 3 do ctx:wait("go") end
+    return { v = 9 }
+  end,
+}"#;
+
 /// The blueprint `child`, which `main` calls.
 pub const CHILD: &str = r#"local swarm = require("swarm")
 local s = swarm.schema
@@ -126,13 +163,13 @@ return swarm.blueprint {
 }"#;
 
 impl Node {
-    fn random(random: &mut Random, depth: u32, leaves: &mut u32) -> Self {
+    fn random(random: &mut Random, depth: u32, leaves: &mut u32, leaf: Leaf) -> Self {
         if depth == 0 || random.once_in(4) {
-            return Self::leaf(random, leaves);
+            return leaf(random, leaves);
         }
         let some = |random: &mut Random, leaves: &mut u32| -> Vec<Self> {
             let count = 2 + random.below(2);
-            (0..count).map(|_| Self::random(random, depth - 1, leaves)).collect()
+            (0..count).map(|_| Self::random(random, depth - 1, leaves, leaf)).collect()
         };
         match random.below(10) {
             0..4 => Self::Seq(some(random, leaves)),
@@ -140,10 +177,10 @@ impl Node {
             6 => Self::Race(some(random, leaves)),
             7 => {
                 let times = 2 + u32::from(random.once_in(2));
-                Self::Map(Box::new(Self::random(random, depth - 1, leaves)), times)
+                Self::Map(Box::new(Self::random(random, depth - 1, leaves, leaf)), times)
             }
-            8 => Self::Try(Box::new(Self::random(random, depth - 1, leaves)), true),
-            _ => Self::Try(Box::new(Self::random(random, depth - 1, leaves)), false),
+            8 => Self::Try(Box::new(Self::random(random, depth - 1, leaves, leaf)), true),
+            _ => Self::Try(Box::new(Self::random(random, depth - 1, leaves, leaf)), false),
         }
     }
 
@@ -168,6 +205,28 @@ impl Node {
             23 => Self::Task("smart", leaf),
             _ => Self::Call(leaf),
         }
+    }
+
+    /// A leaf that any node can carry out.
+    fn portable(random: &mut Random, leaves: &mut u32) -> Self {
+        *leaves += 1;
+        let leaf = *leaves;
+        match random.below(18) {
+            0..4 => Self::Task("port", leaf),
+            4..6 => Self::Task("echo", leaf),
+            // Mostly as long as a node that helps waits.
+            6..10 if random.once_in(12) => Self::Sleep(20),
+            6..10 => Self::Sleep(1 + u32::try_from(random.below(4)).expect("it is small")),
+            10 => Self::Signal(leaf),
+            11..14 => Self::Count,
+            14 => Self::File,
+            _ => Self::Share(leaf),
+        }
+    }
+
+    /// A leaf of either kind.
+    fn mixed(random: &mut Random, leaves: &mut u32) -> Self {
+        if random.once_in(4) { Self::leaf(random, leaves) } else { Self::portable(random, leaves) }
     }
 
     fn write(&self, to: &mut String) {
@@ -205,6 +264,10 @@ impl Node {
             Self::File => {
                 write!(to, r#"(function() ctx:artifact("note.txt", "x") return 8 end)()"#)
             }
+            Self::Share(leaf) => write!(
+                to,
+                r#"(function() ctx:scope("global"):add("{SHARED}" .. ctx.run_id .. "." .. (input.round or 0) .. ".{leaf}." .. o, 1) return 5 end)()"#
+            ),
             Self::Seq(nodes) => {
                 let parts: Vec<String> = nodes.iter().map(Self::text).collect();
                 write!(to, "({})", parts.join(" + "))
@@ -252,6 +315,7 @@ impl Node {
             Self::Signal(_) => Some(6),
             Self::Count => Some(2),
             Self::File => Some(8),
+            Self::Share(_) => Some(5),
             Self::Seq(nodes) | Self::All(nodes) => {
                 nodes.iter().map(|node| node.value(offset, leaf)).sum()
             }

@@ -26,6 +26,10 @@ pub struct Case<'a> {
     pub commits: &'a [Commit],
     /// The ids of the tokens, by their place.
     pub tokens: &'a [String],
+    /// The keys that runs added to in the state that they share, with the sums.
+    pub shared: &'a [(String, String)],
+    /// True if the host lends runs.
+    pub lends: bool,
 }
 
 struct Judge<'a> {
@@ -54,6 +58,7 @@ pub fn check(case: &Case<'_>) -> Vec<String> {
     judge.timers();
     judge.replays();
     judge.outputs();
+    judge.shares();
     judge.signals();
     judge.places();
     judge.found
@@ -279,9 +284,12 @@ impl Judge<'_> {
                 }
             }
             let mine = record.started.first().is_some_and(|(_, it)| it.blueprint == "main");
+            // The flow of a run that is to be lent begins after the commit of its start: one that is
+            // canceled before that has deferred nothing.
+            let begins = !self.case.lends || !record.steps.is_empty();
             let compensates =
                 record.decisions.iter().any(|(_, _, it)| matches!(it, Decision::Compensate { .. }));
-            if mine && self.case.flow.defers && !compensates {
+            if mine && begins && self.case.flow.defers && !compensates {
                 found.push(format!("run {run} was canceled and its compensation never began"));
             }
         }

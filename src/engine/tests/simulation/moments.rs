@@ -34,7 +34,7 @@ fn commit_one(world: &mut World) {
 }
 
 /// Everything comes to its end, and every promise has held.
-fn ends_well(mut world: World) {
+pub fn ends_well(mut world: World) {
     world.calm();
     let played = judge(0, world);
     assert!(played.findings.is_empty(), "{}\n{}", played.findings.join("\n"), played.story());
@@ -129,6 +129,26 @@ fn what_rests_on_a_lost_beginning_is_lost_with_it() {
     for row in rows.unwrap() {
         assert!(world.store.header(row.run).unwrap().is_some(), "a task of no run: {row:?}");
     }
+    ends_well(world);
+}
+
+/// The other branch of the run waits for something that never comes.
+#[test]
+fn commands_that_wait_for_a_read_go_on_after_a_crash() {
+    let _time = stand_still();
+    let sends = Node::Seq(vec![Node::Task("echo", 1), Node::Signal(2)]);
+    let mut world = world(vec![Node::All(vec![Node::Wait(None), sends])], false);
+    start(&mut world);
+    world.run_down();
+    let peer = world.runs.keys().next().copied();
+    let body = world.next_body();
+    world.ask(Ask::Start { body, key: None, token: SAFE, peer });
+    world.run_to_read();
+    world.store.commit(usize::MAX);
+    world.crash();
+    world.run_down();
+    let peer = world.store.header(1).unwrap().unwrap();
+    assert_eq!(peer.status, RunStatus::Completed, "it was sent its signal");
     ends_well(world);
 }
 

@@ -1,6 +1,6 @@
 //! An operator in the host that does as the simulation says: in time, late, wrongly or never.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -8,9 +8,12 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::{
+    blueprint::Agent,
     middleware::TaskDone,
-    operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{Effect, Failure, Json, ModelReply, ModelRequest, ModelStop},
+    operator::{Backend, Composite, Delivery, ModelSource, Reply, Residence, Task, ToolServer},
+    protocol::{
+        Effect, Failure, FunctionTool, Json, ModelDelta, ModelReply, ModelRequest, ModelStop,
+    },
 };
 
 /// An attempt that the operator works on.
@@ -45,6 +48,11 @@ impl Worked {
         let mut jobs = self.0.lock();
         jobs.retain(Job::is_live);
         jobs.len()
+    }
+
+    /// The runs of the attempts in progress.
+    pub fn runs(&self) -> Vec<u64> {
+        self.0.lock().iter().filter(|job| job.is_live()).map(|job| job.run).collect()
     }
 
     /// Takes a job off the list, to end it.
@@ -139,5 +147,88 @@ impl Backend for Worked {
                 }
             },
         }
+    }
+}
+
+/// An operator that says that any node can do its work, whatever it is: its runs are lent, and must find
+/// the way home by themselves.
+pub struct Portable(pub Arc<dyn Backend>);
+
+#[async_trait]
+impl Backend for Portable {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn residence(&self) -> Residence {
+        self.0.residence()
+    }
+
+    fn is_portable(&self) -> bool {
+        true
+    }
+
+    fn requires_worker_binding(&self) -> bool {
+        self.0.requires_worker_binding()
+    }
+
+    fn requires_tool(&self) -> bool {
+        self.0.requires_tool()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.0.timeout()
+    }
+
+    fn redelivers(&self) -> bool {
+        self.0.redelivers()
+    }
+
+    fn asks_people(&self) -> bool {
+        self.0.asks_people()
+    }
+
+    fn is_leased(&self) -> bool {
+        self.0.is_leased()
+    }
+
+    fn model_source(&self) -> Option<ModelSource> {
+        self.0.model_source()
+    }
+
+    fn tool_server(&self) -> Option<ToolServer> {
+        self.0.tool_server()
+    }
+
+    fn holds_session(&self) -> bool {
+        self.0.holds_session()
+    }
+
+    fn queue<'a>(&'a self, agent: &'a Agent, name: &'a str) -> Option<&'a str> {
+        self.0.queue(agent, name)
+    }
+
+    fn composite(&self) -> Option<&Composite> {
+        self.0.composite()
+    }
+
+    fn is_model(&self) -> bool {
+        self.0.is_model()
+    }
+
+    async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        self.0.list_tools(task).await
+    }
+
+    async fn ask(
+        &self,
+        request: &Json,
+        heard: &(dyn Fn(ModelDelta) + Send + Sync),
+    ) -> Result<TaskDone, Failure> {
+        self.0.ask(request, heard).await
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        self.0.execute(task, input).await
     }
 }

@@ -1,7 +1,8 @@
 //! One thread, one seed: the engine, its store, its clock, and everybody around it.
 //!
 //! Nothing happens by itself. The scheduler picks what goes on next: a message, a turn, a commit,
-//! an answer, a piece of spawned work, somebody's next act, time, a crash.
+//! an answer, a piece of spawned work, somebody's next act, time, a crash. In a world that lends, the
+//! host has helpers: the scheduler picks what they do, and what their links carry.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,6 +16,8 @@ use super::{
     operator::Worked,
     random::Random,
 };
+use helper::{HelperPick, Helpers};
+pub use links::Lent;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -28,6 +31,9 @@ use crate::{
 
 mod boot;
 mod calm;
+mod helper;
+mod links;
+mod running;
 
 /// When every world begins.
 pub const BEGIN_MS: u64 = 1_700_000_000_000;
@@ -41,11 +47,43 @@ const ASKS: usize = 6;
 /// The token that is never revoked.
 pub const SAFE: usize = 0;
 
-/// A live host: everything that a crash takes.
-struct Host {
+/// A live process: everything that a crash takes.
+pub struct Host {
     engine: Engine,
     shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
+}
+
+impl Host {
+    fn deliver(&mut self, n: usize) {
+        let (shard, messages) = &mut self.shards[n];
+        if let Some(message) = messages.take() {
+            shard.handle(message);
+        }
+    }
+
+    fn turn(&mut self, n: usize) {
+        self.shards[n].0.turn();
+    }
+
+    /// Returns true if it has a run in memory.
+    pub fn drives(&self, run: u64) -> bool {
+        self.shards.iter().any(|(shard, _)| shard.runs.contains_key(&run))
+    }
+
+    /// The runs that it lent, as its shards know them.
+    pub fn lent(&self) -> Vec<u64> {
+        let shards = self.shards.iter();
+        let mut lent: Vec<u64> = shards.flat_map(|(shard, _)| shard.away.keys().copied()).collect();
+        lent.sort_unstable();
+        lent
+    }
+
+    /// Dies at once.
+    fn die(self) {
+        self.driver.give_up_all();
+        drop(self.shards);
+    }
 }
 
 /// The callers that wait for an answer.
@@ -63,6 +101,8 @@ pub struct World {
     pub clock: Clock,
     pub store: Arc<Memory>,
     pub worked: Worked,
+    /// The host's operator `port`, which only a world that lends has.
+    pub port: Worked,
     pub events: Vec<Event>,
     /// The violations that the world itself saw.
     pub findings: Vec<String>,
@@ -82,6 +122,11 @@ pub struct World {
     pub wanted: Vec<(u64, u32, u32, String)>,
     /// The queues whose last lease came back with fewer tasks than asked for.
     pub emptied: BTreeSet<&'static str>,
+    /// The programs that runs have in turn.
+    pub programs: Vec<String>,
+    /// True if the host lends runs.
+    pub lends: bool,
+    pub helpers: Helpers,
     unanswered: BTreeMap<(u64, u32, u32), u32>,
     open: Vec<Open>,
     asks: u32,
@@ -104,6 +149,9 @@ enum Pick {
     Leave,
     Disk,
     Crash,
+    /// A node comes that helps.
+    Join,
+    Helper(usize, HelperPick),
 }
 
 impl World {
@@ -114,14 +162,37 @@ impl World {
     }
 
     /// A world whose runs have this flow.
-    pub fn with(flow: Flow, mut random: Random) -> Self {
+    pub fn with(flow: Flow, random: Random) -> Self {
+        Self::made(flow, random, false)
+    }
+
+    /// A world whose host lends runs to other nodes; in most, one is there from the beginning.
+    pub fn lending(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let flow = Flow::lent(&mut random);
+        let mut world = Self::lending_with(flow, random);
+        if !world.random.once_in(8) {
+            world.welcome();
+        }
+        world
+    }
+
+    /// A world whose host lends runs, which have this flow.
+    pub fn lending_with(flow: Flow, random: Random) -> Self {
+        Self::made(flow, random, true)
+    }
+
+    fn made(flow: Flow, mut random: Random, lends: bool) -> Self {
         let shards = 1 + random.below(2);
+        let (clock, store) = (Clock::manual(BEGIN_MS), Arc::new(Memory::held()));
+        let helpers = Helpers::new(clock.clone(), Arc::clone(&store));
         let mut world = Self {
             random,
             flow,
-            clock: Clock::manual(BEGIN_MS),
-            store: Arc::new(Memory::held()),
+            clock,
+            store,
             worked: Worked::default(),
+            port: Worked::default(),
             events: Vec::new(),
             findings: Vec::new(),
             runs: BTreeMap::new(),
@@ -134,6 +205,9 @@ impl World {
             body: 0,
             wanted: Vec::new(),
             emptied: BTreeSet::new(),
+            programs: Vec::new(),
+            lends,
+            helpers,
             unanswered: BTreeMap::new(),
             open: Vec::new(),
             asks: 0,
@@ -151,13 +225,25 @@ impl World {
         &self.host().engine
     }
 
-    fn host(&self) -> &Host {
+    pub fn host(&self) -> &Host {
         self.host.as_ref().expect("a host is up between two crashes")
+    }
+
+    fn host_mut(&mut self) -> &mut Host {
+        self.host.as_mut().expect("a host is up between two crashes")
+    }
+
+    /// Adds something that a client does beside the asks.
+    pub fn add<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        self.host().driver.add(future).1
     }
 
     /// Lets one future come to its end, with everything that it needs.
     fn finish<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
-        let (_, mut result) = self.host().driver.add(future);
+        let mut result = self.add(future);
         for _ in 0..1_000 {
             self.settle();
             if let Ok(value) = result.try_recv() {
@@ -286,6 +372,7 @@ impl World {
         if !host.driver.ready().is_empty() {
             picks.push((90, Pick::Piece));
         }
+        picks.extend(self.helpers.picks());
         picks
     }
 
@@ -298,33 +385,21 @@ impl World {
         if self.open.len() < ASKS {
             picks.push((60, Pick::Act));
         }
-        let disk = if self.ailing { 40 } else { 2 };
-        picks.extend([(14, Pick::Time), (disk, Pick::Disk), (2, Pick::Crash)]);
+        // A run takes longer where it is lent, and is to come far.
+        let (time, misfortune) = if self.lends { (28, 1) } else { (14, 2) };
+        let disk = if self.ailing { 40 } else { misfortune };
+        picks.extend([(time, Pick::Time), (disk, Pick::Disk), (misfortune, Pick::Crash)]);
+        if self.lends {
+            picks.extend(self.helpers.comings_and_goings());
+        }
         let pick = self.random.weigh(&picks).expect("there is always something");
         self.go(pick);
     }
 
-    /// Lets the host go on in a random order until it rests.
-    pub fn run_down(&mut self) {
-        while let Some(pick) = self.random.weigh(&self.inner()) {
-            self.go(pick);
-        }
-    }
-
-    /// Lets the host go on until it rests, or waits for a commit.
-    pub fn run_to_commit(&mut self) {
-        loop {
-            let mut picks = self.inner();
-            picks.retain(|(_, pick)| !matches!(pick, Pick::Commit));
-            let Some(pick) = self.random.weigh(&picks) else { return };
-            self.go(pick);
-        }
-    }
-
     fn go(&mut self, pick: Pick) {
         match pick {
-            Pick::Deliver(n) => self.deliver(n),
-            Pick::Turn(n) => self.turn(n),
+            Pick::Deliver(n) => self.host_mut().deliver(n),
+            Pick::Turn(n) => self.host_mut().turn(n),
             Pick::Commit => {
                 let group = 1 + self.random.below(self.store.waiting());
                 self.store.commit(group);
@@ -349,25 +424,19 @@ impl World {
             }
             Pick::Disk => self.disk(),
             Pick::Crash => self.crash(),
+            Pick::Join => self.join(),
+            Pick::Helper(place, pick) => self.helpers.go(place, pick, &mut self.random),
         }
         self.hear();
         self.watch();
     }
 
-    fn deliver(&mut self, n: usize) {
-        let host = self.host.as_mut().expect("a host is up");
-        let (shard, messages) = &mut host.shards[n];
-        if let Some(message) = messages.take() {
-            shard.handle(message);
-        }
-    }
-
-    fn turn(&mut self, n: usize) {
-        let host = self.host.as_mut().expect("a host is up");
-        host.shards[n].0.turn();
-    }
-
     fn pass_time(&mut self) {
+        if self.lends && !self.random.once_in(3) {
+            // A run that waits for longer than some seconds does so at home.
+            let some = 1 + self.random.below(3_000) as u64;
+            return self.clock.advance(Duration::from_millis(some));
+        }
         let hour = 3_600_000;
         let now = self.now_ms();
         match self.random.below(26) {
@@ -396,7 +465,8 @@ impl World {
             .due(&crate::store::Partition::all().collect::<Vec<_>>(), u64::MAX >> 1, 10_000)
             .unwrap();
         let stored = stored.into_iter().map(|(_, at)| at);
-        let alarms = self.host().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
+        let shards = self.host().shards.iter().chain(self.helpers.shards());
+        let alarms = shards.flat_map(|(shard, _)| shard.alarms_ms());
         stored.chain(alarms).filter(|at| *at > now).min()
     }
 
@@ -431,10 +501,10 @@ impl World {
             self.note(What::Lost(open.number));
         }
         if let Some(host) = self.host.take() {
-            host.driver.give_up_all();
-            drop(host.shards);
+            host.die();
         }
         self.store = Arc::new(self.store.crash());
+        self.helpers.lose_links(Arc::clone(&self.store));
         self.ailing = false;
         self.broken_disk = false;
         self.boot();
@@ -458,10 +528,10 @@ impl World {
             for n in 0..self.shards {
                 let (shard, messages) = &self.host().shards[n];
                 if !messages.is_empty() {
-                    self.deliver(n);
+                    self.host_mut().deliver(n);
                     idle = false;
                 } else if shard.is_ready() || shard.is_due() {
-                    self.turn(n);
+                    self.host_mut().turn(n);
                     idle = false;
                 }
             }
@@ -476,6 +546,7 @@ impl World {
                 self.host().driver.poll(piece);
                 idle = false;
             }
+            idle &= !self.helpers.settle(&mut self.random);
             self.hear();
             self.watch();
             if idle {
@@ -491,6 +562,10 @@ impl World {
         let live = self.worked.live();
         if live > 2 {
             self.findings.push(format!("no more at once than allowed: {live} attempts of `host`"));
+        }
+        if self.lends {
+            let host = self.host.as_ref().expect("a host is up between two crashes");
+            self.helpers.watch(host);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Checks the outcomes of the steps of flows: their effects, timers, signals and outputs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Judge;
 use crate::{
     engine::tests::simulation::{
-        blueprint::FAILED,
+        blueprint::{FAILED, SHARED},
         history::What,
         record::{Record, Step, effect_of},
     },
@@ -163,6 +163,29 @@ impl Judge<'_> {
         }
         for what in found {
             self.say("an output is what its flow says", what);
+        }
+    }
+
+    /// A change of the state that runs share is made once, and its step has the answer.
+    pub(super) fn shares(&mut self) {
+        let mut found = Vec::new();
+        let sums: BTreeMap<_, _> = self.case.shared.iter().cloned().collect();
+        let is_one = |sum: &str| sum.parse::<f64>().is_ok_and(|sum| sum == 1.0);
+        for (key, sum) in sums.iter().filter(|(_, sum)| !is_one(sum)) {
+            found.push(format!("{key} was added to once, and is {sum}"));
+        }
+        for (run, record) in &self.runs {
+            for (number, step) in &record.steps {
+                let key = step.request["key"].as_str().filter(|key| key.starts_with(SHARED));
+                let outcome = step.ended.as_ref().map(|end| &end.outcome);
+                let (Some(key), Some(Outcome::Completed(value))) = (key, outcome) else { continue };
+                if !is_one(value.as_str()) || !sums.contains_key(key) {
+                    found.push(format!("run {run} step {number}: {key} was answered with {value}"));
+                }
+            }
+        }
+        for what in found {
+            self.say("a change is made once", what);
         }
     }
 

@@ -4,16 +4,26 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::World;
 use crate::{
-    engine::tests::simulation::history::What,
+    engine::tests::simulation::history::{Ask, What},
     store::{Header, Reader as _, RunFilter, RunStatus, TaskPhase},
 };
 
 impl World {
     /// Everything goes well from now on; each run must end, and until then say what it waits for.
     pub fn calm(&mut self) {
-        if self.broken_disk || self.random.once_in(2) {
+        self.come_to_an_end();
+        if self.lends {
+            let unfinished = self.unfinished().iter().map(|header| header.num).collect();
+            let host = self.host.as_ref().expect("a host is up between two crashes");
+            self.helpers.look_at_the_end(host, &unfinished);
+        }
+    }
+
+    fn come_to_an_end(&mut self) {
+        if self.broken_disk || self.random.once_in(if self.lends { 4 } else { 2 }) {
             self.crash();
         }
+        self.helpers.calm(&mut self.random);
         self.ailing = false;
         self.store.fail_with(None);
         self.settle();
@@ -26,13 +36,20 @@ impl World {
             if self.is_over() {
                 return;
             }
-            if self.help() {
+            let helps = self.help();
+            if helps {
                 self.settle();
                 self.look_at_offers();
-            } else if let Some(due) = self.next_due() {
+                // The attempts of a lent run have some time to end before it comes home for a signal.
+                let mut open = self.open.iter();
+                if !self.lends || !open.any(|open| matches!(open.ask, Ask::Signal { .. })) {
+                    continue;
+                }
+            }
+            if let Some(due) = self.next_due() {
                 self.clock.advance(Duration::from_millis(due - self.now_ms()));
                 self.settle();
-            } else {
+            } else if !helps {
                 break;
             }
         }
