@@ -382,7 +382,7 @@ struct Parcels(mpsc::UnboundedSender<FromHelper>);
 impl Carrier for Parcels {
     fn send(&self, number: u64, parcel: Parcel) {
         // After the end of the link, the relay is closed too.
-        let _ = self.0.send(FromHelper::Parcel { number, parcel });
+        let _ = self.0.send(FromHelper::Parcel { number, parcel: Box::new(parcel) });
     }
 }
 

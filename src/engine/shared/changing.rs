@@ -15,9 +15,12 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 /// With so many entries, those of tasks that have ended go.
 const SWEPT: usize = 1_024;
 
+/// Whoever holds it makes the change of a step.
+type Gate = AsyncMutex<()>;
+
 /// The changes that are under way, by run and step.
 #[derive(Default)]
-pub(crate) struct Changing(Mutex<HashMap<(u64, u32), Weak<AsyncMutex<()>>>>);
+pub(crate) struct Changing(Mutex<HashMap<(u64, u32), Weak<Gate>>>);
 
 impl Changing {
     /// Waits until no other task makes the change of a step.

@@ -93,7 +93,7 @@ pub enum FromHelper {
         /// Its number.
         number: u64,
         /// The batch.
-        parcel: Parcel,
+        parcel: Box<Parcel>,
     },
     /// It no longer has a run.
     Home {
@@ -168,7 +168,7 @@ impl FromHelper {
             Some((&PARCEL, rest)) if rest.len() >= 8 => {
                 let (number, parcel) = rest.split_at(8);
                 let number = u64::from_be_bytes(number.try_into().expect("eight bytes"));
-                Ok(Self::Parcel { number, parcel: Parcel::decode(parcel)? })
+                Ok(Self::Parcel { number, parcel: Box::new(Parcel::decode(parcel)?) })
             }
             Some((&WORD, rest)) => Ok(match serde_json::from_slice(rest).map_err(unreadable)? {
                 Word::Home { run, why } => Self::Home { run, why },
@@ -197,7 +197,7 @@ mod tests {
         }
         let parcel = Parcel { checks: Vec::new(), run: None, writes: Vec::new() };
         for sent in [
-            FromHelper::Parcel { number: 7, parcel },
+            FromHelper::Parcel { number: 7, parcel: Box::new(parcel) },
             FromHelper::Home { run: 9, why: Why::Needs },
             FromHelper::Load { waiting: 3, tight: true },
         ] {

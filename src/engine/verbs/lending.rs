@@ -71,7 +71,7 @@ impl LendingVerbs<'_> {
                 None => break,
                 Some(FromHelper::Parcel { number, parcel }) => {
                     fault::point("engine.parcel");
-                    commit(shared, &link, number, parcel);
+                    commit(shared, &link, number, *parcel);
                 }
                 Some(FromHelper::Home { run, why }) => {
                     let (effect, version) = link.gives_back(run, why);

@@ -14,8 +14,11 @@ const PARTS: u64 = 8;
 /// The same of worlds that lend.
 const LENDING_PARTS: u64 = 4;
 
+/// Plays a seed.
+type Play = fn(u64) -> Played;
+
 /// The variables that choose one seed, which is then the only one that is played.
-const CHOICES: [(&str, fn(u64) -> Played); 2] =
+const CHOICES: [(&str, Play); 2] =
     [("MOONSWARM_SEED", play), ("MOONSWARM_LENDING_SEED", play_lending)];
 
 fn number(name: &str) -> Option<u64> {

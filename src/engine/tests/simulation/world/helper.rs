@@ -98,7 +98,7 @@ struct Voice(mpsc::UnboundedSender<FromHelper>);
 impl Carrier for Voice {
     fn send(&self, number: u64, parcel: Parcel) {
         // After the end of the link nobody hears it.
-        drop(self.0.send(FromHelper::Parcel { number, parcel }));
+        drop(self.0.send(FromHelper::Parcel { number, parcel: Box::new(parcel) }));
     }
 }
 
