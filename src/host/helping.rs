@@ -14,7 +14,7 @@
 //! The children of attempts are why at most one engine of this process may be at work: a new one sweeps what
 //! earlier ones left in the data directory.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use tokio::{
@@ -239,6 +239,17 @@ impl Helps {
         Ok(link)
     }
 
+    /// Waits until a node is no longer the one to help.
+    async fn is_over(&self, lender: &Lender) {
+        let (clock, mut view) = (Clock::system(), self.parts.view.clone());
+        while Lender::of(&view.borrow_and_update(), self.me()).as_ref() == Some(lender) {
+            tokio::select! {
+                changed = view.changed() => if changed.is_err() { return },
+                () = clock.sleep(LOAD_MS) => {}
+            }
+        }
+    }
+
     /// Drives the runs that are lent over a link, until it ends. Nothing of them is left then.
     async fn help(self: &Arc<Self>, lender: &Lender, link: FrameLink<HelpStream>) -> HelpEnd {
         let (says, outgoing) = mpsc::unbounded_channel();
@@ -249,10 +260,11 @@ impl Helps {
             error = link.carry(ends, FromHelper::encode, ToHelper::decode) => {
                 HelpEnd::Link(Some(error))
             }
-            ended = lent.attend(lender, told) => match ended {
-                Ok(()) => HelpEnd::Link(None),
+            ended = lent.attend(told) => match ended {
+                Ok(never) => match never {},
                 Err(error) => HelpEnd::Engine(error),
             },
+            () = self.is_over(lender) => HelpEnd::Link(None),
             () = self.stop.cancelled() => HelpEnd::Stopped,
         };
         lent.close().await;
@@ -280,21 +292,17 @@ struct Opened {
 }
 
 impl LentEngine {
-    /// Does what the node that drives says, until that is no longer the one to help.
+    /// Does what the node that drives says. Returns only if it fails to.
     ///
     /// # Errors
     /// Fails when the engine cannot be opened.
     async fn attend(
         &mut self,
-        lender: &Lender,
         mut told: mpsc::Receiver<ToHelper>,
-    ) -> Result<(), HostError> {
-        let (clock, mut view) = (Clock::system(), self.helps.parts.view.clone());
+    ) -> Result<Infallible, HostError> {
+        let clock = Clock::system();
         let mut next_ms = clock.steady_ms();
         loop {
-            if Lender::of(&view.borrow_and_update(), self.helps.me()).as_ref() != Some(lender) {
-                return Ok(());
-            }
             tokio::select! {
                 Some(message) = told.recv() => self.take(message).await?,
                 () = clock.sleep_until_either(u64::MAX, next_ms) => {
@@ -304,7 +312,6 @@ impl LentEngine {
                     let _ = self.says.send(load);
                     next_ms = clock.steady_ms().saturating_add(LOAD_MS);
                 }
-                changed = view.changed() => if changed.is_err() { return Ok(()) },
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::{
         inbox::{control, repeats, seats, signals},
         run::{due::Due, lookups::Purpose, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
-        shared::message::Internal,
+        shared::{lent::Patience, message::Internal},
         turn::{
             attempts,
             children::{self, is_child},
@@ -25,7 +25,13 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
         Internal::Wake => timers::wake(turn),
         // It is answered before it gets here, and a run is taken while it is read.
         Internal::IsAtRest(_) | Internal::Take(..) => {}
-        Internal::GiveBack(patience) => helping::recalled(turn, patience),
+        Internal::GiveBack(patience) => {
+            helping::recalled(turn, patience);
+            if patience == Patience::None && !turn.run.submitted.is_empty() {
+                // It leaves when what it has written is stored, which may take long.
+                seats::interrupt(turn, "its node took the run back");
+            }
+        }
         Internal::Wait(waiter) => {
             turn.run.waiters.retain(|waiter| !waiter.reply.is_closed());
             turn.run.waiters.push(waiter);

@@ -22,7 +22,7 @@ use crate::{
         },
     },
     journal::{AttemptClosed, Decision, Fact},
-    operator::Ticket,
+    operator::{Residence, Ticket},
     protocol::{Code, Failure, SessionId, failure::kind},
     session::{EVERY, Seat},
     store::Check,
@@ -117,6 +117,18 @@ pub(crate) fn reassign(turn: &mut Turn<'_>, number: u32, reason: &str) {
             );
             opening::next_attempt(turn, number);
         }
+    }
+}
+
+/// Interrupts the attempts of a run in this process at once, though the commit of that may have to wait.
+pub(crate) fn interrupt(turn: &mut Turn<'_>, reason: &str) {
+    let steps: Vec<u32> = turn.run.open.numbers().collect();
+    for step in steps {
+        let task = turn.run.task(step).filter(|task| task.residence == Residence::Host);
+        let Some(live) = task.and_then(|task| task.live.as_ref()) else { continue };
+        let cancel = live.cancel.clone();
+        reassign(turn, step, reason);
+        cancel.cancel();
     }
 }
 

@@ -82,17 +82,14 @@ impl Lent {
     /// clock.
     pub(crate) fn leave(&mut self, why: Why, now_ms: u64) {
         let before = self.leaves.unwrap_or(Leave { why, now_ms });
-        self.leaves = Some(Leave { now_ms: now_ms.min(before.now_ms), ..before });
+        // A run that needs its node says so in its header, whatever else brings it home.
+        let why = if why == Why::Needs { why } else { before.why };
+        self.leaves = Some(Leave { why, now_ms: now_ms.min(before.now_ms) });
     }
 
     /// Returns true if the run leaves for something that only its node has.
     pub(crate) fn needs_home(&self) -> bool {
         self.leaves.is_some_and(|leave| leave.why == Why::Needs)
-    }
-
-    /// Returns true if the run leaves although attempts are in work.
-    pub(crate) fn is_leaving(&self, steady_ms: u64) -> bool {
-        self.leaves().is_some_and(|at| at <= steady_ms)
     }
 
     /// Returns the time from which the run leaves although attempts are in work; none if it stays.

@@ -82,7 +82,9 @@ impl Shard {
 /// A batch was refused: what the run is in memory never happened. Nothing more comes of it.
 pub(crate) fn fail(run: &mut Run, after: After, error: &StoreError) {
     let refusal = matches!(error, StoreError::Revoked { .. } | StoreError::KeyUsed { .. });
-    if !refusal {
+    if matches!(error, StoreError::Closed) {
+        tracing::debug!(run = %run.id, "a run was not written: its store is closed");
+    } else if !refusal {
         tracing::error!(run = %run.id, %error, "could not write a run; it is read again");
     }
     let damage = matches!(error, StoreError::Damaged { .. }).then(|| error.to_string());

@@ -36,7 +36,7 @@ impl Shard {
             lent.leave(Why::Over, self.steady_ms);
         }
         let Some(now_ms) = lent.leaves() else { return false };
-        if lent.is_leaving(self.steady_ms) || !helping::is_in_work(run) {
+        if helping::is_leaving(run, self.steady_ms) {
             return true;
         }
         if now_ms < u64::MAX {

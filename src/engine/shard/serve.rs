@@ -32,7 +32,7 @@ use crate::{
             message::{ControlAsk, Internal, Msg, Poll, RunMsg, WorkerAsk},
             shards::Shared,
         },
-        turn::{compose, drive, limits, pieces, places, weight},
+        turn::{compose, drive, helping, limits, pieces, places, weight},
     },
     fault::{self, Break},
     lua::Vms,
@@ -267,7 +267,7 @@ impl Shard {
         let is_held_up = run.waits_for_commit()
             || run.account.parked
             || run.lookups.is_waiting
-            || run.lent.as_ref().is_some_and(|lent| lent.is_leaving(self.steady_ms));
+            || helping::is_leaving(&run, self.steady_ms);
         if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }

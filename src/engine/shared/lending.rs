@@ -32,6 +32,8 @@ use crate::{
 const MOST_LENT: usize = 10_000;
 /// The number of versions of blueprints that are remembered as not worth lending.
 const KEPT_HOMELY: usize = 1_024;
+/// The time for which they are, in milliseconds.
+const HOMELY_MS: u64 = 600_000;
 /// With this many waiting runs for each thread, a node has more than it can do.
 const BEHIND: usize = 2;
 
@@ -53,8 +55,8 @@ pub(crate) struct Lending {
     last: AtomicU64,
     /// The number of runs that could have been lent and are in the memory of this process.
     here: Arc<AtomicUsize>,
-    /// The versions whose runs came home soon.
-    homely: Mutex<LruCache<String, ()>>,
+    /// The versions whose runs needed this process, with the time on the steady clock.
+    homely: Mutex<LruCache<String, u64>>,
     counts: LendingCounts,
 }
 
@@ -143,19 +145,25 @@ impl Lending {
     }
 
     /// Decides who drives a run that could be lent. `waiting` runs wait for a thread of this process.
-    pub(crate) fn choose(&self, hash: &str, waiting: usize, tight: bool) -> Place {
-        match self.helper(hash, waiting, tight) {
-            Some(link) => Place::There(link.number, Share::of(&link.count)),
+    pub(crate) fn choose(&self, hash: &str, waiting: usize, tight: bool, now_ms: u64) -> Place {
+        match self.helper(waiting, tight).filter(|_| !self.is_homely(hash, now_ms)) {
+            Some(link) => {
+                // Until it says anew how much it has to do.
+                link.waiting.fetch_add(1, Ordering::Relaxed);
+                Place::There(link.number, Share::of(&link.count))
+            }
             None => Place::Here(self.keep()),
         }
     }
 
-    fn helper(&self, hash: &str, waiting: usize, tight: bool) -> Option<Arc<HelperLink>> {
+    fn is_homely(&self, hash: &str, now_ms: u64) -> bool {
+        let since = self.homely.lock().get(hash).copied();
+        since.is_some_and(|since| now_ms.saturating_sub(since) < HOMELY_MS)
+    }
+
+    fn helper(&self, waiting: usize, tight: bool) -> Option<Arc<HelperLink>> {
         let is_behind = tight || waiting >= BEHIND * self.threads;
         if self.rule == Lend::Off || self.rule == Lend::Auto && !is_behind {
-            return None;
-        }
-        if self.homely.lock().get(hash).is_some() {
             return None;
         }
         let links = self.links.lock();
@@ -244,8 +252,8 @@ impl Lending {
     }
 
     /// Notes that runs of a version need what only this process has.
-    pub(crate) fn stays(&self, hash: &str) {
-        self.homely.lock().insert(hash.to_owned(), ());
+    pub(crate) fn stays(&self, hash: &str, now_ms: u64) {
+        self.homely.lock().insert(hash.to_owned(), now_ms);
     }
 
     /// Returns the helpers, each with the number of runs that it has.

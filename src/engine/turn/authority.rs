@@ -23,8 +23,9 @@ fn authority(turn: &Turn<'_>) -> Arc<Grant> {
     let Some((started, _)) = turn.run.chain.started() else {
         return Arc::clone(&turn.run.grant);
     };
-    // It may have been published since the run was loaded.
-    let publisher = turn.shared.programs.known_publisher(&started.hash).flatten();
+    // It may have been published since the run was loaded. A helper was told; what it knows may be older.
+    let known = || turn.shared.programs.known_publisher(&started.hash).flatten();
+    let publisher = if turn.run.lent.is_some() { None } else { known() };
     publisher.or_else(|| turn.run.publisher.clone()).unwrap_or_else(|| Arc::clone(&turn.run.grant))
 }
 

@@ -58,7 +58,7 @@ fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
         if turn.run.chain.paused().is_some() || turn.run.is_ended() || turn.run.reload {
             return false;
         }
-        if turn.run.lookups.is_waiting || helping::is_leaving(turn) {
+        if turn.run.lookups.is_waiting || helping::is_leaving(turn.run, turn.steady_ms) {
             return false;
         }
         if let Some(Rest { commands, next }) = lookups::take_rest(turn) {

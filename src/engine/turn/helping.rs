@@ -2,7 +2,11 @@
 
 use crate::{
     engine::{
-        run::{loan::Why, open::Open, resident::Run, task::Phase},
+        run::{
+            loan::{Lent, Why},
+            resident::Run,
+            task::{OpenTask, Phase},
+        },
         shared::lent::Patience,
         turn::facts::Turn,
     },
@@ -40,7 +44,11 @@ pub(crate) fn recalled(turn: &mut Turn<'_>, patience: Patience) {
 /// is to go home.
 pub(crate) fn holds_back(turn: &mut Turn<'_>, number: u32) -> bool {
     let Some(lent) = &turn.run.lent else { return false };
-    let leaves = lent.leaves().is_some();
+    let leaves = match lent.leaves() {
+        // It waits for a moment without work, and holds up no work for that.
+        Some(u64::MAX) => !is_in_work_beside(turn.run, Some(number)),
+        leaves => leaves.is_some(),
+    };
     let Some(task) = turn.run.task(number) else { return false };
     let is_portable = task.residence != Residence::Elsewhere
         && task.agent.limit().is_none()
@@ -53,15 +61,36 @@ pub(crate) fn holds_back(turn: &mut Turn<'_>, number: u32) -> bool {
     leaves || !is_portable
 }
 
+/// Returns true if a task is not to be executed ahead of its commit: here it is not, or the run leaves.
+pub(crate) fn keeps(turn: &Turn<'_>, task: &OpenTask) -> bool {
+    turn.run.lent.is_some()
+        && (is_leaving(turn.run, turn.steady_ms)
+            || !turn.shared.registry.is_portable(&task.operator))
+}
+
 /// Returns true if a run goes home as soon as what it has written is stored: its flow takes nothing more.
-pub(crate) fn is_leaving(turn: &Turn<'_>) -> bool {
-    turn.run.lent.as_ref().is_some_and(|lent| lent.is_leaving(turn.steady_ms))
+pub(crate) fn is_leaving(run: &Run, steady_ms: u64) -> bool {
+    let leaves = run.lent.as_ref().and_then(Lent::leaves);
+    leaves.is_some_and(|at| at <= steady_ms || !is_in_work(run))
+}
+
+/// Lets a run go home that cannot be rebuilt here.
+pub(crate) fn give_up(turn: &mut Turn<'_>) {
+    if let Some(lent) = &mut turn.run.lent {
+        lent.leave(Why::Needs, 0);
+    }
 }
 
 /// Returns true for a command that only the node that drives can carry out.
 pub(crate) fn needs_driver(turn: &Turn<'_>, command: &Command) -> bool {
     let Command::Schedule(request) = command else { return false };
-    turn.run.lent.is_some() && matches!(request.op, StepOp::Child { .. })
+    let is_unknown = |name: &String| turn.shared.registry.get(name).is_none();
+    turn.run.lent.is_some()
+        && match &request.op {
+            StepOp::Child { .. } => true,
+            StepOp::Task(task) => task.opts.operator.as_ref().is_some_and(is_unknown),
+            _ => false,
+        }
 }
 
 /// Returns true for an operation on shared state whose result is in the memory of the node that drives.
@@ -72,11 +101,16 @@ pub(crate) fn needs_driver_for(turn: &Turn<'_>, op: &StateOp) -> bool {
 
 /// Returns true if an attempt of a run is in work in this process.
 pub(crate) fn is_in_work(run: &Run) -> bool {
-    run.open.values().any(|open| match open {
-        Open::Task(task) => {
+    is_in_work_beside(run, None)
+}
+
+/// The same, but for that of one step.
+fn is_in_work_beside(run: &Run, step: Option<u32>) -> bool {
+    let mut tasks = run.open.numbers().filter(|number| step != Some(*number));
+    tasks.any(|number| {
+        run.task(number).is_some_and(|task| {
             task.residence != Residence::Elsewhere
                 && matches!(task.phase, Phase::Pending | Phase::Delivered)
-        }
-        _ => false,
+        })
     })
 }

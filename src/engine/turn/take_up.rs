@@ -11,7 +11,7 @@ use crate::{
         turn::{
             attempts, children,
             facts::{self, Turn},
-            follow, opening, places, prepare, reminders, scoped, steps, waiting, wholes,
+            follow, helping, opening, places, prepare, reminders, scoped, steps, waiting, wholes,
         },
     },
     flow::{StepOp, TaskRequest},
@@ -223,8 +223,13 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
 
 /// Lets a run rest, with the reason; its results are still accepted.
 pub(crate) fn pause_with(turn: &mut Turn<'_>, rows: &Rows, reason: String) {
-    tracing::warn!(run = %turn.run.id, reason, "a run rests");
     turn.run.flow = None;
+    if turn.run.lent.is_some() {
+        // What this node cannot do, the one that drives may.
+        tracing::warn!(run = %turn.run.id, reason, "a run of another node goes home");
+        return helping::give_up(turn);
+    }
+    tracing::warn!(run = %turn.run.id, reason, "a run rests");
     take_up_open(turn, rows, HashMap::new());
     if !turn.run.is_ended() && turn.run.chain.paused().is_none() {
         facts::append(turn, Fact::Decided(Decision::Pause { by: "engine".into(), reason }));

@@ -16,7 +16,7 @@ use crate::{
             attempts, budget,
             dispatch::{self, Under},
             facts::Turn,
-            opening, prepare, settle, steps, wholes,
+            helping, opening, prepare, settle, steps, wholes,
         },
     },
     flow::{StepOp, TaskRequest},
@@ -37,7 +37,8 @@ pub(crate) fn schedule_task(turn: &mut Turn<'_>, key: StepKey, request: TaskRequ
         Ok(Open::Task(task))
             if task.residence == Residence::Inline
                 && task.agent.limit().is_none()
-                && task.request.part.is_none() =>
+                && task.request.part.is_none()
+                && !helping::keeps(turn, &task) =>
         {
             run_inline(turn, &key, &op, *task);
         }

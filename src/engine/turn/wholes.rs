@@ -220,6 +220,8 @@ pub(crate) fn waits_in_line(turn: &mut Turn<'_>, number: u32) -> bool {
     });
     let waits = open.waits_in_line();
     if waits && is_new {
+        // What is stored may be from another node, which keeps no lines.
+        turn.run.restate = true;
         turn.run.timers.insert((until, number, Due::Conversation));
     }
     waits

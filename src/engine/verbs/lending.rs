@@ -24,7 +24,9 @@ use crate::{
     lua::Program,
     memory::Level,
     protocol::Json,
-    store::{Answers, Batch, Errand, Header, OutboxRow, Parcel, StoreError, Write},
+    store::{
+        Answers, Batch, Errand, Header, OutboxRow, Parcel, StateAct, StateChange, StoreError, Write,
+    },
 };
 
 /// Both ends of a link to a node that helps.
@@ -76,7 +78,7 @@ impl LendingVerbs<'_> {
                 Some(FromHelper::Home { run, why }) => {
                     let (effect, version) = link.gives_back(run, why);
                     if let Some(version) = version {
-                        shared.lending.stays(&version);
+                        shared.lending.stays(&version, shared.clock.steady_ms());
                     }
                     act(shared, run, effect);
                 }
@@ -137,7 +139,8 @@ impl LendingVerbs<'_> {
             return None;
         }
         let tight = shared.memory.level() != Level::Roomy;
-        Some(shared.lending.choose(program.blueprint().hash(), shared.waiting(), tight))
+        let (hash, now_ms) = (program.blueprint().hash(), shared.clock.steady_ms());
+        Some(shared.lending.choose(hash, shared.waiting(), tight, now_ms))
     }
 }
 
@@ -159,8 +162,8 @@ fn is_portable(shared: &Shared, program: &Program) -> bool {
 /// Commits a batch of a helper: gives its rows their numbers, and tells the helper what became of it.
 fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel: Parcel) {
     let refuse = |error| link.say(ToHelper::Settled { number, result: Err(error) });
-    let Some(run) = parcel.about() else {
-        let reason = "a helper writes nothing but runs".to_owned();
+    let Some(run) = parcel.about().filter(|run| parcel.is_all_of(*run)) else {
+        let reason = "it is not about one run".to_owned();
         return refuse(StoreError::Damaged { what: "a batch of a helper".to_owned(), reason });
     };
     // Before the rows get their numbers; until the batch is durable or refused.
@@ -178,7 +181,10 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
             }
             Write::ChangeState(batch) => {
                 answers.push(batch.answers.clone());
-                places.extend(batch.changes.iter().map(|it| (it.scope.clone(), it.key.clone())));
+                let hides =
+                    |it: &&StateChange| matches!(it.act, StateAct::Put { .. } | StateAct::Delete);
+                let hiding = batch.changes.iter().filter(hides);
+                places.extend(hiding.map(|it| (it.scope.clone(), it.key.clone())));
             }
             _ => {}
         }
@@ -213,7 +219,11 @@ fn rest_of(header: &Header) -> Rest {
     }
 }
 
+/// Tells the shard of a run what follows. A host that stops takes nothing up any more.
 fn act(shared: &Shared, run: u64, effect: Effect) {
+    if shared.tasks.stopping().is_cancelled() {
+        return;
+    }
     match effect {
         Effect::Nothing => {}
         Effect::Stirred => shared.send(run, Msg::Stirred(run)),

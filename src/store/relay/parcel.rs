@@ -132,6 +132,19 @@ impl Parcel {
         run.or_else(checked).or_else(written)
     }
 
+    /// Returns true if nothing in it is about another run.
+    pub fn is_all_of(&self, run: u64) -> bool {
+        self.run.as_ref().is_none_or(|it| it.header.num == run)
+            && self
+                .checks
+                .iter()
+                .all(|it| !matches!(it, Check::RunAt { run: of, .. } if *of != run))
+            && self
+                .writes
+                .iter()
+                .all(|it| carried(it).is_ok_and(|of| of.is_none_or(|of| of == run)))
+    }
+
     /// Returns the approximate number of its bytes, for limits.
     pub fn bytes(&self) -> usize {
         let run = self.run.as_ref().map_or(0, |run| {
