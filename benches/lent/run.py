@@ -68,7 +68,7 @@ class Server:
 
 def nodes_of(home, url, count, lend, pin):
     key = os.path.join(home, "key")
-    subprocess.run([PROGRAM, "cluster", "key", "--out", key], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([PROGRAM, "cluster", "key", "--out", key], check=True, stderr=subprocess.DEVNULL)
     nodes = []
     for number in range(count):
         data = os.path.join(home, str(number))
