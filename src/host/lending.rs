@@ -9,7 +9,7 @@ use super::frames::{FrameLink, Hello, LinkEnds, LinkError};
 use crate::{
     clock::Clock,
     door::{HelpRequest, HelpStream, OnHelp},
-    engine::{Engine, FromHelper, HelperNode, LendingLink, ToHelper},
+    engine::{Engine, FromHelper, LendingLink, ToHelper},
     tasks::Tasks,
 };
 
@@ -53,8 +53,7 @@ async fn serve(engine: &Engine, me: &Hello, tasks: &Tasks, asked: HelpRequest) {
         }
     };
     // It takes the runs back when the link has ended, so it is never dropped.
-    let lent =
-        engine.lending().lend_to(HelperNode { node, name: name.clone() }, LendingLink { to, from });
+    let lent = engine.lending().lend_to(node, LendingLink { to, from });
     match tokio::join!(carried, lent) {
         (Some(error), ()) => {
             tracing::info!(node, %name, %error, "a node no longer helps; its runs go on here");

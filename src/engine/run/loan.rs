@@ -10,31 +10,21 @@ use serde::{Deserialize, Serialize};
 /// The reason why a run comes home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// It has ended, waits for something far away, or cannot go on there.
+pub enum HomeReason {
+    /// The run has ended, waits for something far away, or cannot go on there.
     Over,
-    /// It needs something that only the node that drives has.
+    /// The run needs something that only the node that drives has.
     Needs,
-    /// It was recalled.
+    /// The run was recalled.
     Recalled,
 }
 
 /// The node that drives a run which could be lent.
 pub(crate) enum Place {
     /// This one.
-    Here(Share),
+    Here(#[expect(dead_code, reason = "it counts the run as long as it lives")] Share),
     /// The helper with this link.
     There(u64, Share),
-}
-
-impl Place {
-    /// Returns the mark of a run that this process drives.
-    pub(crate) fn here(self) -> Option<Share> {
-        match self {
-            Self::Here(share) => Some(share),
-            Self::There(..) => None,
-        }
-    }
 }
 
 /// Counts one run, as long as it lives.
@@ -55,7 +45,7 @@ impl Drop for Share {
 }
 
 /// Tells the node that drives that a run comes home.
-pub(crate) type GoHome = Arc<dyn Fn(u64, Why) + Send + Sync>;
+pub(crate) type GoHome = Arc<dyn Fn(u64, HomeReason) + Send + Sync>;
 
 /// A run of another node. It comes home when this is dropped, whatever the reason.
 pub(crate) struct Lent {
@@ -67,7 +57,7 @@ pub(crate) struct Lent {
 /// The wish that a run comes home.
 #[derive(Clone, Copy)]
 struct Leave {
-    why: Why,
+    why: HomeReason,
     /// The time from which its attempts are interrupted for that, on the steady clock.
     now_ms: u64,
 }
@@ -80,16 +70,16 @@ impl Lent {
 
     /// Lets the run leave when none of its attempts is in work, at the latest at `now_ms` on the steady
     /// clock.
-    pub(crate) fn leave(&mut self, why: Why, now_ms: u64) {
+    pub(crate) fn leave(&mut self, why: HomeReason, now_ms: u64) {
         let before = self.leaves.unwrap_or(Leave { why, now_ms });
         // A run that needs its node says so in its header, whatever else brings it home.
-        let why = if why == Why::Needs { why } else { before.why };
+        let why = if why == HomeReason::Needs { why } else { before.why };
         self.leaves = Some(Leave { why, now_ms: now_ms.min(before.now_ms) });
     }
 
     /// Returns true if the run leaves for something that only its node has.
     pub(crate) fn needs_home(&self) -> bool {
-        self.leaves.is_some_and(|leave| leave.why == Why::Needs)
+        self.leaves.is_some_and(|leave| leave.why == HomeReason::Needs)
     }
 
     /// Returns the time from which the run leaves although attempts are in work; none if it stays.
@@ -100,6 +90,6 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        (self.home)(self.run, self.leaves.map_or(Why::Over, |leave| leave.why));
+        (self.home)(self.run, self.leaves.map_or(HomeReason::Over, |leave| leave.why));
     }
 }

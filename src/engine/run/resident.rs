@@ -15,7 +15,7 @@ use crate::{
             driver::Driver,
             due::{Timers, Times},
             feed::Audience,
-            loan::{Lent, Share},
+            loan::{Lent, Place},
             log_line::LogLine,
             lookups::{Lookups, Publisher},
             model_loop::OpenLoop,
@@ -114,10 +114,8 @@ pub(crate) struct Run {
     pub(crate) publisher: Publisher,
     /// The counters of its blueprint, once something was counted.
     pub(crate) series: Option<Arc<RunSeries>>,
-    /// Its place at a helper, which gets it once its start is stored.
-    pub(crate) lends: Option<(u64, Share)>,
-    /// The mark of a run that could have been lent.
-    pub(crate) kept: Option<Share>,
+    /// The node that drives it, if it could be lent: a helper gets it once its start is stored.
+    pub(crate) place: Option<Place>,
     /// The mark of a run that is driven for another node.
     pub(crate) lent: Option<Lent>,
 }
@@ -237,8 +235,7 @@ impl Run {
             lookups: Lookups::default(),
             publisher: None,
             series: None,
-            lends: None,
-            kept: None,
+            place: None,
             lent: None,
         }
     }
@@ -298,6 +295,11 @@ impl Run {
             && self.composing.is_empty()
             && self.lookups.reading == 0
             && self.open.sums().in_memory == 0
+    }
+
+    /// Returns true if a helper gets it once its start is stored.
+    pub(crate) fn is_to_be_lent(&self) -> bool {
+        matches!(self.place, Some(Place::There(..)))
     }
 
     /// Returns true if it may be dropped from memory: everything that matters is in the store.

@@ -11,7 +11,7 @@
 use crate::{
     engine::{
         EngineError,
-        run::{loan::Share, resident::Run},
+        run::{loan::Place, resident::Run},
         shard::{load::HELD, owner::Shard},
         shared::{
             away::Away,
@@ -26,7 +26,9 @@ use crate::{
 
 impl Shard {
     /// Lends a run whose start is stored, or begins it here if its helper is gone.
-    pub(crate) fn hand_over(&mut self, mut run: Box<Run>, to: u64, share: Share) {
+    pub(crate) fn hand_over(&mut self, mut run: Box<Run>) {
+        let here = Place::Here(self.shared.lending.keep());
+        let Some(Place::There(to, share)) = run.place.replace(here) else { return };
         fault::point("engine.lend");
         let num = run.num;
         let publisher = run.publisher.as_ref();
@@ -35,12 +37,11 @@ impl Shard {
         let link = self.shared.lending.link(to);
         let link = link.filter(|link| link.take(num, &run.header.hash, publisher));
         let Some(link) = link else {
-            run.kept = Some(self.shared.lending.keep());
             self.start(&mut run);
             self.settle(run);
             return;
         };
-        self.shared.lending.lent();
+        self.shared.lending.count_lent();
         self.silence(&run);
         let (waiters, subscribers) =
             (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));

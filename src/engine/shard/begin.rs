@@ -3,10 +3,7 @@
 use crate::{
     engine::{
         inbox::answers,
-        run::{
-            answers::view_of, due::Due, loan::Place, perform::Perform, resident::Run,
-            values::grant_of,
-        },
+        run::{answers::view_of, due::Due, perform::Perform, resident::Run, values::grant_of},
         shard::owner::Shard,
         shared::message::NewRun,
         turn::{ending, facts, lineage},
@@ -76,18 +73,14 @@ impl Shard {
                 let _ = reply.send(result.map(view_of));
             }));
         }
-        match new.place {
-            Some(Place::There(to, share)) => {
-                // Its flow begins where it is driven, once its start is stored.
-                run.lends = Some((to, share));
-                self.flush(&mut run);
-                self.runs.insert(run.num, run);
-            }
-            place => {
-                run.kept = place.and_then(Place::here);
-                self.start(&mut run);
-                self.settle(run);
-            }
+        run.place = new.place;
+        if run.is_to_be_lent() {
+            // Its flow begins where it is driven, once its start is stored.
+            self.flush(&mut run);
+            self.runs.insert(run.num, run);
+        } else {
+            self.start(&mut run);
+            self.settle(run);
         }
     }
 

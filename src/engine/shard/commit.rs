@@ -61,8 +61,8 @@ impl Shard {
                 perform::perform(&mut self.on(&mut run), after);
                 if run.submitted.is_empty() {
                     self.tell_held(num);
-                    if let Some((to, share)) = run.lends.take() {
-                        return self.hand_over(run, to, share);
+                    if run.is_to_be_lent() {
+                        return self.hand_over(run);
                     }
                 }
                 self.settle(run);

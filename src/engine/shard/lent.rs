@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        run::{loan::Why, resident::Run},
+        run::{loan::HomeReason, resident::Run},
         shard::owner::Shard,
         shared::message::{Internal, RunMsg},
         turn::{helping, places, waiting},
@@ -33,7 +33,7 @@ impl Shard {
         let rests = run.is_idle() && self.rests(run);
         let Some(lent) = &mut run.lent else { return false };
         if rests && lent.leaves().is_none() {
-            lent.leave(Why::Over, self.steady_ms);
+            lent.leave(HomeReason::Over, self.steady_ms);
         }
         let Some(now_ms) = lent.leaves() else { return false };
         if helping::is_leaving(run, self.steady_ms) {

@@ -386,7 +386,7 @@ impl Shard {
                 return;
             }
         }
-        if run.failed.is_some() || run.lends.is_some() {
+        if run.failed.is_some() || run.is_to_be_lent() {
             self.held.entry(num).or_default().push(message);
             self.runs.insert(num, run);
             return;

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 /// With so many entries, those of tasks that have ended go.
 const SWEPT: usize = 1_024;
 
-/// Whoever holds it makes the change of a step.
+/// The lock that a task holds while it makes the change of a step.
 type Gate = AsyncMutex<()>;
 
 /// The changes that are under way, by run and step.

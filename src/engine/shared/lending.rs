@@ -19,13 +19,13 @@ use tokio::sync::mpsc;
 
 use crate::{
     engine::{
-        run::loan::{Place, Share, Why},
+        run::loan::{HomeReason, Place, Share},
         shared::lent::{Lend, Patience, ToHelper},
     },
     fault::{self, Break},
     metrics::{Counter, Scrape},
     protocol::Json,
-    store::{Renumbering, StoreError},
+    store::{Parcel, Renumbering, Store, StoreError},
 };
 
 /// The maximum number of runs that one helper has.
@@ -36,15 +36,6 @@ const KEPT_HOMELY: usize = 1_024;
 const HOMELY_MS: u64 = 600_000;
 /// With this many waiting runs for each thread, a node has more than it can do.
 const BEHIND: usize = 2;
-
-/// A node that helps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HelperNode {
-    /// The number of the node.
-    pub node: i64,
-    /// Its name, for people.
-    pub name: String,
-}
 
 /// The book of the runs that other nodes drive.
 pub(crate) struct Lending {
@@ -72,13 +63,13 @@ struct LendingCounts {
 /// The state in which a run comes home, as far as its batches told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// It is to go on at once.
+    /// The run goes on at once.
     Now,
-    /// It is to be woken at this time, in Unix milliseconds.
+    /// The run is woken at this time, in Unix milliseconds.
     Until(u64),
-    /// Nothing of it is due.
+    /// Nothing of the run is due.
     Idle,
-    /// It has ended.
+    /// The run has ended.
     Ended,
 }
 
@@ -86,7 +77,8 @@ pub(crate) enum Rest {
 pub(crate) struct HelperLink {
     /// The number of the link.
     number: u64,
-    pub(crate) helper: HelperNode,
+    /// The number of the node.
+    node: i64,
     to: mpsc::UnboundedSender<ToHelper>,
     runs: Mutex<LentRuns>,
     /// The places that are taken.
@@ -107,10 +99,10 @@ struct LentRun {
     numbers: Renumbering,
     /// The number of its batches whose fate is open.
     in_flight: usize,
-    /// What the last stored header says of it.
+    /// The state in the last stored header.
     stored: Option<Rest>,
     /// Set once it is to come home.
-    leaves: Option<Why>,
+    leaves: Option<HomeReason>,
     /// True while somebody here follows its events.
     watched: bool,
 }
@@ -118,12 +110,12 @@ struct LentRun {
 /// The consequence of something that happened to a lent run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// None.
+    /// Nothing follows.
     Nothing,
     /// Its followers find more in the store.
     Stirred,
-    /// It is home.
-    Home(Rest, Why),
+    /// The run is home.
+    Home(Rest, HomeReason),
 }
 
 impl Lending {
@@ -192,14 +184,10 @@ impl Lending {
     }
 
     /// Adds a helper.
-    pub(crate) fn join(
-        &self,
-        helper: HelperNode,
-        to: mpsc::UnboundedSender<ToHelper>,
-    ) -> Arc<HelperLink> {
+    pub(crate) fn join(&self, node: i64, to: mpsc::UnboundedSender<ToHelper>) -> Arc<HelperLink> {
         let link = Arc::new(HelperLink {
             number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
-            helper,
+            node,
             to,
             runs: Mutex::default(),
             count: Arc::default(),
@@ -221,22 +209,22 @@ impl Lending {
         let mut runs = link.runs.lock();
         runs.is_closed = true;
         let numbers: Vec<u64> = runs.by_number.keys().copied().collect();
-        let leave = |run| (run, runs.leaves(run, Why::Over));
+        let leave = |run| (run, runs.leaves(run, HomeReason::Over));
         numbers.into_iter().map(leave).collect()
     }
 
     /// Counts a run that was lent.
-    pub(crate) fn lent(&self) {
+    pub(crate) fn count_lent(&self) {
         self.counts.lent.inc();
     }
 
     /// Counts a run that came home.
-    pub(crate) fn came_home(&self, why: Why) {
+    pub(crate) fn count_home(&self, why: HomeReason) {
         let LendingCounts { over, needs, recalled, .. } = &self.counts;
         match why {
-            Why::Over => over.inc(),
-            Why::Needs => needs.inc(),
-            Why::Recalled => recalled.inc(),
+            HomeReason::Over => over.inc(),
+            HomeReason::Needs => needs.inc(),
+            HomeReason::Recalled => recalled.inc(),
         }
     }
 
@@ -256,9 +244,9 @@ impl Lending {
         self.homely.lock().insert(hash.to_owned(), now_ms);
     }
 
-    /// Returns the helpers, each with the number of runs that it has.
-    pub(crate) fn helpers(&self) -> Vec<(HelperNode, usize)> {
-        self.links.lock().iter().map(|link| (link.helper.clone(), link.lent())).collect()
+    /// Returns the numbers of the nodes that help, each with the number of runs that it has.
+    pub(crate) fn helpers(&self) -> Vec<(i64, usize)> {
+        self.links.lock().iter().map(|link| (link.node, link.lent())).collect()
     }
 }
 
@@ -309,22 +297,23 @@ impl HelperLink {
         self.tight.store(tight, Ordering::Relaxed);
     }
 
-    /// Lets `number` give the rows of a batch of a run their numbers, and counts the batch as on its way.
+    /// Gives the rows of a batch of a run their numbers, and counts the batch as on its way.
     ///
     /// # Errors
     /// Returns [`StoreError::Moved`] for a run that the helper does not have.
     pub(crate) fn begin(
         &self,
         run: u64,
-        number: impl FnOnce(&mut Renumbering) -> Result<(), StoreError>,
+        parcel: &mut Parcel,
+        store: &dyn Store,
     ) -> Result<(), StoreError> {
         let mut runs = self.runs.lock();
         let lent = runs.by_number.get_mut(&run).filter(|lent| lent.leaves.is_none());
         if lent.is_none() && fault::is_broken(Break::CommitUnlentBatches) {
-            return number(&mut Renumbering::default());
+            return Renumbering::default().apply(parcel, store);
         }
         let lent = lent.ok_or(StoreError::Moved { run })?;
-        number(&mut lent.numbers)?;
+        lent.numbers.apply(parcel, store)?;
         lent.in_flight += 1;
         Ok(())
     }
@@ -349,16 +338,16 @@ impl HelperLink {
     }
 
     /// Notes that the helper no longer has a run. Returns the version of one that needs this process.
-    pub(crate) fn gives_back(&self, run: u64, why: Why) -> (Effect, Option<String>) {
+    pub(crate) fn gives_back(&self, run: u64, why: HomeReason) -> (Effect, Option<String>) {
         let mut runs = self.runs.lock();
         let lent = runs.by_number.get(&run);
-        let needs = lent.filter(|_| why == Why::Needs).map(|lent| lent.hash.clone());
+        let needs = lent.filter(|_| why == HomeReason::Needs).map(|lent| lent.hash.clone());
         (runs.leaves(run, why), needs)
     }
 }
 
 impl LentRuns {
-    fn leaves(&mut self, run: u64, why: Why) -> Effect {
+    fn leaves(&mut self, run: u64, why: HomeReason) -> Effect {
         let Some(lent) = self.by_number.get_mut(&run) else { return Effect::Nothing };
         lent.leaves.get_or_insert(why);
         if lent.in_flight > 0 && !fault::is_broken(Break::TakeBackEarly) {
@@ -369,10 +358,10 @@ impl LentRuns {
 
     fn end(&mut self, run: u64) -> Effect {
         let Some(lent) = self.by_number.remove(&run) else { return Effect::Nothing };
-        let why = lent.leaves.unwrap_or(Why::Over);
+        let why = lent.leaves.unwrap_or(HomeReason::Over);
         let rest = match (lent.stored, why) {
             (Some(Rest::Ended), _) => Rest::Ended,
-            (Some(rest), Why::Over) => rest,
+            (Some(rest), HomeReason::Over) => rest,
             (Some(_) | None, _) => Rest::Now,
         };
         Effect::Home(rest, why)

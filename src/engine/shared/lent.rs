@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::run::loan::Why,
+    engine::run::loan::HomeReason,
     protocol::Json,
     store::{Delivered, Parcel, StoreError},
 };
@@ -86,9 +86,11 @@ pub enum Patience {
 }
 
 /// What a helper says.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FromHelper {
-    /// A batch to commit.
+    /// A batch to commit. It has a form of its own.
+    #[serde(skip)]
     Parcel {
         /// Its number.
         number: u64,
@@ -100,7 +102,7 @@ pub enum FromHelper {
         /// The run.
         run: u64,
         /// The reason.
-        why: Why,
+        why: HomeReason,
     },
     /// How much it has to do.
     Load {
@@ -114,14 +116,6 @@ pub enum FromHelper {
 /// What stands before the body of a message of a helper.
 const PARCEL: u8 = 1;
 const WORD: u8 = 2;
-
-/// The messages of a helper that are plain data.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Word {
-    Home { run: u64, why: Why },
-    Load { waiting: u32, tight: bool },
-}
 
 impl ToHelper {
     /// Encodes the message.
@@ -144,18 +138,18 @@ impl FromHelper {
     /// # Errors
     /// Fails for a batch with writes that no run of a helper makes.
     pub fn encode(&self) -> Result<Vec<u8>, StoreError> {
-        let word = match self {
+        let mut bytes = Vec::new();
+        match self {
             Self::Parcel { number, parcel } => {
-                let mut bytes = vec![PARCEL];
+                bytes.push(PARCEL);
                 bytes.extend(number.to_be_bytes());
                 bytes.extend(parcel.encode()?);
-                return Ok(bytes);
             }
-            Self::Home { run, why } => Word::Home { run: *run, why: *why },
-            Self::Load { waiting, tight } => Word::Load { waiting: *waiting, tight: *tight },
-        };
-        let mut bytes = vec![WORD];
-        bytes.extend(serde_json::to_vec(&word).expect("plain data"));
+            Self::Home { .. } | Self::Load { .. } => {
+                bytes.push(WORD);
+                bytes.extend(serde_json::to_vec(self).expect("plain data"));
+            }
+        }
         Ok(bytes)
     }
 
@@ -170,10 +164,7 @@ impl FromHelper {
                 let number = u64::from_be_bytes(number.try_into().expect("eight bytes"));
                 Ok(Self::Parcel { number, parcel: Box::new(Parcel::decode(parcel)?) })
             }
-            Some((&WORD, rest)) => Ok(match serde_json::from_slice(rest).map_err(unreadable)? {
-                Word::Home { run, why } => Self::Home { run, why },
-                Word::Load { waiting, tight } => Self::Load { waiting, tight },
-            }),
+            Some((&WORD, rest)) => serde_json::from_slice(rest).map_err(unreadable),
             Some(_) | None => Err(unreadable("it has no kind")),
         }
     }
@@ -198,7 +189,7 @@ mod tests {
         let parcel = Parcel { checks: Vec::new(), run: None, writes: Vec::new() };
         for sent in [
             FromHelper::Parcel { number: 7, parcel: Box::new(parcel) },
-            FromHelper::Home { run: 9, why: Why::Needs },
+            FromHelper::Home { run: 9, why: HomeReason::Needs },
             FromHelper::Load { waiting: 3, tight: true },
         ] {
             let got = FromHelper::decode(&sent.encode().unwrap()).unwrap();

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         run::{
-            loan::{Lent, Why},
+            loan::{HomeReason, Lent},
             resident::Run,
             task::{OpenTask, Phase},
         },
@@ -24,7 +24,7 @@ const SHORT_MS: u64 = 2_000;
 pub(crate) fn leave(turn: &mut Turn<'_>) {
     let now_ms = turn.steady_ms + PATIENCE_MS;
     if let Some(lent) = &mut turn.run.lent {
-        lent.leave(Why::Needs, now_ms);
+        lent.leave(HomeReason::Needs, now_ms);
     }
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn recalled(turn: &mut Turn<'_>, patience: Patience) {
         Patience::Endless => u64::MAX,
     };
     if let Some(lent) = &mut turn.run.lent {
-        lent.leave(Why::Recalled, now_ms);
+        lent.leave(HomeReason::Recalled, now_ms);
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn is_leaving(run: &Run, steady_ms: u64) -> bool {
 /// Lets a run go home that cannot be rebuilt here.
 pub(crate) fn give_up(turn: &mut Turn<'_>) {
     if let Some(lent) = &mut turn.run.lent {
-        lent.leave(Why::Needs, 0);
+        lent.leave(HomeReason::Needs, 0);
     }
 }
 

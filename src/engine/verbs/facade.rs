@@ -264,16 +264,6 @@ impl Engine {
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
-        let is_helper = shared.helps.is_some();
-        if !is_helper {
-            // Also where runs wait: what is committed is on its way.
-            deliveries::start(&shared);
-            FrameWriter::start(
-                Arc::clone(&shared.sessions),
-                Arc::clone(&shared.store),
-                shared.tasks.clone(),
-            );
-        }
         let unstarted = (0u64..).zip(receivers).map(|(index, messages)| Unstarted {
             index,
             shared: Arc::clone(&shared),
@@ -294,7 +284,12 @@ impl Engine {
             threads: parking_lot::Mutex::default(),
         };
         let engine = Self { inner: Arc::new(inner) };
-        if !is_helper {
+        let shared = &engine.inner.shared;
+        if shared.helps.is_none() {
+            // Also where runs wait: what is committed is on its way.
+            deliveries::start(shared);
+            let (sessions, store) = (Arc::clone(&shared.sessions), Arc::clone(&shared.store));
+            FrameWriter::start(sessions, store, shared.tasks.clone());
             engine.sessions().keep_sessions();
             engine.upkeep().watch_outages();
             engine.announce();

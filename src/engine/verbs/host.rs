@@ -196,10 +196,10 @@ impl UpkeepVerbs<'_> {
         caller.grant.check(Verb::HostRead, &[])?;
         let shared = self.engine.shared();
         let mut nodes = shared.facts.get().map(|facts| facts.nodes()).unwrap_or_default();
-        let helpers = self.engine.lending().helpers();
+        let helpers = shared.lending.helpers();
         for node in &mut nodes {
-            let links = helpers.iter().filter(|it| it.node == node.node);
-            node.runs = links.map(|it| it.runs).sum();
+            let links = helpers.iter().filter(|(of, _)| *of == node.node);
+            node.runs = links.map(|(_, runs)| runs).sum();
         }
         Ok(nodes)
     }

@@ -13,7 +13,7 @@ use crate::{
             values::grant_of,
         },
         shared::{
-            lending::{Effect, HelperLink, HelperNode, Rest},
+            lending::{Effect, HelperLink, Rest},
             lent::{FromHelper, Patience, ToHelper},
             message::{Internal, Msg},
             shards::Shared,
@@ -24,9 +24,7 @@ use crate::{
     lua::Program,
     memory::Level,
     protocol::Json,
-    store::{
-        Answers, Batch, Errand, Header, OutboxRow, Parcel, StateAct, StateChange, StoreError, Write,
-    },
+    store::{Errand, Header, OutboxRow, Parcel, StateAct, StateChange, StoreError, Write},
 };
 
 /// Both ends of a link to a node that helps.
@@ -37,27 +35,16 @@ pub struct LendingLink {
     pub from: mpsc::Receiver<FromHelper>,
 }
 
-/// A node that helps, with what it has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HelperView {
-    /// The number of the node.
-    pub node: i64,
-    /// Its name.
-    pub name: String,
-    /// The number of runs that it drives for this node.
-    pub runs: usize,
-}
-
 impl LendingVerbs<'_> {
-    /// Lends runs to a node for as long as its link is there. When it breaks, they go on here, each after
+    /// Lends runs to the node with this number for as long as its link is there. When it breaks, they go on here, each after
     /// the batches of it that had come.
     ///
     /// # Cancel safety
     /// Must not be dropped: the runs would stay away.
-    pub async fn lend_to(self, helper: HelperNode, link: LendingLink) {
+    pub async fn lend_to(self, node: i64, link: LendingLink) {
         let LendingLink { to, mut from } = link;
         let shared = &self.engine.inner.shared;
-        let link = shared.lending.join(helper, to);
+        let link = shared.lending.join(node, to);
         let stopping = shared.tasks.stopping().clone();
         loop {
             let next = async {
@@ -88,12 +75,6 @@ impl LendingVerbs<'_> {
         for (run, effect) in shared.lending.part(&link) {
             act(shared, run, effect);
         }
-    }
-
-    /// Returns the nodes that help this one.
-    pub fn helpers(self) -> Vec<HelperView> {
-        let helpers = self.engine.shared().lending.helpers().into_iter();
-        helpers.map(|(HelperNode { node, name }, runs)| HelperView { node, name, runs }).collect()
     }
 
     /// Drives a run for the node that drives; for an engine that helps.
@@ -168,19 +149,17 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
     };
     // Before the rows get their numbers; until the batch is durable or refused.
     let flight = parcel.run.is_some().then(|| shared.in_flight.begin(&*shared.store));
-    let begun = link.begin(run, |numbers| numbers.apply(&mut parcel, &*shared.store));
-    if let Err(error) = begun {
+    if let Err(error) = link.begin(run, &mut parcel, &*shared.store) {
         return refuse(error);
     }
     let rest = parcel.run.as_ref().map(|write| rest_of(&write.header));
-    let (mut signals, mut answers, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut signals, mut places) = (Vec::new(), Vec::new());
     for write in &parcel.writes {
         match write {
             Write::PutOutbox(row @ OutboxRow { errand: Errand::Signal { .. }, .. }) => {
                 signals.push(row.clone());
             }
             Write::ChangeState(batch) => {
-                answers.push(batch.answers.clone());
                 let hides =
                     |it: &&StateChange| matches!(it.act, StateAct::Put { .. } | StateAct::Delete);
                 let hiding = batch.changes.iter().filter(hides);
@@ -189,9 +168,8 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
             _ => {}
         }
     }
-    let Parcel { checks, run: write, writes } = parcel;
     let (shared_of, link) = (Arc::clone(shared), Arc::clone(link));
-    let ack = move |result: Result<(), StoreError>| {
+    shared.store.submit(parcel.into_batch(move |result| {
         drop(flight);
         let is_stored = result.is_ok();
         if is_stored {
@@ -201,13 +179,10 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
                 shared_of.state.drop_transient(scope, key);
             }
         }
-        let answers = answers.iter().map(Answers::get).map(<[_]>::to_vec);
-        let result = result.map(|()| answers.collect());
         link.say(ToHelper::Settled { number, result });
         let effect = link.settled(run, rest.filter(|_| is_stored), !is_stored && rest.is_some());
         act(&shared_of, run, effect);
-    };
-    shared.store.submit(Batch { checks, run: write, writes, ack: Box::new(ack) });
+    }));
 }
 
 /// Returns what a stored header says of a run that rests.
@@ -228,7 +203,7 @@ fn act(shared: &Shared, run: u64, effect: Effect) {
         Effect::Nothing => {}
         Effect::Stirred => shared.send(run, Msg::Stirred(run)),
         Effect::Home(rest, why) => {
-            shared.lending.came_home(why);
+            shared.lending.count_home(why);
             shared.send(run, Msg::Home(run, rest));
         }
     }

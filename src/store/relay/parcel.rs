@@ -121,28 +121,22 @@ impl Parcel {
 
     /// Returns the run that the parcel is about; none if it is about no run in particular.
     pub fn about(&self) -> Option<u64> {
-        let run = self.run.as_ref().map(|run| run.header.num);
-        let checked = || {
-            self.checks.iter().find_map(|check| match check {
-                Check::RunAt { run, .. } => Some(*run),
-                Check::TokenLive(_) | Check::KeyFree { .. } | Check::MetaIs { .. } => None,
-            })
-        };
-        let written = || self.writes.iter().find_map(|write| carried(write).ok().flatten());
-        run.or_else(checked).or_else(written)
+        self.runs().next()
     }
 
     /// Returns true if nothing in it is about another run.
     pub fn is_all_of(&self, run: u64) -> bool {
-        self.run.as_ref().is_none_or(|it| it.header.num == run)
-            && self
-                .checks
-                .iter()
-                .all(|it| !matches!(it, Check::RunAt { run: of, .. } if *of != run))
-            && self
-                .writes
-                .iter()
-                .all(|it| carried(it).is_ok_and(|of| of.is_none_or(|of| of == run)))
+        self.refusal().is_none() && self.runs().all(|of| of == run)
+    }
+
+    /// Returns the runs that its header, its checks and its writes are about, in this order.
+    fn runs(&self) -> impl Iterator<Item = u64> {
+        let checked = self.checks.iter().filter_map(|check| match check {
+            Check::RunAt { run, .. } => Some(*run),
+            Check::TokenLive(_) | Check::KeyFree { .. } | Check::MetaIs { .. } => None,
+        });
+        let written = self.writes.iter().filter_map(|write| carried(write).ok().flatten());
+        self.run.iter().map(|run| run.header.num).chain(checked).chain(written)
     }
 
     /// Returns the approximate number of its bytes, for limits.

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     clock::Clock,
     engine::{
-        FromHelper, HelperNode, LendingLink, ToHelper,
+        FromHelper, LendingLink, ToHelper,
         shard::owner::Shard,
         shared::mailbox::Mailbox,
         tests::simulation::{operator::Worked, random::Random},
@@ -355,11 +355,10 @@ impl World {
         });
         let (heard, from) = mpsc::channel(UNREAD);
         let (tells, to) = mpsc::unbounded_channel();
-        let helper = HelperNode { node: number.cast_signed(), name: format!("helper-{number}") };
         let engine = self.engine().clone();
         // It ends with the link, or with the host.
         let lends = async move {
-            engine.lending().lend_to(helper, LendingLink { to: tells, from }).await;
+            engine.lending().lend_to(number.cast_signed(), LendingLink { to: tells, from }).await;
         };
         drop(self.add(lends));
         let link = Some(Link { number, heard, to, orders: VecDeque::new() });

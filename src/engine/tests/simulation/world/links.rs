@@ -211,8 +211,8 @@ impl LinkBook {
         let lent = host.lent().into_iter().filter(|run| !unfinished.contains(run));
         let mut found: Vec<String> =
             lent.map(|run| format!("run {run} has ended, and is still away")).collect();
-        let helpers = host.engine.lending().helpers();
-        let runs: usize = helpers.iter().map(|helper| helper.runs).sum();
+        let helpers = host.engine.shared().lending.helpers();
+        let runs: usize = helpers.iter().map(|(_, runs)| runs).sum();
         if unfinished.is_empty() && runs > 0 {
             found.push(format!("every run has ended, and the helpers have {runs}"));
         }
