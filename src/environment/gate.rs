@@ -8,9 +8,12 @@
 
 use std::{
     fs::File,
-    io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _},
+    io::{self, IoSlice, IoSliceMut, Read as _},
     mem::MaybeUninit,
-    os::fd::{AsFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::FileExt as _,
+    },
 };
 
 use rustix::{
@@ -146,9 +149,9 @@ pub(super) fn whole(bytes: &[u8]) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("input", flags),
         made => made,
     };
-    let mut file = File::from(made?);
-    file.write_all(bytes)?;
-    file.rewind()?;
+    let file = File::from(made?);
+    // This leaves the position alone, which the child shares.
+    file.write_all_at(bytes, 0)?;
     rustix::fs::fcntl_add_seals(
         &file,
         SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
@@ -158,6 +161,8 @@ pub(super) fn whole(bytes: &[u8]) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]

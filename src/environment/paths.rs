@@ -1,6 +1,10 @@
 //! The files that a child may read and write, enforced by Landlock.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
@@ -59,18 +63,17 @@ pub(super) fn supported() -> Result<(), String> {
 /// Prevents this process and its children from changing mounts, and from inspecting processes
 /// outside. Access to files is unchanged.
 pub(super) fn stay() -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
-    let root = PathFd::new("/").map_err(|error| failed(&error))?;
-    // One right is handled, and granted everywhere. The rest comes with any Landlock domain.
-    Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::Refer)
-        .and_then(Ruleset::create)
-        .and_then(|rules| rules.add_rule(PathBeneath::new(root, AccessFs::Refer)))
-        .map(|rules| rules.no_new_privs(false))
-        .and_then(RulesetCreated::restrict_self)
-        .map(drop)
-        .map_err(|error| failed(&error))
+    static RULES: OnceLock<RulesetCreated> = OnceLock::new();
+    enter(&RULES, || {
+        let root = PathFd::new("/").map_err(|error| failed(&error))?;
+        // One right is handled, and granted everywhere. The rest comes with any Landlock domain.
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::Refer)
+            .and_then(Ruleset::create)
+            .and_then(|rules| rules.add_rule(PathBeneath::new(root, AccessFs::Refer)))
+            .map_err(|error| failed(&error))
+    })
 }
 
 /// Prevents this process and its children from inspecting processes outside, and from connecting to
@@ -78,20 +81,39 @@ pub(super) fn stay() -> Result<(), String> {
 ///
 /// A domain without rights over files leaves mounts alone; it must restrict something.
 pub(super) fn keep_to_itself() -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
-    Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .scope(Scope::AbstractUnixSocket)
-        .and_then(Ruleset::create)
-        .map(|rules| rules.no_new_privs(false))
-        .and_then(RulesetCreated::restrict_self)
-        .map(drop)
-        .map_err(|error| failed(&error))
+    static RULES: OnceLock<RulesetCreated> = OnceLock::new();
+    enter(&RULES, || {
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .scope(Scope::AbstractUnixSocket)
+            .and_then(Ruleset::create)
+            .map_err(|error| failed(&error))
+    })
+}
+
+/// Restricts the calling thread, and what it starts, by rules that are made once for all
+/// threads. The domain is the thread's own all the same: the kernel makes one for each restriction.
+fn enter(
+    rules: &OnceLock<RulesetCreated>,
+    make: impl FnOnce() -> Result<RulesetCreated, String>,
+) -> Result<(), String> {
+    let made = match rules.get() {
+        Some(made) => made,
+        None => {
+            let made = make()?;
+            rules.get_or_init(|| made)
+        }
+    };
+    let own = made.try_clone().map_err(|error| failed(&error))?;
+    own.no_new_privs(false).restrict_self().map(drop).map_err(|error| failed(&error))
+}
+
+fn failed(error: &dyn Display) -> String {
+    format!("Landlock: {error}")
 }
 
 /// Restricts this process and its children irrevocably.
 pub(super) fn restrict(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
     let all = AccessFs::from_all(KNOWN);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
