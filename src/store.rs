@@ -45,6 +45,7 @@ mod submit;
 mod threads;
 mod upkeep;
 mod used;
+mod wakes;
 
 #[cfg(test)]
 mod conformance;
@@ -104,8 +105,9 @@ pub use submit::commit;
 pub use threads::MovingRuns;
 pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;
+pub(crate) use wakes::{wake, wake_once};
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -142,6 +144,12 @@ pub trait Writer: Send + Sync {
     /// while the queue is full: callers wait for [`Writer::room`] first.
     fn submit(&self, batch: Batch);
 
+    /// Queues batches in their order, each as [`Writer::submit`] does. A writer that can wake its
+    /// thread once for all of them does so.
+    fn submit_all(&self, batches: Vec<Batch>) {
+        batches.into_iter().for_each(|batch| self.submit(batch));
+    }
+
     /// Waits until the queue is not full.
     ///
     /// # Cancel safety
@@ -153,7 +161,12 @@ pub trait Writer: Send + Sync {
 
     /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64 {
-        self.numbers().next_lsn()
+        self.next_lsns(1).start
+    }
+
+    /// Returns consecutive new journal row numbers, larger than all before them.
+    fn next_lsns(&self, count: usize) -> Range<u64> {
+        self.numbers().next_lsns(count)
     }
 
     /// Returns the largest journal row number that was ever allocated.

@@ -6,13 +6,11 @@ use crate::protocol::{Json, StepKind};
 ///
 /// Equal inputs have equal fingerprints on every machine and in every release of this format.
 pub fn fingerprint(kind: StepKind, name: &str, request: &Json) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&[kind.code()]);
-    hasher.update(&(name.len() as u64).to_le_bytes());
-    hasher.update(name.as_bytes());
-    hasher.update(request.as_str().as_bytes());
-    let bytes: [u8; 8] = hasher.finalize().as_bytes()[..8].try_into().expect("8 of 32 bytes");
-    u64::from_le_bytes(bytes)
+    let (code, length) = ([kind.code()], (name.len() as u64).to_le_bytes());
+    let parts = [&code[..], &length[..], name.as_bytes(), request.as_str().as_bytes()];
+    // Hashed at once: that is cheaper than a few bytes at a time.
+    let hash = blake3::hash(&parts.concat());
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }
 
 #[cfg(test)]

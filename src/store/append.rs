@@ -13,8 +13,7 @@ pub fn append(
 ) -> Vec<JournalRow> {
     let mut last = before;
     let mut rows = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let lsn = writer.next_lsn();
+    for (entry, lsn) in entries.iter().zip(writer.next_lsns(entries.len())) {
         let row = JournalRow::new(header.num, lsn, last, entry);
         header.bytes += row.bytes.len() as u64;
         (header.cursor, header.seq) = (lsn, entry.seq);

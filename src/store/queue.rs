@@ -64,7 +64,13 @@ impl Queue {
 
     /// Queues a batch, also while the queue is full.
     pub(super) fn submit(&self, batch: Batch) {
-        if let Err(batch) = self.waiting.push(batch) {
+        self.submit_all(vec![batch]);
+    }
+
+    /// Queues batches in their order, also while the queue is full. The writer finds all of them at
+    /// once.
+    pub(super) fn submit_all(&self, batches: Vec<Batch>) {
+        for batch in self.waiting.push(batches) {
             (batch.ack)(Err(StoreError::Closed));
         }
     }
@@ -130,17 +136,19 @@ pub(super) enum Next {
 }
 
 impl Waiting {
-    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
-    fn push(&self, batch: Batch) -> Result<(), Batch> {
-        let weight = batch.weight();
+    /// Queues batches; returns them if the queue is closed.
+    fn push(&self, batches: Vec<Batch>) -> Vec<Batch> {
+        let weights: Vec<_> = batches.iter().map(Batch::weight).collect();
         let mut state = self.state.lock();
         if state.closed {
-            return Err(batch);
+            return batches;
         }
-        state.batches.push(run_of(&batch), weight, batch);
+        for (batch, weight) in batches.into_iter().zip(weights) {
+            state.batches.push(run_of(&batch), weight, batch);
+        }
         drop(state);
         self.filled.notify_one();
-        Ok(())
+        Vec::new()
     }
 
     fn has_room(&self) -> bool {
@@ -212,6 +220,8 @@ fn panicked() -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use futures::FutureExt as _;
 
     use super::*;
@@ -227,9 +237,9 @@ mod tests {
         let waiting = Arc::new(Waiting::default());
         for _ in 0..WAITING {
             assert!(waiting.room().now_or_never().is_some());
-            assert!(waiting.push(batch()).is_ok());
+            assert!(waiting.push(vec![batch()]).is_empty());
         }
-        assert!(waiting.push(batch()).is_ok(), "who cannot wait is not held up");
+        assert!(waiting.push(vec![batch()]).is_empty(), "who cannot wait is not held up");
         assert!(waiting.room().now_or_never().is_none());
         let ((), group) = tokio::join!(waiting.room(), async { waiting.next(None, GROUP) });
         let Next::Commit(group) = group else { panic!("there was something") };
@@ -237,8 +247,37 @@ mod tests {
         while !waiting.state.lock().batches.is_empty() {
             waiting.next(None, GROUP);
         }
-        (0..=WAITING).for_each(|_| assert!(waiting.push(batch()).is_ok()));
+        assert!(waiting.push((0..=WAITING).map(|_| batch()).collect()).is_empty());
         let ((), ()) = tokio::join!(waiting.room(), async { waiting.close() });
-        assert!(waiting.push(batch()).is_err());
+        assert_eq!(waiting.push(vec![batch()]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_queued_together_is_one_group_in_its_order_and_a_closed_queue_refuses_all_of_it() {
+        let (tell, told) = mpsc::channel();
+        let groups = tell.clone();
+        let queue = Queue::start(move |waiting: &Waiting| {
+            while let Next::Commit(group) = waiting.next(None, GROUP) {
+                groups.send((0, group.len())).unwrap();
+                group.into_iter().for_each(|batch| (batch.ack)(Ok(())));
+            }
+            Ok(())
+        });
+        let queue = queue.unwrap();
+        let three = || -> Vec<Batch> {
+            let noting = |n: u32| {
+                let tell = tell.clone();
+                let ack = Box::new(move |result: Result<(), StoreError>| {
+                    tell.send((n, usize::from(result.is_ok()))).unwrap();
+                });
+                Batch { ack, ..batch() }
+            };
+            (1..=3).map(noting).collect()
+        };
+        queue.submit_all(three());
+        queue.close().unwrap();
+        queue.submit_all(three());
+        let told: Vec<_> = told.try_iter().collect();
+        assert_eq!(told, [(0, 3), (1, 1), (2, 1), (3, 1), (1, 0), (2, 0), (3, 0)]);
     }
 }

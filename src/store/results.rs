@@ -1,7 +1,7 @@
 //! The part of a group's commit that is the same in every database: it is counted, tables are written
 //! anew if a batch asks for that, and each batch receives its result.
 
-use super::{Batch, StoreError, Write};
+use super::{Batch, StoreError, Write, wakes::wake_once};
 use crate::{fault, metrics::Commits};
 
 /// The result of a batch.
@@ -23,7 +23,8 @@ pub(super) fn count(commits: &Commits, group: &[Batch], result: &GroupResult, to
 }
 
 /// Sends each batch of a group its result, in order. Before that, calls `write_anew` for each batch
-/// that was committed and asks for it; the batch receives the result of the call.
+/// that was committed and asks for it; the batch receives the result of the call. The threads that
+/// the results go to are woken after the last one.
 pub(super) fn acknowledge(
     group: Vec<Batch>,
     result: GroupResult,
@@ -45,8 +46,37 @@ pub(super) fn acknowledge(
             *verdict = write_anew();
         }
     }
-    for (batch, verdict) in group.into_iter().zip(verdicts) {
-        (batch.ack)(verdict);
-    }
+    wake_once(|| {
+        for (batch, verdict) in group.into_iter().zip(verdicts) {
+            (batch.ack)(verdict);
+        }
+    });
     fault::point("store.acked");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use futures::FutureExt as _;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::store::wakes::wake;
+
+    #[test]
+    fn a_thread_is_woken_when_all_results_of_a_group_are_there() {
+        let (came, (tell, told)) = (Arc::new(Notify::new()), mpsc::channel());
+        let batch = |n: u32| {
+            let (came, tell) = (Arc::clone(&came), tell.clone());
+            let ack = Box::new(move |_| {
+                wake(&came);
+                tell.send((n, came.notified().now_or_never().is_some())).unwrap();
+            });
+            Batch { checks: Vec::new(), run: None, writes: Vec::new(), ack }
+        };
+        acknowledge(vec![batch(1), batch(2)], Ok(vec![Ok(()), Ok(())]), || Ok(()));
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, false), (2, false)]);
+        assert!(came.notified().now_or_never().is_some());
+    }
 }

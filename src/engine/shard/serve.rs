@@ -13,6 +13,8 @@
 //! before it. One with several batches on their way, or whose fresh history is not durable, waits
 //! for the commit. So a run that never rests is late by what its like take, and nobody else is by
 //! more than one turn.
+//!
+//! The batches of one round of the loop go to the writer together.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -32,7 +34,7 @@ use crate::{
             message::{ControlAsk, Internal, Msg, Poll, RunMsg, WorkerAsk},
             shards::Shared,
         },
-        turn::{compose, drive, helping, limits, pieces, places, weight},
+        turn::{batch, compose, drive, helping, limits, pieces, places, weight},
     },
     fault::{self, Break},
     lua::Vms,
@@ -91,32 +93,34 @@ impl Shard {
     /// Handles messages until it is told to stop.
     pub(crate) async fn serve(mut self, mut messages: Mailbox) {
         self.boot();
+        let shared = Arc::clone(&self.shared);
+        let (store, clock) = (&*shared.store, &shared.clock);
         loop {
             // What a run does next is one more batch to write: they rest until there is room.
-            self.shared.store.room().await;
+            store.room().await;
             let next = self.next_due();
-            let clock = self.shared.clock.clone();
-            tokio::select! {
+            let mut first = tokio::select! {
                 biased;
-                message = messages.next(), if !self.is_ready() => {
-                    if !self.handle(message) { return }
-                }
-                () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => {}
-                () = std::future::ready(()), if self.is_ready() => {}
-            }
+                message = messages.next(), if !self.is_ready() => Some(message),
+                () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => None,
+                () = std::future::ready(()), if self.is_ready() => None,
+            };
             let lines = log_lines::gather();
+            let batches = batch::gather(store);
             let began = clock.steady_ms();
             for _ in 0..DRAIN {
-                if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
-                    break;
-                }
-                let Some(message) = messages.take() else { break };
+                let Some(message) = first.take().or_else(|| messages.take()) else { break };
                 if !self.handle(message) {
                     return;
                 }
+                batch::hand_in_due(store);
+                if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
+                    break;
+                }
             }
+            batch::hand_in(store);
             self.turn();
-            drop(lines);
+            drop((batches, lines));
         }
     }
 
@@ -141,6 +145,7 @@ impl Shard {
         while self.shared.clock.steady_ms() < until {
             let Some(run) = self.next_alarm() else { break };
             self.tell(run, Internal::Wake.into());
+            batch::hand_in_due(&*self.shared.store);
         }
         let began = self.shared.clock.steady_ms();
         let is_over =
@@ -148,13 +153,16 @@ impl Shard {
         for _ in 0..self.prompt.len() {
             let Some(run) = self.prompt.pop_front() else { break };
             self.take_turn(run);
+            batch::hand_in_due(&*self.shared.store);
             if is_over(self) {
                 break;
             }
         }
+        batch::hand_in(&*self.shared.store);
         for _ in 0..self.patient.len() {
             let Some(run) = self.patient.pop_front() else { break };
             self.take_turn(run);
+            batch::hand_in(&*self.shared.store);
             if is_over(self) {
                 break;
             }
@@ -304,6 +312,7 @@ impl Shard {
                 self.poll_due();
             }
             Msg::Stop(done) => {
+                batch::hand_in(&*self.shared.store);
                 for (_, mut run) in self.runs.drain() {
                     places::cancel_workers(&mut run);
                 }

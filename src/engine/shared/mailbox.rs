@@ -22,7 +22,7 @@ use std::{collections::VecDeque, sync::Arc};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::engine::shared::message::Msg;
+use crate::{engine::shared::message::Msg, store};
 
 /// The maximum number of callers' messages in each lane of a shard, which handles as many in a few
 /// tenths of a second.
@@ -38,7 +38,7 @@ pub(crate) struct Mailbox(Arc<Shelf>);
 #[derive(Default)]
 struct Shelf {
     lanes: Mutex<Lanes>,
-    came: Notify,
+    came: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Shelf {
         lane.asked += usize::from(asked);
         lane.messages.push_back((message, asked));
         drop(lanes);
-        self.came.notify_one();
+        store::wake(&self.came);
         Ok(())
     }
 }
@@ -148,6 +148,7 @@ impl Drop for Mailbox {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -190,6 +191,19 @@ mod tests {
         let all = runs(&mut mailbox);
         assert_eq!(all.len(), 2 * ASKED + 1);
         assert!(mail.offer(wake(1)).is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn a_shard_is_woken_after_the_last_of_the_messages_that_are_sent_together() {
+        let (mail, mut mailbox) = Mailbox::new();
+        store::wake_once(|| {
+            mail.send(wake(1));
+            assert!(mail.offer(wake(2)).is_ok());
+            assert!(mailbox.0.came.notified().now_or_never().is_none());
+            mail.send(cancel(3));
+        });
+        assert!(mailbox.0.came.notified().now_or_never().is_some());
+        assert_eq!(runs(&mut mailbox), [3, 1, 2]);
     }
 
     #[test]

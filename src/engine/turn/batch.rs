@@ -1,8 +1,12 @@
 //! Submits the pending writes of a run as one batch.
+//!
+//! A shard gathers the batches of a round and submits them together: else the writer would be woken
+//! for the first, and commit it alone. A batch that is made outside of a round is submitted at once.
 
-use std::sync::Arc;
+use std::{cell::RefCell, mem, sync::Arc};
 
 use crate::{
+    clock::Stopwatch,
     engine::{
         run::{
             log_line,
@@ -14,8 +18,80 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Entry, RunState},
-    store::{Batch, Check, RunStatus, RunWrite, Used, Write, append},
+    store::{Batch, Check, RunStatus, RunWrite, Store, Used, Write, append},
 };
+
+/// The number of gathered rows from which on they are submitted.
+const ROWS: usize = 96;
+/// The same in bytes.
+const BYTES: usize = 128 << 10;
+/// The time after which they are submitted, in microseconds.
+const MICROS: u64 = 1_000;
+
+thread_local! {
+    static ROUND: RefCell<Option<Round>> = const { RefCell::new(None) };
+}
+
+/// The gathered batches of a shard's thread.
+#[derive(Default)]
+struct Round {
+    batches: Vec<Batch>,
+    rows: usize,
+    bytes: usize,
+    /// Started with the first batch.
+    watch: Option<Stopwatch>,
+}
+
+/// Gathers the batches of this thread until dropped, also by a panic.
+#[must_use]
+pub(crate) struct Gathering<'a>(&'a dyn Store);
+
+/// Begins to gather the batches of this thread, which go to `store`.
+pub(crate) fn gather(store: &dyn Store) -> Gathering<'_> {
+    ROUND.set(Some(Round::default()));
+    Gathering(store)
+}
+
+impl Drop for Gathering<'_> {
+    fn drop(&mut self) {
+        hand_in(self.0);
+        ROUND.set(None);
+    }
+}
+
+/// Submits what this thread has gathered.
+pub(crate) fn hand_in(store: &dyn Store) {
+    let round = ROUND.with_borrow_mut(|round| round.as_mut().map(mem::take));
+    if let Some(Round { batches, .. }) = round.filter(|round| !round.batches.is_empty()) {
+        store.submit_all(batches);
+    }
+}
+
+/// Submits what this thread has gathered, if that is much or some time ago.
+pub(crate) fn hand_in_due(store: &dyn Store) {
+    let is_due = |round: &Round| {
+        let is_late = round.watch.as_ref().is_some_and(|watch| watch.micros() >= MICROS);
+        is_late || round.rows >= ROWS || round.bytes >= BYTES
+    };
+    if ROUND.with_borrow(|round| round.as_ref().is_some_and(is_due)) {
+        hand_in(store);
+    }
+}
+
+/// Submits a batch of so many bytes, or adds it to those that are gathered.
+fn pass_on(store: &dyn Store, batch: Batch, bytes: usize) {
+    let alone = ROUND.with_borrow_mut(|round| {
+        let Some(round) = round else { return Some(batch) };
+        round.watch.get_or_insert_with(Stopwatch::start);
+        round.rows += batch.writes.len() + batch.run.as_ref().map_or(0, |run| run.entries.len());
+        round.bytes += bytes;
+        round.batches.push(batch);
+        None
+    });
+    if let Some(batch) = alone {
+        store.submit(batch);
+    }
+}
 
 /// Submits what a run has for the disk, as one batch. Without anything to write it gives back
 /// what was to follow.
@@ -59,7 +135,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
     turn.run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
     let (num, life) = (turn.run.num, turn.run.life);
     let shared = Arc::clone(turn.shared);
-    turn.shared.store.submit(Batch {
+    let whole = Batch {
         checks: pending.checks,
         run: write,
         writes: pending.writes,
@@ -67,7 +143,8 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
             drop(flight);
             shared.send(num, Msg::Committed { run: num, batch, life, result });
         }),
-    });
+    };
+    pass_on(&*turn.shared.store, whole, bytes);
     early
 }
 
@@ -142,4 +219,54 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
         header.ended_ms = Some(turn.run.chain.last_ms());
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::store::Memory;
+
+    fn batch(rows: usize) -> Batch {
+        let row = |n: usize| Write::PutMeta { key: n.to_string(), value: String::new() };
+        let writes = (0..rows).map(row).collect();
+        Batch { checks: Vec::new(), run: None, writes, ack: Box::new(|_| {}) }
+    }
+
+    #[test]
+    fn the_batches_of_a_round_are_handed_in_together_and_others_at_once() {
+        let store = Memory::held();
+        pass_on(&store, batch(1), 0);
+        assert_eq!(store.waiting(), 1);
+        let round = gather(&store);
+        pass_on(&store, batch(1), 0);
+        pass_on(&store, batch(1), 0);
+        assert_eq!(store.waiting(), 1);
+        hand_in(&store);
+        assert_eq!(store.waiting(), 3);
+        pass_on(&store, batch(1), 0);
+        drop(round);
+        assert_eq!(store.waiting(), 4);
+        pass_on(&store, batch(1), 0);
+        assert_eq!(store.waiting(), 5);
+    }
+
+    #[test]
+    fn many_rows_and_many_bytes_are_not_held_back_and_a_panic_loses_none() {
+        let store = Memory::held();
+        let panics = AssertUnwindSafe(|| {
+            let _round = gather(&store);
+            pass_on(&store, batch(ROWS), 0);
+            hand_in_due(&store);
+            assert_eq!(store.waiting(), 1);
+            pass_on(&store, batch(1), BYTES);
+            hand_in_due(&store);
+            assert_eq!(store.waiting(), 2);
+            pass_on(&store, batch(1), 0);
+            panic!("a turn fails");
+        });
+        assert!(catch_unwind(panics).is_err());
+        assert_eq!(store.waiting(), 3);
+    }
 }

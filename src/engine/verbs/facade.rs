@@ -413,7 +413,7 @@ impl Engine {
         run: u64,
         message: impl FnOnce(ReplyTo<Answer>) -> RunMsg,
     ) -> Result<T, EngineError> {
-        Self::answered(self.send_to(run, message)?).await
+        Self::answered(&mut self.send_to(run, message)?).await
     }
 
     /// Sends a message with a reply channel to a run.
@@ -428,7 +428,7 @@ impl Engine {
     }
 
     /// Waits for the reply of a run.
-    pub(crate) async fn answered<T: Reply>(answer: Answering) -> Result<T, EngineError> {
+    pub(crate) async fn answered<T: Reply>(answer: &mut Answering) -> Result<T, EngineError> {
         let answer = answer.await.map_err(|_| EngineError::Stopping)??;
         Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }

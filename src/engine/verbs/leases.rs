@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::{
     blueprint::Labels,
     engine::{
-        Bearer, Caller, EngineError, Leased, PromptView,
-        run::reply::Lease,
-        shared::message::{ControlAsk, WorkerAsk},
+        Bearer, Caller, Engine, EngineError, Leased, PromptView,
+        run::reply::{Answering, Asked, Lease},
+        shared::message::{ControlAsk, RunMsg, WorkerAsk},
         verbs::engine::TaskVerbs,
     },
     operator::{Handed, QueueHub, Ticket},
     protocol::{Code, TaskId},
-    store::StoreError,
+    store::{self, StoreError},
     token::{Need, Verb},
 };
 
@@ -39,18 +39,40 @@ pub struct LeaseAsk<'a> {
     pub prompts: bool,
 }
 
-/// A ticket that was taken from its queue. It goes back unless its run has answered for it: the
-/// run may be unreadable for a moment, or its caller gone while it is read. One that was leased
-/// after all is refused to whoever takes it next.
+/// A ticket that was taken from its queue, and the answer of its run. It goes back unless its run
+/// has answered for it: the run may be unreadable for a moment, or its caller gone while it is
+/// read. One that was leased after all is refused to whoever takes it next.
 struct Taken<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
     handed: Handed,
+    answer: Answering,
     goes_back: bool,
+}
+
+impl Taken<'_> {
+    /// Waits for the answer.
+    async fn leased(mut self) -> Result<Leased, EngineError> {
+        let lease: Result<Lease, _> = Engine::answered(&mut self.answer).await;
+        self.goes_back = lease.as_ref().is_err_and(may_pass);
+        let (lease, Ticket { run, step, .. }) = (lease?, self.handed.0);
+        Ok(Leased {
+            task: TaskId::new(run, step, lease.scheduled_ms),
+            handle: lease.handle,
+            lease_ms: lease.lease_ms,
+            trace: lease.trace,
+            prompt: None,
+        })
+    }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
+        // The answer may have come without being read.
+        self.answer.close();
+        if let Ok(answer) = self.answer.try_recv() {
+            self.goes_back = answer.is_err_and(|error| may_pass(&error));
+        }
         if self.goes_back {
             let (ticket, labels) = &self.handed;
             self.hub.offer(self.queue, *ticket, labels);
@@ -105,17 +127,27 @@ impl TaskVerbs<'_> {
             let nothing = tickets.is_empty();
             // Each waits for its commit; together they share one.
             let asked = tickets.into_iter().map(|handed| {
-                let taken = Taken { hub, queue, handed, goes_back: true };
-                self.take_lease(taken, worker)
+                let Ticket { run, step, attempt } = handed.0;
+                let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
+                let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
+                let sent = sent.inspect_err(|_| hub.offer(queue, handed.0, &handed.1));
+                sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
             });
+            let asked: Vec<Result<Taken<'_>, EngineError>> = store::wake_once(|| asked.collect());
             let mut refused = None;
-            for lease in futures::future::join_all(asked).await {
+            // The last answer first, which saves wake-ups: see `work_all`.
+            for taken in asked.into_iter().rev() {
+                let lease = match taken {
+                    Ok(taken) => taken.leased().await,
+                    Err(error) => Err(error),
+                };
                 match lease {
                     Ok(lease) => leased.push(lease),
                     Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
-                    Err(error) => refused = Some(error),
+                    Err(error) => refused = refused.or(Some(error)),
                 }
             }
+            leased.reverse();
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
             }
@@ -151,20 +183,41 @@ impl TaskVerbs<'_> {
             left = left.saturating_sub(size);
         }
     }
+}
 
-    async fn take_lease(self, mut taken: Taken<'_>, worker: &str) -> Result<Leased, EngineError> {
-        let (ticket, worker) = (taken.handed.0, worker.to_owned());
-        let Ticket { step, attempt, .. } = ticket;
-        let ask = ControlAsk::Lease { step, attempt, worker };
-        let lease: Result<Lease, _> = self.engine.ask(ticket.run, ask).await;
-        taken.goes_back = lease.as_ref().is_err_and(may_pass);
-        let lease = lease?;
-        Ok(Leased {
-            task: TaskId::new(ticket.run, step, lease.scheduled_ms),
-            handle: lease.handle,
-            lease_ms: lease.lease_ms,
-            trace: lease.trace,
-            prompt: None,
-        })
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::engine::run::reply::Answer;
+
+    /// Returns true if a ticket goes back to its queue when it is dropped with this answer unread.
+    fn goes_back(answer: Option<Result<Answer, EngineError>>) -> bool {
+        let (hub, (reply, answering)) = (QueueHub::default(), oneshot::channel());
+        let handed = (Ticket { run: 1, step: 1, attempt: 1 }, Labels::default());
+        let taken = Taken { hub: &hub, queue: "q", handed, answer: answering, goes_back: true };
+        match answer {
+            Some(answer) => {
+                assert!(reply.send(answer).is_ok());
+                drop(taken);
+            }
+            None => {
+                drop(taken);
+                assert!(reply.is_closed());
+            }
+        }
+        hub.lines().contains_key("q")
+    }
+
+    #[test]
+    fn a_ticket_goes_back_unless_its_run_has_answered_for_it_also_if_nobody_reads_the_answer() {
+        let handle = String::new();
+        let lease = Lease { handle, scheduled_ms: 0, lease_ms: 0, trace: None };
+        let gone = EngineError::NotFound { what: "run", id: String::new() };
+        assert!(!goes_back(Some(Ok(Answer::Lease(lease)))));
+        assert!(!goes_back(Some(Err(gone))));
+        assert!(goes_back(Some(Err(EngineError::Stopping))));
+        assert!(goes_back(None));
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::{
 use crate::{
     operator::kind_of,
     protocol::{ArtifactId, Json, RunId, TaskId},
-    store::{TaskFilter, TaskRow},
+    store::{self, TaskFilter, TaskRow},
     token::{Need, ScopeKind, Verb},
 };
 
@@ -396,14 +396,17 @@ impl TaskVerbs<'_> {
             let run = holder.run;
             self.engine.send_to(run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
         });
-        let sent: Vec<_> = sent.collect();
+        let sent: Vec<_> = store::wake_once(|| sent.collect());
         let mut replies = Vec::with_capacity(sent.len());
-        for reply in sent {
+        // A shard answers mostly in the order of the requests: a caller that waits for the last
+        // reply first is woken a few times, not once for each.
+        for reply in sent.into_iter().rev() {
             replies.push(match reply {
-                Ok(reply) => Engine::answered(reply).await,
+                Ok(mut reply) => Engine::answered(&mut reply).await,
                 Err(error) => Err(error),
             });
         }
+        replies.reverse();
         replies
     }
 

@@ -322,6 +322,13 @@ impl Writer for Postgres {
         }
     }
 
+    fn submit_all(&self, batches: Vec<Batch>) {
+        match &self.way {
+            Way::Owned(owned) => owned.writers.submit_all(batches),
+            Way::Relayed(relay, _) => relay.submit_all(batches),
+        }
+    }
+
     async fn room(&self) {
         match &self.way {
             Way::Owned(owned) => owned.writers.room().await,

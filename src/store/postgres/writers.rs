@@ -60,6 +60,17 @@ impl Writers {
         self.0[Lane::of(&batch, self.0.len())].submit(batch);
     }
 
+    /// Queues batches in their lanes.
+    pub fn submit_all(&self, batches: Vec<Batch>) {
+        let mut lanes: Vec<_> = self.0.iter().map(|_| Vec::new()).collect();
+        for batch in batches {
+            lanes[Lane::of(&batch, self.0.len())].push(batch);
+        }
+        for (queue, batches) in self.0.iter().zip(lanes).filter(|(_, them)| !them.is_empty()) {
+            queue.submit_all(batches);
+        }
+    }
+
     /// Waits until no queue is full, or all are closed.
     pub async fn room(&self) {
         for queue in &self.0 {

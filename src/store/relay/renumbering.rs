@@ -41,14 +41,14 @@ impl Renumbering {
             if let Some(expected) = expected {
                 *expected = real(last, run, *expected)?;
             }
-            for row in &mut *entries {
+            let numbers = writer.next_lsns(entries.len());
+            for (row, lsn) in entries.iter_mut().zip(numbers) {
                 if let Some(before) = &mut row.before {
                     *before = real(last, run, *before)?;
                 }
                 if row.lsn < PROVISIONAL {
                     return Err(StoreError::Moved { run });
                 }
-                let lsn = writer.next_lsn();
                 last = Some((row.lsn, lsn));
                 row.lsn = lsn;
             }

@@ -10,30 +10,32 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::Connection;
 use tokio::sync::watch;
 
 use super::{
     erase,
-    error::{database, is_locked, is_lost, is_of_a_row},
-    header, idempotency, journal,
+    error::{database, is_locked, is_lost},
+    group::{BatchFailure, Group},
     mark::{self, Mark, MarkFile},
     meta,
     place::StorePath,
-    run_index, state, tokens, write,
+    tokens, write,
 };
 use crate::{
     clock::Stopwatch,
     fault,
     metrics::Commits,
     store::{
-        Batch, Check, Health, StoreError, Write,
+        Batch, Health, StoreError, Write,
         results::{self, BatchResult, GroupResult},
     },
 };
 
-/// The number of pages in the log from which on a checkpoint is made.
-const LOG_PAGES: i32 = 1_000;
+/// The number of pages in the log from which on a checkpoint is made: 16 MB. A page that is written
+/// many times in between is written back once. The first table of the log's index has 4,062 pages:
+/// with more, readers would search two.
+const LOG_PAGES: i32 = 4_000;
 /// The value of `log` until a commit has written pages.
 const NOTHING_WRITTEN: i32 = -1;
 /// The timeout of one attempt to get the lock from another process.
@@ -62,26 +64,6 @@ pub struct Committer {
     delay: Duration,
     /// The counters of the commits.
     commits: Arc<Commits>,
-}
-
-/// The reason why a batch was not written.
-enum BatchFailure {
-    /// Only this batch is refused. It has written nothing.
-    Refused(StoreError),
-    /// The transaction failed.
-    Failed(rusqlite::Error),
-}
-
-impl From<StoreError> for BatchFailure {
-    fn from(error: StoreError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<rusqlite::Error> for BatchFailure {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Failed(error)
-    }
 }
 
 impl Committer {
@@ -167,7 +149,11 @@ impl Committer {
             return;
         }
         self.mark_is_due = true;
-        if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        let written = self
+            .conn
+            .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")
+            .and_then(|mut checkpoint| checkpoint.query_row([], |_| Ok(())));
+        if let Err(error) = written {
             let is_final = is_lost(&error);
             self.judge(is_final, database("write the log back into the database")(error));
         }
@@ -296,11 +282,10 @@ impl Committer {
     }
 
     /// Begins a transaction with the write lock. Retries while another process has the lock.
-    fn begin(&self) -> rusqlite::Result<Transaction<'_>> {
+    fn begin<'b>(&self) -> rusqlite::Result<Group<'_, 'b>> {
         let mut tries = 0;
         loop {
-            let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
-            match tx {
+            match Group::begin(&self.conn) {
                 Err(error) if is_locked(&error) && tries < LOCK_TRIES && !self.is_lost() => {
                     self.look();
                     if tries == 0 {
@@ -316,12 +301,12 @@ impl Committer {
 
     /// Writes a group durably. Returns the results, and the tokens that were revoked.
     fn write(&self, group: &[Batch]) -> rusqlite::Result<(Vec<BatchResult>, HashSet<String>)> {
-        let tx = self.begin()?;
+        let mut tx = self.begin()?;
         let mut revoked = HashSet::new();
         let mut verdicts = Vec::with_capacity(group.len());
         for batch in group {
             let is_revoked = |jti: &str| self.revoked.contains(jti) || revoked.contains(jti);
-            match apply(&tx, batch, is_revoked) {
+            match tx.apply(batch, is_revoked) {
                 Ok(()) => {
                     let ids = batch.writes.iter().filter_map(write::revokes);
                     revoked.extend(ids.map(str::to_owned));
@@ -331,8 +316,9 @@ impl Committer {
                 Err(BatchFailure::Failed(error)) => return Err(error),
             }
         }
+        tx.insert_rows()?;
         if self.mark_is_due {
-            meta::put(&tx, mark::KEY, &(self.mark.mark().number + 1).to_string())?;
+            meta::put(&self.conn, mark::KEY, &(self.mark.mark().number + 1).to_string())?;
         }
         if !self.delay.is_zero() {
             thread::park_timeout(self.delay);
@@ -342,75 +328,6 @@ impl Committer {
         tx.commit()?;
         self.commits.sync.add(watch.micros());
         Ok((verdicts, revoked))
-    }
-}
-
-/// Writes one batch. All checks that can refuse it come before its first write.
-fn apply(
-    tx: &Transaction<'_>,
-    batch: &Batch,
-    is_revoked: impl Fn(&str) -> bool,
-) -> Result<(), BatchFailure> {
-    for check in &batch.checks {
-        match check {
-            Check::TokenLive(jti) => {
-                if is_revoked(jti) {
-                    return Err(BatchFailure::Refused(StoreError::Revoked { jti: jti.clone() }));
-                }
-            }
-            Check::RunAt { run, cursor } => {
-                if !header::is_at(tx, *run, *cursor)? {
-                    return Err(BatchFailure::Refused(StoreError::Moved { run: *run }));
-                }
-            }
-            Check::MetaIs { key, value } => {
-                if meta::one(tx, key)? != *value {
-                    return Err(BatchFailure::Refused(StoreError::Changed { key: key.clone() }));
-                }
-            }
-            Check::KeyFree { principal, route, key } => {
-                if !idempotency::is_free(tx, principal, route, key)? {
-                    return Err(BatchFailure::Refused(StoreError::KeyUsed { key: key.clone() }));
-                }
-            }
-        }
-    }
-    let mut plans = Vec::new();
-    for each in &batch.writes {
-        if let Write::ChangeState(changes) = each {
-            plans.push(state::plan::<BatchFailure>(tx, changes).map_err(of_a_row)?);
-        }
-    }
-    if let Some(run) = &batch.run {
-        let num = run.header.num;
-        if !header::write(tx, run)? {
-            return Err(BatchFailure::Refused(StoreError::Moved { run: num }));
-        }
-        run_index::keep(tx, run)?;
-        journal::append(tx, num, &run.entries)?;
-    }
-    let mut plans = plans.into_iter();
-    for each in &batch.writes {
-        match each {
-            Write::ChangeState(changes) => {
-                if let Some(plan) = plans.next().flatten() {
-                    state::carry_out(tx, changes, plan)?;
-                }
-            }
-            each => write::apply(tx, each)?,
-        }
-    }
-    Ok(())
-}
-
-/// Converts an unreadable row to a refusal of the batch that needs it. Other batches of the group
-/// are not affected.
-fn of_a_row(stop: BatchFailure) -> BatchFailure {
-    match stop {
-        BatchFailure::Failed(error) if is_of_a_row(&error) => {
-            BatchFailure::Refused(database("read what is to be changed")(error))
-        }
-        stop => stop,
     }
 }
 

@@ -97,3 +97,16 @@ pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
         .map_err(database(format!("configure {}", path.display())))?;
     Ok(conn)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlite_is_built_with_the_flags_of_the_repository() {
+        let conn = Connection::open_in_memory().unwrap();
+        let sql = "SELECT sqlite_compileoption_used('DEFAULT_MEMSTATUS=0')";
+        let is_used: bool = conn.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert!(is_used, "it was built without LIBSQLITE3_FLAGS of .cargo/config.toml");
+    }
+}

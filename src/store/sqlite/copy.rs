@@ -120,8 +120,7 @@ impl SqliteCopy {
         let last = self.last.replace(Some((run, lsn)));
         let before = last.filter(|(of, _)| *of == run).map(|(_, lsn)| lsn);
         let row = JournalRow { lsn, seq, before, begins: *begins != 0, bytes: bytes.clone() };
-        journal::append(&self.conn, run, std::slice::from_ref(&row))
-            .map_err(database("write the journal"))
+        journal::append(&self.conn, [(run, &row)]).map_err(database("write the journal"))
     }
 }
 

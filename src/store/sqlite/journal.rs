@@ -19,15 +19,15 @@ const MARKED: u32 = 256;
 /// The number of bytes that suffice to read an entry's number.
 const HEAD: i64 = 8;
 
-/// Appends rows of a run.
-pub fn append(conn: &Connection, run: u64, rows: &[JournalRow]) -> rusqlite::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
+/// Inserts rows, each with its run.
+pub fn append<'a>(
+    conn: &Connection,
+    rows: impl IntoIterator<Item = (u64, &'a JournalRow)>,
+) -> rusqlite::Result<()> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO journal (lsn, run, prev_lsn, entry, continues) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?;
-    for row in rows {
+    for (run, row) in rows {
         let (lsn, before) = (int(row.lsn), row.before.map(int));
         let (prev, continues) = if row.begins { (None, before) } else { (before, None) };
         insert.execute(params![lsn, int(run), prev, row.bytes, continues])?;

@@ -174,6 +174,10 @@ impl Writer for Sqlite {
         self.queue.submit(batch);
     }
 
+    fn submit_all(&self, batches: Vec<Batch>) {
+        self.queue.submit_all(batches);
+    }
+
     async fn room(&self) {
         self.queue.room().await;
     }

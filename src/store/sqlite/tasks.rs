@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::{
     error::in_row,
+    prepared::Prepared,
     value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
 };
 use crate::store::{OpenTasksRow, QueuedRow, TaskFilter, TaskHold, TaskPhase, TaskRow};
@@ -16,60 +17,76 @@ macro_rules! columns {
     };
 }
 
-/// Inserts or replaces an open task.
-pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
-    conn.prepare_cached(concat!(
-        "INSERT OR REPLACE INTO tasks (",
-        columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-         ?17, ?18)"
-    ))?
-    .execute(params![
-        int(task.run),
-        task.step,
-        task.attempt,
-        task.epoch,
-        task.agent,
-        task.operator,
-        task.kind,
-        task.queue,
-        task.phase.as_str(),
-        int(task.scheduled_ms),
-        int(task.opened_ms),
-        task.worker,
-        task.deadline_ms.map(int),
-        task.lease_ms.map(int),
-        task.summary,
-        task.prompt,
-        task.question,
-        task.graces,
-    ])
-    .map(drop)
+const PUT: &str = concat!(
+    "INSERT OR REPLACE INTO tasks (",
+    columns!(),
+    ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"
+);
+const HOLD: &str = "
+    UPDATE tasks SET phase = ?3, worker = ?4, deadline_ms = ?5, lease_ms = ?6, graces = ?7
+    WHERE run = ?1 AND step = ?2";
+const CLOSE: &str = "DELETE FROM tasks WHERE run = ?1 AND step = ?2";
+
+/// Writes single tasks for the batches of a group.
+pub struct TaskWriter<'c> {
+    put: Prepared<'c>,
+    hold: Prepared<'c>,
+    close: Prepared<'c>,
 }
 
-/// Changes who has an open task, and until when.
-pub fn hold(conn: &Connection, hold: &TaskHold) -> rusqlite::Result<()> {
-    conn.prepare_cached(
-        "UPDATE tasks SET phase = ?3, worker = ?4, deadline_ms = ?5, lease_ms = ?6, graces = ?7
-         WHERE run = ?1 AND step = ?2",
-    )?
-    .execute(params![
-        int(hold.run),
-        hold.step,
-        hold.phase.as_str(),
-        hold.worker,
-        hold.deadline_ms.map(int),
-        hold.lease_ms.map(int),
-        hold.graces,
-    ])
-    .map(drop)
-}
+impl<'c> TaskWriter<'c> {
+    /// Creates a writer over the connection of the group.
+    pub fn new(conn: &'c Connection) -> Self {
+        Self {
+            put: Prepared::new(conn, PUT),
+            hold: Prepared::new(conn, HOLD),
+            close: Prepared::new(conn, CLOSE),
+        }
+    }
 
-/// Removes an ended task.
-pub fn close(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM tasks WHERE run = ?1 AND step = ?2")?
-        .execute(params![int(run), step])
-        .map(drop)
+    /// Inserts or replaces an open task.
+    pub fn put(&mut self, task: &TaskRow) -> rusqlite::Result<()> {
+        let row = params![
+            int(task.run),
+            task.step,
+            task.attempt,
+            task.epoch,
+            task.agent,
+            task.operator,
+            task.kind,
+            task.queue,
+            task.phase.as_str(),
+            int(task.scheduled_ms),
+            int(task.opened_ms),
+            task.worker,
+            task.deadline_ms.map(int),
+            task.lease_ms.map(int),
+            task.summary,
+            task.prompt,
+            task.question,
+            task.graces,
+        ];
+        self.put.get()?.execute(row).map(drop)
+    }
+
+    /// Changes who has an open task, and until when.
+    pub fn hold(&mut self, hold: &TaskHold) -> rusqlite::Result<()> {
+        let row = params![
+            int(hold.run),
+            hold.step,
+            hold.phase.as_str(),
+            hold.worker,
+            hold.deadline_ms.map(int),
+            hold.lease_ms.map(int),
+            hold.graces,
+        ];
+        self.hold.get()?.execute(row).map(drop)
+    }
+
+    /// Removes an ended task.
+    pub fn close(&mut self, run: u64, step: u32) -> rusqlite::Result<()> {
+        self.close.get()?.execute(params![int(run), step]).map(drop)
+    }
 }
 
 /// Removes all tasks of a run.

@@ -4,21 +4,23 @@ use rusqlite::Connection;
 
 use super::{
     artifacts, blobs, blueprints, charges, erase, evidence, frames, header, idempotency, kept,
-    meta, outbox, retention, sessions, state, stats, tasks, tokens,
+    meta, outbox, retention, sessions, state, stats,
+    tasks::{self, TaskWriter},
+    tokens,
 };
 use crate::store::Write;
 
 /// Applies one write, inside the caller's transaction.
-pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
+pub fn apply(conn: &Connection, tasks: &mut TaskWriter<'_>, write: &Write) -> rusqlite::Result<()> {
     match write {
-        Write::PutTask(task) => tasks::put(conn, task),
-        Write::HoldTask(hold) => tasks::hold(conn, hold),
-        Write::CloseTask { run, step } => tasks::close(conn, *run, *step),
+        Write::PutTask(task) => tasks.put(task),
+        Write::HoldTask(hold) => tasks.hold(hold),
+        Write::CloseTask { run, step } => tasks.close(*run, *step),
         Write::CloseTasks { run } => tasks::close_all(conn, *run),
         Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
             state::put(conn, (scope, key), value, hints, *expires_ms, *at_ms)
         }
-        // Planned by the committer, before anything of its batch is written.
+        // Planned by the group, before anything of its batch is written.
         Write::ChangeState(_) => Ok(()),
         Write::ForgetReceipt { run, step } => state::forget_receipt(conn, *run, *step),
         Write::ExpireState { now_ms, rows } => state::expire(conn, *now_ms, *rows),

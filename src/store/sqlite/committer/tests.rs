@@ -4,10 +4,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::store::{
-    Synchronous, Write, conformance,
+    Check, Memory, RunWrite, Synchronous, Write,
+    conformance::{self, append, header, resumed, started},
     sqlite::{
         connection::{create, writable},
+        header::high_water,
         meta,
+        value::uint,
     },
 };
 
@@ -25,10 +28,27 @@ fn committer() -> (TempDir, Committer) {
 
 /// Commits a group and returns the result of each batch.
 fn verdicts(committer: &mut Committer, group: Vec<Parts>) -> Vec<Result<(), StoreError>> {
-    let (batches, verdicts): (Vec<_>, Vec<_>) =
-        group.into_iter().map(|(checks, writes)| conformance::batch(checks, None, writes)).unzip();
+    commit(committer, group.into_iter().map(|(checks, writes)| (checks, None, writes)).collect())
+}
+
+/// Commits a group with the writes of runs and returns the result of each batch.
+fn commit(
+    committer: &mut Committer,
+    group: Vec<(Vec<Check>, Option<RunWrite>, Vec<Write>)>,
+) -> Vec<Result<(), StoreError>> {
+    let (batches, verdicts): (Vec<_>, Vec<_>) = group
+        .into_iter()
+        .map(|(checks, run, writes)| conformance::batch(checks, run, writes))
+        .unzip();
     committer.commit(batches);
     verdicts.into_iter().map(|verdict| verdict.try_recv().unwrap()).collect()
+}
+
+/// Returns the number and the run of each row of the journal.
+fn rows(committer: &Committer) -> Vec<(u64, u64)> {
+    let mut rows = committer.conn.prepare("SELECT lsn, run FROM journal ORDER BY lsn").unwrap();
+    let rows = rows.query_map([], |row| Ok((uint(row, 0)?, uint(row, 1)?))).unwrap();
+    rows.map(Result::unwrap).collect()
 }
 
 fn put_meta(key: &str) -> Write {
@@ -92,4 +112,48 @@ fn a_revocation_that_was_rolled_back_does_not_count() {
     assert!(matches!(failed[0], Err(StoreError::Full)));
     limit_pages(&committer, 1 << 20);
     assert!(verdicts(&mut committer, vec![(vec![live("t")], vec![])])[0].is_ok());
+}
+
+#[test]
+fn a_run_that_is_deleted_in_the_group_of_its_start_leaves_no_row_and_its_numbers_stay_used() {
+    let (_dir, mut committer) = committer();
+    let (numbers, mut stays, mut gone) = (Memory::default(), header(1), header(2));
+    let kept = append(&numbers, &mut stays, vec![started(None)]);
+    let deleted = append(&numbers, &mut gone, vec![started(None), resumed()]);
+    let delete = Write::DeleteRun { run: 2 };
+    // The batch with the larger numbers comes first.
+    let mut group: Vec<_> = [deleted, kept].map(|run| (vec![], Some(run), vec![])).into();
+    group.push((vec![], None, vec![delete]));
+    assert!(commit(&mut committer, group).iter().all(Result::is_ok));
+    assert_eq!(rows(&committer), [(1, 1)]);
+    assert_eq!(high_water(&committer.conn).unwrap(), (2, 3));
+}
+
+#[test]
+fn of_a_refused_batch_no_row_is_inserted() {
+    let (_dir, mut committer) = committer();
+    let (numbers, mut run) = (Memory::default(), header(1));
+    let first = append(&numbers, &mut run, vec![started(None)]);
+    let mut stale = header(1);
+    let other = append(&numbers, &mut stale, vec![started(None)]);
+    let next = append(&numbers, &mut run, vec![resumed()]);
+    let group = [first, other, next].map(|run| (vec![], Some(run), vec![]));
+    let verdicts = commit(&mut committer, group.into());
+    assert!(verdicts[0].is_ok() && verdicts[2].is_ok());
+    assert!(matches!(verdicts[1], Err(StoreError::Moved { run: 1 })));
+    assert_eq!(rows(&committer), [(1, 1), (3, 1)]);
+}
+
+#[test]
+fn a_row_that_cannot_be_inserted_fails_the_whole_group_and_later_batches_go_on() {
+    let (_dir, mut committer) = committer();
+    let (numbers, mut run, mut other) = (Memory::default(), header(1), header(2));
+    let first = append(&numbers, &mut run, vec![started(None)]);
+    let mut twin = append(&numbers, &mut other, vec![started(None)]);
+    twin.entries[0].lsn = 1;
+    let group = [first.clone(), twin].map(|run| (vec![], Some(run), vec![]));
+    assert!(commit(&mut committer, group.into()).iter().all(Result::is_err));
+    assert!(rows(&committer).is_empty());
+    assert!(commit(&mut committer, vec![(vec![], Some(first), vec![])])[0].is_ok());
+    assert_eq!(rows(&committer), [(1, 1)]);
 }
