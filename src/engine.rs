@@ -37,7 +37,7 @@ pub use shared::line_counts::{LineAct, LineActs, LineSteps, Lines};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
     Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
-    Program, Report, StartRun, Started, Verdict,
+    Program, Report, StartRun, Started, TokenGrant, Verdict,
 };
 pub use shared::server_spans::ServerSpan;
 pub use shared::stacks::Middleware;

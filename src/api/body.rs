@@ -15,7 +15,7 @@ use serde::{
 use serde_json::{error::Category, value::RawValue};
 
 use super::app::Api;
-use crate::door::{Code, Problem, Rule};
+use crate::door::{Code, Entered, Problem};
 
 /// The maximum nesting depth of a body.
 const MOST_DEPTH: usize = 100;
@@ -42,7 +42,7 @@ impl FromRequest<Api> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
-        let limit = request.extensions().get::<Rule>().map_or(0, |rule| rule.body);
+        let limit = Entered::most_bytes(request.extensions());
         let (parts, body) = request.into_parts();
         let kind = content_type(&parts.headers)?;
         let bytes = api.door.body(&parts, body, limit).await?;

@@ -5,10 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::Api;
-use crate::{
-    door::{Code, Problem, ProblemBody},
-    engine::Bearer,
-};
+use crate::door::{Code, Entered, Problem, ProblemBody};
 
 /// The server lives.
 #[derive(Debug, Serialize, ToSchema)]
@@ -51,9 +48,9 @@ pub(super) struct ReadyView {
 )]
 pub(super) async fn readyz(
     State(api): State<Api>,
-    bearer: Option<Extension<Bearer>>,
+    entered: Option<Extension<Entered>>,
 ) -> Result<JsonBody<ReadyView>, Problem> {
-    let is_known = bearer.is_some();
+    let is_known = entered.is_some_and(|Extension(it)| it.bearer.is_some());
     let ready =
         api.engine.ready().and_then(|()| api.engine.safe_mode().taking_up().map_or(Ok(()), Err));
     match ready {

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::app::Api;
 use crate::{
     blueprint::parse_duration,
-    door::{Code, Problem},
+    door::{Code, Entered, Problem},
     engine::{Bearer, Caller, Holder, IdempotencyKey},
     protocol::{IdError, TraceParent},
 };
@@ -30,6 +30,9 @@ const MOST_KEY_CHARS: usize = 255;
 /// The caller, which the door has authenticated, with the span that the request is a part of.
 pub(super) struct Asker(pub Caller);
 
+/// The bearer, of whatever kind, which the door has authenticated.
+pub(super) struct AnyBearer(pub Bearer);
+
 /// The holder of an attempt's handle, which the door has authenticated.
 pub(super) struct Reporter(pub Holder);
 
@@ -37,7 +40,7 @@ impl FromRequestParts<Api> for Asker {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
-        match parts.extensions.remove::<Bearer>() {
+        match Entered::take_bearer(&mut parts.extensions) {
             Some(Bearer::Caller(caller)) => {
                 let header = parts.headers.get("traceparent");
                 let trace = header.and_then(|it| TraceParent::parse(it.to_str().ok()?));
@@ -52,15 +55,23 @@ impl FromRequestParts<Api> for Reporter {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
-        match parts.extensions.remove::<Bearer>() {
+        match Entered::take_bearer(&mut parts.extensions) {
             Some(Bearer::Holder(holder)) => Ok(Self(holder)),
             Some(Bearer::Caller(_)) | None => Err(not_let_in()),
         }
     }
 }
 
+impl FromRequestParts<Api> for AnyBearer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        Entered::take_bearer(&mut parts.extensions).map(Self).ok_or_else(not_let_in)
+    }
+}
+
 /// Returns the problem for a row of the table whose rule does not match its handler.
-fn not_let_in() -> Problem {
+pub(super) fn not_let_in() -> Problem {
     Problem::new(Code::Internal, "the route's rule and its handler differ")
 }
 

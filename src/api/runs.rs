@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json as JsonBody,
+    body::Body,
     extract::State,
     http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -25,6 +26,12 @@ use crate::{
 
 /// The default file name of a source.
 pub(super) const ENTRY: &str = "main.lua";
+
+/// The size that fits most views of a run, in bytes.
+const VIEW_BYTES: usize = 1 << 10;
+
+/// The number of headers of an answer with a view: two, and those that the door adds.
+const HEADERS: usize = 8;
 
 /// A run to start.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -190,7 +197,7 @@ pub(super) async fn start(
             };
             api.engine.start_and_wait(&caller, start, key, WaitFor::Ended, patience).await?
         }
-        None => api.engine.start_seen(&caller, start, key).await?,
+        None => Box::pin(api.engine.start_seen(&caller, start, key)).await?,
     };
     Ok(created(&made))
 }
@@ -199,7 +206,15 @@ pub(super) async fn start(
 pub(super) fn created(made: &Made) -> Response {
     let location = format!("/v1/runs/{}", made.id());
     let location = HeaderValue::try_from(location).expect("an id is ASCII");
-    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(made)).into_response()
+    let mut body = Vec::with_capacity(VIEW_BYTES);
+    serde_json::to_writer(&mut body, made).expect("a view is plain data");
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::CREATED;
+    let headers = response.headers_mut();
+    headers.reserve(HEADERS);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::LOCATION, location);
+    response
 }
 
 /// Waits for a run, until the host stops.
@@ -386,6 +401,17 @@ mod tests {
             };
             assert_eq!(bundle.entry(), entry);
         }
+    }
+
+    #[tokio::test]
+    async fn a_new_run_is_answered_with_its_place_and_as_json() {
+        let made = Made::Hidden { id: RunId::new(1, 2) };
+        let (parts, body) = created(&made).into_parts();
+        assert_eq!(parts.status, StatusCode::CREATED);
+        assert_eq!(parts.headers[header::CONTENT_TYPE], "application/json");
+        assert_eq!(parts.headers[header::LOCATION], format!("/v1/runs/{}", made.id()));
+        let body = axum::body::to_bytes(body, VIEW_BYTES).await.unwrap();
+        assert_eq!(body, serde_json::to_vec(&made).unwrap());
     }
 
     #[test]

@@ -29,10 +29,10 @@ use utoipa::IntoParams;
 
 use super::{
     app::Api,
-    params::{Asker, At, Params},
+    params::{Asker, At, Params, not_let_in},
 };
 use crate::{
-    door::{self, Code, Place, Problem, ProblemBody},
+    door::{self, Code, Entered, Place, Problem, ProblemBody},
     engine::{Bearer, Caller, EngineError, rfc3339},
     protocol::SessionId,
     session::{Link, LinkEnd},
@@ -85,7 +85,7 @@ pub(super) struct ConnectParams {
 pub(super) async fn connect(
     State(api): State<Api>,
     Asker(caller): Asker,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(entered): Extension<Entered>,
     At(session): At<String>,
     Params(params): Params<ConnectParams>,
     headers: HeaderMap,
@@ -105,7 +105,7 @@ pub(super) async fn connect(
         .max_frame_size(MOST_BYTES)
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER);
-    let place = place.beside();
+    let place = entered.place.ok_or_else(not_let_in)?.beside();
     let (engine, lost) = (api.engine.clone(), Arc::clone(&link));
     let upgrade = upgrade.on_failed_upgrade(move |_| engine.sessions().disconnect(&lost));
     Ok(upgrade.on_upgrade(move |socket| async move {

@@ -1,13 +1,13 @@
 //! Tokens: create narrower ones, list, revoke; the public keys.
 
-use axum::{Extension, Json as JsonBody, extract::State, http::StatusCode};
+use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
     app::Api,
     body::{Posted, object},
-    params::{All, Asker, At, Key},
+    params::{All, AnyBearer, Asker, At, Key},
 };
 use crate::{
     blueprint::parse_duration,
@@ -130,7 +130,7 @@ pub(super) struct OwnTokenView {
 )]
 pub(super) async fn own(
     State(api): State<Api>,
-    Extension(bearer): Extension<Bearer>,
+    AnyBearer(bearer): AnyBearer,
 ) -> Result<JsonBody<OwnTokenView>, Problem> {
     let Bearer::Caller(caller) = bearer else {
         let detail = "this bearer is of an attempt; GET /v1/whoami describes it";
@@ -179,7 +179,7 @@ pub(super) struct WhoView {
     get, path = "/v1/whoami", operation_id = "whoami", tag = "tokens",
     responses((status = 200, description = "The holder.", body = WhoView)),
 )]
-pub(super) async fn whoami(Extension(bearer): Extension<Bearer>) -> JsonBody<WhoView> {
+pub(super) async fn whoami(AnyBearer(bearer): AnyBearer) -> JsonBody<WhoView> {
     let verbs = |grant: &Grant| {
         Verb::ALL.iter().filter(|verb| grant.has(**verb)).map(|verb| verb.as_str()).collect()
     };

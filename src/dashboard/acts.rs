@@ -20,7 +20,7 @@ use super::{
     visitor::{Theme, Visitor, id},
 };
 use crate::{
-    door::{Arrival, Code, Problem},
+    door::{Arrival, Code, Entered, Problem},
     engine::{Bearer, IdempotencyKey, RerunVersion, rfc3339},
     protocol::{ArtifactId, Json, RunId},
     token::Role,
@@ -139,7 +139,7 @@ struct CodeView {
 /// Makes a code for `moonswarm open`.
 pub(super) async fn code(State(desk): State<Desk>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let Some(Bearer::Caller(caller)) = parts.extensions.get::<Bearer>() else {
+    let Some(Bearer::Caller(caller)) = Entered::bearer_of(&parts.extensions) else {
         return Err(Problem::new(Code::Internal, "the route's rule and its handler differ"));
     };
     let bytes = desk.door.body(&parts, body, MOST_TOKEN).await?;

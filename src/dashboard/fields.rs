@@ -7,7 +7,7 @@ use axum::{
 };
 
 use super::desk::Desk;
-use crate::door::{Code, Problem, Rule};
+use crate::door::{Code, Entered, Problem};
 
 /// The maximum number of fields.
 const MOST_FIELDS: usize = 1_000;
@@ -27,7 +27,7 @@ impl Fields {
             let detail = "a form is sent as application/x-www-form-urlencoded";
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
-        let limit = parts.extensions.get::<Rule>().map_or(0, |rule| rule.body);
+        let limit = Entered::most_bytes(&parts.extensions);
         let bytes = desk.door.body(parts, body, limit).await?;
         let not_one = || Problem::new(Code::BadRequest, "the body is not a form");
         let text = std::str::from_utf8(&bytes).map_err(|_| not_one())?;

@@ -204,7 +204,7 @@ enum Reader {
 
 impl Reader {
     fn key(&self, visitor: &Visitor) -> Key {
-        let grant = serde_json::to_string(&visitor.caller.grant).expect("a grant is plain data");
+        let grant = serde_json::to_string(&*visitor.caller.grant).expect("a grant is plain data");
         let rights = match self {
             Self::Rights => grant,
             Self::Person => format!("{grant} {}", visitor.caller.subject),

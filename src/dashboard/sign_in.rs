@@ -263,7 +263,7 @@ impl SignIns {
     /// Returns true if a sign-in is of the person whom a token is of, with the same role and scopes.
     pub(super) fn is_of(&self, signed_in: &SignedIn, token: &str) -> bool {
         let of = |token: &str| match self.engine.authenticate(token) {
-            Ok(Bearer::Caller(it)) => Some((it.subject, it.grant.role, it.grant.scopes)),
+            Ok(Bearer::Caller(it)) => Some((it.subject, it.grant.role, it.grant.scopes.clone())),
             _ => None,
         };
         of(token).is_some_and(|person| of(&signed_in.token) == Some(person))

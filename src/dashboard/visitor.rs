@@ -7,7 +7,7 @@ use axum::{
 
 use super::{desk::Desk, sign_in::SignedIn};
 use crate::{
-    door::{Code, Problem},
+    door::{Code, Entered, Problem},
     engine::{Bearer, Caller},
     protocol::IdError,
     token::Verb,
@@ -80,7 +80,7 @@ impl FromRequestParts<Desk> for Visitor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, desk: &Desk) -> Result<Self, Problem> {
-        let bearer = parts.extensions.get::<Bearer>();
+        let bearer = Entered::bearer_of(&parts.extensions);
         let signed_in = parts.extensions.get::<SignedIn>();
         let (Some(Bearer::Caller(caller)), Some(signed_in)) = (bearer, signed_in) else {
             return Err(Problem::new(Code::Internal, "the route's rule and its handler differ"));

@@ -1,14 +1,12 @@
 //! Bodies of requests: read within a limit of size and of time, and counted while they come.
 
-use std::sync::Arc;
-
 use axum::{
     body::{Body, Bytes},
     http::request::Parts,
 };
 use futures::StreamExt;
 
-use super::{Code, Door, Place, Problem, length::announced};
+use super::{Code, Door, Entered, Place, Problem, length::announced};
 
 impl Door {
     /// Reads a body of at most `limit` bytes. Each chunk is counted against the place of the
@@ -25,7 +23,7 @@ impl Door {
         if announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
             return Err(too_large(limit));
         }
-        let place = parts.extensions.get::<Arc<Place>>().map(|place| &**place);
+        let place = parts.extensions.get::<Entered>().and_then(|it| it.place.as_deref());
         let read = tokio::time::timeout(self.limits.body_time, collect(body, limit, place)).await;
         read.map_err(|_| {
             Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")

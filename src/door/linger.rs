@@ -6,8 +6,8 @@
 //! the answer, within limits of size and time.
 
 use std::{
-    mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -30,8 +30,9 @@ const MOST_TIME: Duration = Duration::from_secs(5);
 
 /// A body whose remainder is discarded when it is dropped.
 struct Lingering {
-    body: Body,
-    tasks: Tasks,
+    /// Absent once it is dropped.
+    body: Option<Incoming>,
+    tasks: Arc<Tasks>,
     /// True once the body has ended, or its client is gone.
     ended: bool,
     /// True while the client waits to be asked for the body.
@@ -39,43 +40,43 @@ struct Lingering {
 }
 
 /// Lets the rest of a body be discarded that its reader leaves.
-pub(super) fn lingering(request: Request<Incoming>, tasks: &Tasks) -> Request<Body> {
+pub(super) fn lingering(request: Request<Incoming>, tasks: &Arc<Tasks>) -> Request<Body> {
     let unasked = request.headers().contains_key(header::EXPECT);
     request.map(|body| {
-        let body = Body::new(body);
         if body.is_end_stream() {
-            return body;
+            return Body::new(body);
         }
-        Body::new(Lingering { body, tasks: tasks.clone(), ended: false, unasked })
+        Body::new(Lingering { body: Some(body), tasks: Arc::clone(tasks), ended: false, unasked })
     })
 }
 
 impl HttpBody for Lingering {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = hyper::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         self.unasked = false;
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
         self.ended |= matches!(polled, Poll::Ready(None | Some(Err(_))));
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
     }
 }
 
 impl Drop for Lingering {
     fn drop(&mut self) {
-        let left = &self.body;
+        let Some(left) = self.body.take() else { return };
         if self.ended
             || self.unasked
             || left.is_end_stream()
@@ -83,11 +84,10 @@ impl Drop for Lingering {
         {
             return;
         }
-        let body = mem::take(&mut self.body);
         let stopping = self.tasks.stopping().clone();
         self.tasks.spawn(async move {
             tokio::select! {
-                _ = timeout(MOST_TIME, discard(body)) => {}
+                _ = timeout(MOST_TIME, discard(Body::new(left))) => {}
                 () = stopping.cancelled() => {}
             }
         });

@@ -20,6 +20,7 @@ use super::{
     arrival::{Arrival, Proxies},
     away::{self, Away},
     cors,
+    entered::{Credential, Entered, Rule, Who},
     length::announced,
     origin::Site,
     people::Tokens,
@@ -54,47 +55,6 @@ pub struct Door {
     people: Option<Tokens>,
     /// The open connections, for the metrics.
     pub(crate) connections: Arc<Gauge>,
-}
-
-/// The requirements of a route.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rule {
-    /// The callers it accepts.
-    pub who: Who,
-    /// The maximum size of the body in bytes.
-    pub body: usize,
-    /// The page shown to a browser without a bearer, where one can be entered.
-    pub page: Option<fn(StatusCode) -> Response>,
-    /// The shape of its errors.
-    pub shape: Shape,
-}
-
-/// The callers that a route accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Everybody, even when all places are taken.
-    Anybody,
-    /// Everybody; the bearer of a caller who sends one must have this verb.
-    Welcome(Verb),
-    /// Everybody who knows the path, also from a page without a referrer, whose forms have the origin
-    /// `null`.
-    Linked,
-    /// Holders of any valid bearer.
-    AnyBearer,
-    /// Holders of an API token with this verb.
-    Caller(Verb),
-    /// Holders of the credential of an attempt, with this verb.
-    Holder(Verb),
-}
-
-impl Who {
-    /// Returns the required verb.
-    pub(crate) fn verb(self) -> Option<Verb> {
-        match self {
-            Self::Anybody | Self::Linked | Self::AnyBearer => None,
-            Self::Welcome(verb) | Self::Caller(verb) | Self::Holder(verb) => Some(verb),
-        }
-    }
 }
 
 impl Door {
@@ -271,30 +231,6 @@ enum Offer<'a> {
     Person,
 }
 
-/// The token that a request is let in with.
-#[derive(Debug)]
-pub(crate) struct Credential {
-    /// A token of this host, or a handle.
-    token: String,
-    /// The end of what it was given for, in milliseconds.
-    until_ms: u64,
-    /// True if the request had something else: the word of a proxy, or a foreign token.
-    instead: bool,
-}
-
-impl Credential {
-    /// Returns the bearer, as long as it is good.
-    ///
-    /// # Errors
-    /// Fails when the token was revoked, or it or what it was given for has expired.
-    pub(crate) fn bearer(&self, engine: &Engine, now_ms: u64) -> Result<Bearer, EngineError> {
-        if now_ms >= self.until_ms {
-            return Err(EngineError::Unauthenticated("the token has expired".to_owned()));
-        }
-        engine.authenticate(&self.token)
-    }
-}
-
 /// Returns true if a request has a bearer of its own. A proxy may pass on with what a person has
 /// signed in at itself, such as `Basic`.
 fn has_bearer(headers: &HeaderMap) -> bool {
@@ -456,31 +392,33 @@ impl Drop for Measured<'_> {
     }
 }
 
-/// Runs the checks. The place is released when the returned value is dropped.
+/// Runs the checks. The places are released when the returned value is dropped.
 async fn enter(
     engine: &Engine,
     door: &Door,
     rule: Rule,
     request: &mut Request,
-) -> Result<(Option<Arc<Credential>>, Vec<Arc<Place>>), Problem> {
-    let mut places = Vec::new();
+) -> Result<(Option<Arc<Credential>>, [Option<Arc<Place>>; 2]), Problem> {
     let arrival: Arrival = request.extensions().get().cloned().unwrap_or_default();
     let given = match door.screen(rule, &arrival, request.uri(), request.headers())? {
         Offer::Nothing => None,
         Offer::Bearer(text) => {
-            let text = text.to_owned();
-            match door.foreign(engine, &text).await? {
-                None => Some(Credential { token: text, until_ms: u64::MAX, instead: false }),
-                foreign => foreign,
-            }
+            let token = text.to_owned();
+            // Boxed, so that the futures of requests without such people stay small.
+            let foreign = match door.people {
+                Some(_) => Box::pin(door.foreign(engine, &token)).await?,
+                None => None,
+            };
+            foreign.or(Some(Credential { token, until_ms: u64::MAX, instead: false }))
         }
-        Offer::Person => door.person(engine, &arrival).await?.map(|token| Credential {
-            token,
-            until_ms: u64::MAX,
-            instead: true,
-        }),
+        Offer::Person => {
+            let token = Box::pin(door.person(engine, &arrival)).await?;
+            token.map(|token| Credential { token, until_ms: u64::MAX, instead: true })
+        }
     };
     let given = given.map(Arc::new);
+    let mut entered = Entered { rule, bearer: None, place: None, given: given.clone() };
+    let mut waits = None;
     if let Some(given) = &given {
         let bearer = engine.authenticate(&given.token)?;
         if given.instead
@@ -490,20 +428,14 @@ async fn enter(
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
         door.admit(rule, &bearer)?;
-        let taken = door.places.take(&bearer)?;
+        entered.place = Some(door.places.take(&bearer)?);
         let bytes = announced(request.headers()).unwrap_or_default();
-        places.extend(door.away.enter(
-            engine.is_storage_away(),
-            request.method(),
-            &bearer,
-            bytes,
-        )?);
-        request.extensions_mut().insert(bearer);
-        request.extensions_mut().insert(Arc::clone(&taken));
-        request.extensions_mut().insert(Arc::clone(given));
-        places.push(taken);
+        let is_away = engine.is_storage_away();
+        waits = door.away.enter(is_away, request.method(), &bearer, bytes)?;
+        entered.bearer = Some(bearer);
     }
-    request.extensions_mut().insert(rule);
+    let places = [waits, entered.place.clone()];
+    request.extensions_mut().insert(entered);
     Ok((given, places))
 }
 
@@ -591,7 +523,7 @@ mod tests {
     fn caller(role: Role) -> Bearer {
         Bearer::Caller(Caller {
             subject: "ada".to_owned(),
-            grant: Grant::new(role, Scopes::all()),
+            grant: Grant::new(role, Scopes::all()).into(),
             jti: role.to_string(),
             expires_ms: u64::MAX,
             session: None,

@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, Hash, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -43,7 +43,27 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     all: Load,
-    by: HashMap<u64, Load>,
+    by: HashMap<u64, Load, BuildHasherDefault<Hashed>>,
+}
+
+/// The hasher of keys that are hashes of [`Places`] already.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +233,7 @@ mod tests {
     fn caller(role: Role, subject: &str, jti: &str) -> Bearer {
         Bearer::Caller(Caller {
             subject: subject.to_owned(),
-            grant: Grant::new(role, Scopes::all()),
+            grant: Grant::new(role, Scopes::all()).into(),
             jti: jti.to_owned(),
             expires_ms: u64::MAX,
             session: None,

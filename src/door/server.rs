@@ -65,6 +65,7 @@ async fn accept(
     let full = full(limits.connections);
     let builder = protocol(limits, tasks);
     let graceful = GracefulShutdown::new();
+    let of_bodies = Arc::new(tasks.clone());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -85,12 +86,12 @@ async fn accept(
         let peer = incoming.peer();
         let spoke = Arc::new(AtomicBool::new(false));
         let service = {
-            let (router, tasks) = (router.clone(), tasks.clone());
+            let (router, of_bodies) = (router.clone(), Arc::clone(&of_bodies));
             let (spoke, proxies) = (Arc::clone(&spoke), Arc::clone(proxies));
             service_fn(move |mut request: Request<Incoming>| {
                 spoke.store(true, Ordering::Relaxed);
                 proxies.note(&mut request, peer);
-                router.clone().call(lingering(request, &tasks))
+                router.clone().call(lingering(request, &of_bodies))
             })
         };
         let opening = incoming.open(limits.send_time.saturating_mul(TAKEN));

@@ -197,7 +197,7 @@ impl Bench {
     fn admin(&self) -> Caller {
         Caller {
             subject: "admin".into(),
-            grant: Grant::new(Role::Admin, Scopes::all()),
+            grant: Grant::new(Role::Admin, Scopes::all()).into(),
             jti: "test".into(),
             expires_ms: u64::MAX,
             session: None,

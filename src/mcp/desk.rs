@@ -38,7 +38,7 @@ use super::{
     resources, tools,
     transport::{Traced, Transport},
 };
-use crate::{blueprint::ClientAbility, engine::Bearer, tasks::Tasks};
+use crate::{blueprint::ClientAbility, door::Entered, engine::Bearer, tasks::Tasks};
 
 /// The description of the server for a client.
 const INSTRUCTIONS: &str = "moonswarm runs blueprints: Lua programs (Luau, not PUC Lua) whose steps \
@@ -252,7 +252,7 @@ fn headless() -> ErrorData {
 /// Returns the client of a request: the hash of the id of its token, which can be written in several
 /// ways.
 fn client_of(parts: &Parts) -> [u8; 32] {
-    let jti = match parts.extensions.get::<Bearer>() {
+    let jti = match Entered::bearer_of(&parts.extensions) {
         Some(Bearer::Caller(caller)) => &*caller.jti,
         Some(Bearer::Holder(_)) | None => "",
     };

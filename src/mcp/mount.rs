@@ -33,7 +33,7 @@ use super::{
     tools,
 };
 use crate::{
-    door::{self, Code, Door, Problem, Rule, Shape, Who},
+    door::{self, Code, Door, Entered, Problem, Rule, Shape, Who},
     engine::{Bearer, Engine},
     tasks::Tasks,
 };
@@ -98,10 +98,10 @@ pub fn router(api: Router, engine: Engine, door: Arc<Door>, tasks: &Tasks) -> Ro
 
 async fn serve(
     State(mcp): State<Arc<Mcp>>,
-    Extension(bearer): Extension<Bearer>,
+    Extension(entered): Extension<Entered>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
-    let Bearer::Caller(caller) = bearer else {
+    let Some(Bearer::Caller(caller)) = entered.bearer else {
         let detail = "tools take a token for the API; this bearer is for one task";
         return Err(Problem::new(Code::ForbiddenVerb, detail));
     };

@@ -22,8 +22,12 @@ use tokio::time::{Instant, timeout};
 
 use super::{ParsedRequest, begin, continued, earlier, fresh, stored};
 use crate::{
-    api::{app::Api, body::read_json, params::Asker},
-    door::{Code, Credential, ModelErrorBody, Place, Problem},
+    api::{
+        app::Api,
+        body::read_json,
+        params::{Asker, not_let_in},
+    },
+    door::{Code, Credential, Entered, ModelErrorBody, Place, Problem},
     engine::{Bearer, Caller, EngineError},
     respond::open_responses::Create,
     session::LinkEnd,
@@ -45,15 +49,15 @@ const WAITING: usize = 16;
 pub(in crate::api) async fn connect(
     State(api): State<Api>,
     Asker(caller): Asker,
-    Extension(place): Extension<Arc<Place>>,
-    Extension(given): Extension<Arc<Credential>>,
+    Extension(entered): Extension<Entered>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|rejection| {
         let detail = format!("POST a request, or connect as a WebSocket: {rejection}");
         Problem::new(Code::UpgradeRequired, detail)
     })?;
-    let place = place.beside();
+    let given = entered.given.ok_or_else(not_let_in)?;
+    let place = entered.place.ok_or_else(not_let_in)?.beside();
     let upgrade = upgrade.max_message_size(2 * MESSAGE_BYTES).max_frame_size(2 * MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();

@@ -17,7 +17,7 @@ use crate::{
     door::{Code, Problem, ProblemBody},
     engine::{Caller, Carrier, HeartbeatView, Holder, Report},
     protocol::Json,
-    token::Verb,
+    token::{Grant, Verb},
 };
 
 /// The maximum number of items of one request.
@@ -125,7 +125,7 @@ pub(in crate::api) async fn results(
 }
 
 fn carrier(caller: &Caller) -> Arc<Carrier> {
-    Arc::new(Carrier { jti: caller.jti.clone(), grant: caller.grant.clone() })
+    Arc::new(Carrier { jti: caller.jti.clone(), grant: Grant::clone(&caller.grant) })
 }
 
 /// Reads one result, with the credential of its attempt.

@@ -14,7 +14,7 @@ use crate::{
     },
     door::{Code, Problem},
     engine::Caller,
-    token::Verb,
+    token::{Grant, Verb},
 };
 
 /// Returns the gallery, for whoever may start runs.
@@ -78,9 +78,9 @@ pub(in crate::dashboard) async fn store(
 /// Returns a caller who may store an example as well: a sign-in cannot bring source, but the examples
 /// are the program's own.
 fn storing(caller: &Caller) -> Caller {
-    let mut caller = caller.clone();
-    if let Some(verbs) = &mut caller.grant.verbs {
+    let mut grant = Grant::clone(&caller.grant);
+    if let Some(verbs) = &mut grant.verbs {
         verbs.insert(Verb::BlueprintWrite);
     }
-    caller
+    Caller { grant: grant.into(), ..caller.clone() }
 }

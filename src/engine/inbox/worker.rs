@@ -198,7 +198,8 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
 
 /// Checks that a session speaks of its own attempt, and not of one that another session has.
 fn is_with(turn: &Turn<'_>, holder: &Holder) -> Result<(), EngineError> {
-    let with = holder.session.as_ref().and(turn.shared.sessions.holder(ticket(turn, holder)));
+    let session = holder.session.as_ref();
+    let with = session.and_then(|_| turn.shared.sessions.holder(ticket(turn, holder)));
     if with.is_none() || with == holder.session {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         inbox::answers,
-        run::{answers::view_of, due::Due, perform::Perform, resident::Run, values::grant_of},
+        run::{due::Due, perform::Perform, resident::Run},
         shard::owner::Shard,
         shared::message::NewRun,
         turn::{ending, facts, lineage},
@@ -28,9 +28,8 @@ impl Shard {
         let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
         let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
         let parent = started.parent;
-        let grant = std::sync::Arc::new(grant_of(&started.grant));
         let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
-        let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
+        let mut run = Box::new(Run::new(self.lives, header, new.grant, self.account()));
         run.pending.after.performs.extend(new.stored.map(Perform::Begun));
         run.program = Some(program);
         run.publisher = new.publisher;
@@ -70,7 +69,7 @@ impl Shard {
         if let Some(reply) = reply {
             turn.run.pending.after.replies.push(Box::new(move |result| {
                 // A caller who went away cancels nothing.
-                let _ = reply.send(result.map(view_of));
+                let _ = reply.send(result.map(|_| ()));
             }));
         }
         run.place = new.place;

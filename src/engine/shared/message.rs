@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
+        Caller, EngineError, Holder, IdempotencyKey, Report,
         run::{
             feed::Feed,
             loaded::Loaded,
@@ -28,6 +28,7 @@ use crate::{
         Code, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId, Tags, TraceParent,
     },
     store::{IdempotencyRow, StateChange, StoreError, TaskRow},
+    token::Grant,
 };
 
 /// A message to a shard.
@@ -117,10 +118,12 @@ pub(crate) struct NewRun {
     pub(crate) id: RunId,
     pub(crate) program: Arc<Program>,
     pub(crate) started: RunStarted,
+    /// The grant of the start, decoded.
+    pub(crate) grant: Arc<Grant>,
     /// The caller's token; revoking it refuses the start.
     pub(crate) jti: Option<String>,
     pub(crate) key: Option<(String, IdempotencyKey)>,
-    pub(crate) reply: Option<ReplyTo<RunView>>,
+    pub(crate) reply: Option<ReplyTo<()>>,
     pub(crate) waiter: Option<Waiter>,
     /// True if it is deleted once it has ended and its client was notified.
     pub(crate) unstored: bool,

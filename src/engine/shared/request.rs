@@ -1,6 +1,10 @@
 //! The requests to the engine.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     blueprint::Bundle,
@@ -17,7 +21,7 @@ pub struct Caller {
     /// The token's subject.
     pub subject: String,
     /// The grant of the token.
-    pub grant: Grant,
+    pub grant: TokenGrant,
     /// The token's id; revoking it refuses requests in progress.
     pub jti: String,
     /// The expiry of the token, in Unix milliseconds; a token derived from it expires no later.
@@ -27,6 +31,43 @@ pub struct Caller {
     /// The span of a distributed trace that the request is a part of. A run that it starts belongs to
     /// that trace.
     pub trace: Option<TraceParent>,
+}
+
+/// The grant of a token, which all requests of the token share, with its JSON.
+#[derive(Clone)]
+pub struct TokenGrant(Arc<(Arc<Grant>, OnceLock<Json>)>);
+
+impl TokenGrant {
+    /// Returns the grant, for a run that is started with it.
+    pub(crate) fn shared(&self) -> Arc<Grant> {
+        Arc::clone(&self.0.0)
+    }
+
+    /// Returns the grant as the start of a run stores it.
+    pub(crate) fn json(&self) -> Json {
+        let (grant, json) = &*self.0;
+        json.get_or_init(|| Json::encode(&**grant).expect("a grant is plain data")).clone()
+    }
+}
+
+impl From<Grant> for TokenGrant {
+    fn from(grant: Grant) -> Self {
+        Self(Arc::new((Arc::new(grant), OnceLock::new())))
+    }
+}
+
+impl Deref for TokenGrant {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.0.0
+    }
+}
+
+impl fmt::Debug for TokenGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
 }
 
 /// The holder of an attempt: the bearer of its handle or of a token for it.

@@ -9,13 +9,19 @@ use hashlink::LruCache;
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    engine::{EngineError, KeyFiles},
+    engine::{EngineError, KeyFiles, TokenGrant},
     store::{Store, StoreError},
     token::{Claims, KeyRing, TokenKind},
 };
 
 /// The maximum number of verified tokens that are cached.
 pub(crate) const REMEMBERED: usize = 4_096;
+
+/// A verified token, and what follows from its claims.
+pub(crate) struct Known {
+    pub(crate) claims: Claims,
+    pub(crate) grant: TokenGrant,
+}
 
 /// The keys, and the known tokens.
 pub(crate) struct Auth {
@@ -25,7 +31,7 @@ pub(crate) struct Auth {
     pub(crate) revoked: RwLock<HashSet<String>>,
     /// Verified tokens of the current key. Those of a retired key are verified each time, because
     /// its grace period ends.
-    pub(crate) verified: Mutex<LruCache<[u8; 32], Arc<Claims>>>,
+    pub(crate) verified: Mutex<LruCache<[u8; 32], Arc<Known>>>,
     /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
     /// The last use of tokens, in Unix milliseconds, by id.
@@ -84,31 +90,33 @@ impl Auth {
     }
 
     /// Verifies a token: the signature once, time and revocation at every use.
-    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Arc<Claims>, EngineError> {
+    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Arc<Known>, EngineError> {
         let mark = *blake3::hash(token.as_bytes()).as_bytes();
         let known = self.verified.lock().get(&mark).cloned();
-        let claims = match known {
-            Some(claims) => {
-                claims.check_time(now_s).map_err(denied)?;
-                claims
+        let known = match known {
+            Some(known) => {
+                known.claims.check_time(now_s).map_err(denied)?;
+                known
             }
             None => {
                 // Under one lock of the keys: a result of a key must not be cached after its end.
                 let keys = self.keys.read();
-                let claims = Arc::new(keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?);
+                let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
+                let known = Arc::new(Known { grant: claims.grant().into(), claims });
                 if keys.is_current(token) {
-                    self.verified.lock().insert(mark, Arc::clone(&claims));
+                    self.verified.lock().insert(mark, Arc::clone(&known));
                 }
-                claims
+                known
             }
         };
+        let claims = &known.claims;
         let revoked = self.revoked.read();
         let is_revoked =
             lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
         if is_revoked {
             return Err(StoreError::Revoked { jti: claims.jti.clone() }.into());
         }
-        Ok(claims)
+        Ok(known)
     }
 }
 

@@ -20,7 +20,7 @@ impl Bench {
     fn caller_with(&self, role: Role, scopes: &[&str], extra: &[Verb]) -> Caller {
         let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
         let grant = Grant::new(role, scopes).and(extra).unwrap();
-        Caller { subject: "who".into(), grant, ..self.admin() }
+        Caller { subject: "who".into(), grant: grant.into(), ..self.admin() }
     }
 
     async fn publish(&self, by: &Caller, name: &str, body: &str) -> String {
@@ -213,6 +213,21 @@ async fn what_starts_by_itself_may_do_what_its_publisher_could() {
     let grant: Grant = started.grant.decode().unwrap();
     let scopes: Scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
     assert_eq!(grant, Grant::new(Role::Admin, scopes));
+}
+
+#[tokio::test]
+async fn the_requests_of_a_token_share_its_grant_until_it_is_revoked() {
+    let bench = Bench::new();
+    let minted = bench.engine.tokens().mint_admin().await.unwrap();
+    let caller = || match bench.engine.authenticate(&minted.token) {
+        Ok(Bearer::Caller(caller)) => Some(caller),
+        Ok(Bearer::Holder(_)) | Err(_) => None,
+    };
+    let (first, second) = (caller().unwrap(), caller().unwrap());
+    assert!(Arc::ptr_eq(&first.grant.shared(), &second.grant.shared()));
+    assert_eq!(first.grant.json().decode::<Grant>().unwrap(), *second.grant);
+    bench.engine.tokens().revoke(&bench.admin(), &minted.jti).await.unwrap();
+    assert!(caller().is_none());
 }
 
 #[tokio::test]

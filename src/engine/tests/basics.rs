@@ -21,6 +21,20 @@ async fn a_flow_completes_with_its_value_and_each_step_is_one_row() {
 }
 
 #[tokio::test]
+async fn an_end_in_the_first_commit_is_answered_to_a_start_without_patience() {
+    let bench = Bench::new();
+    let source =
+        r#"return require("swarm").blueprint { name = "it", flow = function() return 1 end }"#;
+    for _ in 0..50 {
+        let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
+        let (until, none) = (WaitFor::Ended, std::future::ready(()));
+        let made = bench.engine.start_and_wait(&bench.admin(), start, None, until, none).await;
+        let view = made.unwrap().view().unwrap();
+        assert_eq!((view.output.unwrap().as_str(), view.attempts), ("1", None), "not read back");
+    }
+}
+
+#[tokio::test]
 async fn a_lua_agent_runs_beside_the_flow() {
     let bench = Bench::new();
     let body = r#"agents = { sum = { operator = "lua", fn = function(i) return { total = i.a + i.b } end } },

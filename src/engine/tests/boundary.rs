@@ -244,7 +244,7 @@ async fn an_operator_reads_the_state_that_its_attempt_may_through_the_layers() {
     let scopes = ["blueprint:*", "run:*", "operator:*", "state:global/t/k", "state:global/k"];
     let scopes = scopes.map(|scope| scope.parse().unwrap()).into_iter().collect();
     let grant = Grant::new(Role::Operator, scopes).and(&[Verb::RunSource]).unwrap();
-    let caller = Caller { grant, ..bench.admin() };
+    let caller = Caller { grant: grant.into(), ..bench.admin() };
     let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
     saw.ops();
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;

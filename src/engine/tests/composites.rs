@@ -315,7 +315,7 @@ async fn a_composite_is_within_the_reach_of_a_token_only_by_name() {
     let mut admin = bench.admin();
     let scopes = ["run:*", "blueprint:*", "operator:a", "operator:b"];
     let scopes = scopes.iter().map(|text| text.parse::<Scope>().unwrap()).collect();
-    admin.grant = Grant::new(Role::Admin, Scopes(scopes));
+    admin.grant = Grant::new(Role::Admin, Scopes(scopes)).into();
     let source = format!(
         "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {{ name = \"it\", {} }}",
         asks("either")

@@ -296,7 +296,8 @@ async fn what_an_import_brings_along_may_do_no_more_than_who_imports_it() {
     let Fact::RunStarted(started) = &entries[0].fact else { panic!() };
     assert_eq!(started.principal, "ann");
     assert!(entries.iter().any(|e| matches!(e.fact, Fact::Decided(Decision::Copied { .. }))));
-    let operator = Caller { grant: Grant::new(Role::Operator, Scopes::all()), ..there.admin() };
+    let grant = Grant::new(Role::Operator, Scopes::all()).into();
+    let operator = Caller { grant, ..there.admin() };
     let refused = there.engine.histories().import(&operator, bytes, None).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden_verb");
 }

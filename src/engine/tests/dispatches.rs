@@ -79,7 +79,7 @@ async fn a_flow_dispatches_to_operators_that_no_agent_names() {
 async fn a_caller_dispatches_to_what_its_token_reaches() {
     let bench = Bench::new();
     let scopes = ["operator:echo".parse().unwrap()].into_iter().collect();
-    let caller = Caller { grant: Grant::new(Role::Operator, scopes), ..bench.admin() };
+    let caller = Caller { grant: Grant::new(Role::Operator, scopes).into(), ..bench.admin() };
     let dispatch = async |operator: &str| {
         let patience = std::future::pending::<()>();
         bench

@@ -23,7 +23,7 @@ async fn a_task_that_is_over_is_shown_without_holding_the_history_of_its_run() {
     let (engine, tasks) = Bench::over(over, &dir, clock, parts, code);
     let admin = Caller {
         subject: "admin".into(),
-        grant: Grant::new(Role::Admin, Scopes::all()),
+        grant: Grant::new(Role::Admin, Scopes::all()).into(),
         jti: "test".into(),
         expires_ms: u64::MAX,
         session: None,

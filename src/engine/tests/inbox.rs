@@ -98,7 +98,7 @@ impl Bench {
 fn who(subject: &str, role: Role) -> Caller {
     Caller {
         subject: subject.into(),
-        grant: Grant::new(role, Scopes::all()),
+        grant: Grant::new(role, Scopes::all()).into(),
         jti: subject.into(),
         expires_ms: u64::MAX,
         session: None,
@@ -478,8 +478,8 @@ async fn the_time_for_an_answer_is_shown_and_ends_also_over_a_restart() {
     let operator = who("op", Role::Operator);
     let denied = bench.engine.tasks().expire(&operator, task, None).await.unwrap_err();
     assert_eq!(denied.code(), "forbidden_verb");
-    let grant = operator.grant.clone().and(&[Verb::TaskExpire]).unwrap();
-    let operator = Caller { grant, ..operator };
+    let grant = Grant::clone(&operator.grant).and(&[Verb::TaskExpire]).unwrap();
+    let operator = Caller { grant: grant.into(), ..operator };
     let expired = bench.engine.tasks().expire(&operator, task, None).await.unwrap();
     assert_eq!(expired.state, "failed");
     let output = bench.ended(run).await.output.unwrap();

@@ -157,7 +157,7 @@ async fn a_flow_without_locals_says_so_and_what_is_not_there_is_refused() {
     assert_eq!(refused(&bench, nobody, 1).await.0, Code::NotFound);
     // Who may not.
     let only = |role: Role, scopes: &str| Caller {
-        grant: Grant::new(role, Scopes(vec![scopes.parse().unwrap()])),
+        grant: Grant::new(role, Scopes(vec![scopes.parse().unwrap()])).into(),
         ..bench.admin()
     };
     let looked = bench.engine.histories().locals(&only(Role::Operator, "*"), run, 1).await;
@@ -167,7 +167,7 @@ async fn a_flow_without_locals_says_so_and_what_is_not_there_is_refused() {
     assert_eq!(looked.unwrap_err().code(), Code::ForbiddenScope);
     // An operator's token that names the verb; without the right to read blueprints, no source.
     let mut named = only(Role::Operator, "*");
-    named.grant = named.grant.only([Verb::RunInspect]);
+    named.grant = Grant::clone(&named.grant).only([Verb::RunInspect]).into();
     let run = bench.start(FLOW, r#"{"base":1}"#).await;
     bench.lease("q").await;
     let view = bench.engine.histories().locals(&named, run, 1).await.unwrap();

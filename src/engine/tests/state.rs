@@ -113,7 +113,7 @@ async fn a_run_reaches_the_state_that_its_starter_reaches() {
     let scopes = ["blueprint:*", "run:*", "operator:*", "state:global/mine/"];
     let scopes = scopes.map(|scope| scope.parse().unwrap()).into_iter().collect();
     let grant = Grant::new(Role::Operator, scopes).and(&[Verb::RunSource]).unwrap();
-    let caller = Caller { grant, ..bench.admin() };
+    let caller = Caller { grant: grant.into(), ..bench.admin() };
     let source = r#"local swarm = require("swarm")
         return swarm.blueprint { name = "it", flow = function(ctx)
             local g = ctx:scope("global")

@@ -201,6 +201,7 @@ fn begin_child(turn: &mut Turn<'_>, number: u32, stored: Option<Stored>) {
         id: child,
         program,
         started,
+        grant: Arc::clone(&turn.run.grant),
         jti: None,
         key: None,
         reply: None,

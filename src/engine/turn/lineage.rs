@@ -26,6 +26,9 @@ const ROOTS: [&str; 2] = ["admin", "host"];
 /// The prefix of a session's id in its path.
 const SESSION: &str = "session";
 
+/// The prefix of a session's id.
+const SESSION_ID: &str = "ses_";
+
 /// Sessions of an older release that were opened by each other, which are followed at most.
 const MOST_OPENERS: usize = 64;
 
@@ -154,7 +157,8 @@ pub(crate) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
 /// Notes that a session takes part in a run, where somebody else stands behind it: the session
 /// may be gone when that is asked.
 pub(crate) fn note_joined(turn: &mut Turn<'_>, session: &str) {
-    if turn.run.chain.joined().contains_key(session) {
+    // Most workers of queues are no sessions: nobody stands behind a plain name.
+    if is_plain(session) || turn.run.chain.joined().contains_key(session) {
         return;
     }
     let own = format!("{SESSION}/{session}");
@@ -162,6 +166,11 @@ pub(crate) fn note_joined(turn: &mut Turn<'_>, session: &str) {
     if let Some(party) = party {
         join(turn, session.to_owned(), party);
     }
+}
+
+/// Returns true if a worker's name is of no session, and has no path.
+fn is_plain(worker: &str) -> bool {
+    !worker.starts_with(SESSION_ID) && !worker.contains('/')
 }
 
 /// Notes the sessions that took part in a run that this one called.
@@ -215,6 +224,11 @@ mod tests {
         ] {
             assert_eq!(session_of(opener, &id), subject);
             assert_eq!(session_in(subject), Some("ses_b"));
+            assert!(!is_plain(subject), "{subject}");
+        }
+        assert!(!is_plain(id.as_str()));
+        for worker in ["", "builder-7", "admin", "session"] {
+            assert!(is_plain(worker) && party(&format!("{SESSION}/{worker}")).is_some());
         }
         for other in ["ada", "session", "session/ses_a/operator", "ada/session/ses_a/ci"] {
             assert_eq!(session_in(other), None, "{other}");

@@ -87,8 +87,9 @@ impl Engine {
                 carrier: None,
             }));
         }
-        let claims = self.inner.auth.verify(bearer, self.shared().clock.now_ms() / 1_000)?;
-        let grant = claims.grant();
+        let now_ms = self.shared().clock.now_ms();
+        let known = self.inner.auth.verify(bearer, now_ms / 1_000)?;
+        let claims = &known.claims;
         Ok(match &claims.task {
             Some(task) => Bearer::Holder(Holder {
                 run: task.id.run(),
@@ -97,16 +98,16 @@ impl Engine {
                 epoch: task.epoch,
                 nonce: Some(task.nonce),
                 jti: Some(claims.jti.clone()),
-                grant: Some(grant),
+                grant: Some(claims.grant()),
                 session: None,
                 carrier: None,
             }),
             None => Bearer::Caller({
-                self.inner.auth.note_use(&claims.jti, self.shared().clock.now_ms());
+                self.inner.auth.note_use(&claims.jti, now_ms);
                 Caller {
-                    session: self.sessions().session_of(&claims)?,
+                    session: self.sessions().session_of(claims)?,
                     subject: claims.sub.clone(),
-                    grant,
+                    grant: known.grant.clone(),
                     jti: claims.jti.clone(),
                     expires_ms: claims.exp.saturating_mul(1_000),
                     trace: None,
@@ -232,7 +233,8 @@ impl TokenVerbs<'_> {
     }
 
     pub(crate) fn claims_of(self, caller: &Caller) -> Claims {
-        let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
+        let grant = Grant::clone(&caller.grant);
+        let mut claims = mint_claims(&caller.subject, grant, 0, caller.expires_ms);
         claims.quotas = self.engine.shared().accounts.bounds(&caller.jti);
         claims.jti.clone_from(&caller.jti);
         claims

@@ -15,7 +15,7 @@ use crate::{
     journal::RunStarted,
     lua,
     memory::Level,
-    protocol::{Code, Json, RunId},
+    protocol::{Code, RunId},
     respond,
     store::StoreError,
     token::{Refusal, Verb},
@@ -24,8 +24,8 @@ use crate::{
 /// Longer than any wait; callers have timeouts of their own.
 pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
-/// A started run, the receiver of its end, and its view if it has already ended.
-pub(crate) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+/// A started run, and the receiver of what it waits for.
+pub(crate) type Begun = (Started, oneshot::Receiver<RunView>);
 
 /// The permission check of the caller that starts a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Engine {
         start: StartRun,
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
-        Ok(self.begin(caller, start, key, None, Permit::Ask).await?.0)
+        self.begin(caller, start, key, None, Permit::Ask).await
     }
 
     /// Starts a run; returns as much of it as the caller may read.
@@ -79,7 +79,7 @@ impl Engine {
     /// Returns as much of a new run as its creator may read.
     pub(crate) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
         match caller.may(Verb::RunRead, run) {
-            Ok(()) => Ok(Made::Seen(Box::new(self.run_view(run).await?))),
+            Ok(()) => Ok(Made::Seen(Box::new(Box::pin(self.run_view(run)).await?))),
             Err(_) => Ok(Made::Hidden { id: run }),
         }
     }
@@ -121,30 +121,29 @@ impl Engine {
     ) -> Result<Begun, EngineError> {
         let (reply, ended) = oneshot::channel();
         let waiter = Waiter { until, reply };
-        let (started, view) = self.begin(caller, start, key, Some(waiter), permit).await?;
-        Ok((started, ended, view))
+        let started = self.begin(caller, start, key, Some(waiter), permit).await?;
+        Ok((started, ended))
     }
 
     pub(crate) async fn await_begun(
         &self,
-        (started, ended, view): Begun,
+        (started, ended): Begun,
         until: WaitFor,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
-        if let Some(view) = view.filter(|view| view.status.is_ended()) {
-            return Ok(view);
-        }
         let mut patience = pin!(patience);
         if !started.repeated {
             tokio::select! {
+                // What came with the commit of the start is there now, without patience as well.
+                biased;
                 ended = ended => if let Ok(view) = ended { return Ok(view) },
-                () = &mut patience => return self.run_view(started.run).await,
+                () = &mut patience => return Box::pin(self.run_view(started.run)).await,
             }
         }
         // Another request started it, or it was reloaded: wait for its end again.
         tokio::select! {
-            view = self.wait_for(started.run, until, FOREVER) => view,
-            () = patience => self.run_view(started.run).await,
+            view = Box::pin(self.wait_for(started.run, until, FOREVER)) => view,
+            () = patience => Box::pin(self.run_view(started.run)).await,
         }
     }
 
@@ -157,12 +156,12 @@ impl Engine {
         key: Option<IdempotencyKey>,
         waiter: Option<Waiter>,
         permit: Permit,
-    ) -> Result<(Started, Option<RunView>), EngineError> {
+    ) -> Result<Started, EngineError> {
         if let Some(key) = &key
-            && let Some(run) = self.repeated(caller, key).await?
+            && let Some(run) = Box::pin(self.repeated(caller, key)).await?
         {
             let run = run.parse().map_err(|_| runs::mismatch(key))?;
-            return Ok((Started { run, repeated: true }, None));
+            return Ok(Started { run, repeated: true });
         }
         self.check_room()?;
         if permit == Permit::Ask {
@@ -232,13 +231,13 @@ impl Engine {
         program: Arc<lua::Program>,
         key: Option<IdempotencyKey>,
         watch: Watch,
-    ) -> Result<(Started, Option<RunView>), EngineError> {
+    ) -> Result<Started, EngineError> {
         let shared = self.shared();
         self.check_sizes(&start)?;
         // Until the commit, nobody deletes the version.
         let _stored = shared.programs.starts.read().await;
         if matches!(start.program, Program::Bundle(_)) {
-            self.blueprints().keep_posted(&program).await?;
+            Box::pin(self.blueprints().keep_posted(&program)).await?;
         }
         let publisher = self.blueprints().publisher_of(program.blueprint().hash()).await?;
         let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
@@ -259,7 +258,7 @@ impl Engine {
             workdir: start.workdir,
             principal: caller.subject.clone(),
             delegate: start.delegate.map(|session| session.0),
-            grant: Json::encode(&caller.grant).expect("a grant is plain data"),
+            grant: caller.grant.json(),
             generation: 0,
             first_step: 1,
             queued: Vec::new(),
@@ -271,6 +270,7 @@ impl Engine {
             id,
             program,
             started,
+            grant: caller.grant.shared(),
             jti: Some(caller.jti.clone()),
             key: key.clone().map(|key| (caller.subject.clone(), key)),
             reply: Some(reply),
@@ -289,12 +289,13 @@ impl Engine {
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {
-            Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
+            Ok(()) => Ok(Started { run: id, repeated: false }),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
                 let key = key.expect("the guard looked");
-                let run = self.repeated(caller, &key).await?.ok_or_else(|| runs::mismatch(&key))?;
+                let run = Box::pin(self.repeated(caller, &key)).await?;
+                let run = run.ok_or_else(|| runs::mismatch(&key))?;
                 let run = run.parse().map_err(|_| runs::mismatch(&key))?;
-                Ok((Started { run, repeated: true }, None))
+                Ok(Started { run, repeated: true })
             }
             Err(error) => Err(error),
         }

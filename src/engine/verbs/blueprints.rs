@@ -217,7 +217,7 @@ impl BlueprintVerbs<'_> {
             checks.push(check);
             writes.push(write);
         }
-        let publisher = (caller.grant.clone(), Some(caller.subject.as_str()));
+        let publisher = (Grant::clone(&caller.grant), Some(caller.subject.as_str()));
         self.publish(&program, publisher, checks, writes, now_ms).await?;
         Ok((self.view(&Face::of(&program), now_ms).await?, warnings))
     }

@@ -179,7 +179,7 @@ fn start_anew(started: &mut RunStarted, caller: &Caller, program: &lua::Program)
     program.blueprint().name().clone_into(&mut started.blueprint);
     program.blueprint().hash().clone_into(&mut started.hash);
     started.principal.clone_from(&caller.subject);
-    started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
+    started.grant = caller.grant.json();
     (started.parent, started.depth, started.generation) = (None, 0, 0);
     started.workdir = started.workdir.take().filter(|_| caller.grant.has(Verb::RunWorkdir));
     started.delegate = None;

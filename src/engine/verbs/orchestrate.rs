@@ -225,7 +225,7 @@ impl DispatchVerbs<'_> {
     pub(crate) fn owner(self) -> Caller {
         Caller {
             subject: "host".into(),
-            grant: Grant::everything(),
+            grant: Grant::everything().into(),
             jti: String::new(),
             expires_ms: u64::MAX,
             session: None,

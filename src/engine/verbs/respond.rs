@@ -153,7 +153,7 @@ impl ResponseVerbs<'_> {
         let (subscriber, events_of) =
             Events::from_the_first(Arc::clone(&self.engine.inner.shared), &caller.jti);
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
-        let started = self.engine.begin_accepted(caller, start, program, key, watch).await?.0;
+        let started = self.engine.begin_accepted(caller, start, program, key, watch).await?;
         if started.repeated {
             return Ok(Responding {
                 repeated: true,

@@ -62,7 +62,9 @@ impl Engine {
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
-            Program::Bundle(bundle) => Ok(self.blueprints().compiled(bundle.clone()).await?.0),
+            Program::Bundle(bundle) => {
+                Ok(Box::pin(self.blueprints().compiled(bundle.clone())).await?.0)
+            }
         }
     }
 

@@ -289,7 +289,7 @@ impl TriggerVerbs<'_> {
         grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
         let subject = format!("{what}:{name}");
         let caller = Caller {
-            grant: Grant::clone(&grant),
+            grant: Grant::clone(&grant).into(),
             jti: subject.clone(),
             subject,
             expires_ms: u64::MAX,
@@ -297,7 +297,7 @@ impl TriggerVerbs<'_> {
             trace: None,
         };
         // The working directory is the host's own: the one that is watched.
-        Ok(self.engine.begin(&caller, start, Some(key), None, Permit::Given).await?.0)
+        self.engine.begin(&caller, start, Some(key), None, Permit::Given).await
     }
 
     /// Starts a run for each trigger of a blueprint that waits for this signal.

@@ -21,7 +21,7 @@ use crate::{
     protocol::{Code, Json, RunId, SessionId, TaskId},
     session::{Hub, Link, LinkEnd},
     store::{Header, TaskRow},
-    token::{AttemptId, Handle, Need, Verb},
+    token::{AttemptId, Grant, Handle, Need, Verb},
 };
 
 /// The maximum length of the reason of a decline, in bytes.
@@ -165,7 +165,7 @@ impl SessionVerbs<'_> {
                 let read = Speaker {
                     opener: claims.parent.clone(),
                     caller: Caller {
-                        grant: claims.grant(),
+                        grant: claims.grant().into(),
                         subject: claims.sub,
                         jti: claims.jti,
                         expires_ms: 0,
@@ -415,7 +415,7 @@ fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> H
         epoch,
         nonce: None,
         jti: Some(caller.jti.clone()),
-        grant: Some(caller.grant.clone()),
+        grant: Some(Grant::clone(&caller.grant)),
         session: Some(session.clone()),
         carrier: None,
     }

@@ -500,7 +500,7 @@ impl Drop for Stage {
 fn owner() -> Caller {
     Caller {
         subject: "test".into(),
-        grant: Grant::new(Role::Admin, Scopes::all()),
+        grant: Grant::new(Role::Admin, Scopes::all()).into(),
         jti: "test".into(),
         expires_ms: u64::MAX,
         session: None,

@@ -17,7 +17,7 @@ use crate::{
     },
     flow::StateOp,
     journal::{Chain, Decision, Entry, Fact, RunState},
-    protocol::{Failure, Json, MemoryLink, RunId},
+    protocol::{Failure, MemoryLink, RunId},
     store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
     token::Verb,
 };
@@ -214,7 +214,7 @@ fn note_copy(entries: &mut Vec<Entry>, chain: &Chain, by: &str, (origin, now_ms)
 fn settle(entry: &mut Entry, caller: &Caller) {
     match &mut entry.fact {
         Fact::RunStarted(started) => {
-            started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
+            started.grant = caller.grant.json();
             started.principal.clone_from(&caller.subject);
             (started.parent, started.depth) = (None, 0);
             (started.workdir, started.delegate) = (None, None);

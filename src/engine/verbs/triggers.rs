@@ -176,7 +176,7 @@ impl TriggerVerbs<'_> {
             tags: trigger.tags.clone(),
             ..StartRun::new(Program::Named(name.clone()))
         };
-        let started = self.engine.begin(caller, start, key, None, Permit::Given).await?.0;
+        let started = self.engine.begin(caller, start, key, None, Permit::Given).await?;
         self.note_start(&name, id, started.run).await;
         self.engine.seen(caller, started.run).await
     }

@@ -148,7 +148,7 @@ impl World {
     pub(super) fn furnish(&mut self) {
         let owner = Caller {
             subject: "owner".into(),
-            grant: Grant::new(Role::Admin, Scopes::all()),
+            grant: Grant::new(Role::Admin, Scopes::all()).into(),
             jti: "owner".into(),
             expires_ms: u64::MAX,
             session: None,
