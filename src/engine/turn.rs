@@ -7,6 +7,7 @@ pub(crate) mod batch;
 pub(crate) mod boundary;
 pub(crate) mod budget;
 pub(crate) mod children;
+pub(crate) mod claims;
 pub(crate) mod compose;
 pub(crate) mod counting;
 pub(crate) mod dispatch;

@@ -236,6 +236,11 @@ impl DispatchStack {
         outcome
     }
 
+    /// Returns true if an observer looks at dispatches at present.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observers.iter().any(|observer| observer.is_on())
+    }
+
     /// Returns the layers with their classes, from the outermost to the innermost.
     pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
         let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));

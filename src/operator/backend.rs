@@ -123,6 +123,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Returns true if executing an attempt does nothing but offer it in that queue of the host: an
+    /// attempt that a worker waits for is then leased without being executed.
+    fn only_offers(&self) -> bool {
+        false
+    }
+
     /// Returns the members of a composite, which is never executed itself.
     fn composite(&self) -> Option<&Composite> {
         None

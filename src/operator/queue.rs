@@ -40,6 +40,10 @@ impl Backend for Queue {
         Some(agent.queue.as_deref().or(self.queue.as_deref()).unwrap_or(name))
     }
 
+    fn only_offers(&self) -> bool {
+        true
+    }
+
     async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
         let ticket = Ticket { run: task.id.run(), step: task.id.step(), attempt: task.attempt };
         if let Some(queue) = self.queue(&task.agent, &task.agent_name) {
@@ -82,10 +86,11 @@ impl Settings for QueueSettings {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::operator::fixture::Attempt;
+    use crate::{
+        blueprint::Labels,
+        operator::{Wanted, fixture::Attempt},
+    };
 
     #[tokio::test]
     async fn an_attempt_is_offered_on_the_queue_that_its_agent_names() {
@@ -94,7 +99,9 @@ mod tests {
         let attempt = Attempt::new().agent(|agent| agent.queue = Some("gpu".to_owned()));
         let reply = queue.execute(attempt.task(), Json::null()).await.unwrap();
         assert!(matches!(reply, Reply::Parked));
-        let taken = hub.take("gpu", 5, Duration::ZERO, &Default::default()).await.unwrap();
+        let labels = Labels::default();
+        let wanted = Wanted { queue: "gpu", worker: "w", labels: &labels, max: 5 };
+        let taken = hub.take_now(wanted);
         assert_eq!(taken, [(Ticket { run: 1, step: 2, attempt: 1 }, Default::default())]);
     }
 

@@ -4,17 +4,28 @@
 //! it opens. Within a queue, runs take turns, and within a run the earlier step comes first;
 //! waiting pollers are served in the order of their arrival. A task with labels goes to a poller
 //! that has all of them; tasks with different labels take turns as well.
+//!
+//! A task that is about to be scheduled need not be offered if a poller waits for it: its run
+//! claims the poller, and the commit that schedules the task leases it as well. If that commit
+//! fails, it was never the poller's, and the poller waits on.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 
 use super::WorkerBook;
-use crate::{blueprint::Labels, protocol::Ticket};
+use crate::{
+    blueprint::Labels,
+    protocol::{TaskId, Ticket, TraceParent},
+};
 
 /// The maximum number of pollers that wait on one queue.
 const MAX_POLLERS: usize = 1_024;
@@ -30,6 +41,10 @@ pub struct TooManyPollers;
 #[derive(Debug, Default)]
 pub struct QueueHub {
     queues: Mutex<BTreeMap<String, Waiting>>,
+    /// The number of pollers that wait on any queue.
+    polling: AtomicUsize,
+    /// The number of pollers that ever waited.
+    arrivals: AtomicU64,
     /// The time at which a worker of each queue was last active, in milliseconds.
     seen: Mutex<BTreeMap<String, u64>>,
     /// The workers, for people.
@@ -45,14 +60,14 @@ pub struct WaitingLine {
     pub tasks: usize,
 }
 
-/// One queue: its tickets, and the pollers that wait. A ticket and a poller that match never both
-/// wait for long.
+/// One queue: its tickets, and the pollers that wait. A ticket and a poller without claims that
+/// match never both wait for long.
 #[derive(Debug, Default)]
 struct Waiting {
     /// Lines by their required labels, in the order of their turns; none is empty.
     lines: VecDeque<(Labels, LabelQueue)>,
-    pollers: VecDeque<Poller>,
-    last_poller: u64,
+    /// The baskets with room, by the number of claims on them, then by their arrival.
+    pollers: BTreeMap<(usize, u64), Arc<Basket>>,
 }
 
 /// Tickets that require the same labels.
@@ -63,12 +78,76 @@ struct LabelQueue {
     turns: VecDeque<u64>,
 }
 
-/// A poller that waits for a ticket.
+/// The request of a worker for attempts of a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The queue.
+    pub queue: &'a str,
+    /// The worker's name, for people.
+    pub worker: &'a str,
+    /// The labels of the worker.
+    pub labels: &'a Labels,
+    /// The maximum number of attempts.
+    pub max: usize,
+}
+
+/// The attempts that a worker receives.
+#[derive(Debug, PartialEq)]
+pub enum Received {
+    /// These were offered, and are still to be leased; none if the wait is over.
+    Offered(Vec<Handed>),
+    /// These are leased already.
+    Leased(Vec<ClaimedLease>),
+}
+
+/// An attempt that was leased in the commit that scheduled it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimedLease {
+    /// The task.
+    pub task: TaskId,
+    /// The handle of the attempt.
+    pub handle: String,
+    /// The end of the lease without a heartbeat, in Unix milliseconds.
+    pub lease_ms: u64,
+    /// The span of a distributed trace that the attempt is a part of.
+    pub trace: Option<TraceParent>,
+}
+
+/// A place in the basket of a waiting poller, for an attempt whose commit is still to come. One
+/// that is dropped counts as a commit that failed.
 #[derive(Debug)]
-struct Poller {
+pub struct Claim {
+    basket: Arc<Basket>,
+    lease: Option<ClaimedLease>,
+}
+
+/// A poller that waits, and what it receives: an offered ticket, or the leases that it was claimed
+/// for.
+///
+/// It is claimed as long as there is room, until the first of its claims is durable. Then it waits
+/// for those that are still out, so that their commits answer one request.
+#[derive(Debug)]
+struct Basket {
     number: u64,
+    worker: String,
     labels: Labels,
-    sender: oneshot::Sender<Handed>,
+    max: usize,
+    /// Locked after the queues.
+    contents: Mutex<Contents>,
+    /// Notified when there is something to look at.
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    /// The number of claims under which it stands among the pollers of its queue, if it does.
+    place: Option<usize>,
+    handed: Option<Handed>,
+    leased: Vec<ClaimedLease>,
+    /// The number of claims whose commits are not known yet.
+    out: usize,
+    /// True if it takes no more claims.
+    is_closed: bool,
 }
 
 /// A ticket that is handed to a poller, with the labels of its line, in case it must go back.
@@ -79,23 +158,41 @@ impl QueueHub {
     /// attempt that is already queued changes nothing.
     pub fn offer(&self, queue: &str, ticket: Ticket, labels: &Labels) {
         let mut queues = self.queues.lock();
-        queues.entry(queue.to_owned()).or_default().offer(ticket, labels);
+        waiting(&mut queues, queue).offer(ticket, labels);
+    }
+
+    /// Returns true if a poller waits on any queue. Takes no lock.
+    pub fn has_pollers(&self) -> bool {
+        self.polling.load(Ordering::Relaxed) > 0
+    }
+
+    /// Claims the poller that has waited longest among those with the fewest claims, for an attempt
+    /// that is about to be scheduled. Returns `None` if no poller with room waits for it: then it
+    /// is offered after its commit.
+    pub fn claim(&self, queue: &str, labels: &Labels) -> Option<Claim> {
+        let basket = self.queues.lock().get_mut(queue)?.claim(labels)?;
+        Some(Claim { basket, lease: None })
     }
 
     /// Removes an attempt that is over from a queue; returns true if it was there.
     pub fn remove(&self, queue: &str, ticket: Ticket) -> bool {
         let mut queues = self.queues.lock();
         let removed = queues.get_mut(queue).is_some_and(|waiting| waiting.remove(ticket));
-        forget_if_idle(&mut queues, queue);
+        if removed {
+            forget_if_idle(&mut queues, queue);
+        }
         removed
     }
 
     /// Records that a worker of a queue asks for work, or is at work.
     pub fn note_worker(&self, queue: &str, now_ms: u64) {
         let mut seen = self.seen.lock();
-        if seen.insert(queue.to_owned(), now_ms).is_none() {
-            seen.retain(|_, at| now_ms.saturating_sub(*at) < SERVED_MS);
+        if let Some(at) = seen.get_mut(queue) {
+            *at = now_ms;
+            return;
         }
+        seen.retain(|_, at| now_ms.saturating_sub(*at) < SERVED_MS);
+        seen.insert(queue.to_owned(), now_ms);
     }
 
     /// Returns true if a worker of a queue waits for a task with these labels, or was there a short
@@ -107,8 +204,8 @@ impl QueueHub {
         }
         drop(seen);
         let queues = self.queues.lock();
-        let mut pollers = queues.get(queue).into_iter().flat_map(|waiting| &waiting.pollers);
-        pollers.any(|poller| labels.fit(&poller.labels) && !poller.sender.is_closed())
+        let mut pollers = queues.get(queue).into_iter().flat_map(|it| it.pollers.values());
+        pollers.any(|basket| labels.fit(&basket.labels))
     }
 
     /// Returns the workers that were active in the last hour.
@@ -124,10 +221,10 @@ impl QueueHub {
                 labels: labels.clone(),
                 tasks: line.tickets.values().map(BTreeSet::len).sum(),
             });
-            let pollers = waiting.pollers.iter().filter(|it| !it.sender.is_closed()).count();
-            (lines.collect(), pollers)
+            (lines.collect(), waiting.pollers.len())
         };
-        queues.iter().map(|(name, waiting)| (name.clone(), of(waiting))).collect()
+        let used = queues.iter().filter(|(_, waiting)| !waiting.is_idle());
+        used.map(|(name, waiting)| (name.clone(), of(waiting))).collect()
     }
 
     /// Returns the number of attempts on a queue.
@@ -137,50 +234,66 @@ impl QueueHub {
         lines.flat_map(|(_, line)| line.tickets.values()).map(BTreeSet::len).sum()
     }
 
-    /// Takes at most `max` attempts that match a worker's `labels`, waiting at most `wait` for the
-    /// first; returns none on timeout. One that does not reach its worker must be offered again.
+    /// Takes the attempts that match a worker and are there now. One that does not reach its worker
+    /// must be offered again.
+    pub fn take_now(&self, wanted: Wanted<'_>) -> Vec<Handed> {
+        let mut queues = self.queues.lock();
+        let Some(waiting) = queues.get_mut(wanted.queue) else { return Vec::new() };
+        let taken = waiting.take(wanted.max, wanted.labels);
+        forget_if_idle(&mut queues, wanted.queue);
+        taken
+    }
+
+    /// Takes the attempts that match a worker, and waits for the first until `until` is over. A
+    /// claim that is out by then is waited for: its commit decides. Those that were offered must be
+    /// offered again if they do not reach their worker.
     ///
     /// # Errors
     /// Fails when too many pollers are waiting.
     ///
     /// # Cancel safety
-    /// May be dropped at any time: a ticket that was handed to it goes back to the queue.
+    /// May be dropped at any time: a ticket that was handed to it goes back to the queue. A task
+    /// that it was claimed for returns when its lease ends.
     pub async fn take(
         &self,
-        queue: &str,
-        max: usize,
-        wait: Duration,
-        labels: &Labels,
-    ) -> Result<Vec<Handed>, TooManyPollers> {
+        wanted: Wanted<'_>,
+        until: impl Future<Output = ()>,
+    ) -> Result<Received, TooManyPollers> {
         let mut poll = {
             let mut queues = self.queues.lock();
-            let waiting = queues.entry(queue.to_owned()).or_default();
-            let taken = waiting.take(max, labels);
-            if !taken.is_empty() || max == 0 || wait.is_zero() {
-                forget_if_idle(&mut queues, queue);
-                return Ok(taken);
+            let waiting = waiting(&mut queues, wanted.queue);
+            let taken = waiting.take(wanted.max, wanted.labels);
+            if !taken.is_empty() || wanted.max == 0 {
+                forget_if_idle(&mut queues, wanted.queue);
+                return Ok(Received::Offered(taken));
             }
-            waiting.pollers.retain(|poller| !poller.sender.is_closed());
             if waiting.pollers.len() >= MAX_POLLERS {
                 return Err(TooManyPollers);
             }
-            waiting.last_poller += 1;
-            let (sender, receiver) = oneshot::channel();
-            let number = waiting.last_poller;
-            waiting.pollers.push_back(Poller { number, labels: labels.clone(), sender });
-            Poll { hub: self, queue, number, receiver }
+            let basket = Arc::new(Basket {
+                number: self.arrivals.fetch_add(1, Ordering::Relaxed),
+                worker: wanted.worker.to_owned(),
+                labels: wanted.labels.clone(),
+                max: wanted.max,
+                contents: Mutex::default(),
+                filled: Notify::new(),
+            });
+            waiting.line_up(&basket, &mut basket.contents.lock());
+            self.polling.fetch_add(1, Ordering::Relaxed);
+            Poll { hub: self, queue: wanted.queue, basket, is_done: false }
         };
-        let Ok(Ok(first)) = tokio::time::timeout(wait, &mut poll.receiver).await else {
-            return Ok(poll.withdraw().into_iter().collect());
-        };
-        let mut taken = vec![first];
-        let mut queues = self.queues.lock();
-        if let Some(waiting) = queues.get_mut(queue) {
-            taken.extend(waiting.take(max - 1, labels));
+        let mut until = pin!(until);
+        let mut is_over = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = poll.basket.filled.notified() => {}
+                () = &mut until, if !is_over => is_over = true,
+            }
+            if let Some(taken) = poll.look(is_over) {
+                return Ok(taken);
+            }
         }
-        forget_if_idle(&mut queues, queue);
-        drop(queues);
-        Ok(taken)
     }
 }
 
@@ -190,13 +303,15 @@ impl Waiting {
         if line.as_ref().is_some_and(|(_, line)| line.has(ticket)) {
             return;
         }
-        let mut handed = (ticket, labels.clone());
-        while let Some(at) = self.pollers.iter().position(|poller| labels.fit(&poller.labels)) {
-            let Some(poller) = self.pollers.remove(at) else { break };
-            match poller.sender.send(handed) {
-                Ok(()) => return,
-                Err(back) => handed = back,
-            }
+        let mut free = self.pollers.range(..(1_usize, 0_u64));
+        let place = free.find(|(_, basket)| labels.fit(&basket.labels)).map(|(place, _)| *place);
+        if let Some(basket) = place.and_then(|place| self.pollers.remove(&place)) {
+            let mut contents = basket.contents.lock();
+            contents.place = None;
+            contents.handed = Some((ticket, labels.clone()));
+            contents.is_closed = true;
+            basket.filled.notify_one();
+            return;
         }
         match line {
             Some((_, line)) => line.put(ticket),
@@ -205,6 +320,44 @@ impl Waiting {
                 line.put(ticket);
                 self.lines.push_back((labels.clone(), line));
             }
+        }
+    }
+
+    /// Finds the basket for a task: of the fewest claims, so that a fan-out is spread over the
+    /// pollers. What waits in a line for a poller is not overtaken.
+    fn claim(&mut self, labels: &Labels) -> Option<Arc<Basket>> {
+        loop {
+            let awaits = |basket: &Basket| {
+                labels.fit(&basket.labels)
+                    && !self.lines.iter().any(|(asked, _)| asked.fit(&basket.labels))
+            };
+            let place = *self.pollers.iter().find(|(_, basket)| awaits(basket))?.0;
+            let basket = self.pollers.remove(&place)?;
+            let mut contents = basket.contents.lock();
+            contents.place = None;
+            if !contents.is_closed {
+                contents.out += 1;
+                let claims = place.0 + 1;
+                if claims < basket.max {
+                    contents.place = Some(claims);
+                    self.pollers.insert((claims, basket.number), Arc::clone(&basket));
+                }
+                drop(contents);
+                return Some(basket);
+            }
+        }
+    }
+
+    /// Adds a poller without claims, in the order of its arrival.
+    fn line_up(&mut self, basket: &Arc<Basket>, contents: &mut Contents) {
+        contents.place = Some(0);
+        self.pollers.insert((0, basket.number), Arc::clone(basket));
+    }
+
+    /// Removes a poller from its place.
+    fn leave(&mut self, basket: &Basket, contents: &mut Contents) {
+        if let Some(claims) = contents.place.take() {
+            self.pollers.remove(&(claims, basket.number));
         }
     }
 
@@ -227,6 +380,10 @@ impl Waiting {
         let removed = self.lines.iter_mut().any(|(_, line)| line.remove(ticket));
         self.lines.retain(|(_, line)| !line.turns.is_empty());
         removed
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lines.is_empty() && self.pollers.is_empty()
     }
 }
 
@@ -266,53 +423,135 @@ impl LabelQueue {
     }
 }
 
-/// The place of a waiting poller; given up when dropped.
+impl Claim {
+    /// Returns the name of the worker.
+    pub fn worker(&self) -> &str {
+        &self.basket.worker
+    }
+
+    /// Gives the worker its lease, once that is durable.
+    pub fn fill(mut self, lease: ClaimedLease) {
+        self.lease = Some(lease);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.basket.settle(self.lease.take());
+    }
+}
+
+impl Basket {
+    /// Takes the end of a claim: its lease, or nothing if its commit failed.
+    fn settle(&self, lease: Option<ClaimedLease>) {
+        let mut contents = self.contents.lock();
+        contents.out -= 1;
+        contents.is_closed |= lease.is_some();
+        contents.leased.extend(lease);
+        if contents.out == 0 {
+            self.filled.notify_one();
+        }
+    }
+}
+
+/// A waiting poller; gives up its place when dropped.
 struct Poll<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
-    number: u64,
-    receiver: oneshot::Receiver<Handed>,
+    basket: Arc<Basket>,
+    /// True if it has what it waited for, and has left its place.
+    is_done: bool,
 }
 
 impl Poll<'_> {
-    /// Leaves the line; returns a ticket that was handed over in the meantime.
-    fn withdraw(&mut self) -> Option<Handed> {
-        let mut queues = self.hub.queues.lock();
-        if let Some(waiting) = queues.get_mut(self.queue) {
-            waiting.pollers.retain(|poller| poller.number != self.number);
+    /// Returns what came, if nothing more is on its way; at the end of the wait also nothing.
+    fn look(&mut self, is_over: bool) -> Option<Received> {
+        {
+            let mut contents = self.basket.contents.lock();
+            contents.is_closed |= is_over;
+            if contents.out > 0 {
+                return None;
+            }
+            if contents.place.is_none() && !contents.leased.is_empty() {
+                self.is_done = true;
+                return Some(Received::Leased(std::mem::take(&mut contents.leased)));
+            }
         }
+        let mut queues = self.hub.queues.lock();
+        let mut contents = self.basket.contents.lock();
+        if contents.out > 0 {
+            return None;
+        }
+        let waiting = waiting(&mut queues, self.queue);
+        waiting.leave(&self.basket, &mut contents);
+        let taken = if contents.leased.is_empty() {
+            let mut taken: Vec<Handed> = contents.handed.take().into_iter().collect();
+            // What came while it had claims waits in a line.
+            taken.extend(waiting.take(self.basket.max - taken.len(), &self.basket.labels));
+            if taken.is_empty() && !is_over {
+                // None of its claims held: it stands where it stood before.
+                waiting.line_up(&self.basket, &mut contents);
+                return None;
+            }
+            Received::Offered(taken)
+        } else {
+            Received::Leased(std::mem::take(&mut contents.leased))
+        };
+        self.is_done = true;
+        drop(contents);
         forget_if_idle(&mut queues, self.queue);
-        // Tickets are handed over under the lock, so nothing arrives after this.
-        self.receiver.try_recv().ok()
+        Some(taken)
     }
 }
 
 impl Drop for Poll<'_> {
     fn drop(&mut self) {
-        if let Some((ticket, labels)) = self.withdraw() {
-            self.hub.offer(self.queue, ticket, &labels);
+        self.hub.polling.fetch_sub(1, Ordering::Relaxed);
+        if self.is_done {
+            return;
         }
+        let mut queues = self.hub.queues.lock();
+        let mut contents = self.basket.contents.lock();
+        contents.is_closed = true;
+        let waiting = waiting(&mut queues, self.queue);
+        waiting.leave(&self.basket, &mut contents);
+        // Tickets are handed over under the lock, so nothing arrives after this.
+        let handed = contents.handed.take();
+        drop(contents);
+        if let Some((ticket, labels)) = handed {
+            waiting.offer(ticket, &labels);
+        }
+        forget_if_idle(&mut queues, self.queue);
     }
 }
 
+/// Returns a queue. One that is new takes the place of those that nobody uses.
+fn waiting<'a>(queues: &'a mut BTreeMap<String, Waiting>, queue: &str) -> &'a mut Waiting {
+    if !queues.contains_key(queue) {
+        queues.retain(|_, waiting| !waiting.is_idle());
+        queues.insert(queue.to_owned(), Waiting::default());
+    }
+    queues.get_mut(queue).expect("it is there")
+}
+
 fn forget_if_idle(queues: &mut BTreeMap<String, Waiting>, queue: &str) {
-    let idle = |waiting: &Waiting| waiting.lines.is_empty() && waiting.pollers.is_empty();
-    if queues.get(queue).is_some_and(idle) {
+    if queues.get(queue).is_some_and(Waiting::is_idle) {
         queues.remove(queue);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{pin::pin, sync::LazyLock};
+    use std::{
+        future::{pending, ready},
+        sync::LazyLock,
+    };
 
     use futures::{FutureExt as _, poll};
 
     use super::*;
 
     static PLAIN: LazyLock<Labels> = LazyLock::new(Labels::default);
-
-    const LONG: Duration = Duration::from_secs(60);
 
     fn ticket(run: u64, step: u32) -> Ticket {
         Ticket { run, step, attempt: 1 }
@@ -326,32 +565,50 @@ mod tests {
         Labels::new([("gpu".to_owned(), "true".to_owned())].into()).unwrap()
     }
 
-    async fn take(hub: &QueueHub, max: usize) -> Vec<(u64, u32)> {
-        let taken = hub.take("q", max, Duration::ZERO, &PLAIN).await.unwrap();
+    fn wanted(max: usize, labels: &Labels) -> Wanted<'_> {
+        Wanted { queue: "q", worker: "w", labels, max }
+    }
+
+    fn take(hub: &QueueHub, max: usize) -> Vec<(u64, u32)> {
+        let taken = hub.take_now(wanted(max, &PLAIN));
         taken.into_iter().map(|(ticket, _)| (ticket.run, ticket.step)).collect()
     }
 
-    #[tokio::test]
-    async fn runs_take_turns_and_steps_keep_their_order() {
+    /// Waits for as long as it takes.
+    async fn wait(hub: &QueueHub, max: usize, labels: &Labels) -> Received {
+        hub.take(wanted(max, labels), pending()).await.unwrap()
+    }
+
+    fn lease(step: u32) -> ClaimedLease {
+        let handle = format!("wh_{step}");
+        ClaimedLease { task: TaskId::new(1, step, 0), handle, lease_ms: 1, trace: None }
+    }
+
+    fn claim(hub: &QueueHub) -> Option<Claim> {
+        hub.claim("q", &PLAIN)
+    }
+
+    #[test]
+    fn runs_take_turns_and_steps_keep_their_order() {
         let hub = QueueHub::default();
         for (run, step) in [(1, 2), (1, 1), (1, 3), (2, 9), (3, 1)] {
             hub.offer("q", ticket(run, step), &PLAIN);
         }
-        assert_eq!(take(&hub, 4).await, [(1, 1), (2, 9), (3, 1), (1, 2)]);
-        assert_eq!(take(&hub, 4).await, [(1, 3)]);
-        assert_eq!(take(&hub, 4).await, []);
+        assert_eq!(take(&hub, 4), [(1, 1), (2, 9), (3, 1), (1, 2)]);
+        assert_eq!(take(&hub, 4), [(1, 3)]);
+        assert_eq!(take(&hub, 4), []);
     }
 
     #[tokio::test]
     async fn pollers_are_served_in_the_order_in_which_they_came() {
         let hub = QueueHub::default();
-        let mut first = pin!(hub.take("q", 5, LONG, &PLAIN));
-        let mut second = pin!(hub.take("q", 5, LONG, &PLAIN));
+        let mut first = pin!(wait(&hub, 5, &PLAIN));
+        let mut second = pin!(wait(&hub, 5, &PLAIN));
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
         hub.offer("q", ticket(1, 1), &PLAIN);
         hub.offer("q", ticket(1, 2), &PLAIN);
-        assert_eq!(second.await.unwrap(), [plain(1, 2)]);
-        assert_eq!(first.await.unwrap(), [plain(1, 1)]);
+        assert_eq!(second.await, Received::Offered(vec![plain(1, 2)]));
+        assert_eq!(first.await, Received::Offered(vec![plain(1, 1)]));
     }
 
     #[tokio::test]
@@ -359,7 +616,7 @@ mod tests {
         let hub = QueueHub::default();
         assert!(!hub.is_served("q", &PLAIN, 5));
         {
-            let mut waits = pin!(hub.take("q", 1, LONG, &PLAIN));
+            let mut waits = pin!(wait(&hub, 1, &PLAIN));
             assert!(poll!(&mut waits).is_pending());
             assert!(hub.is_served("q", &PLAIN, 5));
             assert!(!hub.is_served("q", &gpu(), 5), "it has not the labels");
@@ -377,16 +634,17 @@ mod tests {
     async fn a_poller_that_went_away_loses_nothing() {
         let hub = QueueHub::default();
         {
-            let mut gone = pin!(hub.take("q", 1, LONG, &PLAIN));
+            let mut gone = pin!(wait(&hub, 1, &PLAIN));
             assert!(poll!(&mut gone).is_pending());
             hub.offer("q", ticket(1, 1), &PLAIN);
             assert_eq!(hub.len("q"), 0);
         }
-        assert_eq!(take(&hub, 1).await, [(1, 1)]);
+        assert_eq!(take(&hub, 1), [(1, 1)]);
+        assert!(!hub.has_pollers());
     }
 
-    #[tokio::test]
-    async fn what_is_over_is_not_handed_out() {
+    #[test]
+    fn what_is_over_is_not_handed_out() {
         let hub = QueueHub::default();
         hub.offer("q", ticket(1, 1), &PLAIN);
         hub.offer("q", ticket(1, 1), &PLAIN);
@@ -394,7 +652,7 @@ mod tests {
         assert_eq!(hub.len("q"), 2);
         assert!(hub.remove("q", ticket(1, 1)));
         assert!(!hub.remove("q", ticket(1, 1)));
-        assert_eq!(take(&hub, 5).await, [(2, 1)]);
+        assert_eq!(take(&hub, 5), [(2, 1)]);
         assert!(hub.queues.lock().is_empty(), "an idle queue is forgotten");
     }
 
@@ -402,51 +660,51 @@ mod tests {
     async fn queues_do_not_mix_and_a_wait_ends() {
         let hub = QueueHub::default();
         hub.offer("other", ticket(1, 1), &PLAIN);
-        let taken = hub.take("q", 1, Duration::from_millis(1), &PLAIN).await.unwrap();
-        assert_eq!(taken, []);
+        let taken = hub.take(wanted(1, &PLAIN), ready(())).await.unwrap();
+        assert_eq!(taken, Received::Offered(Vec::new()));
         assert_eq!(hub.len("other"), 1);
     }
 
     #[tokio::test]
     async fn too_many_pollers_are_refused() {
         let hub = QueueHub::default();
-        let mut polls: Vec<_> =
-            (0..MAX_POLLERS).map(|_| Box::pin(hub.take("q", 1, LONG, &PLAIN))).collect();
+        let mut polls: Vec<_> = (0..MAX_POLLERS).map(|_| Box::pin(wait(&hub, 1, &PLAIN))).collect();
         for poll in &mut polls {
             assert!(poll.now_or_never().is_none());
         }
-        assert_eq!(hub.take("q", 1, LONG, &PLAIN).await, Err(TooManyPollers));
+        assert_eq!(hub.take(wanted(1, &PLAIN), pending()).await, Err(TooManyPollers));
         polls.pop();
-        let mut late = pin!(hub.take("q", 1, LONG, &PLAIN));
+        let mut late = pin!(wait(&hub, 1, &PLAIN));
         assert!(poll!(&mut late).is_pending());
     }
 
     #[tokio::test]
     async fn a_task_with_labels_goes_to_a_worker_that_has_them() {
         let hub = QueueHub::default();
-        let mut without = pin!(hub.take("q", 5, LONG, &PLAIN));
+        let mut without = pin!(wait(&hub, 5, &PLAIN));
         assert!(poll!(&mut without).is_pending());
         let labels = gpu();
+        assert!(hub.claim("q", &labels).is_none());
         hub.offer("q", ticket(1, 1), &labels);
         assert_eq!(hub.len("q"), 1, "the poller without labels is passed over");
-        let taken = hub.take("q", 5, Duration::ZERO, &labels).await.unwrap();
+        let taken = hub.take_now(wanted(5, &labels));
         assert_eq!(taken, [(ticket(1, 1), labels)]);
         hub.offer("q", ticket(2, 1), &PLAIN);
-        assert_eq!(without.await.unwrap(), [plain(2, 1)]);
+        assert_eq!(without.await, Received::Offered(vec![plain(2, 1)]));
     }
 
-    #[tokio::test]
-    async fn a_worker_with_labels_takes_from_every_line_in_turn() {
+    #[test]
+    fn a_worker_with_labels_takes_from_every_line_in_turn() {
         let hub = QueueHub::default();
         let labels = gpu();
         for step in 1..=3 {
             hub.offer("q", ticket(1, step), &labels);
             hub.offer("q", ticket(2, step), &PLAIN);
         }
-        let taken = hub.take("q", 4, Duration::ZERO, &labels).await.unwrap();
+        let taken = hub.take_now(wanted(4, &labels));
         let with = |step| (ticket(1, step), labels.clone());
         assert_eq!(taken, [with(1), plain(2, 1), with(2), plain(2, 2)]);
-        assert_eq!(take(&hub, 5).await, [(2, 3)]);
+        assert_eq!(take(&hub, 5), [(2, 3)]);
         assert!(hub.remove("q", ticket(1, 3)));
         assert!(hub.queues.lock().is_empty());
     }
@@ -456,12 +714,109 @@ mod tests {
         let hub = QueueHub::default();
         let labels = gpu();
         {
-            let mut gone = pin!(hub.take("q", 1, LONG, &labels));
+            let mut gone = pin!(wait(&hub, 1, &labels));
             assert!(poll!(&mut gone).is_pending());
             hub.offer("q", ticket(1, 1), &labels);
         }
-        assert_eq!(take(&hub, 1).await, []);
-        let taken = hub.take("q", 1, Duration::ZERO, &labels).await.unwrap();
+        assert_eq!(take(&hub, 1), []);
+        let taken = hub.take_now(wanted(1, &labels));
         assert_eq!(taken, [(ticket(1, 1), labels)]);
+    }
+
+    #[tokio::test]
+    async fn a_claimed_poller_waits_for_all_its_claims_and_takes_no_more_after_the_first() {
+        let hub = QueueHub::default();
+        assert!(claim(&hub).is_none(), "nobody waits");
+        let mut waits = pin!(wait(&hub, 5, &PLAIN));
+        assert!(poll!(&mut waits).is_pending());
+        let [one, two, three] = [1, 2, 3].map(|_| claim(&hub).unwrap());
+        assert_eq!(one.worker(), "w");
+        one.fill(lease(1));
+        assert!(claim(&hub).is_none(), "it is on its way to the worker");
+        assert!(poll!(&mut waits).is_pending(), "two are out");
+        drop(two);
+        three.fill(lease(3));
+        assert_eq!(waits.await, Received::Leased(vec![lease(1), lease(3)]));
+    }
+
+    #[tokio::test]
+    async fn claims_are_spread_over_the_pollers_and_none_gets_more_than_it_asked_for() {
+        let hub = QueueHub::default();
+        let mut small = pin!(wait(&hub, 1, &PLAIN));
+        let mut large = pin!(wait(&hub, 2, &PLAIN));
+        assert!(poll!(&mut small).is_pending() && poll!(&mut large).is_pending());
+        let [one, two, three] = [1, 2, 3].map(|_| claim(&hub).unwrap());
+        assert!(claim(&hub).is_none());
+        one.fill(lease(1));
+        two.fill(lease(2));
+        three.fill(lease(3));
+        assert_eq!(small.await, Received::Leased(vec![lease(1)]));
+        assert_eq!(large.await, Received::Leased(vec![lease(2), lease(3)]));
+    }
+
+    #[tokio::test]
+    async fn a_poller_whose_claims_fail_waits_on_in_its_place() {
+        let hub = QueueHub::default();
+        let mut first = pin!(wait(&hub, 1, &PLAIN));
+        let mut second = pin!(wait(&hub, 1, &PLAIN));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        drop(claim(&hub).unwrap());
+        assert!(poll!(&mut first).is_pending());
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        assert_eq!(first.await, Received::Offered(vec![plain(1, 1)]));
+        assert!(poll!(&mut second).is_pending());
+    }
+
+    #[tokio::test]
+    async fn what_is_offered_while_a_claim_is_out_is_not_overtaken_and_taken_if_that_fails() {
+        let hub = QueueHub::default();
+        let mut waits = pin!(wait(&hub, 5, &PLAIN));
+        assert!(poll!(&mut waits).is_pending());
+        let out = claim(&hub).unwrap();
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        assert!(claim(&hub).is_none(), "one waits already");
+        drop(out);
+        assert_eq!(waits.await, Received::Offered(vec![plain(1, 1)]));
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_out_at_the_end_of_a_wait_is_waited_for() {
+        let hub = QueueHub::default();
+        for holds in [true, false] {
+            let (end, ended) = tokio::sync::oneshot::channel::<()>();
+            let mut waits = pin!(hub.take(wanted(2, &PLAIN), ended.map(drop)));
+            assert!(poll!(&mut waits).is_pending());
+            let out = claim(&hub).unwrap();
+            end.send(()).unwrap();
+            assert!(poll!(&mut waits).is_pending());
+            assert!(claim(&hub).is_none(), "its wait is over");
+            let expected = match holds {
+                true => {
+                    out.fill(lease(1));
+                    Received::Leased(vec![lease(1)])
+                }
+                false => {
+                    drop(out);
+                    Received::Offered(Vec::new())
+                }
+            };
+            assert_eq!(waits.await, Ok(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_poller_that_went_away_is_not_claimed() {
+        let hub = QueueHub::default();
+        let out = {
+            let mut gone = pin!(wait(&hub, 5, &PLAIN));
+            assert!(poll!(&mut gone).is_pending());
+            claim(&hub).unwrap()
+        };
+        let mut waits = pin!(wait(&hub, 1, &PLAIN));
+        assert!(poll!(&mut waits).is_pending());
+        out.fill(lease(1));
+        claim(&hub).unwrap().fill(lease(2));
+        assert_eq!(waits.await, Received::Leased(vec![lease(2)]));
+        assert!(hub.lines().is_empty(), "an idle queue is not shown");
     }
 }

@@ -11,10 +11,13 @@ const MOST: usize = 4_096;
 /// A worker that was not seen for this long is forgotten, in milliseconds.
 const REMEMBERED_MS: u64 = 3_600_000;
 
+/// Workers by queue and name.
+type Workers = BTreeMap<String, BTreeMap<String, WorkerSeen>>;
+
 /// The workers by queue and name.
 #[derive(Debug, Default)]
 pub struct WorkerBook {
-    workers: Mutex<BTreeMap<(String, String), WorkerSeen>>,
+    workers: Mutex<Workers>,
 }
 
 /// A worker of a queue.
@@ -36,26 +39,29 @@ impl WorkerBook {
     /// Records that a worker asks for work, with its labels, or is at work.
     pub fn note(&self, queue: &str, worker: &str, labels: Option<&Labels>, now_ms: u64) {
         let mut workers = self.workers.lock();
-        let key = (queue.to_owned(), worker.to_owned());
-        if !workers.contains_key(&key) {
-            make_room(&mut workers, now_ms);
+        if let Some(seen) = workers.get_mut(queue).and_then(|of| of.get_mut(worker)) {
+            seen.last_ms = seen.last_ms.max(now_ms);
+            if let Some(labels) = labels.filter(|labels| **labels != seen.labels) {
+                seen.labels.clone_from(labels);
+            }
+            return;
         }
-        let seen = workers.entry(key).or_insert_with(|| WorkerSeen {
+        make_room(&mut workers, now_ms);
+        let seen = WorkerSeen {
             queue: queue.to_owned(),
             worker: worker.to_owned(),
+            labels: labels.cloned().unwrap_or_default(),
             first_ms: now_ms,
-            ..WorkerSeen::default()
-        });
-        seen.last_ms = seen.last_ms.max(now_ms);
-        if let Some(labels) = labels {
-            seen.labels.clone_from(labels);
-        }
+            last_ms: now_ms,
+        };
+        workers.entry(queue.to_owned()).or_default().insert(worker.to_owned(), seen);
     }
 
     /// Returns the workers, by queue and name.
     pub fn list(&self, now_ms: u64) -> Vec<WorkerSeen> {
         let workers = self.workers.lock();
-        workers.values().filter(|it| !is_past(it, now_ms)).cloned().collect()
+        let all = workers.values().flat_map(BTreeMap::values);
+        all.filter(|it| !is_past(it, now_ms)).cloned().collect()
     }
 }
 
@@ -63,16 +69,22 @@ fn is_past(seen: &WorkerSeen, now_ms: u64) -> bool {
     now_ms.saturating_sub(seen.last_ms) >= REMEMBERED_MS
 }
 
-fn make_room(workers: &mut BTreeMap<(String, String), WorkerSeen>, now_ms: u64) {
-    if workers.len() < MOST {
+fn make_room(workers: &mut Workers, now_ms: u64) {
+    let is_full = |workers: &Workers| workers.values().map(BTreeMap::len).sum::<usize>() >= MOST;
+    if !is_full(workers) {
         return;
     }
-    workers.retain(|_, seen| !is_past(seen, now_ms));
-    if workers.len() >= MOST {
-        let oldest =
-            workers.iter().min_by_key(|(_, seen)| seen.last_ms).map(|(key, _)| key.clone());
-        oldest.and_then(|key| workers.remove(&key));
+    for of in workers.values_mut() {
+        of.retain(|_, seen| !is_past(seen, now_ms));
     }
+    if is_full(workers)
+        && let Some(oldest) =
+            workers.values().flat_map(BTreeMap::values).min_by_key(|it| it.last_ms)
+    {
+        let (queue, worker) = (oldest.queue.clone(), oldest.worker.clone());
+        workers.get_mut(&queue).and_then(|of| of.remove(&worker));
+    }
+    workers.retain(|_, of| !of.is_empty());
 }
 
 #[cfg(test)]

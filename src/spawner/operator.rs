@@ -65,6 +65,10 @@ impl SpawnerAdapter for OperatorSpawner {
         let spawned = self.tasks.spawn(work.in_current_span());
         Ok(Box::new(OperatorWorker { id, work: AttemptState::Spawned(spawned, guard) }))
     }
+
+    fn only_executes(&self) -> bool {
+        true
+    }
 }
 
 /// Executes one attempt, through the layers that stand around its operator's kind.

@@ -17,6 +17,11 @@ pub trait SpawnerAdapter: Send + Sync {
     /// # Errors
     /// Fails when no worker can be started; the attempt has then failed.
     async fn spawn(&self, task: Arc<Task>, input: Json) -> Result<Box<dyn Worker>, Failure>;
+
+    /// Returns true if it does nothing but have each operator execute its tasks.
+    fn only_executes(&self) -> bool {
+        false
+    }
 }
 
 /// An attempt in progress; its task has the token that cancels it.

@@ -311,6 +311,15 @@ impl TaskRow {
             graces: self.graces,
         }
     }
+
+    /// Sets who has the task.
+    pub fn held_as(&mut self, hold: TaskHold) {
+        self.phase = hold.phase;
+        self.worker = hold.worker;
+        self.deadline_ms = hold.deadline_ms;
+        self.lease_ms = hold.lease_ms;
+        self.graces = hold.graces;
+    }
 }
 
 /// The selection of open tasks in a listing.

@@ -92,6 +92,11 @@ impl StackBook {
         self.metered || !program.blueprint().definition().middleware.is_empty()
     }
 
+    /// Returns true if at present nothing but the gate stands around the dispatches of a blueprint.
+    pub(crate) fn is_plain(&self, program: &Program) -> bool {
+        !self.meters(program) && !self.host.dispatch.is_observed()
+    }
+
     /// Returns the host's own stacks, for operations that belong to no run.
     pub(crate) fn host(&self) -> &Arc<Stacks> {
         &self.host

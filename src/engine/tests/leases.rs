@@ -1,7 +1,7 @@
 //! The lease that an agent sets: how long its worker may be silent.
 
 use super::*;
-use crate::protocol::TaskId;
+use crate::{protocol::TaskId, store::TaskPhase, token::Scope};
 
 const LEASE: Duration = Duration::from_secs(300);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -136,4 +136,42 @@ async fn the_sign_of_life_that_is_shown_goes_by_the_lease_of_the_agent() {
         }
     };
     tokio::time::timeout(PATIENCE, shown).await.expect("it is shown");
+}
+
+#[tokio::test]
+async fn a_task_that_a_worker_waited_for_is_its_own_also_after_a_restart() {
+    let bench = Bench::new();
+    let body = task("");
+    let (leased, run) = tokio::join!(bench.lease("q"), bench.start(&body, "null"));
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    assert_eq!((row.phase, row.worker.as_deref()), (TaskPhase::Delivered, Some("test")));
+    assert!(row.lease_ms.is_some());
+    let bench = bench.restart().await;
+    assert!(bench.leases("q", Duration::ZERO).await.is_empty(), "nobody else gets it");
+    assert!(bench.report(&leased.handle, "1").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "1");
+}
+
+#[tokio::test]
+async fn a_waiting_worker_gets_no_task_that_the_gate_refuses() {
+    let bench = Bench::new();
+    let scopes = ["run:*", "blueprint:*", "operator:echo"];
+    let scopes = scopes.iter().map(|text| text.parse::<Scope>().unwrap()).collect();
+    let narrow = Caller { grant: Grant::new(Role::Admin, Scopes(scopes)), ..bench.admin() };
+    let source = format!(
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"it\", {} }}",
+        task("")
+    );
+    let start = StartRun::new(Program::Bundle(Bundle::from_source("it.lua", source).unwrap()));
+    let refused = async {
+        let run = bench.engine.start(&narrow, start, None).await.unwrap().run;
+        (run, bench.ended(run).await.output.unwrap())
+    };
+    let (run, output) = tokio::select! {
+        biased;
+        leased = bench.leases("q", PATIENCE) => panic!("{leased:?}"),
+        refused = refused => refused,
+    };
+    assert_eq!(output.as_str(), "\"refused\"");
+    assert_eq!(bench.count(run, |fact| matches!(fact, Fact::AttemptDelivered { .. })), 0);
 }

@@ -14,7 +14,7 @@ use crate::{
             task::OpenTask,
         },
         shared::message::Msg,
-        turn::{facts::Turn, waiting},
+        turn::{claims, facts::Turn, waiting},
     },
     fault::{self, Break},
     journal::{Entry, RunState},
@@ -99,6 +99,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
     if !turn.run.has_pending() || turn.run.damaged.is_some() {
         return None;
     }
+    claims::claim(turn);
     let mut pending = std::mem::take(&mut turn.run.pending);
     let restate = std::mem::take(&mut turn.run.restate);
     let states = restate || !pending.entries.is_empty();

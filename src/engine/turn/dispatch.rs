@@ -210,6 +210,20 @@ pub(crate) fn detach(
     });
 }
 
+/// Returns true if the dispatch of a task would do nothing at present but offer it to the workers
+/// of its queue, if the gate lets it pass.
+pub(crate) fn is_only_offered(turn: &Turn<'_>, task: &OpenTask) -> bool {
+    let is_queued = task.row.as_ref().is_some_and(|row| row.queue.is_some());
+    is_queued
+        && !task.request.lists_tools()
+        && turn.shared.spawner.only_executes()
+        && settle::is_plain(turn)
+        && turn.shared.registry.get(&task.operator).is_some_and(|backend| {
+            let exec = &turn.shared.stacks.host().exec;
+            backend.only_offers() && !exec.stands_around(backend.kind())
+        })
+}
+
 /// Returns an attempt as its operator receives it.
 fn task_of(
     turn: &Turn<'_>,
@@ -221,7 +235,7 @@ fn task_of(
     let (started, _) = turn.run.chain.started().expect("a run with a task has started");
     let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
     let leaves = task.residence != Residence::Inline;
-    let handle = if leaves {
+    let handle = if leaves && !is_only_offered(turn, task) {
         Handle::mint(&turn.shared.handles, &turn.run.attempt_id(number, task.attempt)).expose()
     } else {
         String::new()

@@ -19,7 +19,7 @@ use crate::{
     journal::{ALLOWED, Additions, Fact},
     operator::{Delivery, Ticket},
     protocol::Json,
-    store::{TaskPhase, Write},
+    store::{TaskHold, TaskPhase, Write},
     token::Handle,
 };
 
@@ -31,17 +31,13 @@ pub(crate) fn lease(
     worker: String,
     reply: ReplyTo<Answer>,
 ) {
-    let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
-    let lease_ms = turn.steady_ms + own.unwrap_or(turn.shared.settings.lease_ms);
-    let paused = turn.run.chain.paused().is_some();
-    let scheduled_ms = turn.run.chain.step(step).map(|step| step.scheduled_ms);
     let free = turn.run.task(step).is_some_and(|task| {
         task.attempt == attempt && task.phase == Phase::Pending && task.row.is_some()
     });
-    let (true, false, Some(scheduled_ms)) = (free, paused, scheduled_ms) else {
+    if !free || turn.run.chain.paused().is_some() {
         refuse_lease(reply);
         return;
-    };
+    }
     if reply.is_closed() {
         // Who asked is gone: another takes it now, not when the lease would have ended.
         if let Some(task) = turn.run.task(step) {
@@ -59,21 +55,38 @@ pub(crate) fn lease(
         }
         return;
     }
+    let (lease, hold) = let_have(turn, step, attempt, worker);
+    turn.run.pending.writes.extend(hold.map(Write::HoldTask));
+    turn.run.pending.after.replies.push(Box::new(move |result| {
+        drop(reply.send(result.map(|_| Answer::Lease(lease))));
+    }));
+}
+
+/// Lets a worker of a queue have a waiting attempt. Returns its lease, for the worker once that is
+/// durable, and what is to be stored of who has it.
+pub(crate) fn let_have(
+    turn: &mut Turn<'_>,
+    step: u32,
+    attempt: u32,
+    worker: String,
+) -> (Lease, Option<Box<TaskHold>>) {
     fault::point("engine.lease");
+    let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
+    let lease_ms = turn.steady_ms + own.unwrap_or(turn.shared.settings.lease_ms);
     if let Some(task) = turn.run.task_mut(step)
         && let Some(row) = &mut task.row
     {
         row.lease_ms = Some(lease_ms);
     }
     turn.run.timers.insert((lease_ms, step, Due::Lease));
-    delivered(turn, step, attempt, Delivery { worker });
-    let handle = Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose();
-    let lease_ms = turn.shared.clock.wall_of(lease_ms);
-    let trace = turn.shared.span_of(turn.run, step);
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        let lease = Lease { handle, scheduled_ms, lease_ms, trace };
-        drop(reply.send(result.map(|_| Answer::Lease(lease))));
-    }));
+    let hold = hand_over(turn, step, attempt, Delivery { worker });
+    let lease = Lease {
+        handle: Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose(),
+        scheduled_ms: turn.run.chain.step(step).map_or(0, |step| step.scheduled_ms),
+        lease_ms: turn.shared.clock.wall_of(lease_ms),
+        trace: turn.shared.span_of(turn.run, step),
+    };
+    (lease, hold)
 }
 
 /// Every layer has let an attempt pass: who wanted to lease it gets it, or else whoever asks.
@@ -124,11 +137,22 @@ pub(crate) fn renew(turn: &mut Turn<'_>, step: u32) {
 
 /// An attempt reached its worker: its timeout begins.
 pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Delivery) {
+    let hold = hand_over(turn, number, attempt, by);
+    turn.run.pending.writes.extend(hold.map(Write::HoldTask));
+}
+
+/// The same, but for its row: returns what is to be stored of who has it.
+fn hand_over(
+    turn: &mut Turn<'_>,
+    number: u32,
+    attempt: u32,
+    by: Delivery,
+) -> Option<Box<TaskHold>> {
     let now = turn.steady_ms;
     let num = turn.run.num;
-    let Some(task) = turn.run.task_mut(number) else { return };
+    let task = turn.run.task_mut(number)?;
     if task.attempt != attempt || task.phase != Phase::Pending {
-        return;
+        return None;
     }
     fault::point("engine.delivered");
     let mut by = by;
@@ -146,7 +170,7 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
     task.graces = 0;
     let own = task.own_lease_ms();
-    let mut lease_ms = None;
+    let (mut lease_ms, mut hold) = (None, None);
     if let Some(row) = &mut task.row {
         if let (Some(own), None) = (own, row.lease_ms) {
             lease_ms = Some(now + own);
@@ -156,8 +180,7 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
         row.phase = TaskPhase::Delivered;
         row.worker = Some(by.worker.clone());
         (row.deadline_ms, row.graces) = (deadline_ms, 0);
-        let hold = Box::new(row.hold());
-        turn.run.pending.writes.push(Write::HoldTask(hold));
+        hold = Some(Box::new(row.hold()));
     }
     turn.run.timers.remove(number, Due::Park);
     turn.run.timers.remove(number, Due::Attempt);
@@ -177,4 +200,5 @@ pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Deli
     }
     let delivered = Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms };
     facts::append_with(turn, delivered, additions);
+    hold
 }

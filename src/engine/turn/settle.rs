@@ -68,6 +68,11 @@ pub(crate) fn stacks_of(turn: &Turn<'_>) -> Arc<Stacks> {
     }
 }
 
+/// Returns true if no layer looks at the dispatches of a run at present, or at their outcomes.
+pub(crate) fn is_plain(turn: &Turn<'_>) -> bool {
+    turn.run.program.as_ref().is_some_and(|program| turn.shared.stacks.is_plain(program))
+}
+
 /// Returns the description of a task's open attempt.
 pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>, Arc<RunVoice>) {
     let voice = Arc::new(voice(turn, id.step()));
@@ -133,6 +138,12 @@ pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: LayerNotes) {
 /// attempt open, and the next one passes again.
 pub(crate) fn settle(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Settled {
     let Some(task) = turn.run.task(number) else { return outcome };
+    if is_plain(turn) {
+        if let Some(about) = &task.about {
+            about.give_up();
+        }
+        return outcome;
+    }
     let about = match &task.about {
         Some(about) => Arc::clone(about),
         // It was dispatched before the run was loaded, or it has a result although a pause holds

@@ -10,7 +10,7 @@ use crate::{
         shared::message::{ControlAsk, RunMsg, WorkerAsk},
         verbs::engine::TaskVerbs,
     },
-    operator::{Handed, QueueHub, Ticket},
+    operator::{ClaimedLease, Handed, QueueHub, Received, Ticket, Wanted},
     protocol::{Code, TaskId},
     store::{self, StoreError},
     token::{Need, Verb},
@@ -80,6 +80,12 @@ impl Drop for Taken<'_> {
     }
 }
 
+/// Returns a task that was leased with the commit that scheduled it.
+fn leased_by_claim(claimed: ClaimedLease) -> Leased {
+    let ClaimedLease { task, handle, lease_ms, trace } = claimed;
+    Leased { task, handle, lease_ms, trace, prompt: None }
+}
+
 /// Returns true if a refused lease may succeed later without anybody who offers its task again: the
 /// run is there, and can be read in principle.
 fn may_pass(error: &EngineError) -> bool {
@@ -107,22 +113,21 @@ impl TaskVerbs<'_> {
     ) -> Result<Vec<Leased>, EngineError> {
         let LeaseAsk { queue, worker, labels, max, wait, prompts } = *ask;
         caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
-        let deadline = tokio::time::Instant::now() + wait;
+        let (hub, clock) = (&self.engine.shared().hub, &self.engine.shared().clock);
+        let wanted = Wanted { queue, worker, labels, max: max.clamp(1, LEASES) };
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let deadline_ms = clock.steady_ms().saturating_add(wait_ms);
         let mut leased = Vec::new();
         loop {
-            let (hub, now_ms) = (&self.engine.shared().hub, self.engine.shared().clock.now_ms());
+            let now_ms = clock.now_ms();
             hub.note_worker(queue, now_ms);
             hub.book().note(queue, worker, Some(labels), now_ms);
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let taking = hub.take(queue, max.clamp(1, LEASES), left, labels);
-            let stopping = self.engine.shared().tasks.stopping();
-            let tickets = tokio::select! {
-                taken = taking => taken.map_err(|error| EngineError::Busy {
-                    code: Code::TooManyWorkers,
-                    message: error.to_string(),
-                    retry_after_s: 1,
-                })?,
-                () = stopping.cancelled() => return Ok(leased),
+            let tickets = match self.take(wanted, deadline_ms).await? {
+                Received::Offered(tickets) => tickets,
+                Received::Leased(claimed) => {
+                    leased.extend(claimed.into_iter().map(leased_by_claim));
+                    Vec::new()
+                }
             };
             let nothing = tickets.is_empty();
             // Each waits for its commit; together they share one.
@@ -158,6 +163,32 @@ impl TaskVerbs<'_> {
                 return Ok(leased);
             }
         }
+    }
+
+    /// Takes tasks of a queue, and waits for the first until a time of the steady clock, or until
+    /// the host stops.
+    async fn take(self, wanted: Wanted<'_>, deadline_ms: u64) -> Result<Received, EngineError> {
+        let shared = self.engine.shared();
+        let (stopping, clock) = (shared.tasks.stopping(), &shared.clock);
+        let left_ms = deadline_ms.saturating_sub(clock.steady_ms());
+        if stopping.is_cancelled() {
+            return Ok(Received::Offered(Vec::new()));
+        }
+        if left_ms == 0 {
+            return Ok(Received::Offered(shared.hub.take_now(wanted)));
+        }
+        let until = async {
+            tokio::select! {
+                biased;
+                () = stopping.cancelled() => {}
+                () = clock.sleep(left_ms) => {}
+            }
+        };
+        shared.hub.take(wanted, until).await.map_err(|error| EngineError::Busy {
+            code: Code::TooManyWorkers,
+            message: error.to_string(),
+            retry_after_s: 1,
+        })
     }
 
     /// Adds the prompts to leased tasks, as far as they fit. An attempt that is over meanwhile has

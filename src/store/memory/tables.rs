@@ -341,11 +341,7 @@ impl Tables {
             }
             Write::HoldTask(hold) => {
                 if let Some(task) = self.tasks.get_mut(&(hold.run, hold.step)) {
-                    task.phase = hold.phase;
-                    task.worker = hold.worker;
-                    task.deadline_ms = hold.deadline_ms;
-                    task.lease_ms = hold.lease_ms;
-                    task.graces = hold.graces;
+                    task.held_as(*hold);
                 }
             }
             Write::CloseTask { run, step } => {

@@ -26,6 +26,8 @@ use crate::{
 const RUNS: usize = 5;
 /// Runs of a world that lends: only some are lent, and some wait from the beginning.
 const LENT_RUNS: usize = 14;
+/// Workers that wait for tasks at the same time.
+const POLLERS: usize = 2;
 
 /// The effect that comes with a report: it writes the report's own number into its run's state.
 fn effect(run: &str, body: u32) -> serde_json::Value {
@@ -128,7 +130,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             let (by, jti) = (caller(SAFE), world.tokens[token].jti.clone());
             Box::pin(async move { engine.tokens().revoke(&by, &jti).await.map(|()| Told::Done) })
         }
-        Ask::Lease { queue, worker, max } => {
+        Ask::Lease { queue, worker, max, wait_ms } => {
             let by = caller(SAFE);
             Box::pin(async move {
                 let name = format!("worker-{worker}");
@@ -138,7 +140,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
                     worker: &name,
                     labels: &labels,
                     max,
-                    wait: Duration::ZERO,
+                    wait: Duration::from_millis(wait_ms),
                     prompts: true,
                 };
                 let leased = engine.tasks().lease(&by, &ask).await?;
@@ -295,7 +297,9 @@ impl World {
                 let worker = self.next_body();
                 let queue = if self.random.once_in(3) { "one" } else { "q" };
                 let max = 1 + self.random.below(3);
-                self.ask(Ask::Lease { queue, worker, max });
+                let waits = self.pollers() < POLLERS && self.random.once_in(2);
+                let wait_ms = if waits { 1 + self.random.below(5_000) as u64 } else { 0 };
+                self.ask(Ask::Lease { queue, worker, max, wait_ms });
             }
             23..34 => self.work(),
             34..38 => self.work_in_host(),
@@ -457,7 +461,7 @@ impl World {
         if pending {
             for queue in ["q", "one"] {
                 let worker = self.next_body();
-                self.ask(Ask::Lease { queue, worker, max: 8 });
+                self.ask(Ask::Lease { queue, worker, max: 8, wait_ms: 0 });
             }
         }
         self.events.len() > before

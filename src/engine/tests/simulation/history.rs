@@ -12,7 +12,7 @@ pub enum Ask {
     Signal { run: u64, body: u32, key: Option<u32>, token: usize },
     Answer { run: u64, step: u32, scheduled_ms: u64, body: u32, rejects: bool, token: usize },
     Revoke { token: usize },
-    Lease { queue: &'static str, worker: u32, max: usize },
+    Lease { queue: &'static str, worker: u32, max: usize, wait_ms: u64 },
     Prompt(Of),
     Beat(Of),
     Report { of: Of, body: u32, says: Says },

@@ -7,11 +7,11 @@ use super::{
     history::{Ask, Of, Says, What},
     play::{judge, stand_still},
     random::Random,
-    world::{SAFE, World},
+    world::{LEASE_MS, SAFE, World},
 };
 use crate::{
     journal::Fact,
-    store::{Reader as _, RunStatus, StoreError},
+    store::{Reader as _, RunStatus, StoreError, TaskPhase, Write},
 };
 
 const HOUR_MS: u64 = 3_600_000;
@@ -26,6 +26,13 @@ fn start(world: &mut World) {
     let body = world.next_body();
     world.ask(Ask::Start { body, key: None, token: SAFE, peer: None });
     world.run_to_commit();
+}
+
+/// A worker asks for a task, and waits for one.
+fn poll(world: &mut World) {
+    let worker = world.next_body();
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: HOUR_MS });
+    world.run_down();
 }
 
 fn commit_one(world: &mut World) {
@@ -232,7 +239,7 @@ fn a_refused_workers_revoked_token_is_nobody_elses_trouble() {
     start(&mut world);
     world.run_down();
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 1 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: 0 });
     world.run_down();
     let of = *world.held.last().unwrap();
     let body = world.next_body();
@@ -259,7 +266,7 @@ fn a_resting_run_whose_compensation_is_done_says_what_it_waits_for() {
     world.ask(Ask::Cancel { run: 1, body, token: SAFE });
     world.run_down();
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 1 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: 0 });
     world.run_down();
     world.ask(Ask::Pause { run: 1, body, token: SAFE });
     let of = *world.held.last().unwrap();
@@ -281,13 +288,13 @@ fn tickets_of_a_worker_that_leaves_go_to_others() {
         world.run_down();
     }
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 3 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 3, wait_ms: 0 });
     world.leave_once_taken();
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 3 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 3, wait_ms: 0 });
     world.run_down();
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 3 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 3, wait_ms: 0 });
     world.run_down();
     assert_eq!(world.held.len(), 3, "none is kept for who is gone");
     ends_well(world);
@@ -331,7 +338,7 @@ fn a_worker_that_says_nothing_for_a_year_is_fenced() {
     start(&mut world);
     world.run_down();
     let worker = world.next_body();
-    world.ask(Ask::Lease { queue: "q", worker, max: 1 });
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: 0 });
     world.run_down();
     let of = *world.held.last().unwrap();
     world.clock.advance(Duration::from_millis(YEAR_MS));
@@ -341,5 +348,79 @@ fn a_worker_that_says_nothing_for_a_year_is_fenced() {
     world.run_down();
     let last = world.events.last().map(|event| &event.what);
     assert!(matches!(last, Some(What::Refused(_, code)) if code == "fenced"), "{last:?}");
+    ends_well(world);
+}
+
+#[test]
+fn a_worker_that_waits_is_leased_its_task_by_the_commit_that_schedules_it() {
+    let _time = stand_still();
+    let mut world = world(vec![Node::Task("q", 1), Node::Task("q", 2)], false);
+    poll(&mut world);
+    start(&mut world);
+    assert!(world.held.is_empty(), "nothing is durable yet");
+    world.run_down();
+    let of = *world.held.last().expect("it was leased");
+    poll(&mut world);
+    let body = world.next_body();
+    world.ask(Ask::Report { of, body, says: Says::Done });
+    world.run_down();
+    assert_eq!(world.held.len(), 2);
+    let writes = world.store.commits(0).into_iter().flat_map(|commit| commit.writes);
+    let rows = writes.filter_map(|write| match write {
+        Write::PutTask(row) => Some((row.phase, row.worker.is_some(), row.lease_ms.is_some())),
+        Write::HoldTask(hold) => panic!("its row says who has it: {hold:?}"),
+        _ => None,
+    });
+    let leased = (TaskPhase::Delivered, true, true);
+    assert_eq!(rows.collect::<Vec<_>>(), [leased, leased]);
+    ends_well(world);
+}
+
+#[test]
+fn a_commit_that_fails_leases_nothing_and_the_worker_waits_on() {
+    let _time = stand_still();
+    let mut world = world(vec![Node::Task("q", 1), Node::Task("q", 2)], false);
+    poll(&mut world);
+    start(&mut world);
+    world.run_down();
+    let of = *world.held.last().unwrap();
+    poll(&mut world);
+    let waits = world.asked();
+    let body = world.next_body();
+    world.ask(Ask::Report { of, body, says: Says::Done });
+    world.run_to_commit();
+    world.store.fail_with(Some(StoreError::Full));
+    world.store.commit(usize::MAX);
+    world.run_to_commit();
+    world.store.fail_with(None);
+    let is_answer = |what: &What| match what {
+        What::Told(number, _) | What::Refused(number, _) | What::Lost(number) => *number == waits,
+        _ => false,
+    };
+    assert!(!world.events.iter().any(|event| is_answer(&event.what)), "it is not its refusal");
+    assert_eq!(world.held.len(), 1);
+    // A run whose write failed rests for a second.
+    world.clock.advance(Duration::from_secs(2));
+    world.run_down();
+    world.ask(Ask::Report { of, body, says: Says::Done });
+    world.run_down();
+    assert_eq!(world.held.len(), 2, "the worker still waited");
+    ends_well(world);
+}
+
+#[test]
+fn a_lease_whose_answer_a_crash_took_ends_in_its_time() {
+    let _time = stand_still();
+    let mut world = world(vec![Node::Task("q", 1)], false);
+    poll(&mut world);
+    start(&mut world);
+    world.store.commit(usize::MAX);
+    world.crash();
+    world.run_down();
+    poll(&mut world);
+    assert!(world.held.is_empty(), "it is the lost one's");
+    world.clock.advance(Duration::from_millis(2 * LEASE_MS));
+    world.run_down();
+    assert_eq!(world.held.iter().map(|of| of.attempt).collect::<Vec<_>>(), [2]);
     ends_well(world);
 }

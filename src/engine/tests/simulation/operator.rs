@@ -208,6 +208,10 @@ impl Backend for Portable {
         self.0.queue(agent, name)
     }
 
+    fn only_offers(&self) -> bool {
+        self.0.only_offers()
+    }
+
     fn composite(&self) -> Option<&Composite> {
         self.0.composite()
     }

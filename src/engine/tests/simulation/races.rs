@@ -35,7 +35,7 @@ fn race(part: u64) {
         world.run_down();
         for _ in 0..RACES {
             let worker = world.next_body();
-            world.ask(Ask::Lease { queue: "q", worker, max: 1 });
+            world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: 0 });
             world.run_down();
             let of = *world.held.last().expect("a task was leased");
             let (first, second) = (world.next_body(), world.next_body());

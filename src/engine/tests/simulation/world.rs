@@ -42,7 +42,7 @@ pub const BEGIN_MS: u64 = 1_700_000_000_000;
 pub const LEASE_MS: u64 = 30_000;
 
 /// Asks that may be open at the same time.
-const ASKS: usize = 6;
+const ASKS: usize = 8;
 
 /// The token that is never revoked.
 pub const SAFE: usize = 0;
@@ -277,6 +277,12 @@ impl World {
         self.open.push(Open { number, piece, ask, answer });
     }
 
+    /// The number of workers that wait for a task.
+    pub fn pollers(&self) -> usize {
+        let waits = |open: &&Open| matches!(open.ask, Ask::Lease { wait_ms: 1.., .. });
+        self.open.iter().filter(waits).count()
+    }
+
     /// The number of the last ask.
     pub fn asked(&self) -> u32 {
         self.asks
@@ -312,7 +318,8 @@ impl World {
         match answer {
             Ok(told) => {
                 if let Told::Leased(leased) = &told {
-                    if let Ask::Lease { queue, max, .. } = ask
+                    // One that waited took what came first, and looked at no line after that.
+                    if let Ask::Lease { queue, max, wait_ms: 0, .. } = ask
                         && leased.len() < *max
                     {
                         self.emptied.insert(queue);
