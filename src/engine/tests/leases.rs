@@ -157,7 +157,7 @@ async fn a_waiting_worker_gets_no_task_that_the_gate_refuses() {
     let bench = Bench::new();
     let scopes = ["run:*", "blueprint:*", "operator:echo"];
     let scopes = scopes.iter().map(|text| text.parse::<Scope>().unwrap()).collect();
-    let narrow = Caller { grant: Grant::new(Role::Admin, Scopes(scopes)), ..bench.admin() };
+    let narrow = Caller { grant: Grant::new(Role::Admin, Scopes(scopes)).into(), ..bench.admin() };
     let source = format!(
         "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"it\", {} }}",
         task("")
