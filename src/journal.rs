@@ -17,9 +17,9 @@ mod tally;
 #[cfg(feature = "host")]
 pub(crate) use additions::{ALLOWED, BRANCH, LINE};
 pub use additions::{Additions, ReportMark, StepFile, StepFiles};
-#[cfg(feature = "host")]
-pub(crate) use chain::model_of;
 pub use chain::{Chain, ChainError, EarlierAttempt, RunState, SeatHolder, Step};
+#[cfg(feature = "host")]
+pub(crate) use chain::{SESSION, model_of};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
     Scheduled, SignalReceived,

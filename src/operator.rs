@@ -26,6 +26,7 @@ mod queue;
 mod queue_hub;
 mod registry;
 mod task;
+mod task_lease;
 mod task_webhook;
 mod usage;
 mod worker_book;
@@ -45,12 +46,13 @@ pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
 pub use queue_hub::{
-    Claim, ClaimedLease, Handed, QueueHub, Received, TooManyPollers, WaitingLine, Wanted,
+    Claim, Handed, LINGER_MS, QueueHub, Received, TooManyPollers, WaitingLine, Wanted,
 };
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
 pub use task::{Delivery, Prompt, ReadPrompt, Reporter, Task, joined};
+pub use task_lease::{DurableLease, LeaseReturn, TaskLease};
 pub use task_webhook::{Posted, TaskWebhook};
 pub use usage::read_usage;
 pub use worker_book::{WorkerBook, WorkerSeen};

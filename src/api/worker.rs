@@ -88,12 +88,8 @@ pub(super) async fn lease(
     })?;
     let worker = worker.as_deref().unwrap_or(&caller.subject);
     let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait, prompts };
-    let leased = tokio::select! {
-        // Tasks that are already leased must be returned even if the host is stopping.
-        biased;
-        leased = api.engine.tasks().lease(&caller, &ask) => leased?,
-        () = api.stopping.cancelled() => Vec::new(),
-    };
+    // It ends by itself when the host stops, and not while a lease for it is being stored.
+    let leased = api.engine.tasks().lease(&caller, &ask).await?;
     if leased.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

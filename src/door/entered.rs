@@ -78,6 +78,12 @@ impl Entered {
         extensions.get_mut::<Self>()?.bearer.take()
     }
 
+    /// Counts the body of a request against a place.
+    pub(crate) fn put_place(extensions: &mut Extensions, place: Arc<Place>) {
+        let entered = extensions.get_mut::<Self>().expect("the door has let the request in");
+        entered.place = Some(place);
+    }
+
     /// Returns the maximum size of the body of a request.
     pub(crate) fn most_bytes(extensions: &Extensions) -> usize {
         extensions.get::<Self>().map_or(0, |it| it.rule.body)

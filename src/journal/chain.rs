@@ -32,7 +32,7 @@ use super::{
 use crate::protocol::{Failure, Json, StepKind, StepState, Tags, TraceParent};
 
 /// The prefix of a session's id.
-const SESSION: &str = "ses_";
+pub(crate) const SESSION: &str = "ses_";
 /// The maximum number of agents that are remembered.
 const MOST_AGENTS: usize = 64;
 /// The number of earlier senders of signals after which a new history knows only those of the last one.

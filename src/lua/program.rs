@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{Files, Host, Limits, LuaError, Source, evaluate};
@@ -19,6 +22,7 @@ pub struct Program {
     source: Arc<Source>,
     /// The line of each node, if the flow is a table.
     node_lines: OnceLock<HashMap<String, u32>>,
+    begins_slowly: AtomicBool,
 }
 
 impl Program {
@@ -47,7 +51,8 @@ impl Program {
         match Blueprint::compile(bundle.clone(), definition) {
             Ok(blueprint) => {
                 let source = Arc::new(source);
-                Ok((Self { blueprint, source, node_lines: OnceLock::new() }, checked.findings))
+                let (node_lines, begins_slowly) = (OnceLock::new(), AtomicBool::new(true));
+                Ok((Self { blueprint, source, node_lines, begins_slowly }, checked.findings))
             }
             Err(error) => Err(vec![Finding::script(bundle.entry(), 1, None, error.to_string())]),
         }
@@ -72,6 +77,20 @@ impl Program {
             nodes.into_iter().map(|node| (node.at, node.line)).collect()
         });
         Some(format!("{}:{}", self.blueprint.bundle().entry(), lines.get(node)?))
+    }
+
+    /// Returns true if the first turn of a run may be long, as far as is known: that of the last run
+    /// was, or there was none.
+    pub(crate) fn begins_slowly(&self) -> bool {
+        self.begins_slowly.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the first turn of a run was long.
+    pub(crate) fn note_begin(&self, is_slow: bool) {
+        // All threads read it, and it seldom changes.
+        if self.begins_slowly() != is_slow {
+            self.begins_slowly.store(is_slow, Ordering::Relaxed);
+        }
     }
 
     /// Its source, as the sandbox takes it.

@@ -21,16 +21,18 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::WorkerBook;
-use crate::{
-    blueprint::Labels,
-    protocol::{TaskId, Ticket, TraceParent},
-};
+use super::{DurableLease, WorkerBook};
+use crate::{blueprint::Labels, clock::Clock, protocol::Ticket};
 
 /// The maximum number of pollers that wait on one queue.
 const MAX_POLLERS: usize = 1_024;
 /// The time for which a worker counts as there after its last request, in milliseconds.
 const SERVED_MS: u64 = 15_000;
+/// The time for which a poller that has a lease waits for others, in milliseconds: their commits may
+/// be held up, and the lease runs.
+pub const LINGER_MS: u64 = 50;
+/// The place of the pollers that are claimed no more, behind all others.
+const FULL: usize = usize::MAX;
 
 /// The error when too many pollers wait on a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +68,7 @@ pub struct WaitingLine {
 struct Waiting {
     /// Lines by their required labels, in the order of their turns; none is empty.
     lines: VecDeque<(Labels, LabelQueue)>,
-    /// The baskets with room, by the number of claims on them, then by their arrival.
+    /// The baskets, by the number of claims on them or [`FULL`], then by their arrival.
     pollers: BTreeMap<(usize, u64), Arc<Basket>>,
 }
 
@@ -91,26 +93,13 @@ pub struct Wanted<'a> {
     pub max: usize,
 }
 
-/// The attempts that a worker receives.
-#[derive(Debug, PartialEq)]
-pub enum Received {
-    /// These were offered, and are still to be leased; none if the wait is over.
-    Offered(Vec<Handed>),
+/// The attempts that a worker receives; none if its wait is over.
+#[derive(Debug, Default)]
+pub struct Received {
     /// These are leased already.
-    Leased(Vec<ClaimedLease>),
-}
-
-/// An attempt that was leased in the commit that scheduled it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ClaimedLease {
-    /// The task.
-    pub task: TaskId,
-    /// The handle of the attempt.
-    pub handle: String,
-    /// The end of the lease without a heartbeat, in Unix milliseconds.
-    pub lease_ms: u64,
-    /// The span of a distributed trace that the attempt is a part of.
-    pub trace: Option<TraceParent>,
+    pub leased: Vec<DurableLease>,
+    /// These were offered, and are still to be leased.
+    pub offered: Vec<Handed>,
 }
 
 /// A place in the basket of a waiting poller, for an attempt whose commit is still to come. One
@@ -118,14 +107,14 @@ pub struct ClaimedLease {
 #[derive(Debug)]
 pub struct Claim {
     basket: Arc<Basket>,
-    lease: Option<ClaimedLease>,
+    is_settled: bool,
 }
 
 /// A poller that waits, and what it receives: an offered ticket, or the leases that it was claimed
 /// for.
 ///
 /// It is claimed as long as there is room, until the first of its claims is durable. Then it waits
-/// for those that are still out, so that their commits answer one request.
+/// for those that are still out, for a moment, so that their commits answer one request.
 #[derive(Debug)]
 struct Basket {
     number: u64,
@@ -140,14 +129,16 @@ struct Basket {
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// The number of claims under which it stands among the pollers of its queue, if it does.
-    place: Option<usize>,
+    /// The number of claims under which it stands among the pollers of its queue.
+    place: usize,
     handed: Option<Handed>,
-    leased: Vec<ClaimedLease>,
+    leased: Vec<DurableLease>,
     /// The number of claims whose commits are not known yet.
     out: usize,
     /// True if it takes no more claims.
     is_closed: bool,
+    /// True if its poller was answered, or went away.
+    is_gone: bool,
 }
 
 /// A ticket that is handed to a poller, with the labels of its line, in case it must go back.
@@ -171,7 +162,7 @@ impl QueueHub {
     /// is offered after its commit.
     pub fn claim(&self, queue: &str, labels: &Labels) -> Option<Claim> {
         let basket = self.queues.lock().get_mut(queue)?.claim(labels)?;
-        Some(Claim { basket, lease: None })
+        Some(Claim { basket, is_settled: false })
     }
 
     /// Removes an attempt that is over from a queue; returns true if it was there.
@@ -252,20 +243,21 @@ impl QueueHub {
     /// Fails when too many pollers are waiting.
     ///
     /// # Cancel safety
-    /// May be dropped at any time: a ticket that was handed to it goes back to the queue. A task
-    /// that it was claimed for returns when its lease ends.
+    /// May be dropped at any time: a ticket that was handed to it goes back to the queue, and a lease
+    /// that it was claimed for to its run.
     pub async fn take(
         &self,
         wanted: Wanted<'_>,
+        clock: &Clock,
         until: impl Future<Output = ()>,
     ) -> Result<Received, TooManyPollers> {
         let mut poll = {
             let mut queues = self.queues.lock();
             let waiting = waiting(&mut queues, wanted.queue);
-            let taken = waiting.take(wanted.max, wanted.labels);
-            if !taken.is_empty() || wanted.max == 0 {
+            let offered = waiting.take(wanted.max, wanted.labels);
+            if !offered.is_empty() || wanted.max == 0 {
                 forget_if_idle(&mut queues, wanted.queue);
-                return Ok(Received::Offered(taken));
+                return Ok(Received { offered, ..Received::default() });
             }
             if waiting.pollers.len() >= MAX_POLLERS {
                 return Err(TooManyPollers);
@@ -278,20 +270,25 @@ impl QueueHub {
                 contents: Mutex::default(),
                 filled: Notify::new(),
             });
-            waiting.line_up(&basket, &mut basket.contents.lock());
+            waiting.stand(&basket, &mut basket.contents.lock(), 0);
             self.polling.fetch_add(1, Ordering::Relaxed);
-            Poll { hub: self, queue: wanted.queue, basket, is_done: false }
+            Poll { hub: self, queue: wanted.queue, basket }
         };
         let mut until = pin!(until);
-        let mut is_over = false;
+        let (mut is_over, mut late_ms) = (false, u64::MAX);
         loop {
             tokio::select! {
                 biased;
                 () = poll.basket.filled.notified() => {}
                 () = &mut until, if !is_over => is_over = true,
+                () = clock.sleep_until_either(u64::MAX, late_ms), if late_ms < u64::MAX => {}
             }
-            if let Some(taken) = poll.look(is_over) {
-                return Ok(taken);
+            let now_ms = clock.steady_ms();
+            if let Some(received) = poll.look(is_over, now_ms >= late_ms) {
+                return Ok(received);
+            }
+            if late_ms == u64::MAX && !poll.basket.contents.lock().leased.is_empty() {
+                late_ms = now_ms.saturating_add(LINGER_MS);
             }
         }
     }
@@ -304,12 +301,11 @@ impl Waiting {
             return;
         }
         let mut free = self.pollers.range(..(1_usize, 0_u64));
-        let place = free.find(|(_, basket)| labels.fit(&basket.labels)).map(|(place, _)| *place);
-        if let Some(basket) = place.and_then(|place| self.pollers.remove(&place)) {
+        let free = free.find(|(_, basket)| labels.fit(&basket.labels));
+        if let Some(basket) = free.map(|(_, basket)| Arc::clone(basket)) {
             let mut contents = basket.contents.lock();
-            contents.place = None;
             contents.handed = Some((ticket, labels.clone()));
-            contents.is_closed = true;
+            self.stand(&basket, &mut contents, FULL);
             basket.filled.notify_one();
             return;
         }
@@ -331,34 +327,31 @@ impl Waiting {
                 labels.fit(&basket.labels)
                     && !self.lines.iter().any(|(asked, _)| asked.fit(&basket.labels))
             };
-            let place = *self.pollers.iter().find(|(_, basket)| awaits(basket))?.0;
-            let basket = self.pollers.remove(&place)?;
+            let mut open = self.pollers.range(..(FULL, 0_u64));
+            let basket = Arc::clone(open.find(|(_, basket)| awaits(basket))?.1);
             let mut contents = basket.contents.lock();
-            contents.place = None;
-            if !contents.is_closed {
+            let (is_closed, claims) = (contents.is_closed, contents.place + 1);
+            let is_full = is_closed || claims >= basket.max;
+            self.stand(&basket, &mut contents, if is_full { FULL } else { claims });
+            if !is_closed {
                 contents.out += 1;
-                let claims = place.0 + 1;
-                if claims < basket.max {
-                    contents.place = Some(claims);
-                    self.pollers.insert((claims, basket.number), Arc::clone(&basket));
-                }
                 drop(contents);
                 return Some(basket);
             }
         }
     }
 
-    /// Adds a poller without claims, in the order of its arrival.
-    fn line_up(&mut self, basket: &Arc<Basket>, contents: &mut Contents) {
-        contents.place = Some(0);
-        self.pollers.insert((0, basket.number), Arc::clone(basket));
+    /// Puts a poller where those with so many claims stand, in the order of their arrival.
+    fn stand(&mut self, basket: &Arc<Basket>, contents: &mut Contents, claims: usize) {
+        self.pollers.remove(&(contents.place, basket.number));
+        contents.place = claims;
+        self.pollers.insert((claims, basket.number), Arc::clone(basket));
     }
 
-    /// Removes a poller from its place.
+    /// Removes a poller that was answered or went away.
     fn leave(&mut self, basket: &Basket, contents: &mut Contents) {
-        if let Some(claims) = contents.place.take() {
-            self.pollers.remove(&(claims, basket.number));
-        }
+        contents.is_gone = true;
+        self.pollers.remove(&(contents.place, basket.number));
     }
 
     fn take(&mut self, max: usize, labels: &Labels) -> Vec<Handed> {
@@ -430,25 +423,34 @@ impl Claim {
     }
 
     /// Gives the worker its lease, once that is durable.
-    pub fn fill(mut self, lease: ClaimedLease) {
-        self.lease = Some(lease);
+    pub fn fill(mut self, lease: DurableLease) {
+        self.is_settled = true;
+        self.basket.settle(Some(lease));
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.basket.settle(self.lease.take());
+        if !self.is_settled {
+            self.basket.settle(None);
+        }
     }
 }
 
 impl Basket {
-    /// Takes the end of a claim: its lease, or nothing if its commit failed.
-    fn settle(&self, lease: Option<ClaimedLease>) {
+    /// Takes the end of a claim: its lease, or nothing if its commit failed. A lease that nobody
+    /// waits for any more is dropped, and goes back.
+    fn settle(&self, lease: Option<DurableLease>) {
         let mut contents = self.contents.lock();
         contents.out -= 1;
+        if contents.is_gone {
+            drop(contents);
+            return;
+        }
+        let is_first = lease.is_some() && contents.leased.is_empty();
         contents.is_closed |= lease.is_some();
         contents.leased.extend(lease);
-        if contents.out == 0 {
+        if is_first || contents.out == 0 {
             self.filled.notify_one();
         }
     }
@@ -459,69 +461,56 @@ struct Poll<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
     basket: Arc<Basket>,
-    /// True if it has what it waited for, and has left its place.
-    is_done: bool,
 }
 
 impl Poll<'_> {
-    /// Returns what came, if nothing more is on its way; at the end of the wait also nothing.
-    fn look(&mut self, is_over: bool) -> Option<Received> {
-        {
-            let mut contents = self.basket.contents.lock();
-            contents.is_closed |= is_over;
-            if contents.out > 0 {
-                return None;
-            }
-            if contents.place.is_none() && !contents.leased.is_empty() {
-                self.is_done = true;
-                return Some(Received::Leased(std::mem::take(&mut contents.leased)));
-            }
-        }
+    /// Returns what came, if nothing more is on its way or that takes too long; at the end of the
+    /// wait also nothing.
+    fn look(&mut self, is_over: bool, is_late: bool) -> Option<Received> {
         let mut queues = self.hub.queues.lock();
         let mut contents = self.basket.contents.lock();
-        if contents.out > 0 {
+        contents.is_closed |= is_over;
+        if contents.out > 0 && (contents.leased.is_empty() || !is_late) {
             return None;
         }
         let waiting = waiting(&mut queues, self.queue);
+        let leased = std::mem::take(&mut contents.leased);
+        let mut offered: Vec<Handed> = contents.handed.take().into_iter().collect();
+        // What came while it had claims waits in a line.
+        let room = self.basket.max - leased.len() - offered.len();
+        offered.extend(waiting.take(room, &self.basket.labels));
+        if leased.is_empty() && offered.is_empty() && !is_over {
+            // None of its claims held: it stands where it stood before.
+            waiting.stand(&self.basket, &mut contents, 0);
+            return None;
+        }
         waiting.leave(&self.basket, &mut contents);
-        let taken = if contents.leased.is_empty() {
-            let mut taken: Vec<Handed> = contents.handed.take().into_iter().collect();
-            // What came while it had claims waits in a line.
-            taken.extend(waiting.take(self.basket.max - taken.len(), &self.basket.labels));
-            if taken.is_empty() && !is_over {
-                // None of its claims held: it stands where it stood before.
-                waiting.line_up(&self.basket, &mut contents);
-                return None;
-            }
-            Received::Offered(taken)
-        } else {
-            Received::Leased(std::mem::take(&mut contents.leased))
-        };
-        self.is_done = true;
         drop(contents);
         forget_if_idle(&mut queues, self.queue);
-        Some(taken)
+        Some(Received { leased, offered })
     }
 }
 
 impl Drop for Poll<'_> {
     fn drop(&mut self) {
         self.hub.polling.fetch_sub(1, Ordering::Relaxed);
-        if self.is_done {
+        if self.basket.contents.lock().is_gone {
             return;
         }
         let mut queues = self.hub.queues.lock();
         let mut contents = self.basket.contents.lock();
-        contents.is_closed = true;
         let waiting = waiting(&mut queues, self.queue);
         waiting.leave(&self.basket, &mut contents);
-        // Tickets are handed over under the lock, so nothing arrives after this.
-        let handed = contents.handed.take();
+        // Nothing is put into it after this.
+        let (handed, leased) = (contents.handed.take(), std::mem::take(&mut contents.leased));
         drop(contents);
         if let Some((ticket, labels)) = handed {
             waiting.offer(ticket, &labels);
         }
         forget_if_idle(&mut queues, self.queue);
+        drop(queues);
+        // These go back to their runs.
+        drop(leased);
     }
 }
 
@@ -545,12 +534,18 @@ mod tests {
     use std::{
         future::{pending, ready},
         sync::LazyLock,
+        time::Duration,
     };
 
     use futures::{FutureExt as _, poll};
 
     use super::*;
+    use crate::{
+        operator::{LeaseReturn, TaskLease},
+        protocol::TaskId,
+    };
 
+    static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::manual(0));
     static PLAIN: LazyLock<Labels> = LazyLock::new(Labels::default);
 
     fn ticket(run: u64, step: u32) -> Ticket {
@@ -576,12 +571,35 @@ mod tests {
 
     /// Waits for as long as it takes.
     async fn wait(hub: &QueueHub, max: usize, labels: &Labels) -> Received {
-        hub.take(wanted(max, labels), pending()).await.unwrap()
+        hub.take(wanted(max, labels), &CLOCK, pending()).await.unwrap()
     }
 
-    fn lease(step: u32) -> ClaimedLease {
-        let handle = format!("wh_{step}");
-        ClaimedLease { task: TaskId::new(1, step, 0), handle, lease_ms: 1, trace: None }
+    /// The steps whose leases went back.
+    #[derive(Default)]
+    struct Returned(Mutex<Vec<u32>>);
+
+    impl LeaseReturn for Returned {
+        fn give_back(&self, attempt: Ticket) {
+            self.0.lock().push(attempt.step);
+        }
+    }
+
+    impl Returned {
+        fn lease(self: &Arc<Self>, step: u32) -> DurableLease {
+            let (task, handle) = (TaskId::new(1, step, 0), format!("wh_{step}"));
+            let lease = TaskLease { task, attempt: 1, handle, lease_ms: 1, trace: None };
+            DurableLease::new(Box::new(lease), Arc::clone(self) as Arc<dyn LeaseReturn>)
+        }
+    }
+
+    fn lease(step: u32) -> DurableLease {
+        Arc::<Returned>::default().lease(step)
+    }
+
+    /// Delivers the leases; returns their steps, and what was offered.
+    fn delivered(received: Received) -> (Vec<u32>, Vec<Handed>) {
+        let leased = received.leased.into_iter().map(|lease| lease.deliver().task.step());
+        (leased.collect(), received.offered)
     }
 
     fn claim(hub: &QueueHub) -> Option<Claim> {
@@ -607,8 +625,8 @@ mod tests {
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
         hub.offer("q", ticket(1, 1), &PLAIN);
         hub.offer("q", ticket(1, 2), &PLAIN);
-        assert_eq!(second.await, Received::Offered(vec![plain(1, 2)]));
-        assert_eq!(first.await, Received::Offered(vec![plain(1, 1)]));
+        assert_eq!(second.await.offered, [plain(1, 2)]);
+        assert_eq!(first.await.offered, [plain(1, 1)]);
     }
 
     #[tokio::test]
@@ -620,6 +638,9 @@ mod tests {
             assert!(poll!(&mut waits).is_pending());
             assert!(hub.is_served("q", &PLAIN, 5));
             assert!(!hub.is_served("q", &gpu(), 5), "it has not the labels");
+            let _out = claim(&hub).unwrap();
+            assert!(hub.is_served("q", &PLAIN, 5), "it waits for its claim");
+            assert_eq!(hub.lines()["q"].1, 1);
         }
         assert!(!hub.is_served("q", &PLAIN, 5));
         hub.note_worker("q", 5);
@@ -660,8 +681,8 @@ mod tests {
     async fn queues_do_not_mix_and_a_wait_ends() {
         let hub = QueueHub::default();
         hub.offer("other", ticket(1, 1), &PLAIN);
-        let taken = hub.take(wanted(1, &PLAIN), ready(())).await.unwrap();
-        assert_eq!(taken, Received::Offered(Vec::new()));
+        let taken = hub.take(wanted(1, &PLAIN), &CLOCK, ready(())).await.unwrap();
+        assert_eq!(delivered(taken), (vec![], vec![]));
         assert_eq!(hub.len("other"), 1);
     }
 
@@ -672,7 +693,9 @@ mod tests {
         for poll in &mut polls {
             assert!(poll.now_or_never().is_none());
         }
-        assert_eq!(hub.take(wanted(1, &PLAIN), pending()).await, Err(TooManyPollers));
+        let _out = claim(&hub).unwrap();
+        let refused = hub.take(wanted(1, &PLAIN), &CLOCK, pending()).await.unwrap_err();
+        assert_eq!(refused, TooManyPollers);
         polls.pop();
         let mut late = pin!(wait(&hub, 1, &PLAIN));
         assert!(poll!(&mut late).is_pending());
@@ -690,7 +713,7 @@ mod tests {
         let taken = hub.take_now(wanted(5, &labels));
         assert_eq!(taken, [(ticket(1, 1), labels)]);
         hub.offer("q", ticket(2, 1), &PLAIN);
-        assert_eq!(without.await, Received::Offered(vec![plain(2, 1)]));
+        assert_eq!(without.await.offered, [plain(2, 1)]);
     }
 
     #[test]
@@ -736,7 +759,7 @@ mod tests {
         assert!(poll!(&mut waits).is_pending(), "two are out");
         drop(two);
         three.fill(lease(3));
-        assert_eq!(waits.await, Received::Leased(vec![lease(1), lease(3)]));
+        assert_eq!(delivered(waits.await), (vec![1, 3], vec![]));
     }
 
     #[tokio::test]
@@ -750,8 +773,8 @@ mod tests {
         one.fill(lease(1));
         two.fill(lease(2));
         three.fill(lease(3));
-        assert_eq!(small.await, Received::Leased(vec![lease(1)]));
-        assert_eq!(large.await, Received::Leased(vec![lease(2), lease(3)]));
+        assert_eq!(delivered(small.await), (vec![1], vec![]));
+        assert_eq!(delivered(large.await), (vec![2, 3], vec![]));
     }
 
     #[tokio::test]
@@ -763,20 +786,34 @@ mod tests {
         drop(claim(&hub).unwrap());
         assert!(poll!(&mut first).is_pending());
         hub.offer("q", ticket(1, 1), &PLAIN);
-        assert_eq!(first.await, Received::Offered(vec![plain(1, 1)]));
+        assert_eq!(first.await.offered, [plain(1, 1)]);
         assert!(poll!(&mut second).is_pending());
     }
 
     #[tokio::test]
-    async fn what_is_offered_while_a_claim_is_out_is_not_overtaken_and_taken_if_that_fails() {
+    async fn what_is_offered_while_a_claim_is_out_is_not_overtaken_and_taken_with_it() {
         let hub = QueueHub::default();
-        let mut waits = pin!(wait(&hub, 5, &PLAIN));
-        assert!(poll!(&mut waits).is_pending());
-        let out = claim(&hub).unwrap();
-        hub.offer("q", ticket(1, 1), &PLAIN);
-        assert!(claim(&hub).is_none(), "one waits already");
-        drop(out);
-        assert_eq!(waits.await, Received::Offered(vec![plain(1, 1)]));
+        for holds in [true, false] {
+            let mut waits = pin!(wait(&hub, 3, &PLAIN));
+            assert!(poll!(&mut waits).is_pending());
+            let out = claim(&hub).unwrap();
+            for step in 2..=4 {
+                hub.offer("q", ticket(1, step), &PLAIN);
+            }
+            assert!(claim(&hub).is_none(), "one waits already");
+            let expected = match holds {
+                true => {
+                    out.fill(lease(1));
+                    (vec![1], vec![plain(1, 2), plain(1, 3)])
+                }
+                false => {
+                    drop(out);
+                    (vec![], vec![plain(1, 2), plain(1, 3), plain(1, 4)])
+                }
+            };
+            assert_eq!(delivered(waits.await), expected);
+            take(&hub, 5);
+        }
     }
 
     #[tokio::test]
@@ -784,7 +821,7 @@ mod tests {
         let hub = QueueHub::default();
         for holds in [true, false] {
             let (end, ended) = tokio::sync::oneshot::channel::<()>();
-            let mut waits = pin!(hub.take(wanted(2, &PLAIN), ended.map(drop)));
+            let mut waits = pin!(hub.take(wanted(2, &PLAIN), &CLOCK, ended.map(drop)));
             assert!(poll!(&mut waits).is_pending());
             let out = claim(&hub).unwrap();
             end.send(()).unwrap();
@@ -793,30 +830,52 @@ mod tests {
             let expected = match holds {
                 true => {
                     out.fill(lease(1));
-                    Received::Leased(vec![lease(1)])
+                    vec![1]
                 }
                 false => {
                     drop(out);
-                    Received::Offered(Vec::new())
+                    vec![]
                 }
             };
-            assert_eq!(waits.await, Ok(expected));
+            assert_eq!(delivered(waits.await.unwrap()), (expected, vec![]));
         }
     }
 
     #[tokio::test]
-    async fn a_poller_that_went_away_is_not_claimed() {
+    async fn a_lease_does_not_wait_for_long_for_a_claim_that_is_held_up() {
+        let (hub, clock) = (QueueHub::default(), Clock::manual(0));
+        let returned = Arc::<Returned>::default();
+        let mut waits = pin!(hub.take(wanted(5, &PLAIN), &clock, pending()));
+        assert!(poll!(&mut waits).is_pending());
+        let [one, two] = [1, 2].map(|_| claim(&hub).unwrap());
+        one.fill(returned.lease(1));
+        assert!(poll!(&mut waits).is_pending());
+        clock.advance(Duration::from_millis(LINGER_MS - 1));
+        assert!(poll!(&mut waits).is_pending());
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(delivered(waits.await.unwrap()), (vec![1], vec![]));
+        two.fill(returned.lease(2));
+        assert_eq!(*returned.0.lock(), [2], "nobody waits for it any more");
+    }
+
+    #[tokio::test]
+    async fn a_poller_that_went_away_is_not_claimed_and_its_leases_go_back() {
         let hub = QueueHub::default();
-        let out = {
+        let returned = Arc::<Returned>::default();
+        let [two, _three] = {
             let mut gone = pin!(wait(&hub, 5, &PLAIN));
             assert!(poll!(&mut gone).is_pending());
-            claim(&hub).unwrap()
+            let [one, two, three] = [1, 2, 3].map(|_| claim(&hub).unwrap());
+            one.fill(returned.lease(1));
+            [two, three]
         };
+        assert_eq!(*returned.0.lock(), [1]);
         let mut waits = pin!(wait(&hub, 1, &PLAIN));
         assert!(poll!(&mut waits).is_pending());
-        out.fill(lease(1));
-        claim(&hub).unwrap().fill(lease(2));
-        assert_eq!(waits.await, Received::Leased(vec![lease(2)]));
+        two.fill(returned.lease(2));
+        assert_eq!(*returned.0.lock(), [1, 2]);
+        claim(&hub).unwrap().fill(lease(4));
+        assert_eq!(delivered(waits.await), (vec![4], vec![]));
         assert!(hub.lines().is_empty(), "an idle queue is not shown");
     }
 }

@@ -30,16 +30,10 @@ pub(super) fn acknowledge(
     result: GroupResult,
     mut write_anew: impl FnMut() -> BatchResult,
 ) {
-    let mut verdicts = match result {
-        Ok(verdicts) => verdicts,
-        Err(error) => {
-            for batch in group {
-                (batch.ack)(Err(error.clone()));
-            }
-            return;
-        }
-    };
-    fault::point("store.committed");
+    if result.is_ok() {
+        fault::point("store.committed");
+    }
+    let mut verdicts = result.unwrap_or_else(|error| vec![Err(error); group.len()]);
     let asks = |batch: &Batch| matches!(*batch.writes, [.., Write::Rewrite]);
     for (batch, verdict) in group.iter().zip(&mut verdicts) {
         if verdict.is_ok() && asks(batch) {
@@ -75,8 +69,10 @@ mod tests {
             });
             Batch { checks: Vec::new(), run: None, writes: Vec::new(), ack }
         };
-        acknowledge(vec![batch(1), batch(2)], Ok(vec![Ok(()), Ok(())]), || Ok(()));
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, false), (2, false)]);
-        assert!(came.notified().now_or_never().is_some());
+        for result in [Ok(vec![Ok(()), Ok(())]), Err(StoreError::Closed)] {
+            acknowledge(vec![batch(1), batch(2)], result, || Ok(()));
+            assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, false), (2, false)]);
+            assert!(came.notified().now_or_never().is_some());
+        }
     }
 }

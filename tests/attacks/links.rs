@@ -1,9 +1,11 @@
 //! Links that answer a task: who may make one, what uses it up, and where it must not appear.
 
+use std::{io::Write as _, net::TcpStream};
+
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send, when};
 
 /// Asks one person, twice if the first time runs out.
 const ASKS: &str = r#"
@@ -159,17 +161,53 @@ async fn a_link_ends_with_the_revision_that_it_was_made_for_and_with_its_token()
     // The task is asked again: that is another revision.
     let expire = daemon.post(&format!("/v1/tasks/{task}/expire"), &Value::Null);
     assert_eq!(send(expire).await.0, 200);
-    crate::support::eventually("the task is asked again", async || {
-        match page(&daemon, &left).await.0 {
-            409 => Ok(()),
-            status => Err(status),
-        }
+    eventually("the task is asked again", async || match page(&daemon, &left).await.0 {
+        409 => Ok(()),
+        status => Err(status),
     })
     .await;
     assert_eq!(post(&daemon, &left, &form, "f0=true").await.0, 409);
     for nonsense in ["ln_x", "ln_", &format!("ln_{}", "0".repeat(64)), "..%2fruns"] {
         assert_eq!(page(&daemon, &format!("/ui/answer/{nonsense}")).await.0, 404, "{nonsense}");
     }
+}
+
+#[tokio::test]
+async fn the_bodies_that_come_over_a_link_are_counted_together() {
+    // Two are less than what the bodies of one bearer may have, and three are more.
+    const BYTES: usize = 24_000_000;
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (_, task) = asks(&daemon, &daemon.token).await;
+    let path = link(&daemon, &task).await;
+    let form = form_of(&page(&daemon, &path).await.1);
+    let (host, kind) = (&daemon.url["http://".len()..], "application/x-www-form-urlencoded");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\norigin: null\r\n\
+         content-type: {kind}\r\ncontent-length: {BYTES}\r\n\r\n"
+    );
+    // Their last byte never comes.
+    let mut unfinished = vec![b'x'; BYTES - 1];
+    unfinished.splice(0..0, head.into_bytes());
+    let held = [(); 2].map(|()| {
+        let mut stream = TcpStream::connect(host).unwrap();
+        stream.write_all(&unfinished).unwrap();
+        stream
+    });
+    eventually("the third is refused", async || {
+        let request = daemon.bare(Method::POST, &path).header(header::ORIGIN, "null");
+        let answer = request.header(header::CONTENT_TYPE, kind).body(vec![0xff; BYTES]);
+        let answer = answer.send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        when(status == 429 && text.contains("busy"), format!("{status} {text}"))
+    })
+    .await;
+    drop(held);
+    eventually("there is room again", async || {
+        let (status, text) = post(&daemon, &path, &form, "f0=true").await;
+        when(status == 200, text)
+    })
+    .await;
 }
 
 #[tokio::test]

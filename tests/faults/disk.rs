@@ -136,6 +136,10 @@ async fn a_sync_that_fails_ends_the_daemon_and_is_never_tried_again() {
         assert_eq!(start(&daemon, n).await.0, 201);
     }
     all_completed(&daemon, 5).await;
+    // `.cargo/config.toml` has SQLite built so.
+    let synced = shim.notes();
+    assert!(synced.iter().filter(|note| *note == "fdatasync").count() >= 5, "{synced:?}");
+    assert!(!synced.contains(&"fsync".to_owned()), "a commit syncs with fdatasync: {synced:?}");
     shim.fail("sync 1");
     let answer = daemon
         .post("/v1/runs", &json!({ "blueprint": "steps", "input": { "n": 6 } }))

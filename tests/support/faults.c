@@ -9,7 +9,8 @@
  *
  * MOONSWARM_FAULT_CLOCK names a file with the seconds by which the wall clock is ahead.
  *
- * Each fault that happened is noted in MOONSWARM_FAULT_FILE.log, a line each, and so is each sync.
+ * Each fault that happened is noted in MOONSWARM_FAULT_FILE.log, a line each, and so is each sync, by
+ * its call: fsync or fdatasync.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -84,13 +85,13 @@ static int concerns(int fd) {
     return concerns_name(name);
 }
 
-/* Whether this write, or this sync, is one that fails. */
-static int fails(int fd, const char *kind, int forever) {
+/* Whether this write, or this sync, is one that fails. A sync is noted by its call. */
+static int fails(int fd, const char *kind, int forever, const char *call) {
     char line[64];
     if (!concerns(fd)) return 0;
     pthread_mutex_lock(&lock);
     int hit = 0;
-    if (strcmp(kind, "sync") == 0) note("sync");
+    if (call) note(call);
     if (rule(line, sizeof line) && strncmp(line, kind, strlen(kind)) == 0) {
         long n = atol(line + strlen(kind));
         count++;
@@ -101,7 +102,7 @@ static int fails(int fd, const char *kind, int forever) {
     return hit;
 }
 
-#define NO_ROOM(fd) do { if (fails(fd, "full", 1)) { errno = ENOSPC; return -1; } } while (0)
+#define NO_ROOM(fd) do { if (fails(fd, "full", 1, NULL)) { errno = ENOSPC; return -1; } } while (0)
 
 ssize_t write(int fd, const void *data, size_t size) {
     ssize_t (*next)(int, const void *, size_t) = real("write");
@@ -123,13 +124,13 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
 
 int fsync(int fd) {
     int (*next)(int) = real("fsync");
-    if (fails(fd, "sync", 0)) { errno = EIO; return -1; }
+    if (fails(fd, "sync", 0, "fsync")) { errno = EIO; return -1; }
     return next(fd);
 }
 
 int fdatasync(int fd) {
     int (*next)(int) = real("fdatasync");
-    if (fails(fd, "sync", 0)) { errno = EIO; return -1; }
+    if (fails(fd, "sync", 0, "fdatasync")) { errno = EIO; return -1; }
     return next(fd);
 }
 

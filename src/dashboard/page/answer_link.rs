@@ -21,7 +21,7 @@ use crate::{
         page::problem,
         visitor::Theme,
     },
-    door::{Code, Problem},
+    door::{Code, Entered, Problem},
     engine::OpenLink,
 };
 
@@ -43,7 +43,7 @@ pub(in crate::dashboard) async fn answer(
     let (mut parts, body) = request.into_parts();
     // First the link: whoever has none makes the host keep nothing. Its form counts as its person's.
     let link = desk.engine.tasks().open_link(&link).await?;
-    parts.extensions.insert(desk.door.place_of(link.caller())?);
+    Entered::put_place(&mut parts.extensions, desk.door.place_of(link.caller())?);
     let fields = Fields::read(&mut parts, body, &desk).await?;
     let own: bool = link.form.as_bytes().ct_eq(fields.text("form").as_bytes()).into();
     if !own {

@@ -139,6 +139,11 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 attempts::finished(turn, step, attempt, outcome);
             }
         }
+        Internal::Undelivered { step, attempt } => {
+            if turn.run.task(step).is_some_and(|task| task.is_with_worker(attempt)) {
+                seats::withdraw(turn, step, "nobody received its lease");
+            }
+        }
         Internal::Unseat { step, attempt, reason } => {
             if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
                 seats::reassign(turn, step, &reason);

@@ -92,32 +92,38 @@ fn move_tasks(turn: &mut Turn<'_>, operator: &str, reason: String) {
 /// Ends an attempt that somebody may have been notified of, without counting it; the next is
 /// placed anew.
 pub(crate) fn reassign(turn: &mut Turn<'_>, number: u32, reason: &str) {
-    let now = facts::time_of(turn);
     let Some(task) = turn.run.task(number) else { return };
-    let attempt = task.attempt;
-    let failure = Failure::new(kind::INTERRUPTED, reason).retryable();
     match task.phase {
         Phase::Capacity | Phase::Retry => {}
-        Phase::Delivered => attempts::attempt_failed(turn, number, failure, None),
-        Phase::Pending => {
-            // Nobody began: it is no interruption, whatever the agent says of those.
-            let error = settle::located(turn.run, number, failure);
-            places::leave(turn, number, reason);
-            counting::close(turn.run, number, &error, None);
-            facts::append(
-                turn,
-                Fact::AttemptClosed(Box::new(AttemptClosed {
-                    step: number,
-                    attempt,
-                    error,
-                    usage: None,
-                    retry_at_ms: now,
-                    counts: false,
-                })),
-            );
-            opening::next_attempt(turn, number);
+        Phase::Delivered => {
+            let failure = Failure::new(kind::INTERRUPTED, reason).retryable();
+            attempts::attempt_failed(turn, number, failure, None);
         }
+        Phase::Pending => withdraw(turn, number, reason),
     }
+}
+
+/// Ends an attempt that nobody began, and opens the next. It is no interruption, whatever the agent
+/// says of those.
+pub(crate) fn withdraw(turn: &mut Turn<'_>, number: u32, reason: &str) {
+    let now = facts::time_of(turn);
+    let Some(attempt) = turn.run.task(number).map(|task| task.attempt) else { return };
+    let failure = Failure::new(kind::INTERRUPTED, reason).retryable();
+    let error = settle::located(turn.run, number, failure);
+    places::leave(turn, number, reason);
+    counting::close(turn.run, number, &error, None);
+    facts::append(
+        turn,
+        Fact::AttemptClosed(Box::new(AttemptClosed {
+            step: number,
+            attempt,
+            error,
+            usage: None,
+            retry_at_ms: now,
+            counts: false,
+        })),
+    );
+    opening::next_attempt(turn, number);
 }
 
 /// Interrupts the attempts of a run in this process at once, though the commit of that may have to wait.

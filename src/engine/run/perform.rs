@@ -4,8 +4,14 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    engine::run::task::{AgentKey, Live},
-    operator::Ticket,
+    engine::{
+        EngineError,
+        run::{
+            reply::{Answer, ReplyTo},
+            task::{AgentKey, Live},
+        },
+    },
+    operator::{Claim, TaskLease, Ticket},
     protocol::{Json, RunId},
     session::Note,
 };
@@ -20,6 +26,8 @@ pub(crate) type Stored = OwnedRwLockReadGuard<()>;
 pub(crate) enum Perform {
     /// Dispatches an attempt to its operator.
     Dispatch { step: u32, attempt: u32 },
+    /// Gives a pull worker its lease.
+    Handed { to: Taker, lease: Box<TaskLease> },
     /// Cancels a worker in the host.
     CancelWorker(CancellationToken),
     /// Notifies a worker in the host that its result came through the worker API.
@@ -49,4 +57,22 @@ pub(crate) enum Perform {
     Announce,
     /// Releases a place of an agent.
     Release(AgentKey),
+}
+
+/// The receiver of a lease.
+pub(crate) enum Taker {
+    /// The poller that was claimed for the task.
+    Claimed(Claim),
+    /// Whoever asked for the task.
+    Asked(ReplyTo<Answer>),
+}
+
+impl Taker {
+    /// Refuses the lease. A poller that was claimed waits on: it has asked for no certain task.
+    pub(crate) fn refuse(self, error: EngineError) {
+        if let Self::Asked(reply) = self {
+            // The caller may be gone.
+            let _ = reply.send(Err(error));
+        }
+    }
 }

@@ -5,7 +5,8 @@ use tokio::sync::oneshot;
 use crate::{
     blueprint::ContextNames,
     engine::{EngineError, PromptView, RunView},
-    protocol::{ArtifactId, Json, TraceParent},
+    operator::DurableLease,
+    protocol::{ArtifactId, Json},
     store::Changed,
 };
 
@@ -46,7 +47,7 @@ pub(crate) enum Answer {
     /// The epoch of a seat.
     Epoch(u32),
     /// A leased task.
-    Lease(Lease),
+    Lease(DurableLease),
     /// The prompt of a task.
     Prompt(Box<PromptView>),
     /// True if a result was accepted now, false if it had been before.
@@ -107,7 +108,7 @@ replies! {
     Option<Json>: Value,
     Vec<Changed>: Changed,
     u32: Epoch,
-    Lease: Lease,
+    DurableLease: Lease,
     Box<PromptView>: Prompt,
     bool: Accepted,
     (ArtifactId, String, u64): File,
@@ -126,15 +127,6 @@ impl Reply for () {
 pub(crate) struct Waiter {
     pub(crate) until: WaitFor,
     pub(crate) reply: oneshot::Sender<RunView>,
-}
-
-/// A task that was leased.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) handle: String,
-    pub(crate) scheduled_ms: u64,
-    pub(crate) lease_ms: u64,
-    pub(crate) trace: Option<TraceParent>,
 }
 
 /// The condition to wait for.

@@ -100,6 +100,8 @@ pub(crate) struct Run {
     pub(crate) queued: bool,
     /// True if its last turn ended before all inputs were consumed.
     pub(crate) greedy: bool,
+    /// True if its next turn may be long, as far as is known: its last was, or there was none.
+    pub(crate) is_slow: bool,
     /// The batch that a fresh history waits for, and begins with.
     pub(crate) fresh_after: Option<u64>,
     /// The batch with its end.
@@ -228,6 +230,7 @@ impl Run {
             broken: false,
             queued: false,
             greedy: false,
+            is_slow: true,
             fresh_after: None,
             end_batch: None,
             charged: false,

@@ -69,6 +69,8 @@ pub(crate) struct OpenTask {
     pub(crate) is_silent: bool,
     /// The pull worker that gets it once every layer has passed it.
     pub(crate) leasing: Option<(String, ReplyTo<Answer>)>,
+    /// When it was leased, until that is stored and its worker gets it, on the steady clock.
+    pub(crate) handing_ms: Option<u64>,
     /// The unanswered question of this attempt to a senior.
     pub(crate) question: Option<Question>,
     /// The people that it asks, and their answers so far.
@@ -113,6 +115,7 @@ impl OpenTask {
             stored_lease_ms: 0,
             is_silent: false,
             leasing: None,
+            handing_ms: None,
             question: None,
             home: None,
             follows: None,
@@ -153,6 +156,11 @@ impl OpenTask {
             (None, Some(lease)) => lease.attempts,
             (Some(_), _) | (None, None) => self.retry.max_attempts,
         }
+    }
+
+    /// Returns true if this attempt is the open one, and was delivered.
+    pub(crate) fn is_with_worker(&self, attempt: u32) -> bool {
+        self.attempt == attempt && self.phase == Phase::Delivered
     }
 
     /// Returns true if a person, a session or a pull worker does it.

@@ -31,6 +31,7 @@ impl Shard {
         let header = Header { tags: new.tags.clone(), ..new_header(id, &started) };
         let mut run = Box::new(Run::new(self.lives, header, new.grant, self.account()));
         run.pending.after.performs.extend(new.stored.map(Perform::Begun));
+        run.is_slow = program.begins_slowly();
         run.program = Some(program);
         run.publisher = new.publisher;
         run.waiters = waiter.into_iter().collect();

@@ -185,6 +185,7 @@ impl Shard {
         done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms);
+        batch::hand_in(&*shared.store);
         shared.counts.quarantined.inc();
         let recounts = self.unplaced.contains_key(&num);
         self.shared.tasks.spawn_blocking(move || {
@@ -246,6 +247,7 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
     for perform in after.performs {
         match perform {
             Perform::Release(agent) => failed.places.push(agent),
+            Perform::Handed { to, .. } => to.refuse(EngineError::Store(error.clone())),
             // Its attempt is over or done only in what never happened; when the run is read again
             // another takes its place.
             Perform::CancelWorker(cancel) | Perform::Reported(Live { cancel, .. }) => {

@@ -5,7 +5,8 @@ use crate::{
         run::{log_line::LogLine, perform::Perform, resident::After},
         shared::message::Internal,
         turn::{
-            attempts, children, counting, dispatch, facts::Turn, pieces, places, scoped, watchers,
+            attempts, children, counting, dispatch, facts::Turn, leases, pieces, places, scoped,
+            watchers,
         },
     },
     fault,
@@ -38,6 +39,10 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
             {
                 attempts::finished(turn, step, attempt, outcome);
             }
+        }
+        Perform::Handed { to, lease } => {
+            fault::point("engine.reply");
+            leases::hand(turn, to, lease);
         }
         Perform::CancelWorker(cancel) => cancel.cancel(),
         Perform::Reported(live) => live.reported.cancel(),

@@ -14,7 +14,9 @@
 //! for the commit. So a run that never rests is late by what its like take, and nobody else is by
 //! more than one turn.
 //!
-//! The batches of one round of the loop go to the writer together.
+//! The batches of one round of the loop go to the writer together, but none of them waits through a
+//! turn that may be long: one of a run whose last took over a millisecond, or the first of a run if
+//! that of the run before it of the same version did.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -99,29 +101,45 @@ impl Shard {
             // What a run does next is one more batch to write: they rest until there is room.
             store.room().await;
             let next = self.next_due();
-            let mut first = tokio::select! {
+            let first = tokio::select! {
                 biased;
                 message = messages.next(), if !self.is_ready() => Some(message),
                 () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => None,
                 () = std::future::ready(()), if self.is_ready() => None,
             };
             let lines = log_lines::gather();
-            let batches = batch::gather(store);
-            let began = clock.steady_ms();
-            for _ in 0..DRAIN {
-                let Some(message) = first.take().or_else(|| messages.take()) else { break };
-                if !self.handle(message) {
-                    return;
-                }
-                batch::hand_in_due(store);
-                if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
-                    break;
-                }
+            if !self.round(first, &mut messages, DRAIN) {
+                return;
             }
-            batch::hand_in(store);
-            self.turn();
-            drop((batches, lines));
+            drop(lines);
         }
+    }
+
+    /// Handles so many messages, and gives turns; false once the shard is to stop. The batches of the
+    /// round are gathered.
+    pub(crate) fn round(
+        &mut self,
+        mut first: Option<Msg>,
+        messages: &mut Mailbox,
+        most: usize,
+    ) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let (store, clock) = (&*shared.store, &shared.clock);
+        let _batches = batch::gather(store);
+        let began = clock.steady_ms();
+        for _ in 0..most {
+            let Some(message) = first.take().or_else(|| messages.take()) else { break };
+            if !self.handle(message) {
+                return false;
+            }
+            batch::hand_in_due(store, clock);
+            if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
+                break;
+            }
+        }
+        batch::hand_in(store);
+        self.turn();
+        true
     }
 
     /// Takes up what is due; before anything else.
@@ -145,7 +163,7 @@ impl Shard {
         while self.shared.clock.steady_ms() < until {
             let Some(run) = self.next_alarm() else { break };
             self.tell(run, Internal::Wake.into());
-            batch::hand_in_due(&*self.shared.store);
+            batch::hand_in_due(&*self.shared.store, &self.shared.clock);
         }
         let began = self.shared.clock.steady_ms();
         let is_over =
@@ -153,7 +171,7 @@ impl Shard {
         for _ in 0..self.prompt.len() {
             let Some(run) = self.prompt.pop_front() else { break };
             self.take_turn(run);
-            batch::hand_in_due(&*self.shared.store);
+            batch::hand_in_due(&*self.shared.store, &self.shared.clock);
             if is_over(self) {
                 break;
             }
@@ -228,16 +246,24 @@ impl Shard {
     }
 
     /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
-    fn take_turn(&mut self, num: u64) {
+    pub(crate) fn take_turn(&mut self, num: u64) {
         // It may have gone meanwhile, or have had its turn when it was canceled.
         let Some(mut run) = self.runs.remove(&num) else { return };
         if !std::mem::take(&mut run.queued) || run.failed.is_some() {
             self.runs.insert(num, run);
             return;
         }
+        if run.is_slow {
+            batch::hand_in(&*self.shared.store);
+        }
+        let is_first = run.cursor.is_none();
         self.tick();
         if drive::drive(&mut self.on(&mut run)) {
             self.wake_later(num, ROOM_MS);
+        }
+        run.is_slow = self.shared.clock.steady_ms() > self.steady_ms + 1;
+        if let Some(program) = run.program.as_ref().filter(|_| is_first) {
+            program.note_begin(run.is_slow);
         }
         if let Some(error) = run.damaged.take() {
             commit::fail(&mut run, Default::default(), &error);
@@ -299,7 +325,11 @@ impl Shard {
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
-            Msg::Loaded { run, ticket, result } => self.loaded(run, ticket, *result),
+            Msg::Loaded { run, ticket, result } => {
+                // A replay may be long.
+                batch::hand_in(&*self.shared.store);
+                self.loaded(run, ticket, *result);
+            }
             Msg::Recounted(run, tasks) => self.give_back(run, &tasks),
             Msg::Due(poll, due) => self.polled(poll, due),
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
@@ -413,6 +443,8 @@ impl Shard {
             return;
         }
         if message.is_cancel() {
+            // The flow takes its inputs to their end, which may be long.
+            batch::hand_in(&*self.shared.store);
             // It does not stand in line behind its own kind.
             run.greedy = false;
             run.queued = false;

@@ -281,6 +281,8 @@ pub(crate) enum Internal {
     },
     /// A session may be available for a waiting attempt.
     Redispatch { step: u32, attempt: u32 },
+    /// The lease of an attempt has reached nobody.
+    Undelivered { step: u32, attempt: u32 },
     /// The session of an attempt is gone.
     Unseat { step: u32, attempt: u32, reason: String },
 }

@@ -24,7 +24,7 @@ use crate::{
             ledger::AuditLog,
             lending::Lending,
             mailbox::Mail,
-            message::{Msg, RunMsg},
+            message::{Internal, Msg, RunMsg},
             presence::Presence,
             programs::Programs,
             server_spans::ServerSpans,
@@ -36,7 +36,7 @@ use crate::{
     },
     memory::Memory,
     metrics::{Counts, ShardGauges},
-    operator::{QueueHub, Registry},
+    operator::{LeaseReturn, QueueHub, Registry, Ticket},
     session,
     spawner::SpawnerAdapter,
     store::{DurableState, Partition, Store},
@@ -192,5 +192,11 @@ impl Shared {
 
     fn mail(&self, shard: u64) -> &Mail {
         &self.shards[usize::try_from(shard).expect("shards are few")]
+    }
+}
+
+impl LeaseReturn for Shared {
+    fn give_back(&self, Ticket { run, step, attempt }: Ticket) {
+        self.tell(run, Internal::Undelivered { step, attempt });
     }
 }

@@ -13,6 +13,7 @@ mod blueprint;
 #[cfg(feature = "faults")]
 mod breaks;
 mod checker;
+mod gathering;
 mod history;
 mod loans;
 mod moments;

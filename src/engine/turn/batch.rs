@@ -2,11 +2,15 @@
 //!
 //! A shard gathers the batches of a round and submits them together: else the writer would be woken
 //! for the first, and commit it alone. A batch that is made outside of a round is submitted at once.
+//!
+//! Gathered batches are handed in before anything that may take long, since their runs wait for the
+//! commit, and before another thread is asked to write about a run, since the writes of a run keep
+//! their order.
 
 use std::{cell::RefCell, mem, sync::Arc};
 
 use crate::{
-    clock::Stopwatch,
+    clock::Clock,
     engine::{
         run::{
             log_line,
@@ -25,8 +29,8 @@ use crate::{
 const ROWS: usize = 96;
 /// The same in bytes.
 const BYTES: usize = 128 << 10;
-/// The time after which they are submitted, in microseconds.
-const MICROS: u64 = 1_000;
+/// The time after which they are submitted, in whole milliseconds: more than one has passed then.
+const MILLIS: u64 = 2;
 
 thread_local! {
     static ROUND: RefCell<Option<Round>> = const { RefCell::new(None) };
@@ -38,8 +42,8 @@ struct Round {
     batches: Vec<Batch>,
     rows: usize,
     bytes: usize,
-    /// Started with the first batch.
-    watch: Option<Stopwatch>,
+    /// The time of the first batch, on the steady clock.
+    since_ms: Option<u64>,
 }
 
 /// Gathers the batches of this thread until dropped, also by a panic.
@@ -54,23 +58,27 @@ pub(crate) fn gather(store: &dyn Store) -> Gathering<'_> {
 
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
-        hand_in(self.0);
-        ROUND.set(None);
+        // First the round ends: a panic of the store must not leave one that nobody hands in.
+        submit_all(self.0, ROUND.take());
     }
 }
 
 /// Submits what this thread has gathered.
 pub(crate) fn hand_in(store: &dyn Store) {
-    let round = ROUND.with_borrow_mut(|round| round.as_mut().map(mem::take));
+    submit_all(store, ROUND.with_borrow_mut(|round| round.as_mut().map(mem::take)));
+}
+
+fn submit_all(store: &dyn Store, round: Option<Round>) {
     if let Some(Round { batches, .. }) = round.filter(|round| !round.batches.is_empty()) {
         store.submit_all(batches);
     }
 }
 
 /// Submits what this thread has gathered, if that is much or some time ago.
-pub(crate) fn hand_in_due(store: &dyn Store) {
+pub(crate) fn hand_in_due(store: &dyn Store, clock: &Clock) {
+    let is_old = |since| clock.steady_ms().saturating_sub(since) >= MILLIS;
     let is_due = |round: &Round| {
-        let is_late = round.watch.as_ref().is_some_and(|watch| watch.micros() >= MICROS);
+        let is_late = round.since_ms.is_some_and(is_old);
         is_late || round.rows >= ROWS || round.bytes >= BYTES
     };
     if ROUND.with_borrow(|round| round.as_ref().is_some_and(is_due)) {
@@ -79,10 +87,10 @@ pub(crate) fn hand_in_due(store: &dyn Store) {
 }
 
 /// Submits a batch of so many bytes, or adds it to those that are gathered.
-fn pass_on(store: &dyn Store, batch: Batch, bytes: usize) {
+fn pass_on(store: &dyn Store, clock: &Clock, batch: Batch, bytes: usize) {
     let alone = ROUND.with_borrow_mut(|round| {
         let Some(round) = round else { return Some(batch) };
-        round.watch.get_or_insert_with(Stopwatch::start);
+        round.since_ms.get_or_insert_with(|| clock.steady_ms());
         round.rows += batch.writes.len() + batch.run.as_ref().map_or(0, |run| run.entries.len());
         round.bytes += bytes;
         round.batches.push(batch);
@@ -145,7 +153,7 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
             shared.send(num, Msg::Committed { run: num, batch, life, result });
         }),
     };
-    pass_on(&*turn.shared.store, whole, bytes);
+    pass_on(&*turn.shared.store, &turn.shared.clock, whole, bytes);
     early
 }
 
@@ -224,7 +232,10 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        time::Duration,
+    };
 
     use super::*;
     use crate::store::Memory;
@@ -237,34 +248,48 @@ mod tests {
 
     #[test]
     fn the_batches_of_a_round_are_handed_in_together_and_others_at_once() {
-        let store = Memory::held();
-        pass_on(&store, batch(1), 0);
+        let (store, clock) = (Memory::held(), Clock::manual(0));
+        pass_on(&store, &clock, batch(1), 0);
         assert_eq!(store.waiting(), 1);
         let round = gather(&store);
-        pass_on(&store, batch(1), 0);
-        pass_on(&store, batch(1), 0);
+        pass_on(&store, &clock, batch(1), 0);
+        pass_on(&store, &clock, batch(1), 0);
         assert_eq!(store.waiting(), 1);
         hand_in(&store);
         assert_eq!(store.waiting(), 3);
-        pass_on(&store, batch(1), 0);
+        pass_on(&store, &clock, batch(1), 0);
         drop(round);
         assert_eq!(store.waiting(), 4);
-        pass_on(&store, batch(1), 0);
+        pass_on(&store, &clock, batch(1), 0);
         assert_eq!(store.waiting(), 5);
     }
 
     #[test]
+    fn a_batch_that_has_waited_is_handed_in_and_the_next_has_a_time_of_its_own() {
+        let (store, clock) = (Memory::held(), Clock::manual(0));
+        let _round = gather(&store);
+        for handed_in in [1, 2] {
+            pass_on(&store, &clock, batch(1), 0);
+            hand_in_due(&store, &clock);
+            assert_eq!(store.waiting(), handed_in - 1);
+            clock.advance(Duration::from_millis(MILLIS));
+            hand_in_due(&store, &clock);
+            assert_eq!(store.waiting(), handed_in);
+        }
+    }
+
+    #[test]
     fn many_rows_and_many_bytes_are_not_held_back_and_a_panic_loses_none() {
-        let store = Memory::held();
+        let (store, clock) = (Memory::held(), Clock::manual(0));
         let panics = AssertUnwindSafe(|| {
             let _round = gather(&store);
-            pass_on(&store, batch(ROWS), 0);
-            hand_in_due(&store);
+            pass_on(&store, &clock, batch(ROWS), 0);
+            hand_in_due(&store, &clock);
             assert_eq!(store.waiting(), 1);
-            pass_on(&store, batch(1), BYTES);
-            hand_in_due(&store);
+            pass_on(&store, &clock, batch(1), BYTES);
+            hand_in_due(&store, &clock);
             assert_eq!(store.waiting(), 2);
-            pass_on(&store, batch(1), 0);
+            pass_on(&store, &clock, batch(1), 0);
             panic!("a turn fails");
         });
         assert!(catch_unwind(panics).is_err());

@@ -235,7 +235,7 @@ fn task_of(
     let (started, _) = turn.run.chain.started().expect("a run with a task has started");
     let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
     let leaves = task.residence != Residence::Inline;
-    let handle = if leaves && !is_only_offered(turn, task) {
+    let handle = if leaves {
         Handle::mint(&turn.shared.handles, &turn.run.attempt_id(number, task.attempt)).expose()
     } else {
         String::new()

@@ -6,7 +6,8 @@ use crate::{
     engine::{
         run::{
             due::Due,
-            reply::{Answer, Lease, ReplyTo},
+            perform::{Perform, Taker},
+            reply::{Answer, ReplyTo},
             task::{OpenTask, Phase},
         },
         shared::{message::refuse_lease, shards::Shared},
@@ -17,11 +18,14 @@ use crate::{
     },
     fault,
     journal::{ALLOWED, Additions, Fact},
-    operator::{Delivery, Ticket},
-    protocol::Json,
+    operator::{Delivery, DurableLease, LeaseReturn, TaskLease, Ticket},
+    protocol::{Json, TaskId},
     store::{TaskHold, TaskPhase, Write},
     token::Handle,
 };
+
+/// A lease that was stored later than this begins when it is, in milliseconds.
+const LATE_MS: u64 = 1_000;
 
 /// Leases an attempt to a worker of a queue. The answer may wait for the layers of the middleware.
 pub(crate) fn lease(
@@ -57,36 +61,79 @@ pub(crate) fn lease(
     }
     let (lease, hold) = let_have(turn, step, attempt, worker);
     turn.run.pending.writes.extend(hold.map(Write::HoldTask));
-    turn.run.pending.after.replies.push(Box::new(move |result| {
-        drop(reply.send(result.map(|_| Answer::Lease(lease))));
-    }));
+    turn.run.pending.after.performs.push(Perform::Handed { to: Taker::Asked(reply), lease });
 }
 
-/// Lets a worker of a queue have a waiting attempt. Returns its lease, for the worker once that is
-/// durable, and what is to be stored of who has it.
+/// Lets a worker of a queue have a waiting attempt. Returns its lease, to be handed over once
+/// that is durable, and what is to be stored of who has it.
 pub(crate) fn let_have(
     turn: &mut Turn<'_>,
     step: u32,
     attempt: u32,
     worker: String,
-) -> (Lease, Option<Box<TaskHold>>) {
+) -> (Box<TaskLease>, Option<Box<TaskHold>>) {
     fault::point("engine.lease");
     let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
     let lease_ms = turn.steady_ms + own.unwrap_or(turn.shared.settings.lease_ms);
-    if let Some(task) = turn.run.task_mut(step)
-        && let Some(row) = &mut task.row
-    {
-        row.lease_ms = Some(lease_ms);
+    if let Some(task) = turn.run.task_mut(step) {
+        task.handing_ms = Some(turn.steady_ms);
+        if let Some(row) = &mut task.row {
+            row.lease_ms = Some(lease_ms);
+        }
     }
     turn.run.timers.insert((lease_ms, step, Due::Lease));
     let hold = hand_over(turn, step, attempt, Delivery { worker });
-    let lease = Lease {
+    let scheduled_ms = turn.run.chain.step(step).map_or(0, |step| step.scheduled_ms);
+    let lease = TaskLease {
+        task: TaskId::new(turn.run.num, step, scheduled_ms),
+        attempt,
         handle: Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose(),
-        scheduled_ms: turn.run.chain.step(step).map_or(0, |step| step.scheduled_ms),
         lease_ms: turn.shared.clock.wall_of(lease_ms),
         trace: turn.shared.span_of(turn.run, step),
     };
-    (lease, hold)
+    (Box::new(lease), hold)
+}
+
+/// The lease of an attempt is durable: its worker gets it, unless the attempt has ended since.
+pub(crate) fn hand(turn: &mut Turn<'_>, to: Taker, mut lease: Box<TaskLease>) {
+    let (now, step) = (turn.steady_ms, lease.task.step());
+    let task = turn.run.task_mut(step).filter(|task| task.is_with_worker(lease.attempt));
+    let Some(task) = task else {
+        return match to {
+            Taker::Claimed(claim) => drop(claim),
+            Taker::Asked(reply) => refuse_lease(reply),
+        };
+    };
+    let is_late = task.handing_ms.take().is_some_and(|at| now.saturating_sub(at) > LATE_MS);
+    if is_late && let Some(lease_ms) = begin_again(turn, step) {
+        lease.lease_ms = turn.shared.clock.wall_of(lease_ms);
+    }
+    let lease = DurableLease::new(lease, Arc::clone(turn.shared) as Arc<dyn LeaseReturn>);
+    match to {
+        Taker::Claimed(claim) => claim.fill(lease),
+        // With a caller that is gone, the lease goes back.
+        Taker::Asked(reply) => drop(reply.send(Ok(Answer::Lease(lease)))),
+    }
+}
+
+/// Lets the lease and the timeout of an attempt begin again; returns the end of the lease.
+fn begin_again(turn: &mut Turn<'_>, step: u32) -> Option<u64> {
+    let (now, of_host) = (turn.steady_ms, turn.shared.settings.lease_ms);
+    let task = turn.run.task_mut(step)?;
+    let lease_ms = now + task.own_lease_ms().unwrap_or(of_host);
+    let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
+    let row = task.row.as_mut()?;
+    task.stored_lease_ms = lease_ms;
+    (row.lease_ms, row.deadline_ms) = (Some(lease_ms), deadline_ms);
+    let hold = Box::new(row.hold());
+    turn.run.pending.writes.push(Write::HoldTask(hold));
+    for (due, at) in [(Due::Lease, Some(lease_ms)), (Due::Attempt, deadline_ms)] {
+        turn.run.timers.remove(step, due);
+        if let Some(at) = at {
+            turn.run.timers.insert((at, step, due));
+        }
+    }
+    Some(lease_ms)
 }
 
 /// Every layer has let an attempt pass: who wanted to lease it gets it, or else whoever asks.

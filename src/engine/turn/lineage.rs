@@ -14,7 +14,7 @@ use crate::{
         run::resident::Run,
         turn::facts::{self, Turn},
     },
-    journal::{Chain, Decision, Fact},
+    journal::{self, Chain, Decision, Fact},
     protocol::{Code, SessionId},
     session::Hub,
     token::{Role, Verb},
@@ -25,9 +25,6 @@ const ROOTS: [&str; 2] = ["admin", "host"];
 
 /// The prefix of a session's id in its path.
 const SESSION: &str = "session";
-
-/// The prefix of a session's id.
-const SESSION_ID: &str = "ses_";
 
 /// Sessions of an older release that were opened by each other, which are followed at most.
 const MOST_OPENERS: usize = 64;
@@ -170,7 +167,7 @@ pub(crate) fn note_joined(turn: &mut Turn<'_>, session: &str) {
 
 /// Returns true if a worker's name is of no session, and has no path.
 fn is_plain(worker: &str) -> bool {
-    !worker.starts_with(SESSION_ID) && !worker.contains('/')
+    !worker.starts_with(journal::SESSION) && !worker.contains('/')
 }
 
 /// Notes the sessions that took part in a run that this one called.

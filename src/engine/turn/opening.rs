@@ -117,6 +117,7 @@ pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
     task.is_silent = false;
     task.question = None;
     task.again = false;
+    task.handing_ms = None;
     let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));
     let seat_epoch = seat_epoch(turn.run, &operator);
     facts::append(

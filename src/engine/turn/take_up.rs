@@ -194,8 +194,11 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
             task.place = place;
             task.question = row.question.as_deref().and_then(Question::open);
             // No time that was given is longer than it was at first, however the clocks went.
-            let given = task.own_lease_ms().unwrap_or(turn.shared.settings.lease_ms);
-            let lease = row.lease_ms.map(|at| at.min(now + given));
+            let own = task.own_lease_ms();
+            let given = own.unwrap_or(turn.shared.settings.lease_ms);
+            // A renewed lease of its own is stored late by up to a quarter.
+            let late = own.unwrap_or_default() / 4;
+            let lease = row.lease_ms.map(|at| (at + late).min(now + given));
             task.stored_lease_ms = row.lease_ms.unwrap_or_default();
             let deadline =
                 row.deadline_ms.map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));

@@ -56,6 +56,11 @@ fn is_put_off(turn: &mut Turn<'_>, number: u32, due: Due, at: u64) -> bool {
         | Due::Conversation => None,
     };
     let Some(given) = given else { return false };
+    if task.handing_ms.is_some() && matches!(due, Due::Lease | Due::Attempt) {
+        // Its worker does not have it yet: the time begins then.
+        turn.run.timers.insert((turn.steady_ms + given, number, due));
+        return true;
+    }
     let until = match due {
         Due::Lease => resumed + given,
         _ => resumed + given.min(lease_ms),

@@ -1,17 +1,17 @@
 //! Leases of the tasks in a queue, by pull workers.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use crate::{
     blueprint::Labels,
     engine::{
         Bearer, Caller, Engine, EngineError, Leased, PromptView,
-        run::reply::{Answering, Asked, Lease},
+        run::reply::{Answering, Asked},
         shared::message::{ControlAsk, RunMsg, WorkerAsk},
         verbs::engine::TaskVerbs,
     },
-    operator::{ClaimedLease, Handed, QueueHub, Received, Ticket, Wanted},
-    protocol::{Code, TaskId},
+    operator::{DurableLease, Handed, LINGER_MS, QueueHub, Received, TaskLease, Ticket, Wanted},
+    protocol::Code,
     store::{self, StoreError},
     token::{Need, Verb},
 };
@@ -41,7 +41,7 @@ pub struct LeaseAsk<'a> {
 
 /// A ticket that was taken from its queue, and the answer of its run. It goes back unless its run
 /// has answered for it: the run may be unreadable for a moment, or its caller gone while it is
-/// read. One that was leased after all is refused to whoever takes it next.
+/// read. One that is leased after all is refused to whoever takes it next.
 struct Taken<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
@@ -52,17 +52,10 @@ struct Taken<'a> {
 
 impl Taken<'_> {
     /// Waits for the answer.
-    async fn leased(mut self) -> Result<Leased, EngineError> {
-        let lease: Result<Lease, _> = Engine::answered(&mut self.answer).await;
+    async fn leased(mut self) -> Result<DurableLease, EngineError> {
+        let lease: Result<DurableLease, _> = Engine::answered(&mut self.answer).await;
         self.goes_back = lease.as_ref().is_err_and(may_pass);
-        let (lease, Ticket { run, step, .. }) = (lease?, self.handed.0);
-        Ok(Leased {
-            task: TaskId::new(run, step, lease.scheduled_ms),
-            handle: lease.handle,
-            lease_ms: lease.lease_ms,
-            trace: lease.trace,
-            prompt: None,
-        })
+        lease
     }
 }
 
@@ -80,10 +73,10 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Returns a task that was leased with the commit that scheduled it.
-fn leased_by_claim(claimed: ClaimedLease) -> Leased {
-    let ClaimedLease { task, handle, lease_ms, trace } = claimed;
-    Leased { task, handle, lease_ms, trace, prompt: None }
+/// Returns a lease as its worker receives it.
+fn delivered(lease: DurableLease, prompt: Option<Box<PromptView>>) -> Leased {
+    let TaskLease { task, attempt: _, handle, lease_ms, trace } = lease.deliver();
+    Leased { task, handle, lease_ms, trace, prompt }
 }
 
 /// Returns true if a refused lease may succeed later without anybody who offers its task again: the
@@ -104,8 +97,8 @@ impl TaskVerbs<'_> {
     /// Fails when the caller lacks permission, or too many workers are waiting.
     ///
     /// # Cancel safety
-    /// A task that was leased for a caller that is gone returns to the queue when its lease ends, and
-    /// one that was not, at once.
+    /// A task of a caller that is gone returns to the queue at once, and one whose lease is being
+    /// stored when that is done.
     pub async fn lease(
         self,
         caller: &Caller,
@@ -117,21 +110,14 @@ impl TaskVerbs<'_> {
         let wanted = Wanted { queue, worker, labels, max: max.clamp(1, LEASES) };
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let deadline_ms = clock.steady_ms().saturating_add(wait_ms);
-        let mut leased = Vec::new();
         loop {
             let now_ms = clock.now_ms();
             hub.note_worker(queue, now_ms);
             hub.book().note(queue, worker, Some(labels), now_ms);
-            let tickets = match self.take(wanted, deadline_ms).await? {
-                Received::Offered(tickets) => tickets,
-                Received::Leased(claimed) => {
-                    leased.extend(claimed.into_iter().map(leased_by_claim));
-                    Vec::new()
-                }
-            };
-            let nothing = tickets.is_empty();
+            let Received { mut leased, offered } = self.take(wanted, deadline_ms).await?;
+            let nothing = leased.is_empty() && offered.is_empty();
             // Each waits for its commit; together they share one.
-            let asked = tickets.into_iter().map(|handed| {
+            let asked = offered.into_iter().map(|handed| {
                 let Ticket { run, step, attempt } = handed.0;
                 let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
                 let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
@@ -139,11 +125,17 @@ impl TaskVerbs<'_> {
                 sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
             });
             let asked: Vec<Result<Taken<'_>, EngineError>> = store::wake_once(|| asked.collect());
-            let mut refused = None;
+            let (mut refused, claimed) = (None, leased.len());
+            let mut linger = pin!(clock.sleep(LINGER_MS));
             // The last answer first, which saves wake-ups: see `work_all`.
             for taken in asked.into_iter().rev() {
                 let lease = match taken {
-                    Ok(taken) => taken.leased().await,
+                    Ok(taken) => tokio::select! {
+                        biased;
+                        lease = taken.leased() => lease,
+                        // The leases that it was claimed for run already.
+                        () = &mut linger, if claimed > 0 => break,
+                    },
                     Err(error) => Err(error),
                 };
                 match lease {
@@ -152,15 +144,15 @@ impl TaskVerbs<'_> {
                     Err(error) => refused = refused.or(Some(error)),
                 }
             }
-            leased.reverse();
+            leased[claimed..].reverse();
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
             }
-            if !leased.is_empty() && prompts {
-                self.add_prompts(&mut leased).await;
-            }
             if !leased.is_empty() || nothing {
-                return Ok(leased);
+                let found = if prompts { self.prompts_of(&leased).await } else { Vec::new() };
+                let mut found = found.into_iter();
+                let leased = leased.into_iter();
+                return Ok(leased.map(|it| delivered(it, found.next().flatten())).collect());
             }
         }
     }
@@ -172,10 +164,11 @@ impl TaskVerbs<'_> {
         let (stopping, clock) = (shared.tasks.stopping(), &shared.clock);
         let left_ms = deadline_ms.saturating_sub(clock.steady_ms());
         if stopping.is_cancelled() {
-            return Ok(Received::Offered(Vec::new()));
+            return Ok(Received::default());
         }
         if left_ms == 0 {
-            return Ok(Received::Offered(shared.hub.take_now(wanted)));
+            let offered = shared.hub.take_now(wanted);
+            return Ok(Received { offered, ..Received::default() });
         }
         let until = async {
             tokio::select! {
@@ -184,49 +177,69 @@ impl TaskVerbs<'_> {
                 () = clock.sleep(left_ms) => {}
             }
         };
-        shared.hub.take(wanted, until).await.map_err(|error| EngineError::Busy {
+        shared.hub.take(wanted, clock, until).await.map_err(|error| EngineError::Busy {
             code: Code::TooManyWorkers,
             message: error.to_string(),
             retry_after_s: 1,
         })
     }
 
-    /// Adds the prompts to leased tasks, as far as they fit. An attempt that is over meanwhile has
+    /// Returns the prompts of leased tasks, as far as they fit. An attempt that is over meanwhile has
     /// none: its worker is told so when it fetches it.
-    async fn add_prompts(self, leased: &mut [Leased]) {
+    async fn prompts_of(self, leased: &[DurableLease]) -> Vec<Option<Box<PromptView>>> {
         let holders =
-            leased.iter().filter_map(|leased| match self.engine.authenticate(&leased.handle) {
+            leased.iter().filter_map(|lease| match self.engine.authenticate(lease.handle()) {
                 Ok(Bearer::Holder(holder)) => Some((holder, WorkerAsk::Prompt)),
                 Ok(Bearer::Caller(_)) | Err(_) => None,
             });
         let asks: Vec<_> = holders.collect();
         if asks.len() < leased.len() {
-            return;
+            return Vec::new();
         }
         let prompts: Vec<Result<Box<PromptView>, _>> =
             self.work_all(Verb::WorkerPrompt, asks).await;
         let mut left = PROMPTS;
-        for (leased, prompt) in leased.iter_mut().zip(prompts) {
-            let Ok(prompt) = prompt else { continue };
+        let fitting = prompts.into_iter().map(|prompt| {
+            let prompt = prompt.ok()?;
             let system = prompt.system.as_ref().map_or(0, String::len);
             let size = prompt.prompt.len() + prompt.input.len() + system;
-            leased.prompt = (size <= left).then_some(prompt);
+            let fits = size <= left;
             left = left.saturating_sub(size);
-        }
+            fits.then_some(prompt)
+        });
+        fitting.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::engine::run::reply::Answer;
+    use crate::{engine::run::reply::Answer, operator::LeaseReturn, protocol::TaskId};
+
+    const TICKET: Ticket = Ticket { run: 1, step: 1, attempt: 1 };
+
+    /// Counts the leases that go back.
+    #[derive(Default)]
+    struct Returned(AtomicUsize);
+
+    impl LeaseReturn for Returned {
+        fn give_back(&self, attempt: Ticket) {
+            assert_eq!(attempt, TICKET);
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     /// Returns true if a ticket goes back to its queue when it is dropped with this answer unread.
     fn goes_back(answer: Option<Result<Answer, EngineError>>) -> bool {
         let (hub, (reply, answering)) = (QueueHub::default(), oneshot::channel());
-        let handed = (Ticket { run: 1, step: 1, attempt: 1 }, Labels::default());
+        let handed = (TICKET, Labels::default());
         let taken = Taken { hub: &hub, queue: "q", handed, answer: answering, goes_back: true };
         match answer {
             Some(answer) => {
@@ -243,10 +256,13 @@ mod tests {
 
     #[test]
     fn a_ticket_goes_back_unless_its_run_has_answered_for_it_also_if_nobody_reads_the_answer() {
-        let handle = String::new();
-        let lease = Lease { handle, scheduled_ms: 0, lease_ms: 0, trace: None };
+        let (task, handle) = (TaskId::new(1, 1, 0), String::new());
+        let lease = TaskLease { task, attempt: 1, handle, lease_ms: 0, trace: None };
+        let returned = Arc::new(Returned::default());
+        let back = Arc::clone(&returned) as Arc<dyn LeaseReturn>;
         let gone = EngineError::NotFound { what: "run", id: String::new() };
-        assert!(!goes_back(Some(Ok(Answer::Lease(lease)))));
+        assert!(!goes_back(Some(Ok(Answer::Lease(DurableLease::new(Box::new(lease), back))))));
+        assert_eq!(returned.0.load(Ordering::Relaxed), 1, "its run hears that nobody has it");
         assert!(!goes_back(Some(Err(gone))));
         assert!(goes_back(Some(Err(EngineError::Stopping))));
         assert!(goes_back(None));

@@ -83,8 +83,7 @@ impl<'c, 'b> Group<'c, 'b> {
                 }
                 continue;
             }
-            // Those that read the journal, or delete from it.
-            if matches!(each, Write::DeleteRun { .. } | Write::Tidy { .. } | Write::Erase(_)) {
+            if write::needs_rows(each) {
                 self.insert_rows()?;
             }
             write::apply(self.conn, &mut self.tasks, each)?;

@@ -233,19 +233,27 @@ fn rest_sum(header: &Header) -> i64 {
     sum.end()
 }
 
-/// The bytes of a checksum. Values are encoded so that they cannot be confused with each other, and
-/// hashed at once: that is cheaper than a few bytes at a time.
-struct Sum(Vec<u8>);
+/// The maximum size of a text in bytes that is copied to be hashed.
+const COPIED: usize = 1 << 10;
+
+/// A checksum. Values are encoded so that they cannot be confused with each other, and hashed at once
+/// but for long texts: that is cheaper than a few bytes at a time.
+struct Sum {
+    /// The bytes that are not hashed yet.
+    bytes: Vec<u8>,
+    /// The hash of those before them, if there are any.
+    hasher: Option<Box<blake3::Hasher>>,
+}
 
 impl Sum {
     fn of(header: &Header) -> Self {
-        let mut sum = Self(Vec::with_capacity(512));
+        let mut sum = Self { bytes: Vec::with_capacity(512), hasher: None };
         sum.number(int(header.num));
         sum
     }
 
     fn number(&mut self, number: i64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
     fn number_or_null(&mut self, number: Option<i64>) {
@@ -255,11 +263,20 @@ impl Sum {
 
     fn text(&mut self, text: &str) {
         self.number(int(text.len() as u64));
-        self.0.extend_from_slice(text.as_bytes());
+        if text.len() <= COPIED {
+            self.bytes.extend_from_slice(text.as_bytes());
+        } else {
+            let hasher = self.hasher.get_or_insert_default();
+            hasher.update(&self.bytes).update(text.as_bytes());
+            self.bytes.clear();
+        }
     }
 
     fn end(self) -> i64 {
-        let hash = blake3::hash(&self.0);
+        let hash = match self.hasher {
+            None => blake3::hash(&self.bytes),
+            Some(mut hasher) => hasher.update(&self.bytes).finalize(),
+        };
         i64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
     }
 }
@@ -447,6 +464,22 @@ mod tests {
         let header = Header { nonce: 9, progress: Some(0.5), used: Some("{}".to_owned()), ..fresh };
         let sums = (count_sum(&header), rest_sum(&header));
         assert_eq!(sums, (4681044208537641718, -2443331252579160916), "golden");
+    }
+
+    #[test]
+    fn long_texts_are_summed_as_if_copied() {
+        let texts = ["a".repeat(COPIED + 1), "b".repeat(COPIED), "c".repeat(3 * COPIED)];
+        let mut sum = Sum::of(&Header::fresh(7, 1_000));
+        let mut whole = 7_u64.to_le_bytes().to_vec();
+        for text in &texts {
+            sum.text(text);
+            whole.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            whole.extend_from_slice(text.as_bytes());
+        }
+        sum.number(1);
+        whole.extend_from_slice(&1_u64.to_le_bytes());
+        let hash = blake3::hash(&whole);
+        assert_eq!(sum.end(), i64::from_le_bytes(*hash.as_bytes().first_chunk().unwrap()));
     }
 
     #[test]

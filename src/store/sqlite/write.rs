@@ -128,3 +128,49 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::Rewrite => None,
     }
 }
+
+/// Returns true if a write reads the journal or deletes from it: all rows before it must be there.
+pub fn needs_rows(write: &Write) -> bool {
+    match write {
+        Write::DeleteRun { .. } | Write::Tidy { .. } | Write::Erase(_) => true,
+        Write::PutTask(_)
+        | Write::HoldTask(_)
+        | Write::CloseTask { .. }
+        | Write::CloseTasks { .. }
+        | Write::PutState { .. }
+        | Write::ChangeState(_)
+        | Write::ForgetReceipt { .. }
+        | Write::ExpireState { .. }
+        | Write::DeleteState { .. }
+        | Write::PutBlob { .. }
+        | Write::PutArtifact(_)
+        | Write::PublishArtifacts { .. }
+        | Write::PutBlueprint(_)
+        | Write::NameBlueprint { .. }
+        | Write::UnnameBlueprint { .. }
+        | Write::DeleteBlueprint { .. }
+        | Write::PutCharge(_)
+        | Write::CountRun(_)
+        | Write::PutToken(_)
+        | Write::RevokeToken { .. }
+        | Write::PutIdempotency(_)
+        | Write::PutOutbox(_)
+        | Write::DeleteOutbox { .. }
+        | Write::PutEvidence(_)
+        | Write::PutMeta { .. }
+        | Write::ExpireIdempotency { .. }
+        | Write::ForgetAnswer { .. }
+        | Write::PutSession(_)
+        | Write::ExtendSession { .. }
+        | Write::CloseSession { .. }
+        | Write::ForgetSessions { .. }
+        | Write::PutFrame(_)
+        | Write::AckFrames { .. }
+        | Write::ReserveRun { .. }
+        | Write::PutKept { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. }
+        | Write::AddAudit(_)
+        | Write::Rewrite => false,
+    }
+}

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     journal::Fact,
-    store::{Reader as _, RunStatus, StoreError, TaskPhase, Write},
+    store::{Reader as _, RunStatus, StoreError, TaskFilter, TaskPhase, Write},
 };
 
 const HOUR_MS: u64 = 3_600_000;
@@ -33,6 +33,25 @@ fn poll(world: &mut World) {
     let worker = world.next_body();
     world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: HOUR_MS });
     world.run_down();
+}
+
+/// A worker waits for tasks that follow on a pause. They are scheduled, and their commit waits.
+fn claimed(max: usize, tasks: Node) -> World {
+    let mut world = world(vec![Node::Sleep(60), tasks], false);
+    start(&mut world);
+    world.run_down();
+    let worker = world.next_body();
+    world.ask(Ask::Lease { queue: "q", worker, max, wait_ms: HOUR_MS });
+    world.run_down();
+    world.clock.advance(Duration::from_secs(60));
+    world.run_to_commit();
+    assert!(world.held.is_empty() && world.store.waiting() > 0);
+    world
+}
+
+/// The attempts whose leases workers received.
+fn attempts(world: &World) -> Vec<u32> {
+    world.held.iter().map(|of| of.attempt).collect()
 }
 
 fn commit_one(world: &mut World) {
@@ -422,5 +441,102 @@ fn a_lease_whose_answer_a_crash_took_ends_in_its_time() {
     world.clock.advance(Duration::from_millis(2 * LEASE_MS));
     world.run_down();
     assert_eq!(world.held.iter().map(|of| of.attempt).collect::<Vec<_>>(), [2]);
+    ends_well(world);
+}
+
+#[test]
+fn the_times_of_a_lease_begin_when_it_is_stored() {
+    let _time = stand_still();
+    let mut world = claimed(1, Node::Task("q", 1));
+    // For longer than its lease and its timeout.
+    world.clock.advance(Duration::from_millis(HOUR_MS / 2));
+    world.run_to_commit();
+    world.run_down();
+    assert_eq!(attempts(&world), [1]);
+    let row = |world: &World| world.store.task(1, world.held[0].step).unwrap().unwrap();
+    assert_eq!(row(&world).lease_ms, Some(world.now_ms() + LEASE_MS));
+    world.clock.advance(Duration::from_millis(LEASE_MS - 1));
+    world.run_down();
+    assert_eq!(row(&world).attempt, 1);
+    world.clock.advance(Duration::from_millis(1));
+    world.run_down();
+    assert_eq!(row(&world).attempt, 2);
+    ends_well(world);
+}
+
+#[test]
+fn a_lease_that_is_stored_for_a_worker_that_left_goes_to_another() {
+    let _time = stand_still();
+    let mut world = claimed(1, Node::Task("q", 1));
+    world.leave_once_taken();
+    world.run_down();
+    poll(&mut world);
+    assert_eq!(attempts(&world), [2]);
+    let entries = world.store.entries(1, 0).unwrap();
+    let counts = entries.iter().filter_map(|entry| match &entry.fact {
+        Fact::AttemptClosed(closed) => Some(closed.counts),
+        _ => None,
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [false]);
+    ends_well(world);
+}
+
+#[test]
+fn a_lease_that_is_being_stored_when_the_host_stops_reaches_its_worker() {
+    let _time = stand_still();
+    let mut world = claimed(1, Node::Task("q", 1));
+    world.engine().shared().tasks.stopping().cancel();
+    world.run_to_commit();
+    assert_eq!(world.pollers(), 1, "its answer is still to come");
+    world.run_down();
+    assert_eq!(attempts(&world), [1]);
+    world.crash();
+    ends_well(world);
+}
+
+#[test]
+fn a_worker_is_not_given_a_lease_that_is_known_to_be_over() {
+    let _time = stand_still();
+    let mut world = claimed(1, Node::Task("q", 1));
+    let body = world.next_body();
+    world.ask(Ask::Cancel { run: 1, body, token: SAFE });
+    world.run_to_commit();
+    world.run_down();
+    assert!(world.held.is_empty(), "{:?}", world.held);
+    assert_eq!(world.pollers(), 1, "it waits on");
+    ends_well(world);
+}
+
+#[test]
+fn tasks_that_are_leased_together_come_in_their_order() {
+    let _time = stand_still();
+    let tasks = (1..=3).map(|leaf| Node::Task("q", leaf)).collect();
+    let mut world = claimed(3, Node::All(tasks));
+    world.run_down();
+    let steps: Vec<u32> = world.held.iter().map(|of| of.step).collect();
+    assert!(steps.len() == 3 && steps.is_sorted(), "{steps:?}");
+    ends_well(world);
+}
+
+#[test]
+fn a_task_that_is_still_to_be_offered_is_not_overtaken() {
+    let _time = stand_still();
+    let later = Node::Seq(vec![Node::Sleep(1), Node::Task("q", 2)]);
+    let both = Node::All(vec![Node::Task("q", 1), later]);
+    let mut world = world(vec![Node::Sleep(60), both], false);
+    start(&mut world);
+    world.run_down();
+    world.clock.advance(Duration::from_secs(60));
+    world.run_to_commit();
+    let worker = world.next_body();
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: HOUR_MS });
+    world.run_to_commit();
+    world.clock.advance(Duration::from_secs(1));
+    world.run_to_commit();
+    world.run_down();
+    let open = world.store.tasks(&TaskFilter { limit: 9, ..TaskFilter::default() }).unwrap();
+    let first = open.iter().map(|row| row.step).min().expect("both are open");
+    let held: Vec<u32> = world.held.iter().map(|of| of.step).collect();
+    assert_eq!((open.len(), held), (2, vec![first]));
     ends_well(world);
 }

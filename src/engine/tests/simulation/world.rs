@@ -44,6 +44,9 @@ pub const LEASE_MS: u64 = 30_000;
 /// Asks that may be open at the same time.
 const ASKS: usize = 8;
 
+/// The messages of a round in a world whose shards gather their batches.
+const ROUND: usize = 6;
+
 /// The token that is never revoked.
 pub const SAFE: usize = 0;
 
@@ -52,18 +55,27 @@ pub struct Host {
     engine: Engine,
     shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
+    /// True if its shards gather their batches, as the threads of a process do.
+    gathers: bool,
 }
 
 impl Host {
     fn deliver(&mut self, n: usize) {
         let (shard, messages) = &mut self.shards[n];
-        if let Some(message) = messages.take() {
+        if self.gathers {
+            shard.round(None, messages, ROUND);
+        } else if let Some(message) = messages.take() {
             shard.handle(message);
         }
     }
 
     fn turn(&mut self, n: usize) {
-        self.shards[n].0.turn();
+        let (shard, messages) = &mut self.shards[n];
+        if self.gathers {
+            shard.round(None, messages, 0);
+        } else {
+            shard.turn();
+        }
     }
 
     /// Returns true if it has a run in memory.
@@ -126,6 +138,8 @@ pub struct World {
     pub programs: Vec<String>,
     /// True if the host lends runs.
     pub lends: bool,
+    /// True if the shards of its processes gather their batches.
+    gathers: bool,
     pub helpers: Helpers,
     unanswered: BTreeMap<(u64, u32, u32), u32>,
     open: Vec<Open>,
@@ -154,23 +168,28 @@ enum Pick {
     Helper(usize, HelperPick),
 }
 
+/// Returns true for the seeds of worlds whose shards gather their batches: every third.
+fn gathers(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
+
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let flow = Flow::random(&mut random);
-        Self::with(flow, random)
+        Self::made(flow, random, false, gathers(seed))
     }
 
     /// A world whose runs have this flow.
     pub fn with(flow: Flow, random: Random) -> Self {
-        Self::made(flow, random, false)
+        Self::made(flow, random, false, false)
     }
 
     /// A world whose host lends runs to other nodes; in most, one is there from the beginning.
     pub fn lending(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let flow = Flow::lent(&mut random);
-        let mut world = Self::lending_with(flow, random);
+        let mut world = Self::made(flow, random, true, gathers(seed));
         if !world.random.once_in(8) {
             world.welcome();
         }
@@ -179,10 +198,10 @@ impl World {
 
     /// A world whose host lends runs, which have this flow.
     pub fn lending_with(flow: Flow, random: Random) -> Self {
-        Self::made(flow, random, true)
+        Self::made(flow, random, true, false)
     }
 
-    fn made(flow: Flow, mut random: Random, lends: bool) -> Self {
+    fn made(flow: Flow, mut random: Random, lends: bool, gathers: bool) -> Self {
         let shards = 1 + random.below(2);
         let (clock, store) = (Clock::manual(BEGIN_MS), Arc::new(Memory::held()));
         let helpers = Helpers::new(clock.clone(), Arc::clone(&store));
@@ -207,6 +226,7 @@ impl World {
             emptied: BTreeSet::new(),
             programs: Vec::new(),
             lends,
+            gathers,
             helpers,
             unanswered: BTreeMap::new(),
             open: Vec::new(),

@@ -41,6 +41,7 @@ pub(super) struct Process {
     pub(super) handles: HandleKey,
     /// True in a world whose host lends runs.
     pub(super) lends: bool,
+    pub(super) gathers: bool,
     pub(super) shards: usize,
     /// The runs that a shard keeps in memory.
     pub(super) live_runs: usize,
@@ -53,8 +54,8 @@ pub(super) struct Process {
 impl Host {
     /// Starts a process.
     pub(super) fn assemble(process: Process) -> Self {
-        let Process { store, clock, handles, lends, shards, live_runs, worked, port, helps } =
-            process;
+        let Process { store, clock, handles, lends, gathers, shards, .. } = process;
+        let Process { live_runs, worked, port, helps, .. } = process;
         let (tasks, driver) = Tasks::driven();
         let hub = Arc::new(QueueHub::default());
         let of = |rule, members: &[&str]| {
@@ -123,7 +124,7 @@ impl Host {
         for (shard, _) in &mut shards {
             shard.boot();
         }
-        Self { engine, shards, driver }
+        Self { engine, shards, driver, gathers }
     }
 }
 
@@ -136,6 +137,7 @@ impl World {
             clock: self.clock.clone(),
             handles: self.handles.clone(),
             lends: self.lends,
+            gathers: self.gathers,
             shards: self.shards,
             live_runs: if self.lends { LENDING_LIVE_RUNS } else { LIVE_RUNS },
             worked: self.worked.clone(),

@@ -347,6 +347,7 @@ impl World {
             clock: self.clock.clone(),
             handles: self.handles.clone(),
             lends: self.lends,
+            gathers: self.gathers,
             shards: 1 + usize::from(!number.is_multiple_of(2)),
             live_runs: if number.is_multiple_of(4) { 2 } else { LIVE_RUNS },
             worked: limited.clone(),

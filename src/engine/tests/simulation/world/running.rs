@@ -1,6 +1,7 @@
 //! Parts of a world's time, for what is played by hand.
 
 use super::{Pick, World, helper::HelperPick};
+use crate::engine::shard::owner::Shard;
 
 impl World {
     /// Lets the host go on in a random order until it rests.
@@ -57,5 +58,11 @@ impl World {
     /// Lets everything go on but commits, and what the host says to the helpers: that waits.
     pub fn run_unordered(&mut self) {
         self.run_only(|pick| !matches!(pick, Pick::Commit | Pick::Helper(_, HelperPick::Order)));
+    }
+
+    /// Returns the shard that has a run in memory.
+    pub(crate) fn shard_of(&mut self, run: u64) -> &mut Shard {
+        let mut shards = self.host_mut().shards.iter_mut().map(|(shard, _)| shard);
+        shards.find(|shard| shard.runs.contains_key(&run)).expect("a shard drives it")
     }
 }
