@@ -42,6 +42,7 @@ mod size;
 mod sqlite;
 mod stats;
 mod submit;
+mod task_rows;
 mod threads;
 mod upkeep;
 mod used;
@@ -91,8 +92,8 @@ pub use relay::{Carrier, Delivered, PROVISIONAL, Parcel, Relay, Renumbering};
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-    IdempotencyRow, OutboxRow, Retired, RunStatus, SessionRow, Space, StateRow, TaskFilter,
-    TaskHold, TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    IdempotencyRow, OutboxRow, Retired, RunStatus, SessionRow, Space, StateRow, TokenRow,
+    fresh_nonce,
 };
 
 pub use run_filter::{RunFilter, RunPage};
@@ -102,6 +103,7 @@ pub use sqlite::{
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use submit::commit;
+pub use task_rows::{TaskFilter, TaskHold, TaskPhase, TaskRow};
 pub use threads::MovingRuns;
 pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;

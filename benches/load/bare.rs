@@ -69,7 +69,7 @@ fn children(time: Duration) -> Result<f64> {
 fn batches(path: &Path, batch: i64, time: Duration) -> Result<(f64, Vec<Duration>)> {
     let mut conn = Connection::open(path)?;
     conn.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;",
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000;",
     )?;
     conn.execute_batch(SCHEMA)?;
     for run in 0..RUNS {

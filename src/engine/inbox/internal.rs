@@ -17,6 +17,7 @@ use crate::{
         view::events,
     },
     journal::{Decision, Fact},
+    operator::Residence,
 };
 
 /// Handles one message of the host itself.
@@ -58,7 +59,13 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             attempts::finished(turn, step, attempt, result);
         }
         Internal::Delivered { step, attempt, delivery } => {
+            let says_no_more =
+                !turn.run.has_pending() || turn.run.pending.beginnings_since().is_some();
             leases::delivered(turn, step, attempt, delivery);
+            let is_here = turn.run.task(step).is_some_and(|it| it.residence == Residence::Host);
+            if is_here && says_no_more {
+                turn.run.pending.note_beginning(turn.steady_ms);
+            }
         }
         Internal::Progress { step, attempt, data } => {
             watchers::progress(turn, step, attempt, &data);

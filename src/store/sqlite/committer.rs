@@ -32,10 +32,9 @@ use crate::{
     },
 };
 
-/// The number of pages in the log from which on a checkpoint is made: 16 MB. A page that is written
-/// many times in between is written back once. The first table of the log's index has 4,062 pages:
-/// with more, readers would search two.
-const LOG_PAGES: i32 = 4_000;
+/// The number of pages in the log from which on a checkpoint is made: 4 MB. The mark is written then,
+/// so a database that was exchanged for an older one goes unnoticed for no more than that.
+const LOG_PAGES: i32 = 1_000;
 /// The value of `log` until a commit has written pages.
 const NOTHING_WRITTEN: i32 = -1;
 /// The timeout of one attempt to get the lock from another process.
