@@ -17,7 +17,6 @@ use crate::{
         view::events,
     },
     journal::{Decision, Fact},
-    operator::Residence,
 };
 
 /// Handles one message of the host itself.
@@ -59,13 +58,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             attempts::finished(turn, step, attempt, result);
         }
         Internal::Delivered { step, attempt, delivery } => {
-            let says_no_more =
-                !turn.run.has_pending() || turn.run.pending.beginnings_since().is_some();
             leases::delivered(turn, step, attempt, delivery);
-            let is_here = turn.run.task(step).is_some_and(|it| it.residence == Residence::Host);
-            if is_here && says_no_more {
-                turn.run.pending.note_beginning(turn.steady_ms);
-            }
         }
         Internal::Progress { step, attempt, data } => {
             watchers::progress(turn, step, attempt, &data);
@@ -147,7 +140,9 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             }
         }
         Internal::Undelivered { step, attempt } => {
-            if turn.run.task(step).is_some_and(|task| task.is_with_worker(attempt)) {
+            let is_with_worker = turn.run.task(step).is_some_and(|it| it.is_with_worker(attempt));
+            // Layers that have let the attempt pass hear of its end when its lease is over.
+            if is_with_worker && settle::is_plain(turn) {
                 seats::withdraw(turn, step, "nobody received its lease");
             }
         }

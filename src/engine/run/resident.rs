@@ -141,36 +141,9 @@ pub(crate) struct Pending {
     pub(crate) writes: Vec<Write>,
     pub(crate) checks: Vec<Check>,
     pub(crate) after: After,
-    /// What it says, if that is no more than that attempts of this host have begun.
-    beginnings: Option<Beginnings>,
-}
-
-/// The content of a batch that may wait for what follows.
-#[derive(Clone, Copy)]
-struct Beginnings {
-    since_ms: u64,
-    entries: usize,
-    writes: usize,
 }
 
 impl Pending {
-    /// Notes at a time of the steady clock that all that is pending says that attempts have begun.
-    pub(crate) fn note_beginning(&mut self, now_ms: u64) {
-        let since_ms = self.beginnings.map_or(now_ms, |it| it.since_ms);
-        let (entries, writes) = (self.entries.len(), self.writes.len());
-        self.beginnings = Some(Beginnings { since_ms, entries, writes });
-    }
-
-    /// Returns the time since when all that is pending says that attempts have begun.
-    pub(crate) fn beginnings_since(&self) -> Option<u64> {
-        let Beginnings { since_ms, entries, writes } = self.beginnings?;
-        let is_all = (self.entries.len(), self.writes.len()) == (entries, writes)
-            && self.checks.is_empty()
-            && self.after.performs.is_empty()
-            && self.after.replies.is_empty();
-        is_all.then_some(since_ms)
-    }
-
     /// Returns the approximate number of bytes that it will write.
     pub(crate) fn bytes(&self) -> usize {
         self.entry_bytes + self.writes.iter().map(Write::bytes).sum::<usize>()

@@ -23,20 +23,9 @@ use crate::{
     store::{Batch, RunWrite, StoreError, TaskFilter, TaskRow},
 };
 
-/// The time for which it is not stored that an attempt of this host has begun: that of a short
-/// program ends meanwhile, and both share a commit. A crash interrupts either attempt.
-const BEGINNING_MS: u64 = 3;
-
 impl Shard {
     /// Submits what a run has for the disk, and performs what waits for nothing.
     pub(crate) fn flush(&mut self, run: &mut Run) {
-        let since_ms = run.pending.beginnings_since().filter(|_| !run.restate && !run.is_ended());
-        if let Some(due_ms) = since_ms.map(|since_ms| since_ms + BEGINNING_MS)
-            && self.steady_ms < due_ms
-        {
-            self.alarms.steady.insert((due_ms, run.num));
-            return;
-        }
         if let Some(after) = batch::submit(&mut self.on(run)) {
             perform::perform(&mut self.on(run), after);
             if run.has_pending() {

@@ -23,12 +23,11 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
     }
     counting::add(turn.run, &turn.shared.counts, after.counts);
     after.lines.iter().for_each(LogLine::write);
-    // Before the replies: a start that waits finds the end that came with its commit.
-    watchers::answer_waiters(turn.run, turn.shared);
     for reply in after.replies {
         fault::point("engine.reply");
         reply(Ok(turn.run));
     }
+    watchers::answer_waiters(turn.run, turn.shared);
 }
 
 fn perform_one(turn: &mut Turn<'_>, perform: Perform) {

@@ -24,7 +24,8 @@ use crate::{
     token::Handle,
 };
 
-/// A lease that was stored later than this begins when it is, in milliseconds.
+/// A lease that was stored later than this, in milliseconds, or than a quarter of what it gives,
+/// begins when it is stored.
 const LATE_MS: u64 = 1_000;
 
 /// Leases an attempt to a worker of a queue. The answer may wait for the layers of the middleware.
@@ -104,7 +105,10 @@ pub(crate) fn hand(turn: &mut Turn<'_>, to: Taker, mut lease: Box<TaskLease>) {
             Taker::Asked(reply) => refuse_lease(reply),
         };
     };
-    let is_late = task.handing_ms.take().is_some_and(|at| now.saturating_sub(at) > LATE_MS);
+    let lease_ms = task.own_lease_ms().unwrap_or(turn.shared.settings.lease_ms);
+    let shortest_ms = task.timeout_ms.map_or(lease_ms, |timeout| timeout.min(lease_ms));
+    let late_ms = LATE_MS.min(shortest_ms / 4);
+    let is_late = task.handing_ms.take().is_some_and(|at| now.saturating_sub(at) > late_ms);
     if is_late && let Some(lease_ms) = begin_again(turn, step) {
         lease.lease_ms = turn.shared.clock.wall_of(lease_ms);
     }

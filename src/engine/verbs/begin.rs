@@ -134,7 +134,6 @@ impl Engine {
         let mut patience = pin!(patience);
         if !started.repeated {
             tokio::select! {
-                // What came with the commit of the start is there now, without patience as well.
                 biased;
                 ended = ended => if let Ok(view) = ended { return Ok(view) },
                 () = &mut patience => return Box::pin(self.run_view(started.run)).await,

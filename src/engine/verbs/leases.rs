@@ -1,6 +1,6 @@
 //! Leases of the tasks in a queue, by pull workers.
 
-use std::{pin::pin, time::Duration};
+use std::time::Duration;
 
 use crate::{
     blueprint::Labels,
@@ -10,7 +10,7 @@ use crate::{
         shared::message::{ControlAsk, RunMsg, WorkerAsk},
         verbs::engine::TaskVerbs,
     },
-    operator::{DurableLease, Handed, LINGER_MS, QueueHub, Received, TaskLease, Ticket, Wanted},
+    operator::{DurableLease, Handed, QueueHub, Received, TaskLease, Ticket, Wanted},
     protocol::Code,
     store::{self, StoreError},
     token::{Need, Verb},
@@ -114,8 +114,8 @@ impl TaskVerbs<'_> {
             let now_ms = clock.now_ms();
             hub.note_worker(queue, now_ms);
             hub.book().note(queue, worker, Some(labels), now_ms);
-            let Received { mut leased, offered } = self.take(wanted, deadline_ms).await?;
-            let nothing = leased.is_empty() && offered.is_empty();
+            let Received { leased: claimed, offered } = self.take(wanted, deadline_ms).await?;
+            let nothing = claimed.is_empty() && offered.is_empty();
             // Each waits for its commit; together they share one.
             let asked = offered.into_iter().map(|handed| {
                 let Ticket { run, step, attempt } = handed.0;
@@ -125,17 +125,11 @@ impl TaskVerbs<'_> {
                 sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
             });
             let asked: Vec<Result<Taken<'_>, EngineError>> = store::wake_once(|| asked.collect());
-            let (mut refused, claimed) = (None, leased.len());
-            let mut linger = pin!(clock.sleep(LINGER_MS));
+            let (mut refused, mut leased) = (None, Vec::new());
             // The last answer first, which saves wake-ups: see `work_all`.
             for taken in asked.into_iter().rev() {
                 let lease = match taken {
-                    Ok(taken) => tokio::select! {
-                        biased;
-                        lease = taken.leased() => lease,
-                        // The leases that it was claimed for run already.
-                        () = &mut linger, if claimed > 0 => break,
-                    },
+                    Ok(taken) => taken.leased().await,
                     Err(error) => Err(error),
                 };
                 match lease {
@@ -144,7 +138,8 @@ impl TaskVerbs<'_> {
                     Err(error) => refused = refused.or(Some(error)),
                 }
             }
-            leased[claimed..].reverse();
+            leased.reverse();
+            leased.extend(claimed);
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
             }

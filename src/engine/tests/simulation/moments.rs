@@ -10,7 +10,7 @@ use super::{
     world::{LEASE_MS, SAFE, World},
 };
 use crate::{
-    journal::{Entry, Fact},
+    journal::Fact,
     store::{Reader as _, RunStatus, StoreError, TaskFilter, TaskPhase, Write},
 };
 
@@ -367,41 +367,6 @@ fn a_worker_that_says_nothing_for_a_year_is_fenced() {
     world.run_down();
     let last = world.events.last().map(|event| &event.what);
     assert!(matches!(last, Some(What::Refused(_, code)) if code == "fenced"), "{last:?}");
-    ends_well(world);
-}
-
-/// The beginnings and ends of attempts, by the commits in which they are stored.
-fn ends_of_attempts(world: &World) -> Vec<Vec<&'static str>> {
-    let commits = world.store.commits(0).into_iter().map(|commit| {
-        let run = commit.run.unwrap_or_default();
-        let facts = commit.rows.iter().filter_map(|row| {
-            match Entry::decode(run, &row.bytes).expect("it was stored").fact {
-                Fact::AttemptDelivered { .. } => Some("delivered"),
-                Fact::StepEnded { .. } => Some("ended"),
-                _ => None,
-            }
-        });
-        facts.collect::<Vec<_>>()
-    });
-    commits.filter(|facts| !facts.is_empty()).collect()
-}
-
-#[test]
-fn a_short_attempt_in_the_host_begins_and_ends_in_one_commit() {
-    let _time = stand_still();
-    let mut world = world(vec![Node::Task("host", 1), Node::Task("host", 2)], false);
-    start(&mut world);
-    world.run_down();
-    assert_eq!(world.worked.live(), 1);
-    assert!(ends_of_attempts(&world).is_empty(), "its end may come at once");
-    let desk = world.worked.clone();
-    world.end_job(&desk, 0, Says::Done);
-    world.run_down();
-    assert_eq!(ends_of_attempts(&world), [["delivered", "ended"]]);
-    // The second takes longer.
-    world.clock.advance(Duration::from_millis(3));
-    world.run_down();
-    assert_eq!(ends_of_attempts(&world), [vec!["delivered", "ended"], vec!["delivered"]]);
     ends_well(world);
 }
 
