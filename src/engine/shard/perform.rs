@@ -23,6 +23,10 @@ pub(crate) fn perform(turn: &mut Turn<'_>, after: After) {
     }
     counting::add(turn.run, &turn.shared.counts, after.counts);
     after.lines.iter().for_each(LogLine::write);
+    if turn.run.batches == 1 {
+        // A start that waits finds the end that came with its commit.
+        watchers::answer_waiters(turn.run, turn.shared);
+    }
     for reply in after.replies {
         fault::point("engine.reply");
         reply(Ok(turn.run));

@@ -134,6 +134,7 @@ impl Engine {
         let mut patience = pin!(patience);
         if !started.repeated {
             tokio::select! {
+                // An end that came with the commit of the start is there now, also without patience.
                 biased;
                 ended = ended => if let Ok(view) = ended { return Ok(view) },
                 () = &mut patience => return Box::pin(self.run_view(started.run)).await,
