@@ -1,4 +1,4 @@
-//! What the checks leave with a request: the rule of its route, its bearer and its place.
+//! The record that the checks attach to a request: the rule of its route, its bearer and its place.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Who {
     }
 }
 
-/// What a request has once it is let in. One extension, because each takes an allocation.
+/// The record of a request that was let in. It is one extension, because each is an allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Entered {
     /// The requirements of its route.

@@ -113,8 +113,8 @@ pub struct Claim {
 /// A poller that waits, and what it receives: an offered ticket, or the leases that it was claimed
 /// for.
 ///
-/// It is claimed as long as there is room, until the first of its claims is durable. Then it waits
-/// for those that are still out, for a moment, so that their commits answer one request.
+/// A poller can be claimed while it has room, until the first of its claims is durable. Then it
+/// waits a moment for the commits of the others, so that one request answers all of them.
 #[derive(Debug)]
 struct Basket {
     number: u64,

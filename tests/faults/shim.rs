@@ -59,7 +59,7 @@ impl Shim {
         let _ = std::fs::remove_file(self.control.with_extension("log"));
     }
 
-    /// What it noted: faults that happened, and syncs, by their call.
+    /// The notes of the library: the faults that happened, and the calls that synced.
     pub fn notes(&self) -> Vec<String> {
         let log = format!("{}.log", self.control.display());
         let text = std::fs::read_to_string(log).unwrap_or_default();

@@ -23,9 +23,8 @@ use crate::{
 /// Leases the tasks that the next batch schedules to the workers that wait for them, in place of
 /// their dispatch.
 ///
-/// What is not plain is dispatched: a task that a layer or a listener of the flow has to see first,
-/// one that the grant does not reach, and the tasks of a run that rests, ends or belongs to another
-/// node.
+/// Other tasks are dispatched: those that a layer or a listener of the flow has to see first, those
+/// that the grant does not reach, and those of a run that rests, ends or belongs to another node.
 pub(crate) fn claim(turn: &mut Turn<'_>) {
     if !turn.shared.hub.has_pollers() {
         return;
