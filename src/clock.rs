@@ -359,6 +359,14 @@ mod tests {
     const HOUR: u64 = 3_600_000;
 
     #[test]
+    fn a_time_is_printed_in_utc_with_milliseconds() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(1_709_210_096_007), "2024-02-29T12:34:56.007Z");
+        assert_eq!(rfc3339(253_370_764_799_999), "9998-12-31T23:59:59.999Z");
+        assert_eq!(rfc3339(253_370_764_800_000), "9999-01-01T00:00:00.000Z");
+    }
+
+    #[test]
     fn setting_the_wall_clock_leaves_the_steady_one_alone() {
         let clock = Clock::manual(10 * HOUR);
         clock.set(11 * HOUR);
