@@ -294,7 +294,9 @@ impl Host {
         fault::point("host.listening");
         // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {
-            Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
+            Some(dir) => {
+                Some(watch::Watch::start(dir, &config.data, engine.clone(), &tasks).await?)
+            }
             None => None,
         };
         let site = dashboard::Site::of(incarnation);
@@ -326,8 +328,8 @@ impl Host {
         house::keep(&engine, &tasks);
         house::sweep(&engine, &tasks);
         if config.recover {
-            let watched =
-                (watch.is_some() || !config.watch.is_empty()).then(|| config.watch.clone());
+            let watched = (watch.is_some() || !config.watch.is_empty())
+                .then(|| (config.data.clone(), config.watch.clone()));
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
         let _watch = watch;
@@ -427,7 +429,7 @@ fn recover(
     engine: &Engine,
     tasks: &Tasks,
     careful: Option<boot::Boot>,
-    watched: Option<BTreeMap<String, PathBuf>>,
+    watched: Option<(PathBuf, BTreeMap<String, PathBuf>)>,
 ) {
     let (engine, tasks_of) = (engine.clone(), tasks.clone());
     tasks.spawn(async move {
@@ -453,8 +455,8 @@ fn recover(
             tracing::warn!(%error, "could not look for an erasure that was interrupted");
         }
         keep_time(&engine, &tasks_of);
-        if let Some(roots) = watched {
-            file_watch::start(&engine, &tasks_of, roots);
+        if let Some((data, roots)) = watched {
+            file_watch::start(&engine, &tasks_of, &data, roots);
         }
     });
 }

@@ -38,14 +38,16 @@ const BREATH: Duration = Duration::from_millis(50);
 /// Files that keep changing are reported after this many times their settle time.
 const PATIENCE: u64 = 10;
 
-/// Scans until the host stops.
-pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, PathBuf>) {
+/// Scans until the host stops. Changes in the data directory are the host's own.
+pub(super) fn start(engine: &Engine, tasks: &Tasks, data: &Path, roots: BTreeMap<String, PathBuf>) {
+    let own = [std::path::absolute(data), data.canonicalize()].into_iter().flatten().collect();
     engine.triggers().watch_files(roots);
     let again = engine.triggers().names_moved();
     let mut eye = Eye {
         engine: engine.clone(),
         tasks: tasks.clone(),
         again: Arc::clone(&again),
+        own,
         watcher: None,
         told_of: HashSet::new(),
         known: Schedules::default(),
@@ -75,6 +77,8 @@ struct Eye {
     tasks: Tasks,
     /// Notified when something changed.
     again: Arc<Notify>,
+    /// The paths of the data directory.
+    own: Vec<PathBuf>,
     /// Created for the first watch; most hosts have none.
     watcher: Option<notify::Result<RecommendedWatcher>>,
     /// The directories with notifications, with their inodes: a directory that was recreated is
@@ -151,8 +155,8 @@ impl Eye {
         if watches.is_empty() && self.told_of.is_empty() {
             return;
         }
-        let again = &self.again;
-        let Ok(watcher) = self.watcher.get_or_insert_with(|| watcher(again)) else { return };
+        let (again, own) = (&self.again, &self.own);
+        let Ok(watcher) = self.watcher.get_or_insert_with(|| watcher(again, own)) else { return };
         let wanted: HashSet<_> =
             watches.iter().filter_map(|it| place(&it.dir, &it.watch)).collect();
         for (dir, ..) in self.told_of.difference(&wanted) {
@@ -170,11 +174,15 @@ impl Eye {
     }
 }
 
-/// Creates the watcher that notifies `again` of changes.
-fn watcher(again: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
-    let changed = Arc::clone(again);
+/// Creates the watcher that notifies `again` of changes outside the host's own directories.
+fn watcher(again: &Arc<Notify>, own: &[PathBuf]) -> notify::Result<RecommendedWatcher> {
+    let (changed, own) = (Arc::clone(again), own.to_owned());
     let told = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
+        let is_own = |path: &PathBuf| own.iter().any(|own| path.starts_with(own));
+        let matters = |event: notify::Event| {
+            !event.kind.is_access() && (event.paths.is_empty() || !event.paths.iter().all(is_own))
+        };
+        if event.is_ok_and(matters) {
             changed.notify_one();
         }
     };

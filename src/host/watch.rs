@@ -42,9 +42,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Reads `dir` now, and again whenever something in it changes.
+    /// Reads `dir` now, and again whenever something in it changes. The data directory may lie in
+    /// it, and changes all the time.
     pub(super) async fn start(
         dir: &Path,
+        data: &Path,
         engine: Engine,
         tasks: &Tasks,
     ) -> Result<Self, HostError> {
@@ -72,6 +74,7 @@ impl Watch {
         let watched = HashSet::from([root.clone()]);
         let kept = WatchedNames::read(&engine, &root).await;
         let mut folder = Folder {
+            own: place_within(data, &root),
             dir: root,
             engine,
             tasks: tasks.clone(),
@@ -137,6 +140,8 @@ struct Seen {
 /// The watched directory, and what is known of it.
 struct Folder {
     dir: PathBuf,
+    /// The data directory, if it is in this one.
+    own: Option<PathBuf>,
     engine: Engine,
     tasks: Tasks,
     watcher: RecommendedWatcher,
@@ -149,10 +154,10 @@ struct Folder {
 impl Folder {
     /// Takes over what is new or other than it was, and archives what is gone.
     async fn look(&mut self) {
-        let within = self.dir.clone();
+        let (within, own) = (self.dir.clone(), self.own.clone());
         // A disk may be slow: the threads of the runtime do not wait for it.
         let look = self.tasks.spawn_blocking(move || {
-            let dirs = directories(&within);
+            let dirs = directories(&within, own.as_deref());
             let Listed { files, refused } = list(&within);
             let load = |path: PathBuf| (Bundle::load(&path), path);
             (dirs, files.into_iter().map(load).collect::<Vec<_>>(), refused)
@@ -372,8 +377,14 @@ fn is_hidden(path: &Path) -> bool {
     name.starts_with('.') || matches!(&*name, "node_modules" | "target")
 }
 
-/// A directory and those below it in which files of blueprints may be.
-fn directories(dir: &Path) -> HashSet<PathBuf> {
+/// Returns the path of a directory by way of another one that it is in.
+fn place_within(path: &Path, dir: &Path) -> Option<PathBuf> {
+    let (path, real) = (path.canonicalize().ok()?, dir.canonicalize().ok()?);
+    Some(dir.join(path.strip_prefix(real).ok()?))
+}
+
+/// A directory and those below it in which files of blueprints may be, but for the host's own.
+fn directories(dir: &Path, own: Option<&Path>) -> HashSet<PathBuf> {
     let mut found = HashSet::from([dir.to_owned()]);
     let mut below = vec![(dir.to_owned(), 0)];
     while let Some((dir, depth)) = below.pop() {
@@ -381,7 +392,8 @@ fn directories(dir: &Path) -> HashSet<PathBuf> {
             let path = entry.path();
             // A link may lead to the whole disk.
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_dir && !is_hidden(&path) && depth < DEEPEST && found.len() < MOST_DIRS {
+            let is_wanted = is_dir && !is_hidden(&path) && Some(&*path) != own;
+            if is_wanted && depth < DEEPEST && found.len() < MOST_DIRS {
                 found.insert(path.clone());
                 below.push((path, depth + 1));
             }
@@ -451,6 +463,22 @@ fn says_blueprint(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_data_directory_is_not_watched_also_if_it_is_reached_over_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, link) = (root.path().join("project"), root.path().join("link"));
+        std::fs::create_dir_all(dir.join("data/work")).unwrap();
+        std::fs::create_dir_all(dir.join("flows")).unwrap();
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        for (dir, data) in [(&dir, &link), (&link, &dir)] {
+            let own = place_within(&data.join("data"), dir);
+            assert_eq!(own, Some(dir.join("data")));
+            let found = directories(dir, own.as_deref());
+            assert_eq!(found, HashSet::from([dir.clone(), dir.join("flows")]));
+        }
+        assert_eq!(place_within(root.path(), &dir), None);
+    }
 
     #[test]
     fn a_file_declares_a_blueprint_with_or_without_a_name_for_the_library() {
