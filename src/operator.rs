@@ -45,7 +45,9 @@ pub use main_ai::{MAIN_AI, MainAi, PromptTransport, kind_of};
 pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
-pub use queue_hub::{Claim, Handed, QueueHub, Received, TooManyPollers, WaitingLine, Wanted};
+pub use queue_hub::{
+    Claim, Handed, QueueHub, QueuePoll, Received, TooManyPollers, WaitingLine, Wanted,
+};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;

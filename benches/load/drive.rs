@@ -53,8 +53,12 @@ pub enum Shape {
     FanOut(usize),
     /// So many steps, one after the other, each leased and reported by a pull worker over HTTP.
     Queue(usize),
+    /// The same, by workers that report a step and lease the next one in one request.
+    QueueNext(usize),
     /// The same, all leased and reported by one worker that does it for many at a time.
     Batch(usize),
+    /// The same, by one worker that reports and leases many in one request, two of them at a time.
+    BatchNext(usize),
     /// So many steps, one after the other, each a child process that does nothing.
     Process(usize),
 }
@@ -86,7 +90,9 @@ impl Load {
             Shape::Serial(steps) => format!("serial/{steps}/{}", self.concurrency),
             Shape::FanOut(steps) => format!("fan-out/{steps}/{}", self.concurrency),
             Shape::Queue(steps) => format!("queue/{steps}/{}", self.concurrency),
+            Shape::QueueNext(steps) => format!("queue-next/{steps}/{}", self.concurrency),
             Shape::Batch(steps) => format!("batch/{steps}/{}", self.concurrency),
+            Shape::BatchNext(steps) => format!("batch-next/{steps}/{}", self.concurrency),
             Shape::Process(steps) => format!("process/{steps}/{}", self.concurrency),
         }
     }
@@ -154,7 +160,9 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
         Shape::Serial(steps) => ("serial", steps, "echo"),
         Shape::FanOut(steps) => ("fan-out", steps, "echo"),
         Shape::Queue(steps) => ("queue", steps, "pull"),
+        Shape::QueueNext(steps) => ("queue-next", steps, "pull"),
         Shape::Batch(steps) => ("batch", steps, "pull"),
+        Shape::BatchNext(steps) => ("batch-next", steps, "pull"),
         Shape::Process(steps) => ("process", steps, "child"),
     };
     let input = json!({ "steps": steps, "fan_out": name == "fan-out", "agent": agent,
@@ -171,10 +179,20 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
     let set = LocalSet::new();
     let stop = Rc::new(Cell::new(false));
     let mut workers = Vec::new();
-    if let Shape::Queue(_) = load.shape {
+    if let Shape::Queue(_) | Shape::QueueNext(_) = load.shape {
         for token in tokens.iter().take(load.concurrency) {
-            let client = Client::connect(daemon.address(), token).await?;
-            workers.push(set.spawn_local(worker::serve_queue(client, Rc::clone(&stop))));
+            let (client, stop) =
+                (Client::connect(daemon.address(), token).await?, Rc::clone(&stop));
+            workers.push(match load.shape {
+                Shape::Queue(_) => set.spawn_local(worker::serve_queue(client, stop)),
+                _ => set.spawn_local(worker::serve_in_turn(client, 1, stop)),
+            });
+        }
+    }
+    if let Shape::BatchNext(_) = load.shape {
+        for _ in 0..2 {
+            let client = Client::connect(daemon.address(), &tokens[0]).await?;
+            workers.push(set.spawn_local(worker::serve_in_turn(client, 50, Rc::clone(&stop))));
         }
     }
     if let Shape::Batch(_) = load.shape {

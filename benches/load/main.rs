@@ -123,7 +123,9 @@ async fn measure(options: &Options) -> Result<Report> {
     let elsewhere = [
         timed(Shape::Queue(10), 1),
         timed(Shape::Queue(10), 64),
+        timed(Shape::QueueNext(10), 64),
         timed(Shape::Batch(10), 64),
+        timed(Shape::BatchNext(10), 64),
         timed(Shape::Process(10), 1),
         timed(Shape::Process(10), 32),
     ];

@@ -20,7 +20,7 @@ pub struct Options {
     pub gate: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
-    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `batch/10/64`, `process/10/32`, `worker`, `parked`, `sessions`, `mcp`, `llm`, `state`, `fairness`.
+    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `queue-next/10/64`, `batch/10/64`, `batch-next/10/64`, `process/10/32`, `worker`, `parked`, `sessions`, `mcp`, `llm`, `state`, `fairness`.
     only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,

@@ -18,7 +18,7 @@ use crate::{
 /// One load's figures.
 #[derive(Serialize)]
 pub struct Figures {
-    /// `serial`, `fan-out`, `queue`, `batch` or `process`.
+    /// `serial`, `fan-out`, `queue`, `queue-next`, `batch`, `batch-next` or `process`.
     pub load: &'static str,
     /// Steps a run.
     pub steps: usize,
@@ -269,7 +269,7 @@ impl Report {
         for Rate { name, per_second, p50_ms, p99_ms, cpu_us, .. } in &self.worker {
             let cpu = cpu_us.map_or_else(|| "-".into(), |it| format!("{it:.1}"));
             println!(
-                "{name:<29} {per_second:>9.0} /s at 64, p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, \
+                "{name:<29} {per_second:>9.0} /s, p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, \
                  CPU {cpu} us"
             );
         }

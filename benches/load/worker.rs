@@ -14,6 +14,7 @@ use tokio::{sync::Notify, task::LocalSet};
 use crate::{
     client::{Client, json},
     daemon::Daemon,
+    drive,
 };
 
 /// Connections, each a worker.
@@ -53,6 +54,23 @@ pub async fn serve_queue(mut client: Client, stop: Rc<Cell<bool>>) -> Result<()>
     Ok(())
 }
 
+/// Leases up to `max` tasks at a time; reports them and leases the next ones in the same request,
+/// until told to stop.
+pub async fn serve_in_turn(mut client: Client, max: usize, stop: Rc<Cell<bool>>) -> Result<()> {
+    let body = object!({ "queue": "load", "wait": "1s", "max": max }).to_string();
+    let next = object!({ "queue": "load", "max": max });
+    while !stop.get() {
+        let mut leased = handles(&json(client.send("POST", "/v1/worker/lease", &body).await?)?);
+        while !leased.is_empty() {
+            let body = format!(r#"{{"results":[{}],"lease":{next}}}"#, items(&leased));
+            let answer = json(client.send("POST", "/v1/worker/results", &body).await?)?;
+            all_accepted(&answer)?;
+            leased = handles(&answer["leased"]);
+        }
+    }
+    Ok(())
+}
+
 /// Leases many tasks at a time and reports them together, while it leases the next, until told to
 /// stop.
 pub async fn serve_in_batches(
@@ -78,13 +96,8 @@ pub async fn serve_in_batches(
                 came.notified().await;
                 continue;
             }
-            let items = handles.iter();
-            let items = items.map(|it| format!(r#"{{"handle":"{it}","result":{RESULT}}}"#));
-            let body = format!(r#"{{"results":[{}]}}"#, items.collect::<Vec<_>>().join(","));
-            let answer = json(results.send("POST", "/v1/worker/results", &body).await?)?;
-            let refused = answer["items"].as_array().context("items")?.iter();
-            let refused = refused.filter(|it| it["accepted"] != true).count();
-            ensure!(refused == 0, "{refused} results were refused: {answer}");
+            let body = format!(r#"{{"results":[{}]}}"#, items(&handles));
+            all_accepted(&json(results.send("POST", "/v1/worker/results", &body).await?)?)?;
         }
         Ok::<_, anyhow::Error>(())
     };
@@ -93,12 +106,26 @@ pub async fn serve_in_batches(
 
 const RESULT: &str = r#"{"output":{"done":true}}"#;
 
+fn items(handles: &[String]) -> String {
+    let items = handles.iter();
+    let items = items.map(|it| format!(r#"{{"handle":"{it}","result":{RESULT}}}"#));
+    items.collect::<Vec<_>>().join(",")
+}
+
+fn all_accepted(answer: &serde_json::Value) -> Result<()> {
+    let refused = answer["items"].as_array().context("items")?.iter();
+    let refused = refused.filter(|it| it["accepted"] != true).count();
+    ensure!(refused == 0, "{refused} results were refused: {answer}");
+    Ok(())
+}
+
 fn handles(leased: &serde_json::Value) -> Vec<String> {
     let items = leased.as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|item| Some(item["handle"].as_str()?.to_owned())).collect()
 }
 
-/// Prompt by handle, prompt by JWT, and results, each over 64 connections.
+/// Prompt by handle, prompt by JWT, and results, each over 64 connections; and results of many
+/// tasks a request over two.
 pub async fn measure(
     daemon: &Daemon,
     tokens: &[String],
@@ -114,14 +141,45 @@ pub async fn measure(
         let token = json(client.send_as(handle, "POST", "/v1/worker/token", "{}").await?)?;
         minted.push(token["token"].as_str().context("a token")?.to_owned());
     }
+    let reported_alone = handles.len() / 2;
     let until = Until::Time(binary_time);
     let prompt = ("GET", "/v1/worker/prompt", "");
     let report = ("POST", "/v1/worker/result", RESULT);
     Ok(vec![
         hammer("prompt by handle", daemon, &handles[..WORKERS], prompt, until).await?,
         hammer("prompt by JWT", daemon, &minted, prompt, until).await?,
-        hammer("result", daemon, &handles, report, Until::Once).await?,
+        hammer("result", daemon, &handles[..reported_alone], report, Until::Once).await?,
+        report_many(daemon, &handles[reported_alone..]).await?,
     ])
+}
+
+/// Reports the results of many tasks in each request; the times are those of requests.
+async fn report_many(daemon: &Daemon, handles: &[String]) -> Result<Rate> {
+    let requests = Rc::new(RefCell::new(handles.chunks(LEASE).map(items).collect::<Vec<_>>()));
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        clients.push(Client::connect(daemon.address(), daemon.token()).await?);
+    }
+    let times = Rc::new(RefCell::new(Vec::new()));
+    let (cpu_before, began) = (daemon.cpu(), Instant::now());
+    let senders = clients.into_iter().map(|mut client| {
+        let (requests, times) = (Rc::clone(&requests), Rc::clone(&times));
+        async move {
+            while let Some(items) = {
+                let next = requests.borrow_mut().pop();
+                next
+            } {
+                let (sent, body) = (Instant::now(), format!(r#"{{"results":[{items}]}}"#));
+                all_accepted(&json(client.send("POST", "/v1/worker/results", &body).await?)?)?;
+                times.borrow_mut().push(sent.elapsed());
+            }
+            Ok(())
+        }
+    });
+    drive::together(senders.collect::<Vec<_>>()).await?;
+    let cpu = daemon.cpu().zip(cpu_before).map(|(after, before)| after - before);
+    let times = times.take();
+    Ok(rate("result, 64 a request", handles.len(), times, began.elapsed(), cpu, 0))
 }
 
 /// Fills the queue and takes everything out of it.
@@ -220,20 +278,31 @@ async fn hammer(
         });
     }
     set.await;
-    let seconds = began.elapsed().as_secs_f64();
+    let took = began.elapsed();
     let cpu = daemon.cpu().zip(cpu_before).map(|(after, before)| after - before);
-    let mut times = times.take();
+    let times = times.take();
+    Ok(rate(name, times.len(), times, took, cpu, errors.get()))
+}
+
+fn rate(
+    name: &'static str,
+    done: usize,
+    mut times: Vec<Duration>,
+    took: Duration,
+    cpu: Option<Duration>,
+    errors: usize,
+) -> Rate {
     times.sort_unstable();
     let at = |share: f64| {
         let index = (times.len() as f64 * share) as usize;
         times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3)
     };
-    Ok(Rate {
+    Rate {
         name,
-        per_second: times.len() as f64 / seconds,
+        per_second: done as f64 / took.as_secs_f64(),
         p50_ms: at(0.5),
         p99_ms: at(0.99),
-        cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / times.len().max(1) as f64),
-        errors: errors.get(),
-    })
+        cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / done.max(1) as f64),
+        errors,
+    }
 }

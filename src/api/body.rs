@@ -125,41 +125,51 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
 }
 
-/// Reads a body that is an object with one list, without reading the items of the list: each of them
-/// may be refused by itself.
+/// A body that is an object with a list, and perhaps one more field.
+pub(super) struct Items<'a> {
+    /// The texts of the items: each of them may be refused by itself.
+    pub(super) items: Vec<&'a str>,
+    /// The text of the other field.
+    pub(super) other: Option<&'a str>,
+}
+
+/// Reads a body that is an object with one list and perhaps one other field, without reading them.
 ///
 /// # Errors
 /// Fails when the body is not JSON or has another shape, or the list is too long.
 pub(super) fn read_items<'a>(
     bytes: &'a [u8],
-    name: &'static str,
+    list: &'static str,
+    other: &'static str,
     most: usize,
-) -> Result<Vec<&'a str>, Problem> {
+) -> Result<Items<'a>, Problem> {
     // Serde skips over an item without recursion, so that its depth does not matter here.
-    let fields: BTreeMap<&str, &RawValue> = match serde_json::from_slice(bytes) {
+    let mut fields: BTreeMap<&str, &RawValue> = match serde_json::from_slice(bytes) {
         Ok(fields) => fields,
         Err(error) if error.is_data() => {
-            let detail = format!("expected an object with the list `{name}`");
+            let detail = format!("expected an object with the list `{list}`");
             return Err(Problem::new(Code::InvalidBody, detail).at("$"));
         }
         Err(error) => return Err(malformed(&error)),
     };
-    if let Some(other) = fields.keys().find(|field| **field != name) {
-        let other: String = other.chars().take(64).collect();
-        let detail = format!("unknown field `{other}`, expected `{name}`");
-        return Err(Problem::new(Code::UnknownField, detail).at(format!("$.{other}")));
+    let (items, other_field) = (fields.remove(list), fields.remove(other));
+    if let Some(unknown) = fields.keys().next() {
+        let unknown: String = unknown.chars().take(64).collect();
+        let detail = format!("unknown field `{unknown}`, expected `{list}` or `{other}`");
+        return Err(Problem::new(Code::UnknownField, detail).at(format!("$.{unknown}")));
     }
-    let at = format!("$.{name}");
-    let Some(list) = fields.get(name) else {
-        return Err(Problem::new(Code::InvalidBody, format!("missing field `{name}`")).at("$"));
+    let at = format!("$.{list}");
+    let Some(items) = items else {
+        return Err(Problem::new(Code::InvalidBody, format!("missing field `{list}`")).at("$"));
     };
-    let items: Vec<&RawValue> = serde_json::from_str(list.get())
+    let items: Vec<&RawValue> = serde_json::from_str(items.get())
         .map_err(|_| Problem::new(Code::InvalidBody, "expected a list").at(at.clone()))?;
     if items.len() > most {
         let detail = format!("a request has at most {most} of them, this one has {}", items.len());
         return Err(Problem::new(Code::InvalidBody, detail).at(at));
     }
-    Ok(items.into_iter().map(RawValue::get).collect())
+    let items = items.into_iter().map(RawValue::get).collect();
+    Ok(Items { items, other: other_field.map(RawValue::get) })
 }
 
 /// Reads a struct within a body, from an object only.

@@ -1,7 +1,7 @@
 //! The worker API: the holder of an attempt's handle fetches its prompt and reports on it. The
 //! handle identifies the task, so no path does.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use axum::{
     Json as JsonBody,
@@ -22,7 +22,8 @@ use crate::{
     blueprint::{Labels, parse_duration},
     door::{Code, Problem, ProblemBody},
     engine::{
-        ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
+        ArtifactView, Caller, HeartbeatView, LeaseAsk, LeaseView, Leased, PromptView, Report,
+        Verdict, rfc3339,
     },
     protocol::Json,
 };
@@ -60,6 +61,42 @@ pub(super) struct LeaseBody {
     prompts: bool,
 }
 
+/// A request of a pull worker that was read.
+struct WantedTasks {
+    queue: String,
+    worker: String,
+    labels: Labels,
+    max: usize,
+    wait: Duration,
+    prompts: bool,
+}
+
+impl LeaseBody {
+    fn read(self, caller: &Caller) -> Result<WantedTasks, Problem> {
+        let Self { queue, wait, max, worker, labels, prompts } = self;
+        let max = max.unwrap_or(1);
+        if !(1..=MOST_LEASED).contains(&max) {
+            let detail = format!("max is between 1 and {MOST_LEASED}");
+            return Err(Problem::new(Code::InvalidBody, detail).at("$.max"));
+        }
+        let wait = params::wait(wait.as_deref())
+            .map_err(|detail| Problem::new(Code::InvalidBody, detail).at("$.wait"))?
+            .unwrap_or_default();
+        let labels = Labels::new(labels).map_err(|error| {
+            Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.labels")
+        })?;
+        let worker = worker.unwrap_or_else(|| caller.subject.clone());
+        Ok(WantedTasks { queue, worker, labels, max, wait, prompts })
+    }
+}
+
+impl WantedTasks {
+    fn ask(&self) -> LeaseAsk<'_> {
+        let Self { queue, worker, labels, max, wait, prompts } = self;
+        LeaseAsk { queue, worker, labels, max: *max, wait: *wait, prompts: *prompts }
+    }
+}
+
 /// Leases tasks of a queue; waits for the first one.
 #[utoipa::path(
     post, path = "/v1/worker/lease", operation_id = "worker_lease", tag = "worker",
@@ -74,36 +111,24 @@ pub(super) async fn lease(
     Asker(caller): Asker,
     posted: Posted<LeaseBody>,
 ) -> Result<Response, Problem> {
-    let LeaseBody { queue, wait, max, worker, labels, prompts } = posted.body;
-    let max = max.unwrap_or(1);
-    if !(1..=MOST_LEASED).contains(&max) {
-        let detail = format!("max is between 1 and {MOST_LEASED}");
-        return Err(Problem::new(Code::InvalidBody, detail).at("$.max"));
-    }
-    let wait = params::wait(wait.as_deref())
-        .map_err(|detail| Problem::new(Code::InvalidBody, detail).at("$.wait"))?
-        .unwrap_or_default();
-    let labels = Labels::new(labels).map_err(|error| {
-        Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.labels")
-    })?;
-    let worker = worker.as_deref().unwrap_or(&caller.subject);
-    let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait, prompts };
+    let wanted = posted.body.read(&caller)?;
     // It ends by itself when the host stops, and not while a lease for it is being stored.
-    let leased = api.engine.tasks().lease(&caller, &ask).await?;
+    let leased = api.engine.tasks().lease(&caller, &wanted.ask()).await?;
     if leased.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let views: Vec<_> = leased
-        .into_iter()
-        .map(|leased| LeaseView {
-            task: leased.task,
-            handle: leased.handle,
-            deadline: rfc3339(leased.lease_ms),
-            traceparent: leased.trace.map(|trace| trace.to_string()),
-            prompt: leased.prompt,
-        })
-        .collect();
-    Ok(JsonBody(views).into_response())
+    Ok(JsonBody(views(leased)).into_response())
+}
+
+fn views(leased: Vec<Leased>) -> Vec<LeaseView> {
+    let views = leased.into_iter().map(|leased| LeaseView {
+        task: leased.task,
+        handle: leased.handle,
+        deadline: rfc3339(leased.lease_ms),
+        traceparent: leased.trace.map(|trace| trace.to_string()),
+        prompt: leased.prompt,
+    });
+    views.collect()
 }
 
 /// Gives the prompt and everything else that the work needs; the attempt counts as delivered.

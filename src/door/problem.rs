@@ -140,6 +140,14 @@ impl Problem {
         self
     }
 
+    /// Puts the path, if there is one, below the field of a body.
+    pub(crate) fn within(mut self, field: &str) -> Self {
+        if let Some(path) = &mut self.0.body.path {
+            path.replace_range(.."$".len(), &format!("$.{field}"));
+        }
+        self
+    }
+
     /// Sets the `Retry-After` header, at least 1 second.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))

@@ -68,9 +68,13 @@ pub struct WaitingLine {
 struct Waiting {
     /// Lines by their required labels, in the order of their turns; none is empty.
     lines: VecDeque<(Labels, LabelQueue)>,
-    /// The baskets, by the number of claims on them or [`FULL`], then by their arrival.
-    pollers: BTreeMap<(usize, u64), Arc<Basket>>,
+    /// The baskets, each at its [`Place`].
+    pollers: BTreeMap<Place, Arc<Basket>>,
 }
+
+/// The place of a poller: the number of claims on it or [`FULL`], false if it gathers, and its
+/// arrival. One that gathers is answered soon anyway, and another can wait on.
+type Place = (usize, bool, u64);
 
 /// Tickets that require the same labels.
 #[derive(Debug, Default)]
@@ -121,6 +125,8 @@ struct Basket {
     worker: String,
     labels: Labels,
     max: usize,
+    /// True if it takes claims until its poller looks, also when the first is durable.
+    gathers: bool,
     /// Locked after the queues.
     contents: Mutex<Contents>,
     /// Notified when there is something to look at.
@@ -157,8 +163,8 @@ impl QueueHub {
         self.polling.load(Ordering::Relaxed) > 0
     }
 
-    /// Claims the poller that has waited longest among those with the fewest claims, for an attempt
-    /// that is about to be scheduled. Returns `None` if no poller with room waits for it: then it
+    /// Claims the poller that has waited longest among those with the fewest claims, first one that
+    /// only [stands](Self::stand), for an attempt that is about to be scheduled. Returns `None` if no poller with room waits for it: then it
     /// is offered after its commit.
     pub fn claim(&self, queue: &str, labels: &Labels) -> Option<Claim> {
         let basket = self.queues.lock().get_mut(queue)?.claim(labels)?;
@@ -251,7 +257,7 @@ impl QueueHub {
         clock: &Clock,
         until: impl Future<Output = ()>,
     ) -> Result<Received, TooManyPollers> {
-        let mut poll = {
+        let poll = {
             let mut queues = self.queues.lock();
             let waiting = waiting(&mut queues, wanted.queue);
             let offered = waiting.take(wanted.max, wanted.labels);
@@ -259,38 +265,46 @@ impl QueueHub {
                 forget_if_idle(&mut queues, wanted.queue);
                 return Ok(Received { offered, ..Received::default() });
             }
-            if waiting.pollers.len() >= MAX_POLLERS {
-                return Err(TooManyPollers);
-            }
-            let basket = Arc::new(Basket {
-                number: self.arrivals.fetch_add(1, Ordering::Relaxed),
-                worker: wanted.worker.to_owned(),
-                labels: wanted.labels.clone(),
-                max: wanted.max,
-                contents: Mutex::default(),
-                filled: Notify::new(),
-            });
-            waiting.stand(&basket, &mut basket.contents.lock(), 0);
-            self.polling.fetch_add(1, Ordering::Relaxed);
-            Poll { hub: self, queue: wanted.queue, basket }
+            self.poll(waiting, wanted, false).ok_or(TooManyPollers)?
         };
-        let mut until = pin!(until);
-        let (mut is_over, mut late_ms) = (false, u64::MAX);
-        loop {
-            tokio::select! {
-                biased;
-                () = poll.basket.filled.notified() => {}
-                () = &mut until, if !is_over => is_over = true,
-                () = clock.sleep_until_either(u64::MAX, late_ms), if late_ms < u64::MAX => {}
-            }
-            let now_ms = clock.steady_ms();
-            if let Some(received) = poll.look(is_over, now_ms >= late_ms) {
-                return Ok(received);
-            }
-            if late_ms == u64::MAX && !poll.basket.contents.lock().leased.is_empty() {
-                late_ms = now_ms.saturating_add(LINGER_MS);
-            }
+        Ok(poll.receive(clock, until).await)
+    }
+
+    /// Takes the attempts that match a worker and are there now, and stands in the queue for the
+    /// rest, unless too many pollers do. It can be claimed until it [receives](QueuePoll::receive). Those
+    /// that were offered must be offered again if they do not reach their worker.
+    pub fn stand<'a>(&'a self, wanted: Wanted<'a>) -> (Vec<Handed>, Option<QueuePoll<'a>>) {
+        let mut queues = self.queues.lock();
+        let waiting = waiting(&mut queues, wanted.queue);
+        let offered = waiting.take(wanted.max, wanted.labels);
+        let rest = Wanted { max: wanted.max - offered.len(), ..wanted };
+        let poll = (rest.max > 0).then(|| self.poll(waiting, rest, true)).flatten();
+        forget_if_idle(&mut queues, wanted.queue);
+        (offered, poll)
+    }
+
+    /// Lets a poller wait, unless too many do.
+    fn poll<'a>(
+        &'a self,
+        waiting: &mut Waiting,
+        wanted: Wanted<'a>,
+        gathers: bool,
+    ) -> Option<QueuePoll<'a>> {
+        if waiting.pollers.len() >= MAX_POLLERS {
+            return None;
         }
+        let basket = Arc::new(Basket {
+            number: self.arrivals.fetch_add(1, Ordering::Relaxed),
+            worker: wanted.worker.to_owned(),
+            labels: wanted.labels.clone(),
+            max: wanted.max,
+            gathers,
+            contents: Mutex::default(),
+            filled: Notify::new(),
+        });
+        waiting.stand(&basket, &mut basket.contents.lock(), 0);
+        self.polling.fetch_add(1, Ordering::Relaxed);
+        Some(QueuePoll { hub: self, queue: wanted.queue, basket })
     }
 }
 
@@ -300,7 +314,7 @@ impl Waiting {
         if line.as_ref().is_some_and(|(_, line)| line.has(ticket)) {
             return;
         }
-        let mut free = self.pollers.range(..(1_usize, 0_u64));
+        let mut free = self.pollers.range(..(1, false, 0));
         let free = free.find(|(_, basket)| labels.fit(&basket.labels));
         if let Some(basket) = free.map(|(_, basket)| Arc::clone(basket)) {
             let mut contents = basket.contents.lock();
@@ -327,7 +341,7 @@ impl Waiting {
                 labels.fit(&basket.labels)
                     && !self.lines.iter().any(|(asked, _)| asked.fit(&basket.labels))
             };
-            let mut open = self.pollers.range(..(FULL, 0_u64));
+            let mut open = self.pollers.range(..(FULL, false, 0));
             let basket = Arc::clone(open.find(|(_, basket)| awaits(basket))?.1);
             let mut contents = basket.contents.lock();
             let (is_closed, claims) = (contents.is_closed, contents.place + 1);
@@ -343,15 +357,15 @@ impl Waiting {
 
     /// Puts a poller where those with so many claims stand, in the order of their arrival.
     fn stand(&mut self, basket: &Arc<Basket>, contents: &mut Contents, claims: usize) {
-        self.pollers.remove(&(contents.place, basket.number));
+        self.pollers.remove(&basket.place(contents.place));
         contents.place = claims;
-        self.pollers.insert((claims, basket.number), Arc::clone(basket));
+        self.pollers.insert(basket.place(claims), Arc::clone(basket));
     }
 
     /// Removes a poller that was answered or went away.
     fn leave(&mut self, basket: &Basket, contents: &mut Contents) {
         contents.is_gone = true;
-        self.pollers.remove(&(contents.place, basket.number));
+        self.pollers.remove(&basket.place(contents.place));
     }
 
     fn take(&mut self, max: usize, labels: &Labels) -> Vec<Handed> {
@@ -438,6 +452,10 @@ impl Drop for Claim {
 }
 
 impl Basket {
+    fn place(&self, claims: usize) -> Place {
+        (claims, !self.gathers, self.number)
+    }
+
     /// Takes the end of a claim: its lease, or nothing if its commit failed. A lease that nobody
     /// waits for any more is dropped, and goes back.
     fn settle(&self, lease: Option<DurableLease>) {
@@ -448,7 +466,7 @@ impl Basket {
             return;
         }
         let is_first = lease.is_some() && contents.leased.is_empty();
-        contents.is_closed |= lease.is_some();
+        contents.is_closed |= lease.is_some() && !self.gathers;
         contents.leased.extend(lease);
         if is_first || contents.out == 0 {
             self.filled.notify_one();
@@ -456,14 +474,41 @@ impl Basket {
     }
 }
 
-/// A waiting poller; gives up its place when dropped.
-struct Poll<'a> {
+/// A waiting poller. One that is dropped gives up its place: what it was handed goes back to the
+/// queue, and the leases that it was claimed for to their runs.
+#[derive(Debug)]
+pub struct QueuePoll<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
     basket: Arc<Basket>,
 }
 
-impl Poll<'_> {
+impl QueuePoll<'_> {
+    /// Waits for the first attempt until `until` is over, and a moment for those that come with it.
+    /// A claim that is out by then is waited for.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn receive(mut self, clock: &Clock, until: impl Future<Output = ()>) -> Received {
+        let mut until = pin!(until);
+        let (mut is_over, mut late_ms) = (false, u64::MAX);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.basket.filled.notified() => {}
+                () = &mut until, if !is_over => is_over = true,
+                () = clock.sleep_until_either(u64::MAX, late_ms), if late_ms < u64::MAX => {}
+            }
+            let now_ms = clock.steady_ms();
+            if let Some(received) = self.look(is_over, now_ms >= late_ms) {
+                return received;
+            }
+            if late_ms == u64::MAX && !self.basket.contents.lock().leased.is_empty() {
+                late_ms = now_ms.saturating_add(LINGER_MS);
+            }
+        }
+    }
+
     /// Returns what came, if nothing more is on its way or that takes too long; at the end of the
     /// wait also nothing.
     fn look(&mut self, is_over: bool, is_late: bool) -> Option<Received> {
@@ -476,9 +521,10 @@ impl Poll<'_> {
         let waiting = waiting(&mut queues, self.queue);
         let leased = std::mem::take(&mut contents.leased);
         let mut offered: Vec<Handed> = contents.handed.take().into_iter().collect();
-        if leased.is_empty() {
-            // What came while it had claims waits in a line; with a lease, until its next request.
-            let room = self.basket.max - offered.len();
+        if leased.is_empty() || self.basket.gathers {
+            // What came while it had claims waits in a line; with a lease, until its next request,
+            // unless that is the one that gathers.
+            let room = self.basket.max - leased.len() - offered.len();
             offered.extend(waiting.take(room, &self.basket.labels));
         }
         if leased.is_empty() && offered.is_empty() && !is_over {
@@ -493,7 +539,7 @@ impl Poll<'_> {
     }
 }
 
-impl Drop for Poll<'_> {
+impl Drop for QueuePoll<'_> {
     fn drop(&mut self) {
         self.hub.polling.fetch_sub(1, Ordering::Relaxed);
         if self.basket.contents.lock().is_gone {
@@ -841,6 +887,50 @@ mod tests {
             };
             assert_eq!(delivered(waits.await.unwrap()), (expected, vec![]));
         }
+    }
+
+    #[tokio::test]
+    async fn one_that_stands_takes_what_is_there_and_claims_until_it_receives() {
+        let hub = QueueHub::default();
+        hub.offer("q", ticket(9, 1), &PLAIN);
+        let (offered, stands) = hub.stand(wanted(4, &PLAIN));
+        assert_eq!(offered, [plain(9, 1)]);
+        claim(&hub).unwrap().fill(lease(1));
+        claim(&hub).unwrap().fill(lease(2));
+        hub.offer("q", ticket(9, 2), &PLAIN);
+        assert!(claim(&hub).is_none(), "one waits already");
+        hub.offer("q", ticket(9, 3), &PLAIN);
+        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
+        assert_eq!(delivered(received), (vec![1, 2], vec![plain(9, 2)]), "four in all");
+        assert_eq!(take(&hub, 5), [(9, 3)]);
+        assert!(!hub.has_pollers() && hub.lines().is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_that_stands_is_claimed_before_one_that_waits_with_as_many_claims() {
+        let hub = QueueHub::default();
+        let mut waits = pin!(wait(&hub, 2, &PLAIN));
+        assert!(poll!(&mut waits).is_pending());
+        let (_, stands) = hub.stand(wanted(2, &PLAIN));
+        for step in 1..=3 {
+            claim(&hub).unwrap().fill(lease(step));
+        }
+        assert_eq!(delivered(waits.await), (vec![2], vec![]));
+        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
+        assert_eq!(delivered(received), (vec![1, 3], vec![]));
+    }
+
+    #[tokio::test]
+    async fn one_that_stands_and_has_all_it_wants_or_finds_too_many_pollers_does_not_wait() {
+        let hub = QueueHub::default();
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        let (offered, stands) = hub.stand(wanted(1, &PLAIN));
+        assert!(offered.len() == 1 && stands.is_none() && hub.queues.lock().is_empty());
+        let polls: Vec<_> = (0..MAX_POLLERS).map(|_| hub.stand(wanted(1, &PLAIN)).1).collect();
+        assert!(polls.iter().all(Option::is_some));
+        assert!(hub.stand(wanted(1, &PLAIN)).1.is_none());
+        drop(polls);
+        assert!(hub.queues.lock().is_empty());
     }
 
     #[tokio::test]

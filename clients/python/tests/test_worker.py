@@ -19,17 +19,24 @@ def deadline(seconds):
 
 
 class Daemon:
-    """Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise."""
+    """Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise.
 
-    def __init__(self, inputs, lease=30):
+    `follows` returns the inputs of the tasks that an output brings about. An `older` daemon refuses `lease` beside
+    results.
+    """
+
+    def __init__(self, inputs, lease=30, follows=lambda output: [], older=False):
         self.lock = threading.Condition()
-        self.inputs, self.lease = list(enumerate(inputs)), lease
+        self.inputs, self.lease, self.follows, self.older = list(inputs), lease, follows, older
         self.results, self.requests, self.beats, self.cancel = {}, [], [], set()
+        #: The requests for tasks, by themselves and beside results; how many tasks were given, and the most at a time.
+        self.polls, self.beside, self.given, self.at_once = [], [], 0, 0
         self.trouble = lambda path, count: None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def log_message(self, *args):
                 pass
@@ -38,6 +45,7 @@ class Daemon:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 with outer.lock:
                     outer.requests.append(self.path)
+                    outer.lock.notify_all()
                     count = sum(path == self.path for path in outer.requests)
                     found = outer.trouble(self.path, count)
                     if found == "cut":
@@ -59,23 +67,52 @@ class Daemon:
 
     def answer(self, path, body):
         if path == "/v1/worker/lease":
+            self.polls.append(body)
             if not self.inputs:
-                self.lock.notify_all()
                 self.lock.wait(0.05)
                 return 204, None
-            taken, self.inputs = self.inputs[: body["max"]], self.inputs[body["max"] :]
-            return 200, [self.task(n, given) for n, given in taken]
+            return 200, self.give(body)
         if path == "/v1/worker/results":
+            if "lease" in body:
+                self.beside.append(body["lease"])
+                if self.older:
+                    return 422, {"code": "unknown_field", "detail": "unknown field `lease`, expected `results`"}
             for item in body["results"]:
                 self.results[item["handle"]] = item["result"]
+                self.inputs += self.follows(item["result"].get("output"))
             self.lock.notify_all()
-            return 200, {"items": [{"status": 200, "accepted": True, "repeated": False}] * len(body["results"])}
+            answer = {"items": [{"status": 200, "accepted": True, "repeated": False}] * len(body["results"])}
+            if "lease" in body:
+                answer["leased"] = self.give(body["lease"])
+            return 200, answer
         if path == "/v1/worker/heartbeats":
             self.beats.append(body["handles"])
             self.lock.notify_all()
             kept = [{"status": 200, "deadline": deadline(self.lease), "cancel": it in self.cancel} for it in body["handles"]]
             return 200, {"items": kept}
         return 404, {"code": "no_route"}
+
+    def give(self, wanted):
+        taken, self.inputs = self.inputs[: wanted["max"]], self.inputs[wanted["max"] :]
+        first, self.given = self.given, self.given + len(taken)
+        self.at_once = max(self.at_once, self.given - len(self.results))
+        return [self.task(n, given) for n, given in enumerate(taken, first)]
+
+    def hold(self, path):
+        """Lets requests to `path` wait until the function that this returns is called."""
+        go = threading.Event()
+
+        def trouble(asked, count):
+            if asked == path:
+                self.lock.wait_for(go.is_set, 20)
+
+        def release():
+            with self.lock:
+                go.set()
+                self.lock.notify_all()
+
+        self.trouble = trouble
+        return release
 
     def task(self, n, given):
         prompt = {
@@ -168,7 +205,102 @@ class WorkerTest(unittest.TestCase):
         thread.join(20)
         self.assertFalse(thread.is_alive())
         self.assertEqual(daemon.results, {"wh_0": {"output": "one"}})
-        self.assertEqual(len(daemon.inputs), 1)
+        self.assertEqual(daemon.inputs, ["two"])
+        self.assertEqual(daemon.beside, [], "the result is handed in alone")
+
+    def test_a_chain_of_steps_needs_no_lease_request_a_step(self):
+        daemon = Daemon([1], follows=lambda output: [output] if output <= 20 else [])
+        polls = []
+
+        def work(task: Task):
+            polls.append(len(daemon.polls))
+            return task.input + 1
+
+        self.start(daemon, work, name="w", labels={"gpu": "true"})
+        daemon.until(lambda: len(daemon.results) == 20)
+        self.assertEqual(daemon.results["wh_19"], {"output": 21})
+        self.assertEqual(polls, [1] * 20)
+        same = {"queue": "q", "max": 1, "prompts": True, "worker": "w", "labels": {"gpu": "true"}}
+        self.assertEqual(daemon.polls[0], {**same, "wait": "20s"})
+        self.assertEqual(daemon.beside, [same] * 20)
+
+    def test_tasks_in_work_are_never_more_than_the_slots(self):
+        daemon = Daemon(range(100), follows=lambda output: [output + 100] if output < 100 else [])
+        self.start(daemon, lambda task: task.input, max_in_flight=5)
+        daemon.until(lambda: len(daemon.results) == 200)
+        self.assertEqual(daemon.at_once, 5)
+        self.assertTrue(daemon.beside)
+
+    def test_the_slot_of_a_result_under_way_is_not_asked_for_twice(self):
+        daemon = Daemon(["one"])
+        release = daemon.hold("/v1/worker/results")
+        self.start(daemon, lambda task: task.input, max_in_flight=2)
+        daemon.until(lambda: "/v1/worker/results" in daemon.requests)
+        seen = len(daemon.polls)
+        # The first of them may have been under way already.
+        daemon.until(lambda: len(daemon.polls) >= seen + 2)
+        with daemon.lock:
+            daemon.inputs += ["two", "three"]
+        daemon.until(lambda: daemon.given >= 2)
+        release()
+        daemon.until(lambda: len(daemon.results) == 3)
+        self.assertEqual([poll["max"] for poll in daemon.polls[1 : seen + 2]], [1] * (seen + 1))
+        self.assertEqual(daemon.at_once, 2)
+
+    def test_tasks_that_an_answer_brings_to_a_worker_that_drains_are_worked_off(self):
+        daemon = Daemon(["one", "two", "three"])
+        release = daemon.hold("/v1/worker/results")
+        worker, thread = self.start(daemon, lambda task: task.input)
+        daemon.until(lambda: "/v1/worker/results" in daemon.requests)
+        worker.stop()
+        release()
+        thread.join(20)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(daemon.results, {"wh_0": {"output": "one"}, "wh_1": {"output": "two"}})
+        self.assertEqual((len(daemon.beside), daemon.inputs), (1, ["three"]))
+
+    def test_tasks_that_an_answer_brings_to_a_worker_that_gives_up_are_not_begun(self):
+        daemon, began = Daemon(["one", "two"]), []
+        release = daemon.hold("/v1/worker/results")
+        worker, thread = self.start(daemon, lambda task: began.append(task.input))
+        daemon.until(lambda: "/v1/worker/results" in daemon.requests)
+        worker.stop(now=True)
+        release()
+        thread.join(20)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual((began, daemon.given), (["one"], 2))
+
+    def test_results_that_are_sent_again_by_a_worker_that_drains_ask_for_nothing(self):
+        daemon = Daemon(["one", "two"])
+
+        def trouble(path, count):
+            if path == "/v1/worker/results" and count == 1:
+                worker.stop()
+                return "cut"
+
+        daemon.trouble = trouble
+        worker, thread = self.start(daemon, lambda task: task.input)
+        thread.join(20)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(daemon.results, {"wh_0": {"output": "one"}})
+        self.assertEqual(daemon.beside, [])
+
+    def test_an_older_daemon_gets_the_same_results_without_the_lease(self):
+        daemon = Daemon(range(40), older=True)
+        self.start(daemon, lambda task: task.input, max_in_flight=4)
+        daemon.until(lambda: len(daemon.results) == 40)
+        self.assertEqual({it["output"] for it in daemon.results.values()}, set(range(40)))
+        self.assertEqual(len(daemon.beside), 1, "it is not asked again")
+        self.assertNotIn("/v1/worker/result", daemon.requests)
+
+    def test_slots_are_free_again_after_an_answer_without_tasks(self):
+        for none in ([], None):
+            with self.subTest(leased=none):
+                daemon = Daemon(range(9))
+                give = daemon.give
+                daemon.give = lambda wanted: give(wanted) if "wait" in wanted else none
+                self.start(daemon, lambda task: task.input, max_in_flight=2)
+                daemon.until(lambda: len(daemon.results) == 9)
 
     def test_a_token_that_may_not_lease_ends_the_worker(self):
         daemon = Daemon([])

@@ -116,6 +116,12 @@ interface Answer {
   problem?: { code?: string; detail?: string };
 }
 
+/** The answer to results; `leased` if the request asked for tasks too. */
+interface Answers {
+  items: Answer[];
+  leased?: Lease[];
+}
+
 type Report = Record<string, unknown>;
 type Ask = <T>(bearer: string, method: string, path: string, body?: BodyInit, signal?: AbortSignal) => Promise<T>;
 type Patiently = <T>(what: string, ask: () => Promise<T>, ended: AbortSignal) => Promise<T>;
@@ -194,6 +200,8 @@ export class Worker {
   /** Aborted when no more tasks are taken, and when everything is given up. */
   readonly #draining = new AbortController();
   readonly #ended = new AbortController();
+  /** False once the daemon does not know `lease` beside results. */
+  #combined = true;
   #bells: (() => void)[] = [];
 
   constructor(options: Options) {
@@ -223,7 +231,7 @@ export class Worker {
     }
   }
 
-  /** Takes no new tasks; `run` returns once those in work are finished, or at once with `now`. */
+  /** Asks for no more tasks; `run` returns once those in work are finished, or at once with `now`. */
   stop({ now = false } = {}): void {
     // The daemon gives a task that nobody took to another worker.
     this.#draining.abort();
@@ -313,16 +321,16 @@ export class Worker {
 
   async #take(): Promise<void> {
     const draining = this.#draining.signal;
-    const { token, queue, name, labels } = this.#options;
+    const { token, queue } = this.#options;
     for (let tries = 0; !draining.aborted; ) {
       const free = this.#most - this.#open.size;
       if (free <= 0) {
         await this.#change();
         continue;
       }
-      const body = { queue, wait: `${POLL}s`, max: Math.min(free, MOST_LEASED), prompts: true, worker: name, labels };
+      const body = JSON.stringify({ ...this.#wanted(free), wait: `${POLL}s` });
       try {
-        const leased = await this.#ask<Lease[] | undefined>(token, "POST", "/v1/worker/lease", JSON.stringify(body), draining);
+        const leased = await this.#ask<Lease[] | undefined>(token, "POST", "/v1/worker/lease", body, draining);
         tries = 0;
         for (const lease of leased ?? []) this.#begin(lease);
       } catch (error) {
@@ -333,6 +341,12 @@ export class Worker {
         tries += 1;
       }
     }
+  }
+
+  /** The body of a request for up to `most` tasks. */
+  #wanted(most: number): object {
+    const { queue, name, labels } = this.#options;
+    return { queue, max: Math.min(most, MOST_LEASED), prompts: true, worker: name, labels };
   }
 
   #begin(lease: Lease): void {
@@ -399,8 +413,10 @@ export class Worker {
       }
       this.#results.splice(0, items.length);
       try {
-        const answers = await this.#sendAll(`{"results":[${texts.join(",")}]}`, items.length);
-        for (const [place, item] of items.entries()) await this.#settle(item, answers[place] ?? { status: 503 });
+        const answers = await this.#sendAll(texts);
+        // Before the slots of these results are free, so that the poll does not ask for them too.
+        for (const lease of answers.leased ?? []) this.#begin(lease);
+        for (const [place, item] of items.entries()) await this.#settle(item, answers.items[place] ?? { status: 503 });
       } catch (error) {
         this.#log(`results: given up: ${String(error)}`);
       }
@@ -408,15 +424,29 @@ export class Worker {
     }
   }
 
-  async #sendAll(body: string, count: number): Promise<Answer[]> {
-    const ask = () => this.#ask<{ items: Answer[] }>(this.#options.token, "POST", "/v1/worker/results", body);
+  async #sendAll(texts: string[]): Promise<Answers> {
     try {
-      return (await this.#patiently("results", ask, this.#ended.signal)).items;
+      return await this.#patiently("results", () => this.#handIn(texts), this.#ended.signal);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       // The token may have ended: the handles are enough.
       this.#log(`results: ${error.message}; sending them one by one`);
-      return Array.from({ length: count }, () => ({ status: 503 }));
+      return { items: texts.map(() => ({ status: 503 })) };
+    }
+  }
+
+  /** Sends results. The same request asks for tasks in the slots that they free, unless the worker drains. */
+  async #handIn(texts: string[]): Promise<Answers> {
+    const asks = this.#combined && !this.#draining.signal.aborted;
+    const lease = asks ? `,"lease":${JSON.stringify(this.#wanted(texts.length))}` : "";
+    try {
+      const body = `{"results":[${texts.join(",")}]${lease}}`;
+      return await this.#ask<Answers>(this.#options.token, "POST", "/v1/worker/results", body);
+    } catch (error) {
+      if (!asks || !(error instanceof Refused) || error.code !== "unknown_field") throw error;
+      // An older daemon: nothing of the request was accepted.
+      this.#combined = false;
+      return this.#handIn(texts);
     }
   }
 

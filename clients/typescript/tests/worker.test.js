@@ -7,11 +7,19 @@ import { Failed, Refused, Result, Skip, Worker } from "../dist/index.js";
 
 const deadline = (seconds) => new Date(Date.now() + seconds * 1_000).toISOString();
 const running = [];
+const results = "/v1/worker/results";
 
-/** Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise. */
-async function daemon(inputs, { lease = 30, trouble = () => undefined } = {}) {
-  const it = { left: [...inputs.entries()], results: new Map(), beats: 0, cancel: new Set(), counts: {} };
-  const task = ([n, input]) => ({
+/**
+ * Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise, or later. `follows` returns the
+ * inputs of the tasks that an output brings about. An `older` daemon refuses `lease` beside results.
+ */
+async function daemon(inputs, { lease = 30, trouble = () => undefined, follows = () => [], older = false } = {}) {
+  const it = {
+    left: [...inputs], results: new Map(), beats: 0, cancel: new Set(), counts: {},
+    // The requests for tasks, by themselves and beside results; how many tasks were given, and the most at a time.
+    polls: [], beside: [], given: 0, atOnce: 0,
+  };
+  const task = (n, input) => ({
     task: `task_${n}`,
     handle: `wh_${n}`,
     deadline: deadline(lease),
@@ -21,10 +29,19 @@ async function daemon(inputs, { lease = 30, trouble = () => undefined } = {}) {
     },
   });
   const routes = {
-    "/v1/worker/lease": (body) => (it.left.length > 0 ? [200, it.left.splice(0, body.max).map(task)] : [204]),
-    "/v1/worker/results": ({ results }) => {
-      for (const { handle, result } of results) it.results.set(handle, result);
-      return [200, { items: results.map(() => ({ status: 200, accepted: true, repeated: false })) }];
+    "/v1/worker/lease": (body) => {
+      it.polls.push(body);
+      return it.left.length > 0 ? [200, it.give(body)] : [204];
+    },
+    [results]: ({ results: handedIn, lease: wanted }) => {
+      if (wanted !== undefined) it.beside.push(wanted);
+      if (wanted !== undefined && older) return [422, { code: "unknown_field", detail: "unknown field `lease`" }];
+      for (const { handle, result } of handedIn) {
+        it.results.set(handle, result);
+        it.left.push(...follows(result.output));
+      }
+      const items = handedIn.map(() => ({ status: 200, accepted: true, repeated: false }));
+      return [200, wanted === undefined ? { items } : { items, leased: it.give(wanted) }];
     },
     "/v1/worker/heartbeats": ({ handles }) => {
       it.beats += 1;
@@ -32,13 +49,18 @@ async function daemon(inputs, { lease = 30, trouble = () => undefined } = {}) {
       return [200, { items: handles.map(kept) }];
     },
   };
+  it.give = (wanted) => {
+    const taken = it.left.splice(0, wanted.max).map((input) => task(it.given++, input));
+    it.atOnce = Math.max(it.atOnce, it.given - it.results.size);
+    return taken;
+  };
   const server = createServer(async (request, response) => {
     let text = "";
     for await (const part of request) text += part;
     it.counts[request.url] = (it.counts[request.url] ?? 0) + 1;
-    const found = trouble(request.url, it.counts[request.url]);
+    const found = await trouble(request.url, it.counts[request.url]);
     if (found === "cut") return request.socket.destroy();
-    const [status, answer] = found ?? routes[request.url](JSON.parse(text));
+    const [status, answer] = found ?? routes[request.url]?.(JSON.parse(text)) ?? [404, { code: "no_route" }];
     if (status === 204) await new Promise((resolve) => setTimeout(resolve, 20));
     response.writeHead(status).end(answer === undefined ? undefined : JSON.stringify(answer));
   });
@@ -71,6 +93,13 @@ async function until(is, what) {
   assert.fail(what);
 }
 
+/** What waits for its `until` waits for a call of its `go`. */
+function gate() {
+  const held = {};
+  held.until = new Promise((resolve) => (held.go = resolve));
+  return held;
+}
+
 afterEach(async () => {
   for (const end of running.splice(0)) await end();
 });
@@ -98,7 +127,7 @@ test("each way to end a task is reported as what it is", async () => {
 });
 
 test("a daemon that is away is waited for and nothing is lost", async () => {
-  const away = { "/v1/worker/lease": [1, 3], "/v1/worker/results": [1, 2, 4] };
+  const away = { "/v1/worker/lease": [1, 3], [results]: [1, 2, 4] };
   const trouble = (path, n) =>
     !away[path]?.includes(n) ? undefined : n % 2 ? "cut" : [503, { code: "stopping" }];
   const it = await daemon([...Array(40).keys()], { trouble });
@@ -124,19 +153,106 @@ test("leases are renewed and a task that is not wanted is told", async () => {
 
 test("a stop finishes what is in work and takes nothing new", async () => {
   const it = await daemon(["one", "two"]);
-  let [began, go] = [false, () => {}];
+  const held = gate();
+  let began = false;
   const { worker, run } = start(it, async (task) => {
     began = true;
-    await new Promise((resolve) => (go = resolve));
+    await held.until;
     return task.input;
   });
   await until(() => began, "the task begins");
   worker.stop();
-  go();
+  held.go();
   await run;
   assert.deepEqual([...it.results], [["wh_0", { output: "one" }]]);
-  assert.equal(it.left.length, 1);
+  assert.deepEqual(it.left, ["two"]);
+  assert.deepEqual(it.beside, [], "the result is handed in alone");
 });
+
+test("a chain of steps needs no lease request a step", async () => {
+  const it = await daemon([1], { follows: (output) => (output <= 20 ? [output] : []) });
+  const polls = [];
+  start(it, (task) => {
+    polls.push(it.polls.length);
+    return task.input + 1;
+  }, { name: "w", labels: { gpu: "true" } });
+  await until(() => it.results.size === 20, "twenty results");
+  assert.deepEqual(it.results.get("wh_19"), { output: 21 });
+  assert.deepEqual(polls, Array(20).fill(1));
+  const same = { queue: "q", max: 1, prompts: true, worker: "w", labels: { gpu: "true" } };
+  assert.deepEqual(it.polls[0], { ...same, wait: "20s" });
+  assert.deepEqual(it.beside, Array(20).fill(same));
+});
+
+test("tasks in work are never more than the slots", async () => {
+  const it = await daemon(Array(100).keys(), { follows: (output) => (output < 100 ? [output + 100] : []) });
+  start(it, (task) => task.input, { maxInFlight: 5 });
+  await until(() => it.results.size === 200, "two hundred results");
+  assert.equal(it.atOnce, 5);
+  assert.ok(it.beside.length > 0);
+});
+
+test("the slot of a result under way is not asked for twice", async () => {
+  const held = gate();
+  const it = await daemon(["one"], { trouble: (path) => (path === results ? held.until : undefined) });
+  start(it, (task) => task.input, { maxInFlight: 2 });
+  await until(() => it.counts[results] === 1, "the result comes");
+  const seen = it.polls.length;
+  // The first of them may have been under way already.
+  await until(() => it.polls.length >= seen + 2, "two polls");
+  it.left.push("two", "three");
+  await until(() => it.given >= 2, "a task is given");
+  held.go();
+  await until(() => it.results.size === 3, "three results");
+  assert.deepEqual(it.polls.slice(1, seen + 2).map((poll) => poll.max), Array(seen + 1).fill(1));
+  assert.equal(it.atOnce, 2);
+});
+
+test("tasks that an answer brings to a worker that drains are worked off", async () => {
+  const held = gate();
+  const it = await daemon(["one", "two", "three"], { trouble: (path) => (path === results ? held.until : undefined) });
+  const { worker, run } = start(it, (task) => task.input);
+  await until(() => it.counts[results] === 1, "the result comes");
+  worker.stop();
+  held.go();
+  await run;
+  assert.deepEqual([...it.results], [["wh_0", { output: "one" }], ["wh_1", { output: "two" }]]);
+  assert.deepEqual([it.beside.length, it.left], [1, ["three"]]);
+});
+
+test("results that are sent again by a worker that drains ask for nothing", async () => {
+  const trouble = (path, n) => {
+    if (path !== results || n > 1) return undefined;
+    worker.stop();
+    return "cut";
+  };
+  const it = await daemon(["one", "two"], { trouble });
+  const { worker, run } = start(it, (task) => task.input);
+  await run;
+  assert.deepEqual([...it.results], [["wh_0", { output: "one" }]]);
+  assert.deepEqual(it.beside, []);
+});
+
+test("an older daemon gets the same results without the lease", async () => {
+  const it = await daemon(Array(40).keys(), { older: true });
+  start(it, (task) => task.input, { maxInFlight: 4 });
+  await until(() => it.results.size === 40, "forty results");
+  assert.equal(new Set([...it.results.values()].map((result) => result.output)).size, 40);
+  assert.equal(it.beside.length, 1, "it is not asked again");
+  assert.equal(it.counts["/v1/worker/result"], undefined);
+});
+
+for (const [what, none] of [["no", []], ["no list of", undefined]]) {
+  test(`slots are free again after an answer with ${what} tasks`, async () => {
+    const it = await daemon(Array(9).keys());
+    const { give } = it;
+    it.give = (wanted) => (wanted.wait === undefined ? none : give(wanted));
+    const said = [];
+    start(it, (task) => task.input, { maxInFlight: 2, log: (line) => said.push(line) });
+    await until(() => it.results.size === 9, "nine results");
+    assert.deepEqual(said, []);
+  });
+}
 
 test("a token that may not lease ends the worker", async () => {
   const it = await daemon([], { trouble: () => [403, { code: "forbidden_scope", detail: "no" }] });

@@ -1,5 +1,6 @@
-//! Requests of many attempts at once: results, and heartbeats. The bearer is the token that leases; each
-//! item has the credential of its own attempt, and an answer of its own.
+//! Requests of many attempts at once: results, perhaps with a lease of the next tasks, and
+//! heartbeats. The bearer is the token that leases; each item has the credential of its own attempt,
+//! and an answer of its own.
 
 use std::sync::Arc;
 
@@ -7,15 +8,15 @@ use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{AcceptedView, ResultBody, report_of};
+use super::{AcceptedView, LeaseBody, ResultBody, report_of, views};
 use crate::{
     api::{
         app::Api,
-        body::{Posted, Raw, read_items, read_json},
+        body::{Items, Posted, Raw, read_items, read_json},
         params::{self, Asker},
     },
     door::{Code, Problem, ProblemBody},
-    engine::{Caller, Carrier, HeartbeatView, Holder, Report},
+    engine::{Caller, Carrier, HeartbeatView, Holder, LeaseView, Report},
     protocol::Json,
     token::{Grant, Verb},
 };
@@ -45,6 +46,21 @@ pub(in crate::api) struct ResultsBody {
     /// At most 1,000.
     #[schema(max_items = 1_000)]
     results: Vec<CarriedResult>,
+    /// Asks for tasks as well, the body of `POST /v1/worker/lease`. What the results bring about, such
+    /// as the next steps of their flows, is leased in the commits that accept them. The wait begins
+    /// when the results are answered.
+    lease: Option<LeaseBody>,
+}
+
+/// The answers to results, in their order, and what was leased.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct ResultAnswers {
+    /// One for each result.
+    items: Vec<ItemAnswer<AcceptedView>>,
+    /// The tasks; present if the request has a `lease`. Empty also if no task could be leased:
+    /// `POST /v1/worker/lease` says why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased: Option<Vec<LeaseView>>,
 }
 
 /// The answers to the items of a request, in their order.
@@ -100,28 +116,43 @@ impl<T> ItemAnswers<T> {
 }
 
 /// Reports the results of many attempts. Each result is accepted or refused by itself, exactly as by
-/// `POST /v1/worker/result`, and what is accepted is durable with the answer.
+/// `POST /v1/worker/result`, and what is accepted is durable with the answer. With `lease` the same
+/// request leases the next tasks.
 #[utoipa::path(
     post, path = "/v1/worker/results", operation_id = "worker_results", tag = "worker",
     request_body = ResultsBody,
-    responses((status = 200, description = "Each result with its own answer.", body = ItemAnswers<AcceptedView>)),
+    responses((status = 200, description = "Each result with its own answer, and the leased tasks.", body = ResultAnswers)),
 )]
 pub(in crate::api) async fn results(
     State(api): State<Api>,
     Asker(caller): Asker,
     raw: Raw,
-) -> Result<JsonBody<ItemAnswers<AcceptedView>>, Problem> {
+) -> Result<JsonBody<ResultAnswers>, Problem> {
     raw.expect_json()?;
-    let items = read_items(&raw.bytes, "results", MOST_ITEMS)?;
+    let Items { items, other } = read_items(&raw.bytes, "results", "lease", MOST_ITEMS)?;
+    let wanted = other.filter(|text| *text != "null").map(|text| {
+        let body: LeaseBody = read_json(text.as_bytes())?;
+        body.read(&caller)
+    });
+    let wanted = wanted.transpose().map_err(|problem| problem.within("lease"))?;
     let carrier = carrier(&caller);
     let mut read = Vec::with_capacity(items.len());
     let mut reports = Vec::with_capacity(items.len());
     for item in items {
         read.push(read_report(&api, &caller, &carrier, item).map(|report| reports.push(report)));
     }
-    let answers = api.engine.tasks().report_all(reports).await;
+    let tasks = api.engine.tasks();
+    let (answers, leased) = match wanted {
+        Some(wanted) => {
+            let ask = wanted.ask();
+            let both = Box::pin(tasks.report_and_lease(&caller, reports, &ask));
+            let (answers, leased) = both.await?;
+            (answers, Some(views(leased)))
+        }
+        None => (tasks.report_all(reports).await, None),
+    };
     let answers = answers.into_iter().map(|answer| answer.map(AcceptedView::new));
-    Ok(JsonBody(ItemAnswers::new(read, answers)))
+    Ok(JsonBody(ResultAnswers { items: ItemAnswers::new(read, answers).items, leased }))
 }
 
 fn carrier(caller: &Caller) -> Arc<Carrier> {

@@ -5,9 +5,10 @@ use std::pin::pin;
 use anyhow::Result;
 use clap::Args;
 use futures::{StreamExt, stream::FuturesUnordered};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::mpsc,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
@@ -76,25 +77,32 @@ impl Worker {
         // The command is not to find the keys of a daemon on the same machine.
         let (config, data) = (cx.config.environments.clone(), &cx.config.data);
         let environments = Environments::new(config, data, cx.clock.clone());
-        let post = Post::new(cx, client);
+        let most = usize::from(self.max_in_flight);
+        let (begin, mut leased) = mpsc::channel(most);
+        let post = Post::new(cx, client, self.lease(labels), begin.clone());
         let mut delivery = pin!(post.deliver());
         let mut open = FuturesUnordered::new();
-        // Kept while tasks end beside it: a question that is dropped may have been answered.
-        let mut question = Box::pin(self.take(cx, client, labels, self.max_in_flight.into()));
+        // At most one, kept while tasks end beside it: a question that is dropped may have been
+        // answered.
+        let mut question = FuturesUnordered::new();
         let mut taking = true;
-        while taking || !open.is_empty() {
-            let free = usize::from(self.max_in_flight) - open.len();
+        while taking || !open.is_empty() || !leased.is_empty() {
+            // For a moment more than `most` are open: a task that is answered, and the next one.
+            let free = most.saturating_sub(open.len() + leased.len());
+            if taking && free > 0 && question.is_empty() {
+                question.push(self.take(cx, client, labels, free, &begin));
+            }
             let stopped = tokio::select! {
-                leased = &mut question, if taking && free > 0 => {
-                    for lease in leased? {
-                        say(&format!("{} begun", lease.task));
-                        open.push(self.work(cx, &post, client, &environments, lease, now.clone()));
-                    }
-                    let free = usize::from(self.max_in_flight) - open.len();
-                    question = Box::pin(self.take(cx, client, labels, free.max(1)));
+                Some(taken) = question.next() => {
+                    taken?;
                     false
                 }
-                Some(line) = open.next(), if !open.is_empty() => {
+                Some(lease) = leased.recv() => {
+                    say(&format!("{} begun", lease.task));
+                    open.push(self.work(cx, &post, client, &environments, lease, now.clone()));
+                    false
+                }
+                Some(line) = open.next() => {
                     say(&line);
                     false
                 }
@@ -104,7 +112,9 @@ impl Worker {
             };
             if stopped {
                 stop(&mut taking, &now);
-                say(&match open.len() {
+                question.clear();
+                post.stop_leasing();
+                say(&match open.len() + leased.len() {
                     n if now.is_cancelled() => format!("stopping; {n} task(s) given up"),
                     n => format!("draining: no new tasks, {n} to finish; once more stops at once"),
                 });
@@ -113,19 +123,28 @@ impl Worker {
         Ok(if now.is_cancelled() { Exit::Interrupted } else { Exit::Ok })
     }
 
-    /// Asks for tasks until there are some; whatever may go away by itself is waited for.
+    /// Returns the body of a lease, without the number of tasks and the time to wait.
+    fn lease(&self, labels: &Labels) -> Value {
+        let mut body = json!({"queue": self.queue, "labels": labels, "prompts": true});
+        if let Some(name) = &self.name {
+            body["worker"] = json!(name);
+        }
+        body
+    }
+
+    /// Asks for tasks until there are some, which then begin; whatever may go away by itself is
+    /// waited for.
     async fn take(
         &self,
         cx: &Context,
         client: &Client,
         labels: &Labels,
         max: usize,
-    ) -> Result<Vec<LeaseView>> {
-        let mut body = json!({"queue": self.queue, "wait": POLL, "max": max, "labels": labels,
-            "prompts": true});
-        if let Some(name) = &self.name {
-            body["worker"] = json!(name);
-        }
+        begin: &mpsc::Sender<LeaseView>,
+    ) -> Result<()> {
+        let mut body = self.lease(labels);
+        body["wait"] = json!(POLL);
+        body["max"] = json!(max);
         let mut pause = PAUSE.0;
         loop {
             let error = match client.lease(&body).await {
@@ -133,7 +152,12 @@ impl Worker {
                     pause = PAUSE.0;
                     continue;
                 }
-                Ok(leased) => return Ok(leased),
+                Ok(leased) => {
+                    for lease in leased {
+                        begin.send(lease).await?;
+                    }
+                    return Ok(());
+                }
                 Err(error) => error,
             };
             if !may_pass(&error) {
@@ -158,17 +182,15 @@ impl Worker {
         let client = daemon.with_token(&lease.handle);
         let task = lease.task;
         tokio::select! {
-            done = self.attempt(cx, post, &client, environments, &lease) => match done {
-                Ok(true) => format!("{task} done"),
-                Ok(false) => format!("{task} failed"),
+            ended = self.attempt(cx, post, &client, environments, &lease) => match ended {
+                Ok(how) => format!("{task} {how}"),
                 Err(error) => format!("{task}: {error:#}"),
             },
-            why = post.keep(&lease) => format!("{task} was taken back: {why}"),
             () = now.cancelled() => format!("{task} was given up"),
         }
     }
 
-    /// Runs the command and reports; dropping this kills the command and its children.
+    /// Runs the command and reports, and says how it went.
     async fn attempt(
         &self,
         cx: &Context,
@@ -176,7 +198,43 @@ impl Worker {
         client: &Client,
         environments: &Environments,
         lease: &LeaseView,
-    ) -> Result<bool> {
+    ) -> Result<String> {
+        let mut kept = post.keep(lease);
+        let body = tokio::select! {
+            body = self.run_command(cx, client, environments, lease) => body?,
+            why = kept.lost() => return Ok(format!("was taken back: {why}")),
+        };
+        // The work is done: a daemon that restarts meanwhile is waited for as long as it takes. The
+        // slot is taken until the answer, also if the lease is lost: the next task may come with it.
+        let Err(error) = post.report(&lease.handle, &body).await else {
+            let how = if body["ok"] == true { "done" } else { "failed" };
+            return Ok(how.to_owned());
+        };
+        match error.downcast_ref::<Stop>() {
+            // The command may have reported by itself: then that is the result.
+            Some(stop) if stop.code.as_deref() == Some("already_accepted") => {
+                return Ok("done".to_owned());
+            }
+            Some(stop) if matches!(stop.exit, Exit::Denied | Exit::Conflict | Exit::NotFound) => {}
+            // Left alone, the attempt would be taken for interrupted and be done again and again.
+            // Not through the post: the next task of this slot may have begun.
+            Some(_) | None => {
+                let message = format!("the daemon refused the result: {error:#}");
+                let refusal = json!({"ok": false, "error": {"message": message}});
+                patiently(cx, "the report", async || client.report(&refusal).await).await?;
+            }
+        }
+        Err(error)
+    }
+
+    /// Runs the command, and returns its result; dropping this kills the command and its children.
+    async fn run_command(
+        &self,
+        cx: &Context,
+        client: &Client,
+        environments: &Environments,
+        lease: &LeaseView,
+    ) -> Result<Value> {
         let prompt = match &lease.prompt {
             Some(prompt) => prompt.clone(),
             None => Box::new(patiently(cx, "the prompt", async || client.prompt().await).await?),
@@ -191,28 +249,12 @@ impl Worker {
         .into_iter()
         .chain(trace)
         .collect();
-        let body =
-            match command::run(environments, &self.command, &env, prompt.input.as_str()).await {
-                Ok(finished) => report(&finished),
-                Err(error) => json!({"ok": false, "output": null,
+        let input = prompt.input.as_str();
+        Ok(match command::run(environments, &self.command, &env, input).await {
+            Ok(finished) => report(&finished),
+            Err(error) => json!({"ok": false, "output": null,
                 "error": {"message": format!("{error:#}"), "retryable": true}}),
-            };
-        // The work is done: a daemon that restarts meanwhile is waited for as long as it takes.
-        let Err(error) = post.report(&lease.handle, &body).await else {
-            return Ok(body["ok"] == true);
-        };
-        match error.downcast_ref::<Stop>() {
-            // The command may have reported by itself: then that is the result.
-            Some(stop) if stop.code.as_deref() == Some("already_accepted") => return Ok(true),
-            Some(stop) if matches!(stop.exit, Exit::Denied | Exit::Conflict | Exit::NotFound) => {}
-            // Left alone, the attempt would be taken for interrupted and be done again and again.
-            Some(_) | None => {
-                let message = format!("the daemon refused the result: {error:#}");
-                let refusal = json!({"ok": false, "error": {"message": message}});
-                post.report(&lease.handle, &refusal).await?;
-            }
-        }
-        Err(error)
+        })
     }
 }
 
@@ -230,7 +272,7 @@ fn stop(taking: &mut bool, now: &CancellationToken) {
 }
 
 /// Returns the report for the end of a command.
-fn report(finished: &Finished) -> serde_json::Value {
+fn report(finished: &Finished) -> Value {
     match finished.exit_code {
         Some(0) => json!({"ok": true, "output": finished.output()}),
         _ => json!({"ok": false, "output": finished.raw(),

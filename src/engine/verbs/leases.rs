@@ -1,11 +1,11 @@
 //! Leases of the tasks in a queue, by pull workers.
 
-use std::time::Duration;
+use std::{future::ready, pin::pin, time::Duration};
 
 use crate::{
     blueprint::Labels,
     engine::{
-        Bearer, Caller, Engine, EngineError, Leased, PromptView,
+        Bearer, Caller, Engine, EngineError, Holder, Leased, PromptView, Report,
         run::reply::{Answering, Asked},
         shared::message::{ControlAsk, RunMsg, WorkerAsk},
         verbs::engine::TaskVerbs,
@@ -21,6 +21,10 @@ const LEASES: usize = 100;
 
 /// The maximum size of the prompts that come with a lease, in bytes.
 const PROMPTS: usize = 8 << 20;
+
+/// The time for which reports hold up the leases of their request, in milliseconds: then these go
+/// back, for others.
+const HELD_UP_MS: u64 = 1_000;
 
 /// The request of a pull worker.
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +77,25 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Returns a lease as its worker receives it.
-fn delivered(lease: DurableLease, prompt: Option<Box<PromptView>>) -> Leased {
-    let TaskLease { task, attempt: _, handle, lease_ms, trace } = lease.deliver();
-    Leased { task, handle, lease_ms, trace, prompt }
+/// Waits for the leases of tickets that were taken; returns also the last error that may pass.
+async fn leases_of(
+    asked: Vec<Result<Taken<'_>, EngineError>>,
+) -> (Vec<DurableLease>, Option<EngineError>) {
+    let (mut leased, mut refused) = (Vec::with_capacity(asked.len()), None);
+    // The last answer first, which saves wake-ups: see `replies`.
+    for taken in asked.into_iter().rev() {
+        let lease = match taken {
+            Ok(taken) => taken.leased().await,
+            Err(error) => Err(error),
+        };
+        match lease {
+            Ok(lease) => leased.push(lease),
+            Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    leased.reverse();
+    (leased, refused)
 }
 
 /// Returns true if a refused lease may succeed later without anybody who offers its task again: the
@@ -104,52 +123,92 @@ impl TaskVerbs<'_> {
         caller: &Caller,
         ask: &LeaseAsk<'_>,
     ) -> Result<Vec<Leased>, EngineError> {
-        let LeaseAsk { queue, worker, labels, max, wait, prompts } = *ask;
-        caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
-        let (hub, clock) = (&self.engine.shared().hub, &self.engine.shared().clock);
-        let wanted = Wanted { queue, worker, labels, max: max.clamp(1, LEASES) };
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let wanted = self.wanted(caller, ask)?;
+        let clock = &self.engine.shared().clock;
+        let wait_ms = u64::try_from(ask.wait.as_millis()).unwrap_or(u64::MAX);
         let deadline_ms = clock.steady_ms().saturating_add(wait_ms);
         loop {
-            let now_ms = clock.now_ms();
-            hub.note_worker(queue, now_ms);
-            hub.book().note(queue, worker, Some(labels), now_ms);
             let Received { leased: claimed, offered } = self.take(wanted, deadline_ms).await?;
             let nothing = claimed.is_empty() && offered.is_empty();
             // Each waits for its commit; together they share one.
-            let asked = offered.into_iter().map(|handed| {
-                let Ticket { run, step, attempt } = handed.0;
-                let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
-                let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
-                let sent = sent.inspect_err(|_| hub.offer(queue, handed.0, &handed.1));
-                sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
-            });
-            let asked: Vec<Result<Taken<'_>, EngineError>> = store::wake_once(|| asked.collect());
-            let (mut refused, mut leased) = (None, Vec::new());
-            // The last answer first, which saves wake-ups: see `work_all`.
-            for taken in asked.into_iter().rev() {
-                let lease = match taken {
-                    Ok(taken) => taken.leased().await,
-                    Err(error) => Err(error),
-                };
-                match lease {
-                    Ok(lease) => leased.push(lease),
-                    Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
-                    Err(error) => refused = refused.or(Some(error)),
-                }
-            }
-            leased.reverse();
+            let asked = store::wake_once(|| self.ask_runs(wanted, offered));
+            let (mut leased, refused) = leases_of(asked).await;
             leased.extend(claimed);
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
             }
             if !leased.is_empty() || nothing {
-                let found = if prompts { self.prompts_of(&leased).await } else { Vec::new() };
-                let mut found = found.into_iter();
-                let leased = leased.into_iter();
-                return Ok(leased.map(|it| delivered(it, found.next().flatten())).collect());
+                return Ok(self.delivered(leased, ask.prompts).await);
             }
+            self.note(wanted);
         }
+    }
+
+    /// Handles the reports of many workers as [`report_all`](Self::report_all) does, and leases
+    /// tasks as [`lease`](Self::lease) does. What the reports bring about is leased in the commits
+    /// that accept them; the wait begins when they are handled. A lease that fails is empty.
+    ///
+    /// # Errors
+    /// Fails when the caller may not lease, and handles no report then.
+    ///
+    /// # Cancel safety
+    /// As [`lease`](Self::lease); the reports of a caller that is gone are handled.
+    pub async fn report_and_lease(
+        self,
+        caller: &Caller,
+        reports: Vec<(Holder, Report)>,
+        ask: &LeaseAsk<'_>,
+    ) -> Result<(Vec<Result<bool, EngineError>>, Vec<Leased>), EngineError> {
+        let wanted = self.wanted(caller, ask)?;
+        let shared = self.engine.shared();
+        let (offered, poll) = match shared.tasks.stopping().is_cancelled() {
+            true => (Vec::new(), None),
+            false => shared.hub.stand(wanted),
+        };
+        let (sent, asked) =
+            store::wake_once(|| (self.send_reports(reports), self.ask_runs(wanted, offered)));
+        let (mut answers, mut leased) = (pin!(Self::replies(sent)), Vec::new());
+        let in_time = tokio::select! {
+            biased;
+            answers = &mut answers => Some(answers),
+            () = shared.clock.sleep(HELD_UP_MS) => None,
+        };
+        let is_late = in_time.is_none();
+        let answers = if let Some(answers) = in_time {
+            leased = leases_of(asked).await.0;
+            if let Some(poll) = poll {
+                let received = poll.receive(&shared.clock, ready(())).await;
+                leased.extend(received.leased);
+                let asked = store::wake_once(|| self.ask_runs(wanted, received.offered));
+                leased.extend(leases_of(asked).await.0);
+            }
+            answers
+        } else {
+            // Nobody is to wait for tasks that it has and has not heard of.
+            drop((asked, poll));
+            answers.await
+        };
+        let leased = if leased.is_empty() && (is_late || !ask.wait.is_zero()) {
+            self.lease(caller, ask).await.unwrap_or_default()
+        } else {
+            self.delivered(leased, ask.prompts).await
+        };
+        Ok((answers, leased))
+    }
+
+    /// Returns what a worker wants of the hub, and notes that it is there.
+    fn wanted<'a>(self, caller: &Caller, ask: &LeaseAsk<'a>) -> Result<Wanted<'a>, EngineError> {
+        let LeaseAsk { queue, worker, labels, max, .. } = *ask;
+        caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
+        let wanted = Wanted { queue, worker, labels, max: max.clamp(1, LEASES) };
+        self.note(wanted);
+        Ok(wanted)
+    }
+
+    fn note(self, Wanted { queue, worker, labels, .. }: Wanted<'_>) {
+        let (hub, now_ms) = (&self.engine.shared().hub, self.engine.shared().clock.now_ms());
+        hub.note_worker(queue, now_ms);
+        hub.book().note(queue, worker, Some(labels), now_ms);
     }
 
     /// Takes tasks of a queue, and waits for the first until a time of the steady clock, or until
@@ -177,6 +236,41 @@ impl TaskVerbs<'_> {
             message: error.to_string(),
             retry_after_s: 1,
         })
+    }
+
+    /// Asks the runs of attempts that were offered for their leases.
+    fn ask_runs<'a>(
+        self,
+        wanted: Wanted<'a>,
+        offered: Vec<Handed>,
+    ) -> Vec<Result<Taken<'a>, EngineError>>
+    where
+        Self: 'a,
+    {
+        let (hub, Wanted { queue, worker, .. }) = (&self.engine.shared().hub, wanted);
+        let asked = offered.into_iter().map(|handed| {
+            let Ticket { run, step, attempt } = handed.0;
+            let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
+            let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
+            let sent = sent.inspect_err(|_| hub.offer(queue, handed.0, &handed.1));
+            sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
+        });
+        asked.collect()
+    }
+
+    /// Delivers leases to their worker, with their prompts if it wants them.
+    async fn delivered(self, leased: Vec<DurableLease>, prompts: bool) -> Vec<Leased> {
+        let found = if prompts { self.prompts_of(&leased).await } else { Vec::new() };
+        let mut found = found.into_iter();
+        let leased = leased.into_iter().map(DurableLease::deliver);
+        let leased = leased.map(|TaskLease { task, attempt: _, handle, lease_ms, trace }| Leased {
+            task,
+            handle,
+            lease_ms,
+            trace,
+            prompt: found.next().flatten(),
+        });
+        leased.collect()
     }
 
     /// Returns the prompts of leased tasks, as far as they fit. An attempt that is over meanwhile has

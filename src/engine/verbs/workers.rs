@@ -3,7 +3,7 @@
 use crate::engine::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
     Minted, Page, PromptView, Report, TaskView, rfc3339,
-    run::reply::{Asked, Reply},
+    run::reply::{Answering, Asked, Reply},
     settings::TASKS_READ,
     shared::message::{ControlAsk, PersonAnswer, RunMsg, WorkerAsk},
     turn::files::OUTSIDE,
@@ -16,6 +16,9 @@ use crate::{
     store::{self, TaskFilter, TaskRow},
     token::{Need, ScopeKind, Verb},
 };
+
+/// A request that was sent to a run, unless it could not be.
+pub(super) type Sent = Result<Answering, EngineError>;
 
 /// Some open tasks, as lists show them.
 pub(crate) struct TasksRead {
@@ -249,9 +252,14 @@ impl TaskVerbs<'_> {
         self,
         reports: Vec<(Holder, Report)>,
     ) -> Vec<Result<bool, EngineError>> {
+        Self::replies(store::wake_once(|| self.send_reports(reports))).await
+    }
+
+    /// Sends the reports of many workers; [`replies`](Self::replies) are to be waited for.
+    pub(super) fn send_reports(self, reports: Vec<(Holder, Report)>) -> Vec<Sent> {
         let asks = reports.into_iter();
         let asks = asks.map(|(holder, report)| (holder, WorkerAsk::Report(Box::new(report))));
-        self.work_all(Verb::WorkerResult, asks.collect()).await
+        self.send_all(Verb::WorkerResult, asks)
     }
 
     /// Stores a file of a worker; it is published with the accepted result.
@@ -391,15 +399,24 @@ impl TaskVerbs<'_> {
         verb: Verb,
         asks: Vec<(Holder, WorkerAsk)>,
     ) -> Vec<Result<T, EngineError>> {
-        let sent = asks.into_iter().map(|(holder, ask)| {
+        Self::replies(store::wake_once(|| self.send_all(verb, asks.into_iter()))).await
+    }
+
+    fn send_all(self, verb: Verb, asks: impl Iterator<Item = (Holder, WorkerAsk)>) -> Vec<Sent> {
+        let sent = asks.map(|(holder, ask)| {
             holder.check(verb)?;
             let run = holder.run;
             self.engine.send_to(run, |reply| RunMsg::Worker(holder, Asked { ask, reply }))
         });
-        let sent: Vec<_> = store::wake_once(|| sent.collect());
+        sent.collect()
+    }
+
+    /// Waits for the replies to requests that were sent, in their order.
+    ///
+    /// A shard answers mostly in the order of the requests: a caller that waits for the last reply
+    /// first is woken a few times, not once for each.
+    pub(super) async fn replies<T: Reply>(sent: Vec<Sent>) -> Vec<Result<T, EngineError>> {
         let mut replies = Vec::with_capacity(sent.len());
-        // A shard answers mostly in the order of the requests: a caller that waits for the last
-        // reply first is woken a few times, not once for each.
         for reply in sent.into_iter().rev() {
             replies.push(match reply {
                 Ok(mut reply) => Engine::answered(&mut reply).await,

@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 from ._http import Away, Connection, Pauses, Refused, patiently
@@ -126,6 +126,8 @@ class Worker:
         self._open: Dict[str, _Kept] = {}
         self._results: List[Dict[str, Any]] = []
         self._sending = 0
+        #: False once the daemon does not know `lease` beside results.
+        self._combined = True
         self._draining, self._ended = threading.Event(), threading.Event()
 
     def run(self) -> None:
@@ -156,7 +158,7 @@ class Worker:
                 signal.signal(number, handler)
 
     def stop(self, now: bool = False) -> None:
-        """Takes no new tasks; `run` returns once those in work are finished, or at once with `now`."""
+        """Asks for no more tasks; `run` returns once those in work are finished, or at once with `now`."""
         self._draining.set()
         # The daemon gives a task that nobody took to another worker.
         self._leases.close()
@@ -193,14 +195,9 @@ class Worker:
                 if len(self._open) >= self._most:
                     self._lock.wait(0.5)
                     continue
-                free = min(self._most - len(self._open), MOST_LEASED)
-            body: Dict[str, Any] = {"queue": self._queue, "wait": f"{POLL}s", "max": free, "prompts": True}
-            if self._name:
-                body["worker"] = self._name
-            if self._labels:
-                body["labels"] = self._labels
+                free = self._most - len(self._open)
             try:
-                data = json.dumps(body).encode()
+                data = json.dumps({**self._wanted(free), "wait": f"{POLL}s"}).encode()
                 leased = self._leases.ask(self._token, "POST", "/v1/worker/lease", data, timeout=POLL + 30)
             except Away as away:
                 if not self._draining.is_set():
@@ -210,6 +207,15 @@ class Worker:
             pauses.reset()
             for lease in leased or []:
                 self._begin(lease)
+
+    def _wanted(self, most: int) -> Dict[str, Any]:
+        """The body of a request for up to `most` tasks."""
+        body: Dict[str, Any] = {"queue": self._queue, "max": min(most, MOST_LEASED), "prompts": True}
+        if self._name:
+            body["worker"] = self._name
+        if self._labels:
+            body["labels"] = self._labels
+        return body
 
     def _begin(self, lease: Dict[str, Any]) -> None:
         # A prompt that did not fit into the answer is fetched by the task's own thread.
@@ -221,6 +227,9 @@ class Worker:
         if prompt:
             _fill(task, prompt)
         with self._lock:
+            if self._ended.is_set():
+                # Once its lease has ended, it goes to another worker.
+                return
             self._open[task.handle] = _Kept(task, _beat_at(lease["deadline"]))
             self._lock.notify_all()
         threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
@@ -280,7 +289,8 @@ class Worker:
                     self._lock.wait()
                 if self._ended.is_set():
                     break
-                texts, size = [], 0
+                texts: List[Tuple[Dict[str, Any], str]] = []
+                size = 0
                 while self._results and len(texts) < MOST_ITEMS:
                     text = json.dumps(self._results[0], default=str)
                     size += len(text)
@@ -298,12 +308,14 @@ class Worker:
                     self._lock.notify_all()
         connection.close()
 
-    def _send(self, connection: Connection, texts: List[Any]) -> None:
+    def _send(self, connection: Connection, texts: List[Tuple[Dict[str, Any], str]]) -> None:
         note = lambda why: log.warning("results: %s", why)  # noqa: E731
-        body = f'{{"results":[{",".join(text for _, text in texts)}]}}'.encode()
+        results = ",".join(text for _, text in texts)
+        leased: List[Dict[str, Any]] = []
         try:
-            ask = lambda: connection.ask(self._token, "POST", "/v1/worker/results", body)  # noqa: E731
-            answers = patiently(ask, self._ended, note)["items"]
+            ask = lambda: self._hand_in(connection, results, len(texts))  # noqa: E731
+            sent = patiently(ask, self._ended, note)
+            answers, leased = sent["items"], sent.get("leased") or []
         except Refused as refused:
             # The token may have ended: the handles are enough.
             log.warning("results: %s; sending them one by one", refused)
@@ -311,8 +323,26 @@ class Worker:
         except Away as away:
             log.warning("results: given up: %s", away)
             return
+        # Before the slots of these results are free, so that the poll does not ask for them too.
+        for lease in leased:
+            self._begin(lease)
         for (item, _), answer in zip(texts, answers):
             self._settle(connection, item, answer)
+
+    def _hand_in(self, connection: Connection, results: str, count: int) -> Any:
+        """Sends results. The same request asks for tasks in the slots that they free, unless the worker drains."""
+        lease = ""
+        if self._combined and not self._draining.is_set():
+            lease = f',"lease":{json.dumps(self._wanted(count))}'
+        try:
+            body = f'{{"results":[{results}]{lease}}}'.encode()
+            return connection.ask(self._token, "POST", "/v1/worker/results", body)
+        except Refused as refused:
+            if not lease or refused.code != "unknown_field":
+                raise
+            # An older daemon: nothing of the request was accepted.
+            self._combined = False
+            return self._hand_in(connection, results, count)
 
     def _settle(self, connection: Connection, item: Dict[str, Any], answer: Dict[str, Any]) -> None:
         try:

@@ -1,7 +1,8 @@
 //! The requests of a worker for all of its tasks together: results and heartbeats.
 //!
 //! A result waits only while the one before it is on its way; those that come meanwhile go together
-//! with the next request.
+//! with the next request. That request also leases as many tasks as it has results: their slots are
+//! taken until they are answered, so that each leased task has one.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,7 +13,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, mpsc, oneshot},
     time::sleep,
 };
 
@@ -29,8 +30,8 @@ use crate::{
 
 /// The bounds of the time between two heartbeats.
 const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
-/// The maximum number of results of one request.
-const MOST: usize = 200;
+/// The maximum number of results of one request, and of tasks that it leases.
+const MOST: usize = 100;
 /// The maximum size of the results of one request, in bytes.
 const BYTES: usize = 4 << 20;
 
@@ -40,6 +41,9 @@ pub struct Post<'a> {
     client: &'a Client,
     results: RefCell<Vec<Waiting>>,
     came: Notify,
+    /// The lease that goes with results, without the number of tasks; none if only results go.
+    next_lease: RefCell<Option<Value>>,
+    begin: mpsc::Sender<LeaseView>,
     leases: RefCell<BTreeMap<u64, Lease>>,
     leased: Notify,
     last: Cell<u64>,
@@ -62,9 +66,20 @@ struct Lease {
 }
 
 /// Keeps a lease until it is dropped.
-struct Keeping<'a> {
+pub struct Keeping<'a> {
     post: &'a Post<'a>,
     number: u64,
+    reason: oneshot::Receiver<String>,
+}
+
+impl Keeping<'_> {
+    /// Returns when the daemon wants the task back, with the reason.
+    pub async fn lost(&mut self) -> String {
+        match (&mut self.reason).await {
+            Ok(reason) => reason,
+            Err(_) => std::future::pending().await,
+        }
+    }
 }
 
 impl Drop for Keeping<'_> {
@@ -74,20 +89,34 @@ impl Drop for Keeping<'_> {
 }
 
 impl<'a> Post<'a> {
-    /// Creates a post through `client`, which has the token that leases.
-    pub fn new(cx: &'a Context, client: &'a Client) -> Self {
+    /// Creates a post through `client`, which has the token that leases. The tasks that `lease`
+    /// brings, a body without `max`, go to `begin`.
+    pub fn new(
+        cx: &'a Context,
+        client: &'a Client,
+        lease: Value,
+        begin: mpsc::Sender<LeaseView>,
+    ) -> Self {
         Self {
             cx,
             client,
             results: RefCell::default(),
             came: Notify::new(),
+            next_lease: RefCell::new(Some(lease)),
+            begin,
             leases: RefCell::default(),
             leased: Notify::new(),
             last: Cell::new(0),
         }
     }
 
-    /// Reports a result, and waits for its answer. A daemon that restarts meanwhile is waited for.
+    /// Stops leasing tasks; a request that is under way may still bring some.
+    pub fn stop_leasing(&self) {
+        *self.next_lease.borrow_mut() = None;
+    }
+
+    /// Reports the result of a task in work, and waits for its answer. Tasks that the same request
+    /// leases begin before that. A daemon that restarts meanwhile is waited for.
     pub async fn report(&self, handle: &str, body: &Value) -> Result<()> {
         let (answer, answered) = oneshot::channel();
         let size = body.to_string().len();
@@ -97,20 +126,16 @@ impl<'a> Post<'a> {
         answered.await.unwrap_or_else(|_| Err(anyhow!("the worker stopped before it was sent")))
     }
 
-    /// Keeps a lease. Returns when the daemon wants the task back, with the reason.
-    pub async fn keep(&self, lease: &LeaseView) -> String {
+    /// Keeps a lease.
+    pub fn keep(&self, lease: &LeaseView) -> Keeping<'_> {
         let number = self.last.get() + 1;
         self.last.set(number);
         let (lost, reason) = oneshot::channel();
         let beat_ms = self.beat_ms(Some(&lease.deadline));
         let kept = Lease { handle: lease.handle.clone(), beat_ms, lost: Some(lost) };
         self.leases.borrow_mut().insert(number, kept);
-        let _keeping = Keeping { post: self, number };
         self.leased.notify_one();
-        match reason.await {
-            Ok(reason) => reason,
-            Err(_) => std::future::pending().await,
-        }
+        Keeping { post: self, number, reason }
     }
 
     /// Sends what comes, until it is dropped.
@@ -120,32 +145,52 @@ impl<'a> Post<'a> {
 
     async fn send_results(&self) {
         loop {
-            let mut waiting = self.take();
+            let waiting = self.take();
             if waiting.is_empty() {
                 self.came.notified().await;
                 continue;
             }
             let items: Vec<_> =
                 waiting.iter().map(|it| (it.handle.clone(), it.body.clone())).collect();
-            let ask = async || self.client.report_all(&items).await;
-            match patiently(self.cx, "the report", ask).await {
-                Ok(answers) if answers.len() == waiting.len() => {
-                    for (it, answer) in waiting.into_iter().zip(answers) {
-                        match answer {
-                            Err(error) if may_pass(&error) => self.send_one(it).await,
-                            // Who waits may have given up.
-                            answer => drop(it.answer.send(answer)),
-                        }
+            let ask = async || self.client.report_all(&items, self.lease_for(items.len())).await;
+            let (mut answers, leased) = match patiently(self.cx, "the report", ask).await {
+                Ok(both) => both,
+                Err(error) => {
+                    let code = error.downcast_ref::<Stop>().and_then(|stop| stop.code.as_deref());
+                    if code == Some("unknown_field") {
+                        // An older daemon does not lease with results.
+                        self.stop_leasing();
                     }
+                    Default::default()
                 }
-                // The token that leases may have ended, or the daemon is older: a handle is enough.
-                Ok(_) | Err(_) => {
-                    for it in waiting.drain(..) {
-                        self.send_one(it).await;
+            };
+            for lease in leased {
+                // The worker may have been stopped.
+                drop(self.begin.send(lease).await);
+            }
+            if answers.len() != waiting.len() {
+                answers.clear();
+            }
+            let mut answers = answers.into_iter();
+            for it in waiting {
+                match answers.next() {
+                    // Who waits may have given up.
+                    Some(answer) if !answer.as_ref().is_err_and(may_pass) => {
+                        drop(it.answer.send(answer));
                     }
+                    // The token that leases may have ended, or the daemon is older: a handle is
+                    // enough.
+                    Some(_) | None => self.send_one(it).await,
                 }
             }
         }
+    }
+
+    /// Returns the body of a lease for `max` tasks, unless only results go.
+    fn lease_for(&self, max: usize) -> Option<Value> {
+        let mut body = self.next_lease.borrow().clone()?;
+        body["max"] = max.into();
+        Some(body)
     }
 
     /// Takes the results of the next request.
@@ -251,5 +296,88 @@ impl<'a> Post<'a> {
                 drop(sender.send(lost));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        cli::{beside::Beside, connect::Target, fixture, terminal::Terminal},
+        clock::Clock,
+        config::Layer,
+        protocol::TaskId,
+    };
+
+    fn context() -> Context {
+        let beside = Beside::new(Layer::default(), None).unwrap();
+        Context {
+            config: beside.config(),
+            beside,
+            target: Target { server: None, token: None, ca: None },
+            terminal: Terminal::quiet(),
+            clock: Clock::system(),
+        }
+    }
+
+    fn accepted() -> Value {
+        json!({"status": 200, "accepted": true, "repeated": false})
+    }
+
+    /// Delivers until `work` has ended.
+    async fn deliver_during(post: &Post<'_>, work: impl Future<Output = ()>) {
+        tokio::select! {
+            () = work => {}
+            () = post.deliver() => {}
+        }
+    }
+
+    fn body(request: &str) -> Value {
+        let (_, body) = request.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_result_leases_the_next_task_which_begins_before_the_answer() {
+        let task = TaskId::new(7, 2, 1_767_225_600_000);
+        let next = json!({"task": task, "handle": "wh_b", "deadline": "2026-01-01T00:01:00.000Z"});
+        let first = json!({"items": [accepted()], "leased": [next]}).to_string();
+        let second = json!({"items": [accepted()]}).to_string();
+        let server = fixture::serve(vec![(200, first), (200, second)]).await;
+        let (cx, client) = (context(), Client::new(&server.url, "t").unwrap());
+        let (begin, mut leased) = mpsc::channel(1);
+        let post = Post::new(&cx, &client, json!({"queue": "q"}), begin);
+        let work = async {
+            post.report("wh_a", &json!({"output": 1})).await.unwrap();
+            let next = leased.try_recv().unwrap();
+            post.stop_leasing();
+            post.report(&next.handle, &json!({"output": 2})).await.unwrap();
+        };
+        deliver_during(&post, work).await;
+        let asked = server.asked();
+        assert_eq!(body(&asked[0])["lease"], json!({"queue": "q", "max": 1}));
+        assert_eq!(body(&asked[1]).get("lease"), None, "{asked:?}");
+        assert_eq!(body(&asked[1])["results"][0]["handle"], "wh_b");
+    }
+
+    #[tokio::test]
+    async fn an_older_daemon_gets_its_results_and_is_not_asked_for_tasks_with_them_again() {
+        let refusal = json!({"code": "unknown_field", "path": "$.lease"}).to_string();
+        let alone = json!({"accepted": true, "repeated": false}).to_string();
+        let carried = json!({"items": [accepted()]}).to_string();
+        let server = fixture::serve(vec![(422, refusal), (200, alone), (200, carried)]).await;
+        let (cx, client) = (context(), Client::new(&server.url, "t").unwrap());
+        let (begin, _leased) = mpsc::channel(1);
+        let post = Post::new(&cx, &client, json!({"queue": "q"}), begin);
+        let work = async {
+            post.report("wh_a", &json!({"output": 1})).await.unwrap();
+            post.report("wh_b", &json!({"output": 2})).await.unwrap();
+        };
+        deliver_during(&post, work).await;
+        let asked = server.asked();
+        assert!(asked[1].starts_with("POST /v1/worker/result "), "{asked:?}");
+        assert_eq!(body(&asked[2]).get("lease"), None, "{asked:?}");
     }
 }

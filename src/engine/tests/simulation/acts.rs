@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::{
     history::{Ask, Of, Says, Told, What},
@@ -14,8 +15,8 @@ use super::{
 use crate::{
     blueprint::Labels,
     engine::{
-        Answer, Bearer, Engine, EngineError, Holder, IdempotencyKey, LeaseAsk, Program, Report,
-        StartRun, Verdict, WaitFor,
+        Answer, Bearer, Engine, EngineError, Holder, IdempotencyKey, LeaseAsk, Leased, Program,
+        Report, StartRun, Verdict, WaitFor,
     },
     protocol::{Effect, Failure, Json, RunId, TaskId},
     store::{Memory, Reader as _, TaskFilter, TaskPhase},
@@ -135,26 +136,11 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             Box::pin(async move {
                 let name = format!("worker-{worker}");
                 let labels = Labels::default();
-                let ask = LeaseAsk {
-                    queue,
-                    worker: &name,
-                    labels: &labels,
-                    max,
-                    wait: Duration::from_millis(wait_ms),
-                    prompts: true,
-                };
-                let leased = engine.tasks().lease(&by, &ask).await?;
-                Ok(Told::Leased(
-                    leased
-                        .iter()
-                        .map(|leased| {
-                            let handle = Handle::parse(&leased.handle).expect("it was just made");
-                            (handle.run(), handle.step(), handle.attempt())
-                        })
-                        .collect(),
-                ))
+                let ask = wanted(queue, &name, &labels, max, wait_ms);
+                Ok(leased(&engine.tasks().lease(&by, &ask).await?))
             })
         }
+        Ask::Next { .. } => unreachable!("it comes with a report"),
         Ask::Wait { run } => {
             let (caller, run) = (caller(SAFE), run_id(run));
             Box::pin(async move {
@@ -202,6 +188,24 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             })
         }
     }
+}
+
+fn wanted<'a>(
+    queue: &'a str,
+    worker: &'a str,
+    labels: &'a Labels,
+    max: usize,
+    wait_ms: u64,
+) -> LeaseAsk<'a> {
+    LeaseAsk { queue, worker, labels, max, wait: Duration::from_millis(wait_ms), prompts: true }
+}
+
+fn leased(leased: &[Leased]) -> Told {
+    let attempts = leased.iter().map(|leased| {
+        let handle = Handle::parse(&leased.handle).expect("it was just made");
+        (handle.run(), handle.step(), handle.attempt())
+    });
+    Told::Leased(attempts.collect())
 }
 
 /// The reporter: the bearer of a handle, or of a token.
@@ -295,7 +299,7 @@ impl World {
             16..18 => self.answer(),
             18..23 => {
                 let worker = self.next_body();
-                let queue = if self.random.once_in(3) { "one" } else { "q" };
+                let queue = self.some_queue();
                 let max = 1 + self.random.below(3);
                 let waits = self.pollers() < POLLERS && self.random.once_in(2);
                 let wait_ms = if waits { 1 + self.random.below(5_000) as u64 } else { 0 };
@@ -353,11 +357,48 @@ impl World {
                 let body = self.next_body();
                 self.ask(Ask::File { of, body });
             }
+            5..8 => {
+                let (says, queue) = (some_says(&mut self.random), self.some_queue());
+                let max = 1 + self.random.below(3);
+                let wait_ms = if self.random.once_in(3) { 1 + self.random.below(5_000) } else { 0 };
+                self.report_and_lease(of, says, (queue, max, wait_ms as u64));
+            }
             _ => {
                 let (body, says) = (self.next_body(), some_says(&mut self.random));
                 self.ask(Ask::Report { of, body, says });
             }
         }
+    }
+
+    fn some_queue(&mut self) -> &'static str {
+        if self.random.once_in(3) { "one" } else { "q" }
+    }
+
+    /// A worker reports, and leases the next tasks in the same request.
+    pub fn report_and_lease(
+        &mut self,
+        of: Of,
+        says: Says,
+        (queue, max, wait_ms): (&'static str, usize, u64),
+    ) {
+        let (body, worker) = (self.next_body(), self.next_body());
+        let (engine, by) = (self.engine().clone(), self.tokens[SAFE].clone());
+        let (holder, own) = (holder(self, &engine, of), id_of(&self.store, of.run));
+        let (tell_first, first) = oneshot::channel();
+        let (tell_second, second) = oneshot::channel();
+        let piece = self.begin(async move {
+            let (name, labels) = (format!("worker-{worker}"), Labels::default());
+            let ask = wanted(queue, &name, &labels, max, wait_ms);
+            let reports = vec![(holder, report(&own, body, says))];
+            let (mut answers, tasks) =
+                engine.tasks().report_and_lease(&by, reports, &ask).await.expect("it may lease");
+            let answer = answers.pop().expect("there is one").map(Told::Accepted);
+            // Whoever asked may be gone.
+            drop(tell_first.send(answer));
+            drop(tell_second.send(Ok(leased(&tasks))));
+        });
+        self.expect(Ask::Report { of, body, says }, piece, first);
+        self.expect(Ask::Next { queue, worker, max, wait_ms }, piece, second);
     }
 
     fn work_in_host(&mut self) {

@@ -151,7 +151,7 @@ impl Judge<'_> {
                 self.runs[run].accepted(*step, *body).iter().any(|(at, _)| *at <= until)
             }
             (Ask::Revoke { token }, _) => self.revoked_at(*token).is_some_and(|at| at <= until),
-            (Ask::Lease { worker, .. }, Told::Leased(leased)) => {
+            (Ask::Lease { worker, .. } | Ask::Next { worker, .. }, Told::Leased(leased)) => {
                 let name = format!("worker-{worker}");
                 leased.iter().all(|(run, step, attempt)| {
                     let delivered = self.attempt(*run, *step, *attempt);
@@ -177,7 +177,9 @@ impl Judge<'_> {
                 self.writes(until)
                     .any(|(_, it)| matches!(it, Write::PutArtifact(row) if row.name == name))
             }
-            (Ask::Start { .. } | Ask::Lease { .. } | Ask::Report { .. }, _) => false,
+            (Ask::Start { .. } | Ask::Lease { .. } | Ask::Next { .. } | Ask::Report { .. }, _) => {
+                false
+            }
         }
     }
 

@@ -5,20 +5,74 @@ use std::fmt;
 /// Something that a client or a worker asks for. Bodies are told apart by a number of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
-    Start { body: u32, key: Option<u32>, token: usize, peer: Option<u64> },
-    Cancel { run: u64, body: u32, token: usize },
-    Pause { run: u64, body: u32, token: usize },
-    Resume { run: u64, token: usize },
-    Signal { run: u64, body: u32, key: Option<u32>, token: usize },
-    Answer { run: u64, step: u32, scheduled_ms: u64, body: u32, rejects: bool, token: usize },
-    Revoke { token: usize },
-    Lease { queue: &'static str, worker: u32, max: usize, wait_ms: u64 },
+    Start {
+        body: u32,
+        key: Option<u32>,
+        token: usize,
+        peer: Option<u64>,
+    },
+    Cancel {
+        run: u64,
+        body: u32,
+        token: usize,
+    },
+    Pause {
+        run: u64,
+        body: u32,
+        token: usize,
+    },
+    Resume {
+        run: u64,
+        token: usize,
+    },
+    Signal {
+        run: u64,
+        body: u32,
+        key: Option<u32>,
+        token: usize,
+    },
+    Answer {
+        run: u64,
+        step: u32,
+        scheduled_ms: u64,
+        body: u32,
+        rejects: bool,
+        token: usize,
+    },
+    Revoke {
+        token: usize,
+    },
+    Lease {
+        queue: &'static str,
+        worker: u32,
+        max: usize,
+        wait_ms: u64,
+    },
+    /// The lease that comes with a report.
+    Next {
+        queue: &'static str,
+        worker: u32,
+        max: usize,
+        wait_ms: u64,
+    },
     Prompt(Of),
     Beat(Of),
-    Report { of: Of, body: u32, says: Says },
-    State { of: Of, body: u32 },
-    File { of: Of, body: u32 },
-    Wait { run: u64 },
+    Report {
+        of: Of,
+        body: u32,
+        says: Says,
+    },
+    State {
+        of: Of,
+        body: u32,
+    },
+    File {
+        of: Of,
+        body: u32,
+    },
+    Wait {
+        run: u64,
+    },
 }
 
 /// The attempt that a worker speaks of, and the token that it comes with instead of a handle.

@@ -396,6 +396,47 @@ fn a_worker_that_waits_is_leased_its_task_by_the_commit_that_schedules_it() {
 }
 
 #[test]
+fn a_report_leases_the_next_task_in_the_commit_that_accepts_it() {
+    let _time = stand_still();
+    let mut world = world(vec![Node::Task("q", 1), Node::Task("q", 2)], false);
+    start(&mut world);
+    world.run_down();
+    poll(&mut world);
+    let of = world.held[0];
+    let before = world.store.commits(0).len();
+    world.report_and_lease(of, Says::Done, ("q", 1, 0));
+    world.run_down();
+    assert_eq!((world.held.len(), attempts(&world)), (2, vec![1, 1]));
+    assert_eq!(world.store.commits(0).len(), before + 1);
+    assert_eq!(world.pollers(), 0);
+    ends_well(world);
+}
+
+#[test]
+fn a_report_that_is_held_up_does_not_keep_tasks_from_other_workers() {
+    let _time = stand_still();
+    let mut world = world(vec![Node::Task("q", 1)], false);
+    start(&mut world);
+    world.run_down();
+    poll(&mut world);
+    start(&mut world);
+    world.run_down();
+    let of = world.held[0];
+    // It takes the task of the second run, and waits for the commits of both.
+    world.report_and_lease(of, Says::Done, ("q", 2, 0));
+    world.run_to_commit();
+    commit_one(&mut world);
+    let kept = world.held.len();
+    world.clock.advance(Duration::from_secs(1));
+    world.run_to_commit();
+    assert_eq!(world.held.len(), kept);
+    world.run_down();
+    poll(&mut world);
+    assert!(world.held.len() > kept, "another worker has it");
+    ends_well(world);
+}
+
+#[test]
 fn a_commit_that_fails_leases_nothing_and_the_worker_waits_on() {
     let _time = stand_still();
     let mut world = world(vec![Node::Task("q", 1), Node::Task("q", 2)], false);

@@ -12,17 +12,18 @@ use std::{
 
 use super::{
     blueprint::Flow,
-    history::{Ask, Event, Of, Told, What},
+    history::{Ask, Event, Of, What},
     operator::Worked,
     random::Random,
 };
+use callers::Open;
 use helper::{HelperPick, Helpers};
 pub use links::Lent;
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Clock,
-    engine::{Caller, Engine, EngineError, shard::owner::Shard, shared::mailbox::Mailbox},
+    engine::{Caller, Engine, shard::owner::Shard, shared::mailbox::Mailbox},
     protocol::RunId,
     store::{Memory, Reader as _, StoreError},
     tasks::Driver,
@@ -30,6 +31,7 @@ use crate::{
 };
 
 mod boot;
+mod callers;
 mod calm;
 mod helper;
 mod links;
@@ -99,13 +101,6 @@ impl Host {
 }
 
 /// The callers that wait for an answer.
-struct Open {
-    number: u32,
-    piece: u64,
-    ask: Ask,
-    answer: oneshot::Receiver<Result<Told, EngineError>>,
-}
-
 /// The world of one seed.
 pub struct World {
     pub random: Random,
@@ -287,87 +282,6 @@ impl World {
         self.body
     }
 
-    /// Asks the engine for something; the answer comes when the scheduler lets it.
-    pub fn ask(&mut self, ask: Ask) {
-        self.asks += 1;
-        let number = self.asks;
-        self.note(What::Asked(number, ask.clone()));
-        let future = super::acts::perform(self, &ask);
-        let (piece, answer) = self.host().driver.add(future);
-        self.open.push(Open { number, piece, ask, answer });
-    }
-
-    /// The number of workers that wait for a task.
-    pub fn pollers(&self) -> usize {
-        let waits = |open: &&Open| matches!(open.ask, Ask::Lease { wait_ms: 1.., .. });
-        self.open.iter().filter(waits).count()
-    }
-
-    /// The number of the last ask.
-    pub fn asked(&self) -> u32 {
-        self.asks
-    }
-
-    /// The last caller goes away right after the first part of its request was done.
-    pub fn leave_once_taken(&mut self) {
-        let open = self.open.pop().expect("somebody asked");
-        self.host().driver.poll(open.piece);
-        self.host().driver.give_up(open.piece);
-        self.note(What::Lost(open.number));
-    }
-
-    /// Writes down the answers that have come.
-    fn hear(&mut self) {
-        let mut place = 0;
-        while place < self.open.len() {
-            match self.open[place].answer.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => place += 1,
-                Err(oneshot::error::TryRecvError::Closed) => {
-                    let open = self.open.remove(place);
-                    self.note(What::Lost(open.number));
-                }
-                Ok(answer) => {
-                    let open = self.open.remove(place);
-                    self.heard(open.number, &open.ask, answer);
-                }
-            }
-        }
-    }
-
-    fn heard(&mut self, number: u32, ask: &Ask, answer: Result<Told, EngineError>) {
-        match answer {
-            Ok(told) => {
-                if let Told::Leased(leased) = &told {
-                    // One that waited took what came first, and looked at no line after that.
-                    if let Ask::Lease { queue, max, wait_ms: 0, .. } = ask
-                        && leased.len() < *max
-                    {
-                        self.emptied.insert(queue);
-                    }
-                    let held = leased.iter();
-                    self.held.extend(held.map(|&(run, step, attempt)| Of {
-                        run,
-                        step,
-                        attempt,
-                        token: None,
-                    }));
-                }
-                self.note(What::Told(number, told));
-            }
-            Err(EngineError::Store(StoreError::Revoked { .. })) => {
-                self.note(What::Refused(number, "token_revoked".into()));
-            }
-            // Whether it was written is unknown to whoever hears of a failure of the disk.
-            Err(EngineError::Store(_) | EngineError::Stopping) => {
-                self.note(What::Lost(number));
-            }
-            Err(error) => self.note(What::Refused(number, error.code().to_string())),
-        }
-        if let Ask::Report { .. } = ask {
-            self.reports.push(ask.clone());
-        }
-    }
-
     /// Notices the runs that became durable.
     fn meet(&mut self) {
         let filter = crate::store::RunFilter { limit: 1_000, ..Default::default() };
@@ -535,17 +449,6 @@ impl World {
         self.ailing = false;
         self.broken_disk = false;
         self.boot();
-    }
-
-    /// A caller without an answer may ask once more.
-    fn again(&mut self, ask: Ask) {
-        match ask {
-            Ask::Start { key: Some(_), .. } | Ask::Signal { key: Some(_), .. } => {
-                self.keyed.push(ask);
-            }
-            Ask::Report { .. } => self.reports.push(ask),
-            _ => {}
-        }
     }
 
     /// Handles everything that can be handled without time going on.
