@@ -29,13 +29,13 @@ const LEASE: usize = 64;
 pub struct Rate {
     /// The sort of request.
     pub name: &'static str,
-    /// Requests a second.
+    /// Requests a second, or results where a request has many.
     pub per_second: f64,
     /// Half of them took no longer, in milliseconds.
     pub p50_ms: f64,
     /// 99 of 100 took no longer, in milliseconds.
     pub p99_ms: f64,
-    /// Processor time of the daemon a request, in microseconds.
+    /// Processor time of the daemon for each of them, in microseconds.
     pub cpu_us: Option<f64>,
     /// Requests that failed.
     pub errors: usize,

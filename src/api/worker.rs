@@ -38,11 +38,15 @@ pub(super) use report::ResultBody;
 /// The maximum number of tasks of one lease.
 const MOST_LEASED: usize = 100;
 
+/// The maximum length of the name of a queue or of a worker, in bytes.
+const MOST_NAME: usize = 255;
+
 /// The request of a pull worker.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LeaseBody {
     /// The queue.
+    #[schema(max_length = 255)]
     queue: String,
     /// The time to wait for a task, at most a minute: `"30s"`. None by default.
     #[schema(pattern = "^[0-9]{1,3}s$")]
@@ -51,6 +55,7 @@ pub(super) struct LeaseBody {
     #[schema(minimum = 1, maximum = 100)]
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
+    #[schema(max_length = 255)]
     worker: Option<String>,
     /// The labels of the worker, `{"gpu": "true"}`: it receives only tasks whose labels are among
     /// them.
@@ -85,6 +90,13 @@ impl LeaseBody {
         let labels = Labels::new(labels).map_err(|error| {
             Problem::new(Code::InvalidBody, format!("failed to {error}")).at("$.labels")
         })?;
+        for (name, at) in [(Some(&queue), "$.queue"), (worker.as_ref(), "$.worker")] {
+            // Both are kept for an hour, for lists of workers.
+            if name.is_some_and(|name| name.len() > MOST_NAME) {
+                let detail = format!("a name has at most {MOST_NAME} bytes");
+                return Err(Problem::new(Code::InvalidBody, detail).at(at));
+            }
+        }
         let worker = worker.unwrap_or_else(|| caller.subject.clone());
         Ok(WantedTasks { queue, worker, labels, max, wait, prompts })
     }

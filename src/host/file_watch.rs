@@ -38,9 +38,12 @@ const BREATH: Duration = Duration::from_millis(50);
 /// Files that keep changing are reported after this many times their settle time.
 const PATIENCE: u64 = 10;
 
-/// Scans until the host stops. Changes in the data directory are the host's own.
+/// Scans until the host stops. Changes in the data directory are the host's own, unless one of the
+/// roots is in it.
 pub(super) fn start(engine: &Engine, tasks: &Tasks, data: &Path, roots: BTreeMap<String, PathBuf>) {
-    let own = [std::path::absolute(data), data.canonicalize()].into_iter().flatten().collect();
+    let own = [std::path::absolute(data), data.canonicalize()].into_iter().flatten();
+    let holds_none = |own: &PathBuf| !roots.values().any(|root| root.starts_with(own));
+    let own = own.filter(holds_none).collect();
     engine.triggers().watch_files(roots);
     let again = engine.triggers().names_moved();
     let mut eye = Eye {

@@ -2,7 +2,8 @@
 //!
 //! In memory only: the open tasks of the store are authoritative, and a host offers them again when
 //! it opens. Within a queue, runs take turns, and within a run the earlier step comes first;
-//! waiting pollers are served in the order of their arrival. A task with labels goes to a poller
+//! waiting pollers are served in the order of their arrival, but for those that report results and
+//! are answered soon anyway. A task with labels goes to a poller
 //! that has all of them; tasks with different labels take turns as well.
 //!
 //! A task that is about to be scheduled need not be offered if a poller waits for it: its run
@@ -70,6 +71,8 @@ struct Waiting {
     lines: VecDeque<(Labels, LabelQueue)>,
     /// The baskets, each at its [`Place`].
     pollers: BTreeMap<Place, Arc<Basket>>,
+    /// The number of those that gather.
+    gathering: usize,
 }
 
 /// The place of a poller: the number of claims on it or [`FULL`], false if it gathers, and its
@@ -118,7 +121,8 @@ pub struct Claim {
 /// for.
 ///
 /// A poller can be claimed while it has room, until the first of its claims is durable. Then it
-/// waits a moment for the commits of the others, so that one request answers all of them.
+/// waits a moment for the commits of the others, so that one request answers all of them. One that
+/// gathers takes both claims and tickets while it has room.
 #[derive(Debug)]
 struct Basket {
     number: u64,
@@ -137,7 +141,7 @@ struct Basket {
 struct Contents {
     /// The number of claims under which it stands among the pollers of its queue.
     place: usize,
-    handed: Option<Handed>,
+    handed: Vec<Handed>,
     leased: Vec<DurableLease>,
     /// The number of claims whose commits are not known yet.
     out: usize,
@@ -163,8 +167,8 @@ impl QueueHub {
         self.polling.load(Ordering::Relaxed) > 0
     }
 
-    /// Claims the poller that has waited longest among those with the fewest claims, first one that
-    /// only [stands](Self::stand), for an attempt that is about to be scheduled. Returns `None` if no poller with room waits for it: then it
+    /// Claims a poller for an attempt that is about to be scheduled: of those with the fewest claims
+    /// one that [stands](Self::stand), or else the one that has waited longest. Returns `None` if no poller with room waits for it: then it
     /// is offered after its commit.
     pub fn claim(&self, queue: &str, labels: &Labels) -> Option<Claim> {
         let basket = self.queues.lock().get_mut(queue)?.claim(labels)?;
@@ -265,34 +269,34 @@ impl QueueHub {
                 forget_if_idle(&mut queues, wanted.queue);
                 return Ok(Received { offered, ..Received::default() });
             }
-            self.poll(waiting, wanted, false).ok_or(TooManyPollers)?
+            if waiting.pollers.len() - waiting.gathering >= MAX_POLLERS {
+                return Err(TooManyPollers);
+            }
+            self.poll(waiting, wanted, false)
         };
         Ok(poll.receive(clock, until).await)
     }
 
     /// Takes the attempts that match a worker and are there now, and stands in the queue for the
-    /// rest, unless too many pollers do. It can be claimed until it [receives](QueuePoll::receive). Those
-    /// that were offered must be offered again if they do not reach their worker.
+    /// rest: it is claimed and offered attempts up to its maximum until it
+    /// [receives](QueuePoll::receive). The attempts that were there must be offered again if they do
+    /// not reach their worker.
     pub fn stand<'a>(&'a self, wanted: Wanted<'a>) -> (Vec<Handed>, Option<QueuePoll<'a>>) {
         let mut queues = self.queues.lock();
         let waiting = waiting(&mut queues, wanted.queue);
         let offered = waiting.take(wanted.max, wanted.labels);
         let rest = Wanted { max: wanted.max - offered.len(), ..wanted };
-        let poll = (rest.max > 0).then(|| self.poll(waiting, rest, true)).flatten();
+        let poll = (rest.max > 0).then(|| self.poll(waiting, rest, true));
         forget_if_idle(&mut queues, wanted.queue);
         (offered, poll)
     }
 
-    /// Lets a poller wait, unless too many do.
     fn poll<'a>(
         &'a self,
         waiting: &mut Waiting,
         wanted: Wanted<'a>,
         gathers: bool,
-    ) -> Option<QueuePoll<'a>> {
-        if waiting.pollers.len() >= MAX_POLLERS {
-            return None;
-        }
+    ) -> QueuePoll<'a> {
         let basket = Arc::new(Basket {
             number: self.arrivals.fetch_add(1, Ordering::Relaxed),
             worker: wanted.worker.to_owned(),
@@ -303,8 +307,9 @@ impl QueueHub {
             filled: Notify::new(),
         });
         waiting.stand(&basket, &mut basket.contents.lock(), 0);
+        waiting.gathering += usize::from(gathers);
         self.polling.fetch_add(1, Ordering::Relaxed);
-        Some(QueuePoll { hub: self, queue: wanted.queue, basket })
+        QueuePoll { hub: self, queue: wanted.queue, basket }
     }
 }
 
@@ -314,12 +319,18 @@ impl Waiting {
         if line.as_ref().is_some_and(|(_, line)| line.has(ticket)) {
             return;
         }
-        let mut free = self.pollers.range(..(1, false, 0));
+        // One that gathers has it leased later than another would.
+        let mut free = self.pollers.range((0, true, 0)..(1, false, 0));
         let free = free.find(|(_, basket)| labels.fit(&basket.labels));
+        let free = free.or_else(|| {
+            let mut gathering = self.pollers.range(..(FULL, false, 0));
+            gathering.find(|(_, basket)| basket.gathers && labels.fit(&basket.labels))
+        });
         if let Some(basket) = free.map(|(_, basket)| Arc::clone(basket)) {
             let mut contents = basket.contents.lock();
-            contents.handed = Some((ticket, labels.clone()));
-            self.stand(&basket, &mut contents, FULL);
+            contents.handed.push((ticket, labels.clone()));
+            let claims = if basket.gathers { contents.place + 1 } else { FULL };
+            self.stand(&basket, &mut contents, if claims < basket.max { claims } else { FULL });
             basket.filled.notify_one();
             return;
         }
@@ -365,6 +376,7 @@ impl Waiting {
     /// Removes a poller that was answered or went away.
     fn leave(&mut self, basket: &Basket, contents: &mut Contents) {
         contents.is_gone = true;
+        self.gathering -= usize::from(basket.gathers);
         self.pollers.remove(&basket.place(contents.place));
     }
 
@@ -520,7 +532,7 @@ impl QueuePoll<'_> {
         }
         let waiting = waiting(&mut queues, self.queue);
         let leased = std::mem::take(&mut contents.leased);
-        let mut offered: Vec<Handed> = contents.handed.take().into_iter().collect();
+        let mut offered = std::mem::take(&mut contents.handed);
         if leased.is_empty() || self.basket.gathers {
             // What came while it had claims waits in a line; with a lease, until its next request,
             // unless that is the one that gathers.
@@ -550,9 +562,10 @@ impl Drop for QueuePoll<'_> {
         let waiting = waiting(&mut queues, self.queue);
         waiting.leave(&self.basket, &mut contents);
         // Nothing is put into it after this.
-        let (handed, leased) = (contents.handed.take(), std::mem::take(&mut contents.leased));
+        let handed = std::mem::take(&mut contents.handed);
+        let leased = std::mem::take(&mut contents.leased);
         drop(contents);
-        if let Some((ticket, labels)) = handed {
+        for (ticket, labels) in handed {
             waiting.offer(ticket, &labels);
         }
         forget_if_idle(&mut queues, self.queue);
@@ -898,7 +911,7 @@ mod tests {
         claim(&hub).unwrap().fill(lease(1));
         claim(&hub).unwrap().fill(lease(2));
         hub.offer("q", ticket(9, 2), &PLAIN);
-        assert!(claim(&hub).is_none(), "one waits already");
+        assert!(claim(&hub).is_none(), "it has all that it wants");
         hub.offer("q", ticket(9, 3), &PLAIN);
         let received = stands.unwrap().receive(&CLOCK, ready(())).await;
         assert_eq!(delivered(received), (vec![1, 2], vec![plain(9, 2)]), "four in all");
@@ -921,15 +934,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_stands_and_has_all_it_wants_or_finds_too_many_pollers_does_not_wait() {
+    async fn one_that_stands_and_has_all_that_it_wants_does_not_wait() {
         let hub = QueueHub::default();
         hub.offer("q", ticket(1, 1), &PLAIN);
         let (offered, stands) = hub.stand(wanted(1, &PLAIN));
         assert!(offered.len() == 1 && stands.is_none() && hub.queues.lock().is_empty());
-        let polls: Vec<_> = (0..MAX_POLLERS).map(|_| hub.stand(wanted(1, &PLAIN)).1).collect();
-        assert!(polls.iter().all(Option::is_some));
-        assert!(hub.stand(wanted(1, &PLAIN)).1.is_none());
-        drop(polls);
+        assert!(claim(&hub).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_stands_is_offered_what_nobody_waits_for_and_is_claimed_as_well() {
+        let hub = QueueHub::default();
+        let (_, stands) = hub.stand(wanted(3, &PLAIN));
+        {
+            let mut waits = pin!(wait(&hub, 1, &PLAIN));
+            assert!(poll!(&mut waits).is_pending());
+            hub.offer("q", ticket(7, 1), &PLAIN);
+            assert_eq!(waits.await.offered, [plain(7, 1)], "it has it sooner");
+        }
+        hub.offer("q", ticket(8, 1), &PLAIN);
+        claim(&hub).unwrap().fill(lease(1));
+        hub.offer("q", ticket(8, 2), &PLAIN);
+        assert!(claim(&hub).is_none(), "it has three");
+        hub.offer("q", ticket(8, 3), &PLAIN);
+        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
+        assert_eq!(delivered(received), (vec![1], vec![plain(8, 1), plain(8, 2)]));
+        let (offered, gone) = hub.stand(wanted(3, &PLAIN));
+        assert_eq!(offered, [plain(8, 3)]);
+        hub.offer("q", ticket(8, 4), &PLAIN);
+        drop(gone);
+        assert_eq!(take(&hub, 5), [(8, 4)]);
         assert!(hub.queues.lock().is_empty());
     }
 

@@ -87,7 +87,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_has_and_takes_no_more() 
     begun(&shell, 2);
 
     worker.signal(Signal::TERM);
-    worker.until("draining: no new tasks, 2 to finish");
+    worker.until("draining: asking for no more tasks, 2 to finish");
     let third = daemon.run_source(FLOW, json!({ "n": 3 })).await;
     for go in ["go1", "go2"] {
         let_go(&shell, go);
@@ -182,7 +182,7 @@ async fn a_worker_that_is_told_to_stop_leaves_the_next_step_to_others() {
     daemon.run_source(CHAIN, json!({})).await;
     begun(&shell, 1);
     worker.signal(Signal::TERM);
-    worker.until("draining: no new tasks, 1 to finish");
+    worker.until("draining: asking for no more tasks, 1 to finish");
     let_go(&shell, "go1");
     worker.until(" done");
     let body = json!({ "queue": "builds", "wait": "10s", "labels": { "gpu": "true" } });

@@ -341,6 +341,8 @@ async fn a_lease_that_cannot_be_refuses_the_request_before_any_result_is_accepte
         (json!({"queue": "many", "max": "4"}), "invalid_body", "$.lease.max"),
         (json!({"queue": "many", "wait": "soon"}), "invalid_body", "$.lease.wait"),
         (json!({"queue": "many", "labels": {"a b": "x"}}), "invalid_body", "$.lease.labels"),
+        (json!({"queue": "many", "worker": "w".repeat(256)}), "invalid_body", "$.lease.worker"),
+        (json!({"queue": "many".repeat(64)}), "invalid_body", "$.lease.queue"),
         (json!({"queue": "many", "limit": 1}), "unknown_field", "$.lease.limit"),
         (json!({"max": 1}), "invalid_body", "$.lease"),
         (json!(["many"]), "invalid_body", "$.lease"),

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import threading
 import unittest
+from unittest import mock
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -269,6 +270,29 @@ class WorkerTest(unittest.TestCase):
         thread.join(20)
         self.assertFalse(thread.is_alive())
         self.assertEqual((began, daemon.given), (["one"], 2))
+
+    def test_a_task_whose_thread_cannot_be_started_is_left_to_others(self):
+        daemon, start = Daemon(["one", "two", "three"]), threading.Thread.start
+
+        def refused(thread):
+            target = getattr(thread, "_target", None)
+            if getattr(target, "__func__", None) is Worker._attempt and daemon.given == 2:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with mock.patch.object(threading.Thread, "start", refused), self.assertLogs("moonswarm_worker", "ERROR"):
+            self.start(daemon, lambda task: task.input)
+            daemon.until(lambda: "wh_2" in daemon.results)
+        self.assertEqual(daemon.results, {"wh_0": {"output": "one"}, "wh_2": {"output": "three"}})
+
+    def test_a_worker_that_cannot_go_on_ends_with_the_reason(self):
+        daemon = Daemon(["one", "two"])
+        worker = Worker(daemon.url, "t", "q", lambda task: task.input)
+        self.addCleanup(daemon.server.shutdown)
+        begin = worker._begin
+        worker._begin = lambda lease: begin(lease if lease["handle"] == "wh_0" else {"task": "task_2"})
+        with self.assertRaises(KeyError):
+            worker.run()
 
     def test_results_that_are_sent_again_by_a_worker_that_drains_ask_for_nothing(self):
         daemon = Daemon(["one", "two"])

@@ -350,6 +350,8 @@ export class Worker {
   }
 
   #begin(lease: Lease): void {
+    // The work of the one before may have given up. Once its lease has ended, it goes to another worker.
+    if (this.#ended.signal.aborted) return;
     const stop = new AbortController();
     this.#open.set(lease.handle, { task: lease.task, stop, beatAt: beatAt(lease.deadline) });
     this.#ring();

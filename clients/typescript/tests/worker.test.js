@@ -220,6 +220,14 @@ test("tasks that an answer brings to a worker that drains are worked off", async
   assert.deepEqual([it.beside.length, it.left], [1, ["three"]]);
 });
 
+test("a worker that gives up begins nothing more", async () => {
+  const it = await daemon(["one", "two", "three"]);
+  const begun = [];
+  const { worker, run } = start(it, (task) => (begun.push(task.input), worker.stop({ now: true })), { maxInFlight: 3 });
+  await run;
+  assert.deepEqual(begun, ["one"]);
+});
+
 test("results that are sent again by a worker that drains ask for nothing", async () => {
   const trouble = (path, n) => {
     if (path !== results || n > 1) return undefined;

@@ -57,8 +57,7 @@ pub(in crate::api) struct ResultsBody {
 pub(in crate::api) struct ResultAnswers {
     /// One for each result.
     items: Vec<ItemAnswer<AcceptedView>>,
-    /// The tasks; present if the request has a `lease`. Empty also if no task could be leased:
-    /// `POST /v1/worker/lease` says why.
+    /// The tasks; present if the request has a `lease`. It may be empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     leased: Option<Vec<LeaseView>>,
 }

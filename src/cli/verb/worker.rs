@@ -116,7 +116,9 @@ impl Worker {
                 post.stop_leasing();
                 say(&match open.len() + leased.len() {
                     n if now.is_cancelled() => format!("stopping; {n} task(s) given up"),
-                    n => format!("draining: no new tasks, {n} to finish; once more stops at once"),
+                    n => format!(
+                        "draining: asking for no more tasks, {n} to finish; once more stops at once"
+                    ),
                 });
             }
         }
@@ -182,11 +184,12 @@ impl Worker {
         let client = daemon.with_token(&lease.handle);
         let task = lease.task;
         tokio::select! {
+            biased;
+            () = now.cancelled() => format!("{task} was given up"),
             ended = self.attempt(cx, post, &client, environments, &lease) => match ended {
                 Ok(how) => format!("{task} {how}"),
                 Err(error) => format!("{task}: {error:#}"),
             },
-            () = now.cancelled() => format!("{task} was given up"),
         }
     }
 
@@ -206,25 +209,15 @@ impl Worker {
         };
         // The work is done: a daemon that restarts meanwhile is waited for as long as it takes. The
         // slot is taken until the answer, also if the lease is lost: the next task may come with it.
+        let how = if body["ok"] == true { "done" } else { "failed" };
         let Err(error) = post.report(&lease.handle, &body).await else {
-            let how = if body["ok"] == true { "done" } else { "failed" };
             return Ok(how.to_owned());
         };
         match error.downcast_ref::<Stop>() {
             // The command may have reported by itself: then that is the result.
-            Some(stop) if stop.code.as_deref() == Some("already_accepted") => {
-                return Ok("done".to_owned());
-            }
-            Some(stop) if matches!(stop.exit, Exit::Denied | Exit::Conflict | Exit::NotFound) => {}
-            // Left alone, the attempt would be taken for interrupted and be done again and again.
-            // Not through the post: the next task of this slot may have begun.
-            Some(_) | None => {
-                let message = format!("the daemon refused the result: {error:#}");
-                let refusal = json!({"ok": false, "error": {"message": message}});
-                patiently(cx, "the report", async || client.report(&refusal).await).await?;
-            }
+            Some(stop) if stop.code.as_deref() == Some("already_accepted") => Ok("done".to_owned()),
+            Some(_) | None => Err(error),
         }
-        Err(error)
     }
 
     /// Runs the command, and returns its result; dropping this kills the command and its children.

@@ -2,8 +2,11 @@
 
 use std::{future::ready, pin::pin, time::Duration};
 
+use futures::FutureExt as _;
+
 use crate::{
     blueprint::Labels,
+    clock::Clock,
     engine::{
         Bearer, Caller, Engine, EngineError, Holder, Leased, PromptView, Report,
         run::reply::{Answering, Asked},
@@ -22,9 +25,11 @@ const LEASES: usize = 100;
 /// The maximum size of the prompts that come with a lease, in bytes.
 const PROMPTS: usize = 8 << 20;
 
-/// The time for which reports hold up the leases of their request, in milliseconds: then these go
-/// back, for others.
+/// The time for which a report, or a lease that is still to be stored, holds up the leases of the
+/// same request, in milliseconds.
 const HELD_UP_MS: u64 = 1_000;
+/// The time that the last leases of a request have beyond that of its reports, in milliseconds.
+const LINGER_MS: u64 = 50;
 
 /// The request of a pull worker.
 #[derive(Debug, Clone, Copy)]
@@ -51,15 +56,21 @@ struct Taken<'a> {
     queue: &'a str,
     handed: Handed,
     answer: Answering,
+    lease: Option<Result<DurableLease, EngineError>>,
     goes_back: bool,
 }
 
 impl Taken<'_> {
     /// Waits for the answer.
-    async fn leased(mut self) -> Result<DurableLease, EngineError> {
-        let lease: Result<DurableLease, _> = Engine::answered(&mut self.answer).await;
-        self.goes_back = lease.as_ref().is_err_and(may_pass);
-        lease
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    async fn answered(&mut self) {
+        if self.lease.is_none() {
+            let lease: Result<DurableLease, _> = Engine::answered(&mut self.answer).await;
+            self.goes_back = lease.as_ref().is_err_and(may_pass);
+            self.lease = Some(lease);
+        }
     }
 }
 
@@ -77,24 +88,45 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Waits for the leases of tickets that were taken; returns also the last error that may pass.
+/// Waits for the leases of tickets that were taken. Once some are there, or if it is not to wait for
+/// any, the others have so much time: a lease runs, and its worker has not heard of it. Returns also
+/// the first error that may pass.
 async fn leases_of(
-    asked: Vec<Result<Taken<'_>, EngineError>>,
+    mut asked: Vec<Result<Taken<'_>, EngineError>>,
+    clock: &Clock,
+    patience_ms: u64,
+    waits: bool,
 ) -> (Vec<DurableLease>, Option<EngineError>) {
-    let (mut leased, mut refused) = (Vec::with_capacity(asked.len()), None);
-    // The last answer first, which saves wake-ups: see `replies`.
-    for taken in asked.into_iter().rev() {
-        let lease = match taken {
-            Ok(taken) => taken.leased().await,
-            Err(error) => Err(error),
+    loop {
+        let all = async {
+            // The last answer first, which saves wake-ups: see `replies`.
+            for taken in asked.iter_mut().rev().flatten() {
+                taken.answered().await;
+            }
         };
-        match lease {
-            Ok(lease) => leased.push(lease),
-            Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
-            Err(error) => refused = refused.or(Some(error)),
+        let is_late = tokio::select! {
+            biased;
+            () = all => false,
+            () = clock.sleep(patience_ms) => true,
+        };
+        if is_late {
+            for taken in asked.iter_mut().flatten() {
+                let _ = taken.answered().now_or_never();
+            }
+        }
+        let mut taken = asked.iter().flatten();
+        if !is_late || !waits || taken.any(|taken| matches!(taken.lease, Some(Ok(_)))) {
+            break;
         }
     }
-    leased.reverse();
+    let (mut leased, mut refused) = (Vec::with_capacity(asked.len()), None);
+    for taken in asked {
+        match taken.map_or_else(|error| Some(Err(error)), |mut taken| taken.lease.take()) {
+            Some(Ok(lease)) => leased.push(lease),
+            Some(Err(EngineError::Conflict { .. } | EngineError::NotFound { .. })) | None => {}
+            Some(Err(error)) => refused = refused.or(Some(error)),
+        }
+    }
     (leased, refused)
 }
 
@@ -132,7 +164,7 @@ impl TaskVerbs<'_> {
             let nothing = claimed.is_empty() && offered.is_empty();
             // Each waits for its commit; together they share one.
             let asked = store::wake_once(|| self.ask_runs(wanted, offered));
-            let (mut leased, refused) = leases_of(asked).await;
+            let (mut leased, refused) = leases_of(asked, clock, HELD_UP_MS, true).await;
             leased.extend(claimed);
             if let Some(error) = refused.filter(|_| leased.is_empty()) {
                 return Err(error);
@@ -146,7 +178,8 @@ impl TaskVerbs<'_> {
 
     /// Handles the reports of many workers as [`report_all`](Self::report_all) does, and leases
     /// tasks as [`lease`](Self::lease) does. What the reports bring about is leased in the commits
-    /// that accept them; the wait begins when they are handled. A lease that fails is empty.
+    /// that accept them; the wait begins when they are handled. A lease that fails is empty, and so
+    /// may one be beside reports that take long.
     ///
     /// # Errors
     /// Fails when the caller may not lease, and handles no report then.
@@ -160,35 +193,43 @@ impl TaskVerbs<'_> {
         ask: &LeaseAsk<'_>,
     ) -> Result<(Vec<Result<bool, EngineError>>, Vec<Leased>), EngineError> {
         let wanted = self.wanted(caller, ask)?;
-        let shared = self.engine.shared();
-        let (offered, poll) = match shared.tasks.stopping().is_cancelled() {
+        let (hub, clock) = (&self.engine.shared().hub, &self.engine.shared().clock);
+        let (offered, mut poll) = match self.engine.shared().tasks.stopping().is_cancelled() {
             true => (Vec::new(), None),
-            false => shared.hub.stand(wanted),
+            false => hub.stand(wanted),
         };
-        let (sent, asked) =
+        let began_ms = clock.steady_ms();
+        let (sent, mut asked) =
             store::wake_once(|| (self.send_reports(reports), self.ask_runs(wanted, offered)));
-        let (mut answers, mut leased) = (pin!(Self::replies(sent)), Vec::new());
+        let mut answers = pin!(Self::replies(sent));
         let in_time = tokio::select! {
             biased;
             answers = &mut answers => Some(answers),
-            () = shared.clock.sleep(HELD_UP_MS) => None,
+            () = clock.sleep(HELD_UP_MS) => None,
         };
-        let is_late = in_time.is_none();
         let answers = if let Some(answers) = in_time {
-            leased = leases_of(asked).await.0;
-            if let Some(poll) = poll {
-                let received = poll.receive(&shared.clock, ready(())).await;
-                leased.extend(received.leased);
-                let asked = store::wake_once(|| self.ask_runs(wanted, received.offered));
-                leased.extend(leases_of(asked).await.0);
-            }
             answers
         } else {
-            // Nobody is to wait for tasks that it has and has not heard of.
-            drop((asked, poll));
+            // Other workers must not wait for tasks that this one holds without knowing it.
+            poll = None;
             answers.await
         };
-        let leased = if leased.is_empty() && (is_late || !ask.wait.is_zero()) {
+        // The leases were on their way together with the reports: they take about as long.
+        let took_ms = clock.steady_ms().saturating_sub(began_ms);
+        let patience_ms = (took_ms + LINGER_MS).min(HELD_UP_MS);
+        let mut claimed = Vec::new();
+        if let Some(poll) = poll {
+            let received = tokio::select! {
+                biased;
+                received = poll.receive(clock, ready(())) => received,
+                () = clock.sleep(patience_ms) => Received::default(),
+            };
+            claimed = received.leased;
+            asked.extend(store::wake_once(|| self.ask_runs(wanted, received.offered)));
+        }
+        let (mut leased, _) = leases_of(asked, clock, patience_ms, false).await;
+        leased.append(&mut claimed);
+        let leased = if leased.is_empty() && !ask.wait.is_zero() {
             self.lease(caller, ask).await.unwrap_or_default()
         } else {
             self.delivered(leased, ask.prompts).await
@@ -253,7 +294,7 @@ impl TaskVerbs<'_> {
             let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
             let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
             let sent = sent.inspect_err(|_| hub.offer(queue, handed.0, &handed.1));
-            sent.map(|answer| Taken { hub, queue, handed, answer, goes_back: true })
+            sent.map(|answer| Taken { hub, queue, handed, answer, lease: None, goes_back: true })
         });
         asked.collect()
     }
@@ -329,7 +370,9 @@ mod tests {
     fn goes_back(answer: Option<Result<Answer, EngineError>>) -> bool {
         let (hub, (reply, answering)) = (QueueHub::default(), oneshot::channel());
         let handed = (TICKET, Labels::default());
-        let taken = Taken { hub: &hub, queue: "q", handed, answer: answering, goes_back: true };
+        let (queue, answer_of_run) = ("q", answering);
+        let taken =
+            Taken { hub: &hub, queue, handed, answer: answer_of_run, lease: None, goes_back: true };
         match answer {
             Some(answer) => {
                 assert!(reply.send(answer).is_ok());

@@ -126,6 +126,7 @@ class Worker:
         self._open: Dict[str, _Kept] = {}
         self._results: List[Dict[str, Any]] = []
         self._sending = 0
+        self._failure: Optional[BaseException] = None
         #: False once the daemon does not know `lease` beside results.
         self._combined = True
         self._draining, self._ended = threading.Event(), threading.Event()
@@ -139,7 +140,7 @@ class Worker:
         """
         before = self._signals()
         helpers = [
-            threading.Thread(target=run, name=f"moonswarm-{run.__name__}", daemon=True)
+            threading.Thread(target=self._help, args=(run,), name=f"moonswarm-{run.__name__}", daemon=True)
             for run in (self._report, self._beat)
         ]
         for helper in helpers:
@@ -156,6 +157,16 @@ class Worker:
                 helper.join()
             for number, handler in before.items():
                 signal.signal(number, handler)
+        if self._failure:
+            raise self._failure
+
+    def _help(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            # Without its helpers, a worker would keep what it has and report nothing.
+            self._failure = error
+            self._end()
 
     def stop(self, now: bool = False) -> None:
         """Asks for no more tasks; `run` returns once those in work are finished, or at once with `now`."""
@@ -232,7 +243,12 @@ class Worker:
                 return
             self._open[task.handle] = _Kept(task, _beat_at(lease["deadline"]))
             self._lock.notify_all()
-        threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
+        try:
+            threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
+        except RuntimeError as error:
+            # The system has no thread left. Once its lease has ended, it goes to another worker.
+            log.error("%s: %s", task.id, error)
+            self._forget(task)
 
     # Tasks.
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::sleep,
@@ -174,9 +174,8 @@ impl<'a> Post<'a> {
             let mut answers = answers.into_iter();
             for it in waiting {
                 match answers.next() {
-                    // Who waits may have given up.
                     Some(answer) if !answer.as_ref().is_err_and(may_pass) => {
-                        drop(it.answer.send(answer));
+                        self.settle(it, answer).await;
                     }
                     // The token that leases may have ended, or the daemon is older: a handle is
                     // enough.
@@ -211,7 +210,24 @@ impl<'a> Post<'a> {
     async fn send_one(&self, it: Waiting) {
         let client = self.client.with_token(&it.handle);
         let sent = patiently(self.cx, "the report", async || client.report(&it.body).await).await;
-        drop(it.answer.send(sent.map(drop)));
+        self.settle(it, sent.map(drop)).await;
+    }
+
+    /// Passes an answer on. A refused result becomes the failure of its attempt: left alone, that
+    /// would be taken for interrupted and be done again and again.
+    async fn settle(&self, it: Waiting, answer: Result<()>) {
+        let answer = match answer {
+            Err(error) if !is_over(&error) => {
+                let message = format!("the daemon refused the result: {error:#}");
+                let refusal = json!({"ok": false, "error": {"message": message}});
+                let client = self.client.with_token(&it.handle);
+                let told = async || client.report(&refusal).await;
+                patiently(self.cx, "the report", told).await.and(Err(error))
+            }
+            answer => answer,
+        };
+        // Who waits may have given up.
+        drop(it.answer.send(answer));
     }
 
     async fn beat(&self) {
@@ -283,10 +299,9 @@ impl<'a> Post<'a> {
                     continue;
                 }
                 Err(error) => {
-                    let exit = error.downcast_ref::<Stop>().map(|stop| stop.exit);
-                    let Some(Exit::Denied | Exit::Conflict | Exit::NotFound) = exit else {
+                    if !is_over(&error) {
                         continue;
-                    };
+                    }
                     format!("{error:#}")
                 }
             };
@@ -299,10 +314,14 @@ impl<'a> Post<'a> {
     }
 }
 
+/// Returns true if a refusal means that nothing more can be said of an attempt.
+fn is_over(error: &anyhow::Error) -> bool {
+    let stop = error.downcast_ref::<Stop>();
+    stop.is_some_and(|it| matches!(it.exit, Exit::Denied | Exit::Conflict | Exit::NotFound))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::{
         cli::{beside::Beside, connect::Target, fixture, terminal::Terminal},

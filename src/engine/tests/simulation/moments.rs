@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     blueprint::{Flow, Node},
-    history::{Ask, Of, Says, What},
+    history::{Ask, Of, Says, Told, What},
     play::{judge, stand_still},
     random::Random,
     world::{LEASE_MS, SAFE, World},
@@ -408,32 +408,93 @@ fn a_report_leases_the_next_task_in_the_commit_that_accepts_it() {
     world.run_down();
     assert_eq!((world.held.len(), attempts(&world)), (2, vec![1, 1]));
     assert_eq!(world.store.commits(0).len(), before + 1);
-    assert_eq!(world.pollers(), 0);
+    assert!(!world.engine().shared().hub.has_pollers());
+    ends_well(world);
+}
+
+/// A worker reports, and stands for more; its report waits for its commit. Then a second run is
+/// scheduled, and its task is leased to the worker.
+fn held_up() -> (World, u32) {
+    let mut world = world(vec![Node::Task("q", 1)], false);
+    start(&mut world);
+    world.run_down();
+    poll(&mut world);
+    let of = world.held[0];
+    world.report_and_lease(of, Says::Done, ("q", 2, 0));
+    world.run_to_commit();
+    let reported = world.asked() - 1;
+    start(&mut world);
+    (world, reported)
+}
+
+fn told(world: &World, number: u32) -> Option<&Told> {
+    world.events.iter().find_map(|event| match &event.what {
+        What::Told(of, told) if *of == number => Some(told),
+        _ => None,
+    })
+}
+
+#[test]
+fn what_is_claimed_beside_a_report_comes_with_its_answer() {
+    let _time = stand_still();
+    let (mut world, reported) = held_up();
+    world.run_down();
+    assert_eq!(told(&world, reported), Some(&Told::Accepted(true)));
+    let Some(Told::Leased(leased)) = told(&world, reported + 1) else { panic!("no answer") };
+    assert_eq!(leased.len(), 1);
     ends_well(world);
 }
 
 #[test]
 fn a_report_that_is_held_up_does_not_keep_tasks_from_other_workers() {
     let _time = stand_still();
-    let mut world = world(vec![Node::Task("q", 1)], false);
-    start(&mut world);
-    world.run_down();
-    poll(&mut world);
-    start(&mut world);
-    world.run_down();
-    let of = world.held[0];
-    // It takes the task of the second run, and waits for the commits of both.
-    world.report_and_lease(of, Says::Done, ("q", 2, 0));
-    world.run_to_commit();
-    commit_one(&mut world);
-    let kept = world.held.len();
+    let (mut world, reported) = held_up();
     world.clock.advance(Duration::from_secs(1));
     world.run_to_commit();
-    assert_eq!(world.held.len(), kept);
+    let worker = world.next_body();
+    world.ask(Ask::Lease { queue: "q", worker, max: 1, wait_ms: HOUR_MS });
+    let other = world.asked();
     world.run_down();
-    poll(&mut world);
-    assert!(world.held.len() > kept, "another worker has it");
+    assert_eq!(told(&world, reported), Some(&Told::Accepted(true)));
+    assert_eq!(told(&world, reported + 1), Some(&Told::Leased(Vec::new())));
+    let Some(Told::Leased(leased)) = told(&world, other) else { panic!("no answer") };
+    assert_eq!(leased.len(), 1);
     ends_well(world);
+}
+
+#[test]
+fn an_answer_to_a_report_does_not_wait_for_the_lease_of_another_run() {
+    let _time = stand_still();
+    // In some worlds the lease is stored before the report.
+    let is_played = (1..20).any(|seed| {
+        let flow = Flow { node: Node::Task("q", 1), rounds: 0, defers: false };
+        let mut world = World::with(flow, Random::new(seed));
+        for _ in 0..2 {
+            start(&mut world);
+            world.run_down();
+        }
+        poll(&mut world);
+        let of = world.held[0];
+        world.report_and_lease(of, Says::Done, ("q", 1, 0));
+        let reported = world.asked() - 1;
+        world.run_to_commit();
+        commit_one(&mut world);
+        let is_accepted = world.store.header(of.run).unwrap().unwrap().ended_ms.is_some();
+        if !is_accepted || world.store.waiting() == 0 {
+            return false;
+        }
+        assert!(told(&world, reported).is_none(), "the lease has a moment more");
+        world.clock.advance(Duration::from_millis(50));
+        world.run_to_commit();
+        assert_eq!(told(&world, reported), Some(&Told::Accepted(true)));
+        assert_eq!(told(&world, reported + 1), Some(&Told::Leased(Vec::new())));
+        world.run_down();
+        poll(&mut world);
+        assert_eq!(attempts(&world), [1, 2], "it went back, and another worker has it");
+        ends_well(world);
+        true
+    });
+    assert!(is_played, "the report is stored first in none of them");
 }
 
 #[test]

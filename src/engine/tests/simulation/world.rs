@@ -100,7 +100,6 @@ impl Host {
     }
 }
 
-/// The callers that wait for an answer.
 /// The world of one seed.
 pub struct World {
     pub random: Random,

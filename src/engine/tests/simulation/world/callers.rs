@@ -65,6 +65,7 @@ impl World {
                 Err(oneshot::error::TryRecvError::Empty) => place += 1,
                 Err(oneshot::error::TryRecvError::Closed) => {
                     let open = self.open.remove(place);
+                    self.again(open.ask);
                     self.note(What::Lost(open.number));
                 }
                 Ok(answer) => {
