@@ -15,6 +15,7 @@ pub(crate) mod fixture;
 mod http;
 mod human;
 mod inquiry;
+mod label_queue;
 mod llm;
 mod lua;
 mod main_ai;

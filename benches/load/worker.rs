@@ -165,15 +165,13 @@ async fn report_many(daemon: &Daemon, handles: &[String]) -> Result<Rate> {
     let senders = clients.into_iter().map(|mut client| {
         let (requests, times) = (Rc::clone(&requests), Rc::clone(&times));
         async move {
-            while let Some(items) = {
-                let next = requests.borrow_mut().pop();
-                next
-            } {
+            loop {
+                let items = requests.borrow_mut().pop();
+                let Some(items) = items else { return Ok(()) };
                 let (sent, body) = (Instant::now(), format!(r#"{{"results":[{items}]}}"#));
                 all_accepted(&json(client.send("POST", "/v1/worker/results", &body).await?)?)?;
                 times.borrow_mut().push(sent.elapsed());
             }
-            Ok(())
         }
     });
     drive::together(senders.collect::<Vec<_>>()).await?;

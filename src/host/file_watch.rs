@@ -23,6 +23,7 @@ use crate::{
     tasks::Tasks,
 };
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The maximum number of files of one watch.
@@ -38,12 +39,10 @@ const BREATH: Duration = Duration::from_millis(50);
 /// Files that keep changing are reported after this many times their settle time.
 const PATIENCE: u64 = 10;
 
-/// Scans until the host stops. Changes in the data directory are the host's own, unless one of the
-/// roots is in it.
+/// Scans until the host stops. Changes in the data directory are the host's own, but for those in a
+/// watched directory that is in it.
 pub(super) fn start(engine: &Engine, tasks: &Tasks, data: &Path, roots: BTreeMap<String, PathBuf>) {
-    let own = [std::path::absolute(data), data.canonicalize()].into_iter().flatten();
-    let holds_none = |own: &PathBuf| !roots.values().any(|root| root.starts_with(own));
-    let own = own.filter(holds_none).collect();
+    let own = [std::path::absolute(data), data.canonicalize()].into_iter().flatten().collect();
     engine.triggers().watch_files(roots);
     let again = engine.triggers().names_moved();
     let mut eye = Eye {
@@ -51,6 +50,7 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, data: &Path, roots: BTreeMap
         tasks: tasks.clone(),
         again: Arc::clone(&again),
         own,
+        within: Arc::default(),
         watcher: None,
         told_of: HashSet::new(),
         known: Schedules::default(),
@@ -82,6 +82,8 @@ struct Eye {
     again: Arc<Notify>,
     /// The paths of the data directory.
     own: Vec<PathBuf>,
+    /// The directories in it with notifications.
+    within: Arc<Mutex<Vec<PathBuf>>>,
     /// Created for the first watch; most hosts have none.
     watcher: Option<notify::Result<RecommendedWatcher>>,
     /// The directories with notifications, with their inodes: a directory that was recreated is
@@ -158,8 +160,8 @@ impl Eye {
         if watches.is_empty() && self.told_of.is_empty() {
             return;
         }
-        let (again, own) = (&self.again, &self.own);
-        let Ok(watcher) = self.watcher.get_or_insert_with(|| watcher(again, own)) else { return };
+        let make = || watcher(&self.again, self.own.clone(), &self.within);
+        let Ok(watcher) = self.watcher.get_or_insert_with(make) else { return };
         let wanted: HashSet<_> =
             watches.iter().filter_map(|it| place(&it.dir, &it.watch)).collect();
         for (dir, ..) in self.told_of.difference(&wanted) {
@@ -173,15 +175,26 @@ impl Eye {
                 tracing::warn!(%dir, %error, place = place.1, "looked at every {seconds} seconds only");
             }
         }
+        let places = wanted.iter().filter_map(|(dir, ..)| std::path::absolute(dir).ok());
+        *self.within.lock() = places.filter(|dir| is_below(dir, &self.own)).collect();
         self.told_of = wanted;
     }
 }
 
-/// Creates the watcher that notifies `again` of changes outside the host's own directories.
-fn watcher(again: &Arc<Notify>, own: &[PathBuf]) -> notify::Result<RecommendedWatcher> {
-    let (changed, own) = (Arc::clone(again), own.to_owned());
+fn is_below(path: &Path, dirs: &[PathBuf]) -> bool {
+    dirs.iter().any(|dir| path.starts_with(dir))
+}
+
+/// Creates the watcher that notifies `again` of changes. The `own` directories change all the time,
+/// and only what is `within` some others there matters.
+fn watcher(
+    again: &Arc<Notify>,
+    own: Vec<PathBuf>,
+    within: &Arc<Mutex<Vec<PathBuf>>>,
+) -> notify::Result<RecommendedWatcher> {
+    let (changed, within) = (Arc::clone(again), Arc::clone(within));
     let told = move |event: notify::Result<notify::Event>| {
-        let is_own = |path: &PathBuf| own.iter().any(|own| path.starts_with(own));
+        let is_own = |path: &PathBuf| is_below(path, &own) && !is_below(path, &within.lock());
         let matters = |event: notify::Event| {
             !event.kind.is_access() && (event.paths.is_empty() || !event.paths.iter().all(is_own))
         };

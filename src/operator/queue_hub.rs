@@ -11,7 +11,7 @@
 //! fails, it was never the poller's, and the poller waits on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     pin::pin,
     sync::{
         Arc,
@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{DurableLease, WorkerBook};
+use super::{DurableLease, WorkerBook, label_queue::LabelQueue};
 use crate::{blueprint::Labels, clock::Clock, protocol::Ticket};
 
 /// The maximum number of pollers that wait on one queue.
@@ -32,6 +32,9 @@ const SERVED_MS: u64 = 15_000;
 /// The time for which a poller that has a lease waits for others, in milliseconds: their commits may
 /// be held up, and the lease runs.
 const LINGER_MS: u64 = 50;
+/// The time for which a run that waits in a line may be overtaken by the next steps of others, in
+/// milliseconds.
+const OVERTAKEN_MS: u64 = 20;
 /// The place of the pollers that are claimed no more, behind all others.
 const FULL: usize = usize::MAX;
 
@@ -48,6 +51,9 @@ pub struct QueueHub {
     polling: AtomicUsize,
     /// The number of pollers that ever waited.
     arrivals: AtomicU64,
+    /// The last time of the steady clock that somebody came with, in milliseconds. What is offered
+    /// counts as offered then.
+    now_ms: AtomicU64,
     /// The time at which a worker of each queue was last active, in milliseconds.
     seen: Mutex<BTreeMap<String, u64>>,
     /// The workers, for people.
@@ -78,14 +84,6 @@ struct Waiting {
 /// The place of a poller: the number of claims on it or [`FULL`], false if it gathers, and its
 /// arrival. One that gathers is answered soon anyway, and another can wait on.
 type Place = (usize, bool, u64);
-
-/// Tickets that require the same labels.
-#[derive(Debug, Default)]
-struct LabelQueue {
-    tickets: BTreeMap<u64, BTreeSet<Ticket>>,
-    /// The runs that have tickets, each once, in the order of their turns.
-    turns: VecDeque<u64>,
-}
 
 /// The request of a worker for attempts of a queue.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +120,7 @@ pub struct Claim {
 ///
 /// A poller can be claimed while it has room, until the first of its claims is durable. Then it
 /// waits a moment for the commits of the others, so that one request answers all of them. One that
-/// gathers takes both claims and tickets while it has room.
+/// gathers has no tickets, and is claimed until its poller looks.
 #[derive(Debug)]
 struct Basket {
     number: u64,
@@ -141,7 +139,7 @@ struct Basket {
 struct Contents {
     /// The number of claims under which it stands among the pollers of its queue.
     place: usize,
-    handed: Vec<Handed>,
+    handed: Option<Handed>,
     leased: Vec<DurableLease>,
     /// The number of claims whose commits are not known yet.
     out: usize,
@@ -159,7 +157,7 @@ impl QueueHub {
     /// attempt that is already queued changes nothing.
     pub fn offer(&self, queue: &str, ticket: Ticket, labels: &Labels) {
         let mut queues = self.queues.lock();
-        waiting(&mut queues, queue).offer(ticket, labels);
+        waiting(&mut queues, queue).offer(ticket, labels, self.now_ms());
     }
 
     /// Returns true if a poller waits on any queue. Takes no lock.
@@ -168,10 +166,11 @@ impl QueueHub {
     }
 
     /// Claims a poller for an attempt that is about to be scheduled: of those with the fewest claims
-    /// one that [stands](Self::stand), or else the one that has waited longest. Returns `None` if no poller with room waits for it: then it
-    /// is offered after its commit.
-    pub fn claim(&self, queue: &str, labels: &Labels) -> Option<Claim> {
-        let basket = self.queues.lock().get_mut(queue)?.claim(labels)?;
+    /// one that [stands](Self::stand), or else the one that has waited longest. Returns `None` if
+    /// none with room waits for it: then it is offered after its commit.
+    pub fn claim(&self, queue: &str, labels: &Labels, now_ms: u64) -> Option<Claim> {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+        let basket = self.queues.lock().get_mut(queue)?.claim(labels, now_ms)?;
         Some(Claim { basket, is_settled: false })
     }
 
@@ -218,10 +217,10 @@ impl QueueHub {
     pub fn lines(&self) -> BTreeMap<String, (Vec<WaitingLine>, usize)> {
         let queues = self.queues.lock();
         let of = |waiting: &Waiting| {
-            let lines = waiting.lines.iter().map(|(labels, line)| WaitingLine {
-                labels: labels.clone(),
-                tasks: line.tickets.values().map(BTreeSet::len).sum(),
-            });
+            let lines = waiting
+                .lines
+                .iter()
+                .map(|(labels, line)| WaitingLine { labels: labels.clone(), tasks: line.len() });
             (lines.collect(), waiting.pollers.len())
         };
         let used = queues.iter().filter(|(_, waiting)| !waiting.is_idle());
@@ -232,7 +231,7 @@ impl QueueHub {
     pub fn len(&self, queue: &str) -> usize {
         let queues = self.queues.lock();
         let lines = queues.get(queue).into_iter().flat_map(|waiting| &waiting.lines);
-        lines.flat_map(|(_, line)| line.tickets.values()).map(BTreeSet::len).sum()
+        lines.map(|(_, line)| line.len()).sum()
     }
 
     /// Takes the attempts that match a worker and are there now. One that does not reach its worker
@@ -240,7 +239,7 @@ impl QueueHub {
     pub fn take_now(&self, wanted: Wanted<'_>) -> Vec<Handed> {
         let mut queues = self.queues.lock();
         let Some(waiting) = queues.get_mut(wanted.queue) else { return Vec::new() };
-        let taken = waiting.take(wanted.max, wanted.labels);
+        let taken = waiting.take(wanted.max, wanted.labels, self.now_ms(), 0);
         forget_if_idle(&mut queues, wanted.queue);
         taken
     }
@@ -264,7 +263,7 @@ impl QueueHub {
         let poll = {
             let mut queues = self.queues.lock();
             let waiting = waiting(&mut queues, wanted.queue);
-            let offered = waiting.take(wanted.max, wanted.labels);
+            let offered = waiting.take(wanted.max, wanted.labels, self.now_ms(), 0);
             if !offered.is_empty() || wanted.max == 0 {
                 forget_if_idle(&mut queues, wanted.queue);
                 return Ok(Received { offered, ..Received::default() });
@@ -277,18 +276,29 @@ impl QueueHub {
         Ok(poll.receive(clock, until).await)
     }
 
-    /// Takes the attempts that match a worker and are there now, and stands in the queue for the
-    /// rest: it is claimed and offered attempts up to its maximum until it
-    /// [receives](QueuePoll::receive). The attempts that were there must be offered again if they do
+    /// Takes the attempts that match a worker and have waited for a moment, and stands in the queue
+    /// for the rest: it is claimed for attempts up to its maximum until it
+    /// [gathers](QueuePoll::gather). The attempts that were there must be offered again if they do
     /// not reach their worker.
-    pub fn stand<'a>(&'a self, wanted: Wanted<'a>) -> (Vec<Handed>, Option<QueuePoll<'a>>) {
+    pub fn stand<'a>(
+        &'a self,
+        wanted: Wanted<'a>,
+        now_ms: u64,
+    ) -> (Vec<Handed>, Option<QueuePoll<'a>>) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
         let mut queues = self.queues.lock();
         let waiting = waiting(&mut queues, wanted.queue);
-        let offered = waiting.take(wanted.max, wanted.labels);
+        // A younger one would put the next step of the caller's own flow in its place, and that the
+        // next one: each would be offered first, and leased by a commit of its own.
+        let offered = waiting.take(wanted.max, wanted.labels, now_ms, OVERTAKEN_MS);
         let rest = Wanted { max: wanted.max - offered.len(), ..wanted };
         let poll = (rest.max > 0).then(|| self.poll(waiting, rest, true));
         forget_if_idle(&mut queues, wanted.queue);
         (offered, poll)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms.load(Ordering::Relaxed)
     }
 
     fn poll<'a>(
@@ -314,43 +324,42 @@ impl QueueHub {
 }
 
 impl Waiting {
-    fn offer(&mut self, ticket: Ticket, labels: &Labels) {
+    fn offer(&mut self, ticket: Ticket, labels: &Labels, now_ms: u64) {
         let line = self.lines.iter_mut().find(|(of, _)| of == labels);
         if line.as_ref().is_some_and(|(_, line)| line.has(ticket)) {
             return;
         }
-        // One that gathers has it leased later than another would.
+        // One that gathers takes from the lines in the end: another may come before that.
         let mut free = self.pollers.range((0, true, 0)..(1, false, 0));
         let free = free.find(|(_, basket)| labels.fit(&basket.labels));
-        let free = free.or_else(|| {
-            let mut gathering = self.pollers.range(..(FULL, false, 0));
-            gathering.find(|(_, basket)| basket.gathers && labels.fit(&basket.labels))
-        });
         if let Some(basket) = free.map(|(_, basket)| Arc::clone(basket)) {
             let mut contents = basket.contents.lock();
-            contents.handed.push((ticket, labels.clone()));
-            let claims = if basket.gathers { contents.place + 1 } else { FULL };
-            self.stand(&basket, &mut contents, if claims < basket.max { claims } else { FULL });
+            contents.handed = Some((ticket, labels.clone()));
+            self.stand(&basket, &mut contents, FULL);
             basket.filled.notify_one();
             return;
         }
         match line {
-            Some((_, line)) => line.put(ticket),
+            Some((_, line)) => line.put(ticket, now_ms),
             None => {
                 let mut line = LabelQueue::default();
-                line.put(ticket);
+                line.put(ticket, now_ms);
                 self.lines.push_back((labels.clone(), line));
             }
         }
     }
 
     /// Finds the basket for a task: of the fewest claims, so that a fan-out is spread over the
-    /// pollers. What waits in a line for a poller is not overtaken.
-    fn claim(&mut self, labels: &Labels) -> Option<Arc<Basket>> {
+    /// pollers. What waits in a line for a poller is not overtaken, but for a moment by what one that
+    /// gathers brings about.
+    fn claim(&mut self, labels: &Labels, now_ms: u64) -> Option<Arc<Basket>> {
         loop {
             let awaits = |basket: &Basket| {
                 labels.fit(&basket.labels)
-                    && !self.lines.iter().any(|(asked, _)| asked.fit(&basket.labels))
+                    && !self.lines.iter().any(|(asked, line)| {
+                        asked.fit(&basket.labels)
+                            && (!basket.gathers || line.waits_for(OVERTAKEN_MS, now_ms))
+                    })
             };
             let mut open = self.pollers.range(..(FULL, false, 0));
             let basket = Arc::clone(open.find(|(_, basket)| awaits(basket))?.1);
@@ -380,15 +389,17 @@ impl Waiting {
         self.pollers.remove(&basket.place(contents.place));
     }
 
-    fn take(&mut self, max: usize, labels: &Labels) -> Vec<Handed> {
+    /// Takes what has waited for at least so long.
+    fn take(&mut self, max: usize, labels: &Labels, now_ms: u64, waited_ms: u64) -> Vec<Handed> {
         let mut taken = Vec::new();
         while taken.len() < max {
-            let Some(at) = self.lines.iter().position(|(asked, _)| asked.fit(labels)) else {
-                break;
+            let fits = |(asked, line): &(Labels, LabelQueue)| {
+                asked.fit(labels) && line.waits_for(waited_ms, now_ms)
             };
+            let Some(at) = self.lines.iter().position(fits) else { break };
             let Some((asked, mut line)) = self.lines.remove(at) else { break };
-            taken.extend(line.take().map(|ticket| (ticket, asked.clone())));
-            if !line.turns.is_empty() {
+            taken.extend(line.take(now_ms).map(|ticket| (ticket, asked.clone())));
+            if !line.is_empty() {
                 self.lines.push_back((asked, line));
             }
         }
@@ -397,48 +408,12 @@ impl Waiting {
 
     fn remove(&mut self, ticket: Ticket) -> bool {
         let removed = self.lines.iter_mut().any(|(_, line)| line.remove(ticket));
-        self.lines.retain(|(_, line)| !line.turns.is_empty());
+        self.lines.retain(|(_, line)| !line.is_empty());
         removed
     }
 
     fn is_idle(&self) -> bool {
         self.lines.is_empty() && self.pollers.is_empty()
-    }
-}
-
-impl LabelQueue {
-    fn has(&self, ticket: Ticket) -> bool {
-        self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket))
-    }
-
-    fn put(&mut self, ticket: Ticket) {
-        let run = self.tickets.entry(ticket.run).or_default();
-        if run.is_empty() {
-            self.turns.push_back(ticket.run);
-        }
-        run.insert(ticket);
-    }
-
-    fn take(&mut self) -> Option<Ticket> {
-        let run = self.turns.pop_front()?;
-        let tickets = self.tickets.get_mut(&run)?;
-        let taken = tickets.pop_first();
-        if tickets.is_empty() {
-            self.tickets.remove(&run);
-        } else {
-            self.turns.push_back(run);
-        }
-        taken
-    }
-
-    fn remove(&mut self, ticket: Ticket) -> bool {
-        let Some(run) = self.tickets.get_mut(&ticket.run) else { return false };
-        let removed = run.remove(&ticket);
-        if run.is_empty() {
-            self.tickets.remove(&ticket.run);
-            self.turns.retain(|turn| *turn != ticket.run);
-        }
-        removed
     }
 }
 
@@ -521,6 +496,27 @@ impl QueuePoll<'_> {
         }
     }
 
+    /// Waits for the claims that are out, but not for longer than that. Takes also what waits in the
+    /// lines, if there is room.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn gather(mut self, clock: &Clock, within_ms: u64) -> Received {
+        let late_ms = clock.steady_ms().saturating_add(within_ms);
+        loop {
+            if let Some(received) = self.look(true, false) {
+                return received;
+            }
+            tokio::select! {
+                biased;
+                () = self.basket.filled.notified() => {}
+                () = clock.sleep_until_either(u64::MAX, late_ms) => {
+                    return self.look(true, true).unwrap_or_default();
+                }
+            }
+        }
+    }
+
     /// Returns what came, if nothing more is on its way or that takes too long; at the end of the
     /// wait also nothing.
     fn look(&mut self, is_over: bool, is_late: bool) -> Option<Received> {
@@ -532,12 +528,12 @@ impl QueuePoll<'_> {
         }
         let waiting = waiting(&mut queues, self.queue);
         let leased = std::mem::take(&mut contents.leased);
-        let mut offered = std::mem::take(&mut contents.handed);
+        let mut offered: Vec<Handed> = contents.handed.take().into_iter().collect();
         if leased.is_empty() || self.basket.gathers {
             // What came while it had claims waits in a line; with a lease, until its next request,
             // unless that is the one that gathers.
             let room = self.basket.max - leased.len() - offered.len();
-            offered.extend(waiting.take(room, &self.basket.labels));
+            offered.extend(waiting.take(room, &self.basket.labels, self.hub.now_ms(), 0));
         }
         if leased.is_empty() && offered.is_empty() && !is_over {
             // None of its claims held: it stands where it stood before.
@@ -562,11 +558,10 @@ impl Drop for QueuePoll<'_> {
         let waiting = waiting(&mut queues, self.queue);
         waiting.leave(&self.basket, &mut contents);
         // Nothing is put into it after this.
-        let handed = std::mem::take(&mut contents.handed);
-        let leased = std::mem::take(&mut contents.leased);
+        let (handed, leased) = (contents.handed.take(), std::mem::take(&mut contents.leased));
         drop(contents);
-        for (ticket, labels) in handed {
-            waiting.offer(ticket, &labels);
+        if let Some((ticket, labels)) = handed {
+            waiting.offer(ticket, &labels, self.hub.now_ms());
         }
         forget_if_idle(&mut queues, self.queue);
         drop(queues);
@@ -605,6 +600,9 @@ mod tests {
         operator::{LeaseReturn, TaskLease},
         protocol::TaskId,
     };
+
+    /// What was offered in the beginning has waited long by then.
+    const NOW_MS: u64 = 1_000;
 
     static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::manual(0));
     static PLAIN: LazyLock<Labels> = LazyLock::new(Labels::default);
@@ -664,7 +662,7 @@ mod tests {
     }
 
     fn claim(hub: &QueueHub) -> Option<Claim> {
-        hub.claim("q", &PLAIN)
+        hub.claim("q", &PLAIN, 0)
     }
 
     #[test]
@@ -768,7 +766,7 @@ mod tests {
         let mut without = pin!(wait(&hub, 5, &PLAIN));
         assert!(poll!(&mut without).is_pending());
         let labels = gpu();
-        assert!(hub.claim("q", &labels).is_none());
+        assert!(hub.claim("q", &labels, 0).is_none());
         hub.offer("q", ticket(1, 1), &labels);
         assert_eq!(hub.len("q"), 1, "the poller without labels is passed over");
         let taken = hub.take_now(wanted(5, &labels));
@@ -903,20 +901,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_stands_takes_what_is_there_and_claims_until_it_receives() {
+    async fn one_that_stands_takes_what_is_there_and_is_claimed_until_it_gathers() {
         let hub = QueueHub::default();
         hub.offer("q", ticket(9, 1), &PLAIN);
-        let (offered, stands) = hub.stand(wanted(4, &PLAIN));
+        let (offered, stands) = hub.stand(wanted(4, &PLAIN), NOW_MS);
         assert_eq!(offered, [plain(9, 1)]);
-        claim(&hub).unwrap().fill(lease(1));
-        claim(&hub).unwrap().fill(lease(2));
-        hub.offer("q", ticket(9, 2), &PLAIN);
-        assert!(claim(&hub).is_none(), "it has all that it wants");
-        hub.offer("q", ticket(9, 3), &PLAIN);
-        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
+        for step in [1, 2] {
+            hub.claim("q", &PLAIN, NOW_MS).unwrap().fill(lease(step));
+        }
+        for step in [2, 3] {
+            hub.offer("q", ticket(9, step), &PLAIN);
+        }
+        let received = stands.unwrap().gather(&CLOCK, 0).await;
         assert_eq!(delivered(received), (vec![1, 2], vec![plain(9, 2)]), "four in all");
         assert_eq!(take(&hub, 5), [(9, 3)]);
         assert!(!hub.has_pollers() && hub.lines().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_held_up_goes_back_and_those_that_are_stored_do_not() {
+        let (hub, clock) = (QueueHub::default(), Clock::manual(0));
+        let returned = Arc::<Returned>::default();
+        let (_, stands) = hub.stand(wanted(3, &PLAIN), NOW_MS);
+        let [one, two, three] = [1, 2, 3].map(|_| claim(&hub).unwrap());
+        let mut gathers = pin!(stands.unwrap().gather(&clock, 100));
+        assert!(poll!(&mut gathers).is_pending());
+        assert!(claim(&hub).is_none(), "it looks for what is out only");
+        one.fill(returned.lease(1));
+        clock.advance(Duration::from_millis(99));
+        assert!(poll!(&mut gathers).is_pending());
+        two.fill(returned.lease(2));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(delivered(gathers.await), (vec![1, 2], vec![]));
+        three.fill(returned.lease(3));
+        assert_eq!(*returned.0.lock(), [3]);
     }
 
     #[tokio::test]
@@ -924,47 +942,58 @@ mod tests {
         let hub = QueueHub::default();
         let mut waits = pin!(wait(&hub, 2, &PLAIN));
         assert!(poll!(&mut waits).is_pending());
-        let (_, stands) = hub.stand(wanted(2, &PLAIN));
+        let (_, stands) = hub.stand(wanted(2, &PLAIN), NOW_MS);
         for step in 1..=3 {
             claim(&hub).unwrap().fill(lease(step));
         }
         assert_eq!(delivered(waits.await), (vec![2], vec![]));
-        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
+        let received = stands.unwrap().gather(&CLOCK, 0).await;
         assert_eq!(delivered(received), (vec![1, 3], vec![]));
+    }
+
+    #[tokio::test]
+    async fn what_has_waited_for_a_moment_only_is_overtaken_by_what_one_that_stands_brings_about() {
+        let hub = QueueHub::default();
+        let claim = |now_ms| hub.claim("q", &PLAIN, now_ms);
+        let (_, first) = hub.stand(wanted(1, &PLAIN), NOW_MS);
+        drop(first);
+        hub.offer("q", ticket(9, 1), &PLAIN);
+        for (now_ms, is_old) in [(NOW_MS + OVERTAKEN_MS - 1, false), (NOW_MS + OVERTAKEN_MS, true)]
+        {
+            let (offered, stands) = hub.stand(wanted(2, &PLAIN), NOW_MS);
+            assert_eq!(offered, []);
+            assert_eq!(claim(now_ms).is_none(), is_old, "{now_ms}");
+            drop(stands);
+        }
+        let (offered, stands) = hub.stand(wanted(1, &PLAIN), NOW_MS + OVERTAKEN_MS - 1);
+        assert_eq!(offered, []);
+        let received = stands.unwrap().gather(&CLOCK, 0).await;
+        assert_eq!(received.offered, [plain(9, 1)], "nothing was brought about");
+        hub.offer("q", ticket(9, 1), &PLAIN);
+        let (offered, _) = hub.stand(wanted(1, &PLAIN), NOW_MS + 2 * OVERTAKEN_MS);
+        assert_eq!(offered, [plain(9, 1)]);
     }
 
     #[tokio::test]
     async fn one_that_stands_and_has_all_that_it_wants_does_not_wait() {
         let hub = QueueHub::default();
         hub.offer("q", ticket(1, 1), &PLAIN);
-        let (offered, stands) = hub.stand(wanted(1, &PLAIN));
+        let (offered, stands) = hub.stand(wanted(1, &PLAIN), NOW_MS);
         assert!(offered.len() == 1 && stands.is_none() && hub.queues.lock().is_empty());
         assert!(claim(&hub).is_none());
     }
 
     #[tokio::test]
-    async fn one_that_stands_is_offered_what_nobody_waits_for_and_is_claimed_as_well() {
+    async fn a_worker_that_waits_is_offered_what_one_that_stands_is_not() {
         let hub = QueueHub::default();
-        let (_, stands) = hub.stand(wanted(3, &PLAIN));
-        {
-            let mut waits = pin!(wait(&hub, 1, &PLAIN));
-            assert!(poll!(&mut waits).is_pending());
-            hub.offer("q", ticket(7, 1), &PLAIN);
-            assert_eq!(waits.await.offered, [plain(7, 1)], "it has it sooner");
-        }
+        let (_, stands) = hub.stand(wanted(3, &PLAIN), NOW_MS);
+        hub.offer("q", ticket(7, 1), &PLAIN);
+        assert_eq!(take(&hub, 1), [(7, 1)], "another had it sooner");
+        let mut waits = pin!(wait(&hub, 1, &PLAIN));
+        assert!(poll!(&mut waits).is_pending());
         hub.offer("q", ticket(8, 1), &PLAIN);
-        claim(&hub).unwrap().fill(lease(1));
-        hub.offer("q", ticket(8, 2), &PLAIN);
-        assert!(claim(&hub).is_none(), "it has three");
-        hub.offer("q", ticket(8, 3), &PLAIN);
-        let received = stands.unwrap().receive(&CLOCK, ready(())).await;
-        assert_eq!(delivered(received), (vec![1], vec![plain(8, 1), plain(8, 2)]));
-        let (offered, gone) = hub.stand(wanted(3, &PLAIN));
-        assert_eq!(offered, [plain(8, 3)]);
-        hub.offer("q", ticket(8, 4), &PLAIN);
-        drop(gone);
-        assert_eq!(take(&hub, 5), [(8, 4)]);
-        assert!(hub.queues.lock().is_empty());
+        assert_eq!(waits.await.offered, [plain(8, 1)]);
+        assert_eq!(delivered(stands.unwrap().gather(&CLOCK, 0).await), (vec![], vec![]));
     }
 
     #[tokio::test]

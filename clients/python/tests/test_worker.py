@@ -271,19 +271,21 @@ class WorkerTest(unittest.TestCase):
         self.assertFalse(thread.is_alive())
         self.assertEqual((began, daemon.given), (["one"], 2))
 
-    def test_a_task_whose_thread_cannot_be_started_is_left_to_others(self):
-        daemon, start = Daemon(["one", "two", "three"]), threading.Thread.start
+    def test_a_worker_that_can_start_no_thread_ends_with_the_reason(self):
+        for fails_at in (1, 2):
+            daemon, start = Daemon(["one", "two", "three"]), threading.Thread.start
 
-        def refused(thread):
-            target = getattr(thread, "_target", None)
-            if getattr(target, "__func__", None) is Worker._attempt and daemon.given == 2:
-                raise RuntimeError("can't start new thread")
-            start(thread)
+            def refused(thread):
+                target = getattr(thread, "_target", None)
+                if getattr(target, "__func__", None) is Worker._attempt and daemon.given == fails_at:
+                    raise RuntimeError("can't start new thread")
+                start(thread)
 
-        with mock.patch.object(threading.Thread, "start", refused), self.assertLogs("moonswarm_worker", "ERROR"):
-            self.start(daemon, lambda task: task.input)
-            daemon.until(lambda: "wh_2" in daemon.results)
-        self.assertEqual(daemon.results, {"wh_0": {"output": "one"}, "wh_2": {"output": "three"}})
+            worker = Worker(daemon.url, "t", "q", lambda task: task.input)
+            with mock.patch.object(threading.Thread, "start", refused), self.assertRaises(RuntimeError):
+                worker.run()
+            self.assertEqual((daemon.given, worker._open), (fails_at, {}))
+            daemon.server.shutdown()
 
     def test_a_worker_that_cannot_go_on_ends_with_the_reason(self):
         daemon = Daemon(["one", "two"])

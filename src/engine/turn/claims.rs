@@ -90,5 +90,5 @@ fn claim_for(turn: &Turn<'_>, row: &TaskRow) -> Option<Claim> {
     }
     // The gate refuses the others at their dispatch.
     turn.run.grant.check(Verb::Dispatch, &[Need::Operator(&task.operator)]).ok()?;
-    turn.shared.hub.claim(queue, &task.agent.agent().labels)
+    turn.shared.hub.claim(queue, &task.agent.agent().labels, turn.steady_ms)
 }

@@ -1,6 +1,6 @@
 //! Leases of the tasks in a queue, by pull workers.
 
-use std::{future::ready, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use futures::FutureExt as _;
 
@@ -25,8 +25,8 @@ const LEASES: usize = 100;
 /// The maximum size of the prompts that come with a lease, in bytes.
 const PROMPTS: usize = 8 << 20;
 
-/// The time for which a report, or a lease that is still to be stored, holds up the leases of the
-/// same request, in milliseconds.
+/// The time for which a report, a prompt, or a lease that is still to be stored holds up the leases
+/// of the same request, in milliseconds.
 const HELD_UP_MS: u64 = 1_000;
 /// The time that the last leases of a request have beyond that of its reports, in milliseconds.
 const LINGER_MS: u64 = 50;
@@ -194,11 +194,11 @@ impl TaskVerbs<'_> {
     ) -> Result<(Vec<Result<bool, EngineError>>, Vec<Leased>), EngineError> {
         let wanted = self.wanted(caller, ask)?;
         let (hub, clock) = (&self.engine.shared().hub, &self.engine.shared().clock);
+        let began_ms = clock.steady_ms();
         let (offered, mut poll) = match self.engine.shared().tasks.stopping().is_cancelled() {
             true => (Vec::new(), None),
-            false => hub.stand(wanted),
+            false => hub.stand(wanted, began_ms),
         };
-        let began_ms = clock.steady_ms();
         let (sent, mut asked) =
             store::wake_once(|| (self.send_reports(reports), self.ask_runs(wanted, offered)));
         let mut answers = pin!(Self::replies(sent));
@@ -212,21 +212,20 @@ impl TaskVerbs<'_> {
         } else {
             // Other workers must not wait for tasks that this one holds without knowing it.
             poll = None;
+            asked.clear();
             answers.await
         };
         // The leases were on their way together with the reports: they take about as long.
-        let took_ms = clock.steady_ms().saturating_sub(began_ms);
-        let patience_ms = (took_ms + LINGER_MS).min(HELD_UP_MS);
+        let now_ms = clock.steady_ms();
+        let took_ms = now_ms.saturating_sub(began_ms).min(HELD_UP_MS);
+        let late_ms = now_ms + took_ms + LINGER_MS;
         let mut claimed = Vec::new();
         if let Some(poll) = poll {
-            let received = tokio::select! {
-                biased;
-                received = poll.receive(clock, ready(())) => received,
-                () = clock.sleep(patience_ms) => Received::default(),
-            };
+            let received = poll.gather(clock, took_ms + LINGER_MS).await;
             claimed = received.leased;
             asked.extend(store::wake_once(|| self.ask_runs(wanted, received.offered)));
         }
+        let patience_ms = late_ms.saturating_sub(clock.steady_ms()).max(LINGER_MS);
         let (mut leased, _) = leases_of(asked, clock, patience_ms, false).await;
         leased.append(&mut claimed);
         let leased = if leased.is_empty() && !ask.wait.is_zero() {
@@ -301,7 +300,15 @@ impl TaskVerbs<'_> {
 
     /// Delivers leases to their worker, with their prompts if it wants them.
     async fn delivered(self, leased: Vec<DurableLease>, prompts: bool) -> Vec<Leased> {
-        let found = if prompts { self.prompts_of(&leased).await } else { Vec::new() };
+        let mut found = Vec::new();
+        if prompts {
+            tokio::select! {
+                biased;
+                of_all = self.prompts_of(&leased) => found = of_all,
+                // The worker fetches them.
+                () = self.engine.shared().clock.sleep(HELD_UP_MS) => {}
+            }
+        }
         let mut found = found.into_iter();
         let leased = leased.into_iter().map(DurableLease::deliver);
         let leased = leased.map(|TaskLease { task, attempt: _, handle, lease_ms, trace }| Leased {

@@ -245,10 +245,10 @@ class Worker:
             self._lock.notify_all()
         try:
             threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
-        except RuntimeError as error:
-            # The system has no thread left. Once its lease has ended, it goes to another worker.
-            log.error("%s: %s", task.id, error)
+        except RuntimeError:
+            # The system has no thread left, and this worker ends. Others get the task once its lease has ended.
             self._forget(task)
+            raise
 
     # Tasks.
 

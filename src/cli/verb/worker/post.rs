@@ -11,9 +11,10 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
+use futures::{StreamExt as _, channel::mpsc};
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, mpsc::Sender, oneshot},
     time::sleep,
 };
 
@@ -32,6 +33,8 @@ use crate::{
 const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 /// The maximum number of results of one request, and of tasks that it leases.
 const MOST: usize = 100;
+/// The maximum number of results that are sent by themselves at a time.
+const ALONE: usize = 8;
 /// The maximum size of the results of one request, in bytes.
 const BYTES: usize = 4 << 20;
 
@@ -43,7 +46,9 @@ pub struct Post<'a> {
     came: Notify,
     /// The lease that goes with results, without the number of tasks; none if only results go.
     next_lease: RefCell<Option<Value>>,
-    begin: mpsc::Sender<LeaseView>,
+    begin: Sender<LeaseView>,
+    /// The number of results that were refused, or are sent by themselves.
+    held_up: Cell<usize>,
     leases: RefCell<BTreeMap<u64, Lease>>,
     leased: Notify,
     last: Cell<u64>,
@@ -95,7 +100,7 @@ impl<'a> Post<'a> {
         cx: &'a Context,
         client: &'a Client,
         lease: Value,
-        begin: mpsc::Sender<LeaseView>,
+        begin: Sender<LeaseView>,
     ) -> Self {
         Self {
             cx,
@@ -104,6 +109,7 @@ impl<'a> Post<'a> {
             came: Notify::new(),
             next_lease: RefCell::new(Some(lease)),
             begin,
+            held_up: Cell::new(0),
             leases: RefCell::default(),
             leased: Notify::new(),
             last: Cell::new(0),
@@ -140,10 +146,13 @@ impl<'a> Post<'a> {
 
     /// Sends what comes, until it is dropped.
     pub async fn deliver(&self) {
-        tokio::join!(self.send_results(), self.beat());
+        let (later, rest) = mpsc::unbounded();
+        // One that is held up holds up no other.
+        let alone = rest.for_each_concurrent(ALONE, |(it, answer)| self.send_alone(it, answer));
+        tokio::join!(self.send_results(&later), alone, self.beat());
     }
 
-    async fn send_results(&self) {
+    async fn send_results(&self, later: &mpsc::UnboundedSender<(Waiting, Option<Result<()>>)>) {
         loop {
             let waiting = self.take();
             if waiting.is_empty() {
@@ -152,7 +161,14 @@ impl<'a> Post<'a> {
             }
             let items: Vec<_> =
                 waiting.iter().map(|it| (it.handle.clone(), it.body.clone())).collect();
-            let ask = async || self.client.report_all(&items, self.lease_for(items.len())).await;
+            let ask = async || {
+                self.client
+                    .report_all(
+                        &items,
+                        self.lease_for(items.len().saturating_sub(self.held_up.get())),
+                    )
+                    .await
+            };
             let (mut answers, leased) = match patiently(self.cx, "the report", ask).await {
                 Ok(both) => both,
                 Err(error) => {
@@ -174,19 +190,34 @@ impl<'a> Post<'a> {
             let mut answers = answers.into_iter();
             for it in waiting {
                 match answers.next() {
-                    Some(answer) if !answer.as_ref().is_err_and(may_pass) => {
-                        self.settle(it, answer).await;
+                    // Who waits may have given up.
+                    Some(answer) if answer.as_ref().map_or_else(is_over, |()| true) => {
+                        drop(it.answer.send(answer));
                     }
-                    // The token that leases may have ended, or the daemon is older: a handle is
-                    // enough.
-                    Some(_) | None => self.send_one(it).await,
+                    answer => {
+                        self.held_up.set(self.held_up.get() + 1);
+                        drop(later.unbounded_send((it, answer)));
+                    }
                 }
             }
         }
     }
 
+    /// Sees to a result that was refused, or is to be sent by itself.
+    async fn send_alone(&self, it: Waiting, answer: Option<Result<()>>) {
+        match answer {
+            Some(answer) if !answer.as_ref().is_err_and(may_pass) => self.settle(it, answer).await,
+            // The token that leases may have ended, or the daemon is older: a handle is enough.
+            Some(_) | None => self.send_one(it).await,
+        }
+        self.held_up.set(self.held_up.get() - 1);
+    }
+
     /// Returns the body of a lease for `max` tasks, unless only results go.
     fn lease_for(&self, max: usize) -> Option<Value> {
+        if max == 0 {
+            return None;
+        }
         let mut body = self.next_lease.borrow().clone()?;
         body["max"] = max.into();
         Some(body)
@@ -322,6 +353,8 @@ fn is_over(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::{
         cli::{beside::Beside, connect::Target, fixture, terminal::Terminal},
