@@ -15,6 +15,7 @@ mod breaks;
 mod checker;
 mod gathering;
 mod history;
+mod leasing;
 mod loans;
 mod moments;
 mod operator;
