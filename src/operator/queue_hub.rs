@@ -601,7 +601,7 @@ mod tests {
         protocol::TaskId,
     };
 
-    /// What was offered in the beginning has waited long by then.
+    /// A time at which tickets that were offered at the start are older than [`OVERTAKEN_MS`].
     const NOW_MS: u64 = 1_000;
 
     static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::manual(0));

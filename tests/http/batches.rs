@@ -39,6 +39,14 @@ async fn token(daemon: &Daemon) -> String {
     minted["token"].as_str().unwrap().to_owned()
 }
 
+/// A daemon, and a token that leases.
+async fn started() -> (Shell, Daemon, String) {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = token(&daemon).await;
+    (shell, daemon, token)
+}
+
 async fn lease(daemon: &Daemon, token: &str, tasks: usize) -> Vec<Value> {
     let mut leased = Vec::new();
     while leased.len() < tasks {
@@ -112,9 +120,7 @@ async fn until_queue_has(daemon: &Daemon, place: &str, number: u64) {
 
 #[tokio::test]
 async fn each_result_of_a_batch_has_its_own_answer() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = daemon.run_source(FLOW, json!({"tasks": 6})).await;
     let leased = lease(&daemon, &token, 6).await;
     let prompt = &leased[0]["prompt"];
@@ -165,9 +171,7 @@ async fn each_result_of_a_batch_has_its_own_answer() {
 
 #[tokio::test]
 async fn a_handle_that_comes_twice_in_a_batch_is_accepted_once() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = daemon.run_source(FLOW, json!({"tasks": 1})).await;
     let leased = lease(&daemon, &token, 1).await;
     let other = json!({"handle": leased[0]["handle"], "result": {"output": {"ok": false}}});
@@ -181,9 +185,7 @@ async fn a_handle_that_comes_twice_in_a_batch_is_accepted_once() {
 
 #[tokio::test]
 async fn heartbeats_keep_each_lease_by_itself() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = daemon.run_source(FLOW, json!({"tasks": 2})).await;
     let leased = lease(&daemon, &token, 2).await;
     let handles: Vec<_> = leased.iter().map(|it| it["handle"].clone()).collect();
@@ -252,9 +254,7 @@ async fn a_command_works_for_many_tasks_at_a_time() {
 
 #[tokio::test]
 async fn a_chain_of_tasks_needs_one_request_a_task() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = chain(&daemon, "a", 3).await;
     let mut leased = lease(&daemon, &token, 1).await;
     for (n, ok) in [(1, true), (2, false), (3, true)] {
@@ -273,9 +273,7 @@ async fn a_chain_of_tasks_needs_one_request_a_task() {
 
 #[tokio::test]
 async fn what_waits_is_leased_beside_what_the_results_bring_about() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let one = chain(&daemon, "a", 2).await;
     let first = lease(&daemon, &token, 1).await;
     let other = chain(&daemon, "b", 2).await;
@@ -296,9 +294,7 @@ async fn what_waits_is_leased_beside_what_the_results_bring_about() {
 
 #[tokio::test]
 async fn no_more_tasks_than_max_are_leased_and_the_others_wait() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     chain(&daemon, "a", 2).await;
     chain(&daemon, "b", 2).await;
     let first = lease(&daemon, &token, 2).await;
@@ -311,9 +307,7 @@ async fn no_more_tasks_than_max_are_leased_and_the_others_wait() {
 
 #[tokio::test]
 async fn a_lease_needs_no_results_and_results_need_no_lease() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let (answers, leased) = report_and_lease(&daemon, &token, &[], &wanted(1)).await;
     assert_eq!((answers, leased), (vec![], vec![]), "there is nothing to do yet");
     chain(&daemon, "a", 2).await;
@@ -330,9 +324,7 @@ async fn a_lease_needs_no_results_and_results_need_no_lease() {
 
 #[tokio::test]
 async fn a_lease_that_cannot_be_refuses_the_request_before_any_result_is_accepted() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = chain(&daemon, "a", 1).await;
     let items = [good(&lease(&daemon, &token, 1).await[0])];
     let cases = [
@@ -363,9 +355,7 @@ async fn a_lease_that_cannot_be_refuses_the_request_before_any_result_is_accepte
 
 #[tokio::test]
 async fn a_refused_result_disturbs_neither_the_others_nor_the_lease() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     chain(&daemon, "a", 2).await;
     chain(&daemon, "b", 2).await;
     let leased = lease(&daemon, &token, 2).await;
@@ -385,9 +375,7 @@ async fn a_refused_result_disturbs_neither_the_others_nor_the_lease() {
 
 #[tokio::test]
 async fn a_wait_is_for_the_first_task_while_the_results_are_already_accepted() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let run = chain(&daemon, "a", 1).await;
     let items = [good(&lease(&daemon, &token, 1).await[0])];
     let ask = json!({"queue": "many", "wait": "60s", "prompts": true});
@@ -402,9 +390,7 @@ async fn a_wait_is_for_the_first_task_while_the_results_are_already_accepted() {
 
 #[tokio::test]
 async fn a_worker_is_leased_only_tasks_whose_labels_it_has() {
-    let shell = Shell::new();
-    let daemon = Daemon::start(&shell.path("data"));
-    let token = token(&daemon).await;
+    let (_shell, daemon, token) = started().await;
     let labeled = r#"queue = "many", labels = { gpu = "true" },"#;
     let source = CHAIN.replace(r#"queue = "many","#, labeled);
     daemon.run_source(&source, json!({"name": "a", "steps": 2})).await;

@@ -60,7 +60,11 @@ struct Taken<'a> {
     goes_back: bool,
 }
 
-impl Taken<'_> {
+impl<'a> Taken<'a> {
+    fn new(hub: &'a QueueHub, queue: &'a str, handed: Handed, answer: Answering) -> Self {
+        Self { hub, queue, handed, answer, lease: None, goes_back: true }
+    }
+
     /// Waits for the answer.
     ///
     /// # Cancel safety
@@ -293,7 +297,7 @@ impl TaskVerbs<'_> {
             let ask = ControlAsk::Lease { step, attempt, worker: worker.to_owned() };
             let sent = self.engine.send_to(run, |reply| RunMsg::Control(Asked { ask, reply }));
             let sent = sent.inspect_err(|_| hub.offer(queue, handed.0, &handed.1));
-            sent.map(|answer| Taken { hub, queue, handed, answer, lease: None, goes_back: true })
+            sent.map(|answer| Taken::new(hub, queue, handed, answer))
         });
         asked.collect()
     }
@@ -377,9 +381,7 @@ mod tests {
     fn goes_back(answer: Option<Result<Answer, EngineError>>) -> bool {
         let (hub, (reply, answering)) = (QueueHub::default(), oneshot::channel());
         let handed = (TICKET, Labels::default());
-        let (queue, answer_of_run) = ("q", answering);
-        let taken =
-            Taken { hub: &hub, queue, handed, answer: answer_of_run, lease: None, goes_back: true };
+        let taken = Taken::new(&hub, "q", handed, answering);
         match answer {
             Some(answer) => {
                 assert!(reply.send(answer).is_ok());

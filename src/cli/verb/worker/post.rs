@@ -161,14 +161,7 @@ impl<'a> Post<'a> {
             }
             let items: Vec<_> =
                 waiting.iter().map(|it| (it.handle.clone(), it.body.clone())).collect();
-            let ask = async || {
-                self.client
-                    .report_all(
-                        &items,
-                        self.lease_for(items.len().saturating_sub(self.held_up.get())),
-                    )
-                    .await
-            };
+            let ask = async || self.client.report_all(&items, self.lease_for(items.len())).await;
             let (mut answers, leased) = match patiently(self.cx, "the report", ask).await {
                 Ok(both) => both,
                 Err(error) => {
@@ -213,12 +206,10 @@ impl<'a> Post<'a> {
         self.held_up.set(self.held_up.get() - 1);
     }
 
-    /// Returns the body of a lease for `max` tasks, unless only results go.
-    fn lease_for(&self, max: usize) -> Option<Value> {
-        if max == 0 {
-            return None;
-        }
-        let mut body = self.next_lease.borrow().clone()?;
+    /// Returns the body of a lease for the slots that so many results free, unless only results go.
+    fn lease_for(&self, results: usize) -> Option<Value> {
+        let max = results.saturating_sub(self.held_up.get());
+        let mut body = self.next_lease.borrow().clone().filter(|_| max > 0)?;
         body["max"] = max.into();
         Some(body)
     }
