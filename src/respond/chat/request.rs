@@ -28,18 +28,11 @@ const SAME: [&str; 15] = [
 /// # Errors
 /// Returns the first invalid parameter, under its name in the chat completion request.
 pub fn as_response(body: &Value) -> Result<Value, Refused> {
-    let Value::Object(map) = body else {
-        return Err(Refused { param: None, ..Refused::invalid("", "the body is not an object") });
-    };
-    let fields = Fields::at(map, "");
+    let fields = Fields::of_body(body)?;
     if fields.whole("n", 1, 1).is_err() {
         return Err(Refused::unsupported("n", "n: there is one answer to a request"));
     }
-    for name in ["functions", "function_call", "audio"] {
-        if fields.get(name).is_some_and(|value| value.as_array().is_none_or(|it| !it.is_empty())) {
-            return Err(Refused::unsupported(name, format!("{name} is not offered here")));
-        }
-    }
+    fields.without(&["functions", "function_call", "audio"])?;
     // Nobody here reports them, and an answer without them would look complete.
     let asks = |name| fields.get(name).is_some_and(|it| *it != Value::Bool(false) && *it != 0);
     if let Some(name) = ["logprobs", "top_logprobs"].into_iter().find(|name| asks(name)) {
@@ -48,12 +41,7 @@ pub fn as_response(body: &Value) -> Result<Value, Refused> {
             format!("{name}: no probabilities of tokens are reported here"),
         ));
     }
-    let mut out = Map::new();
-    for name in SAME {
-        if let Some(value) = fields.get(name) {
-            out.insert(name.to_owned(), value.clone());
-        }
-    }
+    let mut out = fields.only(&SAME);
     let most = fields.get("max_completion_tokens").or_else(|| fields.get("max_tokens"));
     if let Some(most) = most {
         out.insert("max_output_tokens".into(), most.clone());
@@ -120,10 +108,7 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, Refused> {
     let mut items = Vec::with_capacity(list.len());
     for (place, message) in list.iter().enumerate() {
         let at = format!("messages[{place}]");
-        let Value::Object(map) = message else {
-            return Err(Refused::invalid(at, "a message is an object"));
-        };
-        let message = Fields::at(map, &at);
+        let message = Fields::of(message, &at, "a message")?;
         match message.needed("role")? {
             role @ ("system" | "developer" | "user") => {
                 let content = content(&message, "input_text")?

@@ -24,21 +24,9 @@ pub fn stops(body: &Value) -> Result<Stops, Refused> {
 /// # Errors
 /// Returns the first invalid parameter, under its name in this API.
 pub fn as_response(body: &Value) -> Result<Value, Refused> {
-    let Value::Object(map) = body else {
-        return Err(Refused { param: None, ..Refused::invalid("", "the body is not an object") });
-    };
-    let fields = Fields::at(map, "");
-    for name in ["mcp_servers", "container"] {
-        if fields.get(name).is_some_and(|value| value.as_array().is_none_or(|it| !it.is_empty())) {
-            return Err(Refused::unsupported(name, format!("{name} is not offered here")));
-        }
-    }
-    let mut out = Map::new();
-    for name in SAME {
-        if let Some(value) = fields.get(name) {
-            out.insert(name.to_owned(), value.clone());
-        }
-    }
+    let fields = Fields::of_body(body)?;
+    fields.without(&["mcp_servers", "container"])?;
+    let mut out = fields.only(&SAME);
     let most = fields.whole("max_tokens", 1, u64::from(u32::MAX))?;
     let most = most.ok_or_else(|| fields.wrong("max_tokens", "is missing"))?;
     out.insert("max_output_tokens".into(), most.into());
@@ -112,10 +100,7 @@ fn thinking(fields: &Fields<'_>, out: &mut Map<String, Value>) -> Result<(), Ref
 
 fn tool(place: usize, tool: &Value) -> Result<Value, Refused> {
     let at = format!("tools[{place}]");
-    let Value::Object(map) = tool else {
-        return Err(Refused::invalid(at, "a tool is an object"));
-    };
-    let fields = Fields::at(map, &at);
+    let fields = Fields::of(tool, &at, "a tool")?;
     match fields.text("type")? {
         None | Some("custom") => {}
         Some(kind) => {
@@ -153,10 +138,7 @@ fn messages(fields: &Fields<'_>, items: &mut Vec<Value>) -> Result<(), Refused> 
     }
     for (place, message) in list.iter().enumerate() {
         let at = format!("messages[{place}]");
-        let Value::Object(map) = message else {
-            return Err(Refused::invalid(at, "a message is an object"));
-        };
-        let message = Fields::at(map, &at);
+        let message = Fields::of(message, &at, "a message")?;
         let content = message.get("content");
         let content = content.ok_or_else(|| message.wrong("content", "is missing"))?;
         let at = message.param("content");
@@ -205,10 +187,7 @@ fn turn(role: &str, content: &Value, at: &str, items: &mut Vec<Value>) -> Result
 
 /// Converts a block that is an item of its own; none, if it is a part of a message.
 fn own_item(role: &str, block: &Value, at: &str) -> Result<Option<Value>, Refused> {
-    let Value::Object(map) = block else {
-        return Err(Refused::invalid(at, "a block is an object"));
-    };
-    let fields = Fields::at(map, at);
+    let fields = Fields::of(block, at, "a block")?;
     Ok(match (role, fields.needed("type")?) {
         ("user", "tool_result") => {
             let output = match fields.get("content") {

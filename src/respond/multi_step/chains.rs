@@ -124,7 +124,7 @@ impl Chains {
                 Outcome::Failed(failure.with_data(error.payload().into()))
             }
         };
-        self.change(request_id, |_| Ok(vec![Fact::RunEnded(outcome.clone())])).await
+        self.change(request_id, |_| Ok((vec![Fact::RunEnded(outcome.clone())], ()))).await
     }
 
     async fn read(&self, request_id: &str) -> Result<Read, StoreError> {
@@ -149,27 +149,27 @@ impl Chains {
         Ok(Read { header, chain })
     }
 
-    /// Appends the facts that `decide` returns for the current chain. Retries if another commit
-    /// came first.
-    async fn change(
+    /// Appends the facts that `decide` returns for the current chain, and returns what it returns
+    /// beside them. Retries if another commit came first.
+    async fn change<T>(
         &self,
         request_id: &str,
-        decide: impl Fn(&Chain) -> Result<Vec<Fact>, StoreError>,
-    ) -> Result<(), StoreError> {
+        decide: impl Fn(&Chain) -> Result<(Vec<Fact>, T), StoreError>,
+    ) -> Result<T, StoreError> {
         for _ in 0..TRIES {
             let Read { header, chain } = self.read(request_id).await?;
             if matches!(chain.state(), RunState::Ended(_)) {
                 return Err(StoreError::AlreadyTerminal(request_id.to_owned()));
             }
-            let facts = decide(&chain)?;
+            let (facts, decided) = decide(&chain)?;
             if facts.is_empty() {
-                return Ok(());
+                return Ok(decided);
             }
             let cursor = header.cursor;
             match self.append(header, Some(cursor), chain, facts).await {
                 Err(Lost::Moved) => {}
                 Err(Lost::Broken(error)) => return Err(error),
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(decided),
             }
         }
         Err(StoreError::StorageError(format!("{request_id} changes all the time")))
@@ -223,7 +223,7 @@ impl Chains {
         let (request_id, number) = parts(step_id)?;
         self.change(request_id, |chain| {
             let step = open_step(chain, number, step_id)?;
-            Ok(decide(step).into_iter().collect())
+            Ok((decide(step).into_iter().collect(), ()))
         })
         .await
     }
@@ -283,8 +283,7 @@ impl MultiStepStore for Chains {
     ) -> Result<RecordedStep, StoreError> {
         let StepDescriptor { kind, request_payload } = descriptor;
         let (call_id, request) = (descriptor.call_id(), Json::from(request_payload));
-        let recorded = std::sync::Mutex::new(None);
-        self.change(request_id, |chain| {
+        let recorded = self.change(request_id, |chain| {
             let scope = scope_of(request_id, chain, scope_parent)?;
             if let Some(prev) = prev_step
                 && step_of(request_id, chain, prev)?.scheduled.key.scope != scope
@@ -293,8 +292,7 @@ impl MultiStepStore for Chains {
             }
             let mut of_scope = chain.steps().iter().filter(|it| it.scheduled.key.scope == scope);
             if let Some(known) = call_id.and_then(|id| known(of_scope.clone(), id)) {
-                *recorded.lock().expect("nobody panics with it") = Some(known);
-                return Ok(Vec::new());
+                return Ok((Vec::new(), known));
             }
             let index = of_scope.by_ref().count();
             let number = chain.next_step();
@@ -318,13 +316,9 @@ impl MultiStepStore for Chains {
                 wake_at_ms: None,
                 summary: None,
             };
-            *recorded.lock().expect("nobody panics with it") = Some(number);
-            Ok(vec![Fact::StepScheduled(Box::new(scheduled))])
-        })
-        .await?;
-        let number = recorded.into_inner().ok().flatten();
-        let number =
-            number.ok_or_else(|| StoreError::StorageError("nothing was recorded".into()))?;
+            Ok((vec![Fact::StepScheduled(Box::new(scheduled))], number))
+        });
+        let number = recorded.await?;
         Ok(RecordedStep { id: format!("{request_id}/{number}"), sequence: i64::from(number) })
     }
 
@@ -347,22 +341,10 @@ impl MultiStepStore for Chains {
             let (step, attempt) = (step.scheduled.step, step.attempt);
             let error = Failure::new(kind::INTERRUPTED, "whoever executed it is gone").retryable();
             let retry_at_ms = chain.last_ms();
-            Ok(vec![
-                Fact::AttemptClosed(Box::new(AttemptClosed {
-                    step,
-                    attempt,
-                    error,
-                    usage: None,
-                    retry_at_ms,
-                    counts: false,
-                })),
-                Fact::AttemptOpened(AttemptOpened {
-                    step,
-                    attempt: attempt + 1,
-                    epoch: 1,
-                    seat_epoch: 0,
-                }),
-            ])
+            let closed =
+                AttemptClosed { step, attempt, error, usage: None, retry_at_ms, counts: false };
+            let opened = AttemptOpened { step, attempt: attempt + 1, epoch: 1, seat_epoch: 0 };
+            Ok((vec![Fact::AttemptClosed(Box::new(closed)), Fact::AttemptOpened(opened)], ()))
         })
         .await
     }

@@ -16,6 +16,18 @@ impl<'a> Fields<'a> {
         Self { map, at }
     }
 
+    /// Returns the fields of a body.
+    pub(crate) fn of_body(body: &'a Value) -> Result<Self, Refused> {
+        let wrong = || Refused { param: None, ..Refused::invalid("", "the body is not an object") };
+        Ok(Self::at(body.as_object().ok_or_else(wrong)?, ""))
+    }
+
+    /// Returns the fields of an object within a body. In the error, `what` is the object: `a tool`.
+    pub(crate) fn of(value: &'a Value, at: &'a str, what: &str) -> Result<Self, Refused> {
+        let wrong = || Refused::invalid(at, format!("{what} is an object"));
+        Ok(Self::at(value.as_object().ok_or_else(wrong)?, at))
+    }
+
     /// Returns the full name of a parameter, for errors.
     pub(crate) fn param(&self, name: &str) -> String {
         if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
@@ -29,6 +41,22 @@ impl<'a> Fields<'a> {
     /// Returns a parameter; `None` if it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Returns those of the named parameters that are there.
+    pub(crate) fn only(&self, names: &[&str]) -> Map<String, Value> {
+        let given = |name: &&str| Some(((*name).to_owned(), self.get(name)?.clone()));
+        names.iter().filter_map(given).collect()
+    }
+
+    /// Refuses the named parameters, which are not offered here. An empty list asks for nothing.
+    pub(crate) fn without(&self, names: &[&str]) -> Result<(), Refused> {
+        for &name in names {
+            if self.get(name).is_some_and(|it| it.as_array().is_none_or(|it| !it.is_empty())) {
+                return Err(Refused::unsupported(name, format!("{name} is not offered here")));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an optional text.

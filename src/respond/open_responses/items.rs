@@ -63,10 +63,8 @@ fn read_item(
     at: &str,
     ids: &mut dyn FnMut(&str) -> String,
 ) -> Result<Value, Refused> {
-    let Value::Object(given) = item else {
-        return Err(Refused::invalid(at, "an item is an object"));
-    };
-    let fields = Fields::at(given, at);
+    let fields = Fields::of(item, at, "an item")?;
+    let given = fields.map;
     let kind = match fields.text("type")? {
         Some(kind) => kind,
         None if given.contains_key("role") => "message",
@@ -178,10 +176,7 @@ fn parts_of(parts: &[Value], at: &str, role: &str) -> Result<(), Refused> {
     };
     for (place, part) in parts.iter().enumerate() {
         let at = format!("{at}[{place}]");
-        let Value::Object(part) = part else {
-            return Err(Refused::invalid(at, "a content part is an object"));
-        };
-        let fields = Fields::at(part, &at);
+        let fields = Fields::of(part, &at, "a content part")?;
         let kind = fields.needed("type")?;
         if !known.contains(&kind) {
             let message = format!("{kind:?} is none of {}", known.join(", "));

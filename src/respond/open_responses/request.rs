@@ -61,13 +61,7 @@ impl Create {
     /// # Errors
     /// Returns the first invalid parameter.
     pub fn read(body: &Value, ids: &mut dyn FnMut(&str) -> String) -> Result<Self, Refused> {
-        let Value::Object(map) = body else {
-            return Err(Refused {
-                param: None,
-                ..Refused::invalid("", "the body is not an object")
-            });
-        };
-        let fields = Fields::at(map, "");
+        let fields = Fields::of_body(body)?;
         let model = fields.needed("model")?.to_owned();
         if fields.get("prompt").is_some() {
             let message = "prompt: there are no stored ones here; send `input`";
@@ -80,7 +74,7 @@ impl Create {
             let what = "cannot stand beside previous_response_id";
             return Err(fields.wrong("conversation", what));
         }
-        let items = read_items(map.get("input"), ids)?;
+        let items = read_items(fields.map.get("input"), ids)?;
         if items.is_empty() && previous.is_none() && conversation.is_none() {
             return Err(fields.wrong("input", "is missing"));
         }
@@ -93,10 +87,7 @@ impl Create {
             max_tool_calls: fields
                 .whole("max_tool_calls", 1, u64::from(u32::MAX))?
                 .and_then(|most| u32::try_from(most).ok()),
-            options: OPTIONS
-                .iter()
-                .filter_map(|name| Some(((*name).to_owned(), fields.get(name)?.clone())))
-                .collect(),
+            options: fields.only(&OPTIONS),
             tools,
         };
         let store = fields.flag("store")?.unwrap_or(true);
@@ -202,10 +193,7 @@ fn read_tools(fields: &Fields<'_>) -> Result<Vec<FunctionTool>, Refused> {
     let mut tools: Vec<FunctionTool> = Vec::with_capacity(list.len());
     for (place, tool) in list.iter().enumerate() {
         let at = format!("tools[{place}]");
-        let Value::Object(map) = tool else {
-            return Err(Refused::invalid(at, "a tool is an object"));
-        };
-        let tool = Fields::at(map, &at);
+        let tool = Fields::of(tool, &at, "a tool")?;
         let kind = tool.needed("type")?;
         if kind != "function" {
             let message = format!(
