@@ -5,7 +5,8 @@
 //! the abilities of this machine; [`Text`], a value that may refer to a secret; [`Scrubber`], which
 //! removes secrets from the output of children; and [`Egress`], the rules for outgoing requests,
 //! with [`http_client`], the base of every HTTP client, and [`read_body`], which reads a response up
-//! to a limit. Refuses what this machine cannot provide.
+//! to a limit. Refuses what this machine cannot provide. [`remove_tree`] and [`search_tree`] are for the
+//! directories that children wrote.
 //! Never keeps a secret: it is read when used and wiped afterwards. Operators, the engine and
 //! `doctor` call it.
 //!
@@ -33,6 +34,7 @@ mod environments;
 mod found;
 mod gate;
 mod helper;
+mod init;
 mod judge;
 mod launch;
 mod launcher;
@@ -49,7 +51,9 @@ mod provisioned;
 mod refusal;
 mod scrub;
 mod secret;
+mod sessions;
 mod source;
+mod tree;
 mod vault;
 mod veil;
 
@@ -60,6 +64,7 @@ pub use declaration::Declaration;
 pub use egress::{Egress, EgressError, http_client, is_public};
 pub use environments::{Asked, Environments};
 pub use helper::{Helper, own_file};
+pub use init::init;
 pub use launch::{Group, Input, Launch, Launched, NotStarted};
 pub use local::Local;
 pub use machine::{Enforces, Machine};
@@ -69,3 +74,4 @@ pub use refusal::Refusal;
 pub use scrub::{AttemptSecrets, Holds, Scrubber};
 pub use secret::{Secret, SecretError, Text};
 pub use source::INHERITED;
+pub use tree::{TreeSearch, remove_tree, search_tree};

@@ -349,6 +349,9 @@ pub fn main() -> ExitCode {
     if let Some(code) = environment::confined() {
         return code;
     }
+    if let Some(code) = environment::init() {
+        return code;
+    }
     let app = match App::try_parse() {
         Ok(app) => app,
         Err(error) => return misread(&error),

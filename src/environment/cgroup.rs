@@ -160,8 +160,9 @@ impl Cgroups {
     /// Creates the groups of an attempt, even without limits if possible: they find all its
     /// processes, whatever those did to escape.
     pub(super) fn cage(&self, name: &str, needs: &Needs) -> io::Result<Cage> {
-        let _made = MAKING.lock();
+        // Dropped after the lock: it takes that itself to remove what was made before an error.
         let mut cage = Cage::default();
+        let _made = MAKING.lock();
         for (controller, base) in &self.bases {
             let parent = base.dir.join(&self.id);
             let dir = parent.join(name);
@@ -285,6 +286,13 @@ impl Cage {
     }
 }
 
+impl Drop for Cage {
+    fn drop(&mut self) {
+        // The next start removes the groups of processes that are still dying.
+        self.remove();
+    }
+}
+
 /// Returns the candidate groups of version 2: this host's own group, and its parent unless that is
 /// a slice, which belongs to the system manager.
 fn version_two(mounts: &str, own: &str) -> Vec<PathBuf> {
@@ -346,6 +354,27 @@ mod tests {
         assert_eq!(of("memory"), Some("/sys/fs/cgroup/memory/box/1".into()));
         assert_eq!(of("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct/".into()));
         assert_eq!(of("pids"), None);
+    }
+
+    #[test]
+    fn groups_that_nobody_uses_go_also_when_another_could_not_be_made() {
+        let base = tempfile::tempdir().unwrap();
+        let file = base.path().join("file");
+        fs::write(&file, "").unwrap();
+        let good = Base { dir: base.path().join("good"), version: Version::One };
+        let bad = Base { dir: file, version: Version::One };
+        let groups = |bases: &[(Controller, &Base)]| {
+            let bases = bases.iter().map(|(controller, base)| (*controller, (*base).clone()));
+            Cgroups { bases: bases.collect(), why: String::new(), id: "m".into() }
+        };
+        let both = groups(&[(Controller::Cpu, &good), (Controller::Memory, &bad)]);
+        both.cage("a", &Needs::default()).unwrap_err();
+        assert!(good.dir.is_dir() && !good.dir.join("m").exists());
+        let one = groups(&[(Controller::Cpu, &good)]);
+        let cage = one.cage("a", &Needs::default()).unwrap();
+        assert!(good.dir.join("m/a").is_dir());
+        drop(cage);
+        assert!(!good.dir.join("m").exists());
     }
 
     #[test]

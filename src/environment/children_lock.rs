@@ -5,8 +5,9 @@
 //! A host that starts while one of them still works would repeat an attempt whose child is still alive.
 
 use std::{
-    fs::{self, File},
+    fs::{DirBuilder, File},
     io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     sync::mpsc,
@@ -29,7 +30,7 @@ impl ChildrenLock {
     /// Fails with [`io::ErrorKind::TimedOut`] when they have not ended within the limit, and on errors
     /// of the file system. Those that start from now on lock all the same.
     pub(super) fn take_over(&self, directory: &Path, limit: Duration) -> io::Result<()> {
-        fs::create_dir_all(directory)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let file = File::open(directory)?;
         *self.0.lock() = Some(directory.to_owned());
         let (tell, ended) = mpsc::sync_channel(1);
@@ -46,6 +47,11 @@ impl ChildrenLock {
     /// Lets those that start from now on lock nothing: this host has ended.
     pub(super) fn give_up(&self) {
         *self.0.lock() = None;
+    }
+
+    /// Returns the locked directory, if this host owns the data directory.
+    pub(super) fn directory(&self) -> Option<PathBuf> {
+        self.0.lock().clone()
     }
 
     /// Returns the stdout of a process that prints nothing and is to hold the lock until it ends.

@@ -39,6 +39,10 @@ use super::{
 
 /// The exit code of a child that was not started.
 const NOT_BEGUN: u8 = 125;
+/// The bytes of a room for each of its files and directories.
+const FILE_BYTES: u64 = 4096;
+/// The minimum number of files and directories of a room.
+const FEWEST_FILES: u64 = 512;
 
 /// Runs the hidden verb if the command line asks for it. Returns `None` if it does not, or the exit
 /// code of a child that was not started.
@@ -258,7 +262,10 @@ fn raise_loopback() -> io::Result<()> {
 fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", apart)?;
-    let options = std::ffi::CString::new(format!("size={bytes},mode=0700"))?;
+    // An empty file has no size.
+    let files = (bytes / FILE_BYTES).max(FEWEST_FILES);
+    let options = format!("size={bytes},nr_inodes={files},mode=0700");
+    let options = std::ffi::CString::new(options)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
 }

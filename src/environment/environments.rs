@@ -22,7 +22,7 @@ use super::{
     needs::Needs,
     place::{self, AttemptDir},
     plan::Plan,
-    source,
+    sessions, source,
     veil::Cover,
 };
 use crate::{
@@ -231,8 +231,8 @@ impl Environments {
     }
 
     /// Removes what the attempts of an earlier host process left: directories, processes, groups.
-    /// Blocks until the processes that end its children have ended. The owner of the data directory must call this
-    /// before it starts any attempt.
+    /// Blocks until the processes that end its children have ended. The owner of the data directory must
+    /// call this before it starts any attempt.
     pub fn sweep(&self) {
         if let Err(error) = self.lock.take_over(&self.data.join("work"), DYING) {
             tracing::warn!(
@@ -241,6 +241,8 @@ impl Environments {
                  repeated may run beside what is left of it"
             );
         }
+        // Those of a launcher that was killed together with its host.
+        sessions::sweep(&self.data.join("work"));
         if !self.root.is_dir() {
             return;
         }
@@ -252,8 +254,8 @@ impl Environments {
         }
     }
 
-    /// Kills the children that are left, and lets the next host of the data directory begin. Blocks until they
-    /// are gone.
+    /// Kills the children that are left, and lets the next host of the data directory begin. Blocks until
+    /// they are gone.
     pub fn end(&self) {
         self.lock.give_up();
         self.launcher.end();

@@ -19,6 +19,10 @@ use crate::protocol::{
 const MOST_CREDENTIALS: usize = 32;
 /// The maximum number of paths of an environment.
 const MOST_PATHS: usize = 256;
+/// The maximum number of cores; the kernel's counters hold more.
+const MOST_CORES: u64 = 1_000_000;
+/// The maximum number of processes that the kernel takes.
+const MOST_PIDS: u32 = 4_194_304;
 /// The minimum memory in bytes with which a program can start.
 const LEAST_MEMORY: u64 = 1 << 20;
 
@@ -153,9 +157,9 @@ impl Needs {
         self.disk = bytes("disk", &limits.disk, 4096, refused);
         self.pids = limits.pids;
         if let Some(text) = &limits.cpu {
-            self.cpu = cores(text).filter(|cpu| *cpu >= 10);
+            self.cpu = cores(text).filter(|cpu| (10..=MOST_CORES * 1_000).contains(cpu));
             if self.cpu.is_none() {
-                let reason = format!("{text:?} is no number of cores, of at least 0.01");
+                let reason = format!("{text:?} is no number of cores, from 0.01 to {MOST_CORES}");
                 let helps = "say \"0.5\" or \"500m\"";
                 refused.push(Refusal::new("resources.cpu", reason, helps));
             }
@@ -163,6 +167,11 @@ impl Needs {
         if limits.pids == Some(0) {
             let helps = "leave it out for no limit";
             refused.push(Refusal::new("resources.pids", "nothing could run", helps));
+        }
+        if limits.pids.is_some_and(|pids| pids > MOST_PIDS) {
+            let reason = format!("no system has more than {MOST_PIDS} processes");
+            let helps = "leave it out for no limit";
+            refused.push(Refusal::new("resources.pids", reason, helps));
         }
         if limits.gpu.is_some() {
             refused.push(Refusal::new(
@@ -334,6 +343,26 @@ mod tests {
         ];
         assert_eq!(refused(&spec, &nothing), expected);
         assert_eq!(refused(&spec, &Machine::everything()), ["resources.gpu"]);
+    }
+
+    #[test]
+    fn a_limit_that_no_kernel_takes_is_refused() {
+        let of = |cpu: &str, pids| {
+            let limits =
+                ResourceLimits { cpu: Some(cpu.into()), pids: Some(pids), ..Default::default() };
+            Needs::of(&process().with_resources(limits), &Machine::everything(), false)
+        };
+        assert!(of("1000000", 4_194_304).is_ok());
+        for (cpu, pids, what) in [
+            ("1000001", 1, "resources.cpu"),
+            ("999999999999999999m", 1, "resources.cpu"),
+            ("1", 4_194_305, "resources.pids"),
+            ("1", 0, "resources.pids"),
+        ] {
+            let refused = of(cpu, pids).unwrap_err();
+            assert_eq!(refused.len(), 1, "{cpu} {pids}");
+            assert_eq!(refused[0].what, what);
+        }
     }
 
     #[test]

@@ -9,8 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::{Child, ChildStderr, ChildStdout, Command},
+};
 
 use super::{
     Helper,
@@ -69,11 +72,13 @@ pub struct Launched {
 /// The source of a child's status.
 #[derive(Debug)]
 enum StatusSource {
-    Child(Child),
+    /// A child of the host. The file is readable once the child has ended, and before it is awaited;
+    /// there is none if the system has no more files.
+    Child(Child, Option<AsyncFd<OwnedFd>>),
     Reports(Reports),
 }
 
-/// A process group. Killed when dropped, unless its launcher has done that.
+/// A process group. Killed at the end of its first process, or when dropped.
 #[derive(Debug)]
 pub struct Group {
     pid: Pid,
@@ -251,15 +256,12 @@ fn spawn(mut command: Command, stdin: OwnedFd, watch: &Arc<DeathWatch>) -> io::R
     let group = Group { pid, watch: Some(Arc::clone(watch)), is_over: false };
     watch.add(pid);
     crate::fault::point("operator.process_watched");
+    let ends = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+    #[expect(deprecated, reason = "unsound only for types that are not the owner of their file")]
+    let ends = ends.and_then(|ends| AsyncFd::with_interest(ends, Interest::READABLE).ok());
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    Ok(Launched {
-        stdout,
-        stderr,
-        group,
-        end: StatusSource::Child(child),
-        gate: None,
-        is_around: false,
-    })
+    let end = StatusSource::Child(child, ends);
+    Ok(Launched { stdout, stderr, group, end, gate: None, is_around: false })
 }
 
 impl Launched {
@@ -269,7 +271,7 @@ impl Launched {
         Self { stdout, stderr, group, end, gate: None, is_around: false }
     }
 
-    /// Returns the status of the child once it has ended.
+    /// Returns the status of the child once it has ended. Its process group is dead then.
     ///
     /// # Errors
     /// Fails when the system or the launcher does not report it.
@@ -278,9 +280,20 @@ impl Launched {
     /// Cancel safe, and may be called again.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         match &mut self.end {
-            StatusSource::Child(child) => child.wait().await,
+            StatusSource::Child(child, Some(ends)) => {
+                drop(ends.readable().await?);
+                // Until the child is awaited, no other process can have its number.
+                self.group.end();
+                child.wait().await
+            }
+            StatusSource::Child(child, None) => {
+                let status = child.wait().await?;
+                self.group.end();
+                Ok(status)
+            }
             StatusSource::Reports(reports) => {
                 let status = reports.ended().await?;
+                // The launcher has killed it, and keeps its number until the reports are dropped.
                 self.group.is_over = true;
                 Ok(status)
             }
@@ -315,7 +328,7 @@ impl Group {
 
     /// Sends a signal to every process of the group.
     pub fn signal(&self, signal: Signal) {
-        // Once its launcher has killed it, its number may belong to another.
+        // Once it was killed at its end, its number may belong to another.
         if !self.is_over {
             // The group may already be gone, which is fine.
             let _ = kill_process_group(self.pid, signal);
@@ -326,13 +339,45 @@ impl Group {
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
+
+    /// Kills what is left of it. From now on it is left alone, by the watch, too.
+    fn end(&mut self) {
+        self.kill();
+        self.is_over = true;
+        if let Some(watch) = self.watch.take() {
+            watch.remove(self.pid);
+        }
+    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.kill();
-        if let Some(watch) = &self.watch {
-            watch.remove(self.pid);
-        }
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_group_is_killed_at_the_end_of_its_child_and_left_alone_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let variables = vec![("PATH".to_owned(), std::env::var_os("PATH").unwrap())];
+        let arguments = ["-c", "sleep 1000 & echo $!"].map(str::to_owned).to_vec();
+        let program = Program { name: "sh".to_owned(), arguments, variables };
+        let watch = Arc::new(DeathWatch::default());
+        let launch = Launch::direct(program, dir.path(), &watch);
+        let mut launched = launch.start(Input::Whole(b"")).await.unwrap();
+        assert!(!launched.group.is_over);
+        assert!(launched.wait().await.unwrap().success());
+        assert!(launched.group.is_over, "its number may be another's");
+        assert!(launched.group.watch.is_none(), "and the watch has forgotten it");
+        assert!(launched.wait().await.unwrap().success(), "it is known from now on");
+        let mut sleeper = String::new();
+        let mut stdout = launched.stdout.take().unwrap();
+        // The sleeper held it open, and is gone.
+        tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut sleeper).await.unwrap();
+        assert!(!sleeper.trim().is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! The protocol between the host and the launcher: orders and reports.
 //!
-//! An order is one message with five files: the text of the order, the child's three streams, and the
-//! socket for the reports of this child.
+//! An order is one message with five files: the socket for the reports of this child, the text of the
+//! order, and the child's three streams. The socket comes first: a launcher without room for all files
+//! says there that it has none.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -44,6 +45,7 @@ pub(super) enum Report {
     Begun(i32),
     /// The child was not started.
     Not(NotBegun),
-    /// The child has ended with this wait status, and its process group was killed.
+    /// The child has ended with this wait status, and its process group was killed. No other process
+    /// has its number until the host has closed the socket.
     Ended(i32),
 }

@@ -10,13 +10,16 @@
 use std::{
     fs, io,
     io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Mode, OFlags};
 
 use super::{
     Secret,
     cgroup::{DYING_PAUSE, DYING_TRIES},
+    tree::remove_tree,
 };
 
 /// The directory of one attempt.
@@ -27,7 +30,7 @@ impl AttemptDir {
     /// Creates the directory. Removes an earlier one of the same name.
     pub(super) fn make(root: &Path, name: &str) -> io::Result<Self> {
         let dir = root.join(name);
-        remove_tree(&dir)?;
+        remove(&dir)?;
         let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         private(root)?;
         let place = Self(dir);
@@ -73,7 +76,7 @@ impl AttemptDir {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // A child may have removed its owner's access to a directory.
-            Err(_) => remove_tree(&dir),
+            Err(_) => remove(&dir),
         }
     }
 }
@@ -83,7 +86,7 @@ impl Drop for AttemptDir {
         if self.0.as_os_str().is_empty() {
             return;
         }
-        if let Err(error) = remove_tree(&self.0) {
+        if let Err(error) = remove(&self.0) {
             tracing::warn!(dir = %self.0.display(), %error, "an attempt's directory is left");
         }
     }
@@ -94,14 +97,14 @@ pub(super) fn sweep(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir(root) else { return 0 };
     let mut swept = 0;
     for entry in entries.flatten() {
-        let mut removed = remove_tree(&entry.path());
+        let mut removed = remove(&entry.path());
         // A child of a killed host ends a moment later, and may write until then.
         for _ in 0..DYING_TRIES {
             if removed.is_ok() {
                 break;
             }
             std::thread::park_timeout(DYING_PAUSE);
-            removed = remove_tree(&entry.path());
+            removed = remove(&entry.path());
         }
         match removed {
             Ok(()) => swept += 1,
@@ -114,42 +117,35 @@ pub(super) fn sweep(root: &Path) -> usize {
     swept
 }
 
-/// Removes a directory with its content, even if its owner has no access to a part of it.
-fn remove_tree(dir: &Path) -> io::Result<()> {
+/// Removes the directory of an attempt: first its secrets, which are overwritten.
+fn remove(dir: &Path) -> io::Result<()> {
     wipe(&dir.join("secrets"));
-    match fs::remove_dir_all(dir) {
-        Ok(()) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(_) => {}
-    }
-    let mut closed = vec![dir.to_owned()];
-    while let Some(dir) = closed.pop() {
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(&dir)?.flatten() {
-            // A symbolic link is not a directory here, whatever its target.
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                closed.push(entry.path());
-            }
-        }
-    }
-    fs::remove_dir_all(dir)
+    remove_tree(dir)
 }
 
-/// Overwrites the files of a directory. Best effort: a child may have changed it.
+/// Overwrites the files of a directory. Best effort: a child may have changed it. No symbolic link is
+/// followed: what is behind it is no secret of this attempt.
 fn wipe(secrets: &Path) {
+    if !fs::symlink_metadata(secrets).is_ok_and(|meta| meta.is_dir()) {
+        return;
+    }
     let Ok(entries) = fs::read_dir(secrets) else { return };
     for entry in entries.flatten() {
-        let Ok(meta) = entry.metadata() else { continue };
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(entry.path(), flags, Mode::empty()) else { continue };
+        let mut file = fs::File::from(file);
+        let Ok(meta) = file.metadata() else { continue };
         if !meta.is_file() {
             continue;
         }
-        let Ok(mut file) = fs::OpenOptions::new().write(true).open(entry.path()) else { continue };
         let _ = io::copy(&mut io::Read::take(io::repeat(0), meta.len()), &mut file);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::environment::Text;
 
@@ -167,6 +163,22 @@ mod tests {
         std::os::unix::fs::symlink("/", place.work().join("link")).unwrap();
         drop(place);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_behind_a_link_is_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let other = root.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("x"), "kept").unwrap();
+        let place = AttemptDir::make(&root.path().join("attempts"), "a").unwrap();
+        std::os::unix::fs::symlink(other.join("x"), place.secrets().join("x")).unwrap();
+        drop(place);
+        let place = AttemptDir::make(&root.path().join("attempts"), "a").unwrap();
+        fs::remove_dir(place.secrets()).unwrap();
+        std::os::unix::fs::symlink(&other, place.secrets()).unwrap();
+        drop(place);
+        assert_eq!(fs::read_to_string(other.join("x")).unwrap(), "kept");
     }
 
     #[tokio::test]

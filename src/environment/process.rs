@@ -1,20 +1,25 @@
 //! A command as an operator. Each call runs in its own child process.
 
-use std::{io, sync::Arc};
+use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::io::AsyncReadExt as _;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    time::timeout,
+};
 
-use super::{Asked, Environments, INHERITED, Input, NotStarted, Provisioned};
+use super::{Asked, Environments, INHERITED, Input, Launched, NotStarted, Provisioned};
 use crate::protocol::{
     Content, EnvError, Environment, EnvironmentSpec, ExitReason, OperatorError, OperatorInput,
     OperatorOutput, SecretAccessEvent,
 };
 
 /// The size limit of an answer in bytes.
-const ANSWER: u64 = 8 * 1024 * 1024;
-/// The size limit of stderr in bytes.
-const COMPLAINT: u64 = 64 * 1024;
+const ANSWER: usize = 8 * 1024 * 1024;
+/// The number of bytes of stderr that are kept, from the end.
+const COMPLAINT: usize = 64 * 1024;
+/// The time for the pipes of a child to close after it ended; another process may hold them.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// Receives an event for each requested secret.
 pub type Listener = Arc<dyn Fn(SecretAccessEvent) + Send + Sync>;
@@ -66,28 +71,13 @@ impl Process {
             .map_err(not_started)?;
         let input = Input::Whole(text.as_bytes());
         let mut launched = launch.start(input).await.map_err(not_started)?;
+        let scrubber = provisioned.scrubber();
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
-        let (stdout, stderr) = (launched.stdout.take(), launched.stderr.take());
-        let work = async {
-            let read = async {
-                match stdout {
-                    Some(it) => it.take(ANSWER + 1).read_to_end(&mut answer).await.map(drop),
-                    None => Ok(()),
-                }
-            };
-            let hear = async {
-                match stderr {
-                    Some(it) => it.take(COMPLAINT).read_to_end(&mut complaint).await.map(drop),
-                    None => Ok(()),
-                }
-            };
-            let (read, heard) = tokio::join!(read, hear);
-            read.and(heard)?;
-            launched.wait().await
-        };
+        let kept = COMPLAINT + scrubber.longest();
+        let work = finish(&mut launched, &mut answer, &mut complaint, kept);
         let status = match provisioned.wall() {
             None => work.await,
-            Some(wall) => match tokio::time::timeout(wall, work).await {
+            Some(wall) => match timeout(wall, work).await {
                 Ok(status) => status,
                 Err(_) => return Err(provisioned.too_long()),
             },
@@ -104,16 +94,17 @@ impl Process {
         if let Some(broken) = provisioned.broken(status.success()) {
             return Err(broken);
         }
-        if answer.len() as u64 > ANSWER {
+        if answer.len() > ANSWER {
             let why = format!("stdout: it printed more than {ANSWER} bytes");
             return Err(EnvError::ResourceExceeded(why));
         }
-        let scrubber = provisioned.scrubber();
         if !status.success() {
             // Half a secret may stand where it was cut off.
-            let cut = if complaint.len() as u64 == COMPLAINT { scrubber.longest() } else { 0 };
-            let mut complaint = scrubber.scrub(complaint);
-            complaint.truncate(complaint.len().saturating_sub(cut));
+            let mut complaint = match complaint.len() > COMPLAINT {
+                true => scrubber.scrub_cut(complaint),
+                false => scrubber.scrub(complaint),
+            };
+            drop(complaint.drain(..complaint.len().saturating_sub(COMPLAINT)));
             let last = String::from_utf8_lossy(&complaint);
             let last = last.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
             let why = format!("`{program}` ended with {status}: {last}");
@@ -122,6 +113,69 @@ impl Process {
         let answer = String::from_utf8_lossy(&scrubber.scrub(answer)).into_owned();
         Ok(OperatorOutput::new(Content::text(answer), ExitReason::Complete))
     }
+}
+
+/// Reads the output of a child until it ends, and then what is left in its pipes: all of stdout, and the
+/// last `kept` bytes of stderr. A child that prints more than the limit on stdout is killed.
+async fn finish(
+    launched: &mut Launched,
+    answer: &mut Vec<u8>,
+    complaint: &mut Vec<u8>,
+    kept: usize,
+) -> io::Result<ExitStatus> {
+    let (stdout, stderr) = (launched.stdout.take(), launched.stderr.take());
+    let pump = async { tokio::try_join!(read(stdout, answer), hear(stderr, complaint, kept)) };
+    tokio::pin!(pump);
+    let mut is_pumping = true;
+    loop {
+        tokio::select! {
+            biased;
+            pumped = &mut pump, if is_pumping => {
+                is_pumping = false;
+                if pumped.is_err() {
+                    launched.group.kill();
+                }
+            }
+            status = launched.wait() => {
+                if is_pumping {
+                    // What holds them open beyond this has left the group of the child.
+                    let _ = timeout(DRAIN, pump).await;
+                }
+                return status;
+            }
+        }
+    }
+}
+
+/// More output than allowed.
+struct Overflow;
+
+/// Reads a stream to its end, or beyond the limit.
+async fn read(stream: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> Result<(), Overflow> {
+    let Some(mut stream) = stream else { return Ok(()) };
+    // A read error ends the stream; what was read before is kept.
+    while let Ok(1..) = stream.read_buf(into).await {
+        if into.len() > ANSWER {
+            return Err(Overflow);
+        }
+    }
+    Ok(())
+}
+
+/// Reads a stream to its end and keeps its last bytes.
+async fn hear(
+    stream: Option<impl AsyncRead + Unpin>,
+    into: &mut Vec<u8>,
+    kept: usize,
+) -> Result<(), Overflow> {
+    let Some(mut stream) = stream else { return Ok(()) };
+    while let Ok(1..) = stream.read_buf(into).await {
+        if into.len() > 2 * kept {
+            drop(into.drain(..into.len() - kept));
+        }
+    }
+    drop(into.drain(..into.len().saturating_sub(kept)));
+    Ok(())
 }
 
 #[async_trait]

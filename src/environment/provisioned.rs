@@ -25,8 +25,9 @@ const LOOKS: usize = 400;
 
 /// The environment of one attempt. Exists until it is torn down or dropped.
 pub struct Provisioned {
-    place: Option<AttemptDir>,
+    // Dropped first: it kills the processes that may still write files.
     cage: Cage,
+    place: Option<AttemptDir>,
     plan: Option<Plan>,
     helper: Helper,
     around: Option<Bubblewrap>,
@@ -53,8 +54,8 @@ impl Provisioned {
     ) -> Self {
         let work = place.work();
         Self {
-            place: Some(place),
             cage,
+            place: Some(place),
             plan,
             helper,
             around,
@@ -159,13 +160,6 @@ impl Provisioned {
         {
             tracing::warn!(%error, "an attempt's directory is left until the next start");
         }
-    }
-}
-
-impl Drop for Provisioned {
-    fn drop(&mut self) {
-        // The next start removes the groups of processes that are still dying.
-        self.cage.remove();
     }
 }
 

@@ -638,3 +638,34 @@ async fn a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good() {
     assert_eq!(view["status"], "completed", "{view}");
     assert_eq!(daemon.stop(), Some(0));
 }
+
+/// The first process of a container awaits what children leave: nobody else does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_the_first_process_has_no_zombies() {
+    let words = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let tried = Command::new(words[0]).args(&words[1..]).arg("true").output().unwrap();
+    if !tried.status.success() {
+        println!("cannot enforce: process namespaces (unshare is not permitted)");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_through(&words, &dir.path().join("data"), &[]);
+    // Its background process is killed with the group, after its parent has ended.
+    let script = "sleep 1000 & echo x";
+    for declared in ["", "environment = { isolation = \"local\" }"] {
+        let source = shells_with(script, 8, declared);
+        let body = json!({ "source": source, "input": {}, "wait": "60s" });
+        let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+        assert_eq!((status, &view["status"]), (201, &json!("completed")), "{view}");
+    }
+    let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
+    let first = fs::read_to_string(children).unwrap().trim().to_owned();
+    eventually_blocking("the end of every zombie", || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let zombies = processes.filter(|entry| {
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            stat.contains(&format!(") Z {first} "))
+        });
+        when(zombies.count() == 0, daemon.log())
+    });
+}

@@ -122,6 +122,18 @@ fn the_files_of_a_child_have_a_size() {
 }
 
 #[test]
+fn the_files_of_a_child_have_a_number() {
+    if !enforced("disk") {
+        return refused("resources = { disk = \"1Mi\" }", "resources.disk");
+    }
+    let shell = boxed("resources = { disk = \"1Mi\" }");
+    let fill = "i=0; while [ $i -lt 2000 ] && true > f$i; do i=$((i + 1)); done 2>&1; ls | wc -l";
+    let view = script(&shell, fill);
+    let made: u32 = printed(&view).lines().last().unwrap().trim().parse().unwrap();
+    assert!((400..600).contains(&made), "{view:#}");
+}
+
+#[test]
 fn a_child_that_takes_too_long_is_killed_with_a_typed_error() {
     for isolation in ["process", "local"] {
         if isolation == "process" && !enforced("paths") {

@@ -81,6 +81,34 @@ async fn half_a_secret_where_the_complaints_end_is_not_shown() {
 }
 
 #[tokio::test]
+async fn what_holds_the_output_of_a_command_keeps_nobody_waiting() {
+    let data = tempfile::tempdir().unwrap();
+    let process = Process::new(environments(data.path()), command("sleep 1000 & echo hi"));
+    let output = process.run(input(""), &spec()).await.unwrap();
+    assert_eq!(output.message.as_text(), Some("hi\n"));
+}
+
+#[tokio::test]
+async fn of_many_complaints_the_last_is_shown_and_none_ends_the_command() {
+    let data = tempfile::tempdir().unwrap();
+    let many = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2; echo last >&2";
+    let failing = format!("{many}; exit 3");
+    for (script, shown) in [(&*failing, "exit status: 3: last"), (many, "")] {
+        let process = Process::new(environments(data.path()), command(script));
+        match process.run(input(""), &spec()).await {
+            Ok(output) => assert_eq!((output.message.as_text(), shown), (Some(""), "")),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!shown.is_empty() && error.ends_with(shown), "{error:.200}");
+            }
+        }
+    }
+    let process = Process::new(environments(data.path()), command("yes"));
+    let error = process.run(input(""), &spec()).await.unwrap_err();
+    assert!(matches!(error, EnvError::ResourceExceeded(_)), "{error}");
+}
+
+#[tokio::test]
 async fn every_way_to_fail_has_its_error_and_leaves_nothing() {
     let data = tempfile::tempdir().unwrap();
     let run = async |script: &str, spec: &EnvironmentSpec| {

@@ -185,7 +185,9 @@ pub(super) fn workdir(task: &Task) -> Result<PathBuf, Failure> {
     if task.own_workdir && !task.workdir.is_dir() {
         std::fs::create_dir_all(&task.workdir).map_err(|error| {
             let dir = task.workdir.display();
+            // A disk may have space a moment later.
             Failure::new(kind::PROCESS, format!("failed to make the directory {dir}: {error}"))
+                .retryable()
         })?;
     }
     enter(&task.workdir)

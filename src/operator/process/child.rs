@@ -11,6 +11,7 @@ use tokio::{
 
 use crate::{
     environment::{Input, Launch, Launched, NotStarted, Scrubber},
+    flow::RunLimits,
     operator::{Task, agent_cli::Listener},
 };
 
@@ -22,6 +23,8 @@ const LINES: usize = 32;
 pub(super) struct Limits {
     /// The maximum number of bytes on stdout.
     pub(super) stdout: usize,
+    /// The maximum number of bytes of the result: that of every value of a run.
+    pub(super) result: usize,
     /// The number of bytes of stderr that are kept, from the end.
     pub(super) stderr: usize,
     /// The time from SIGTERM to SIGKILL after a cancel.
@@ -38,6 +41,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             stdout: 8 * 1024 * 1024,
+            result: RunLimits::default().value,
             stderr: 64 * 1024,
             terminate: Duration::from_secs(2),
             report: Duration::from_secs(5),
@@ -171,7 +175,6 @@ impl Running {
                     }
                     status = self.0.wait() => {
                         let status = status?;
-                        self.0.group.kill();
                         if pumping
                             && let Ok(Err(Overflow)) = timeout(limits.drain, pump).await
                         {

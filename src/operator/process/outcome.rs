@@ -1,14 +1,17 @@
 //! The meaning of a child's exit for its attempt.
 
-use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, sync::Arc, thread};
 
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 
 use super::child::Exit;
 use crate::protocol::{EnvError, Failure, Json, failure::kind};
 
 /// The number of bytes that a failure keeps of each stream, from the end.
 const TAIL: usize = 16 * 1024;
+/// The number of bytes that are parsed on a thread of the runtime.
+const QUICK: usize = 256 * 1024;
 
 pub(super) fn given_up() -> Failure {
     Failure::new(kind::CANCELED, "the attempt was given up")
@@ -29,19 +32,79 @@ pub(super) fn failure_of(error: EnvError) -> Failure {
     }
 }
 
-/// Returns the result of a child that exited.
-pub(super) fn outcome(program: &str, exit: Exit, check: bool) -> Result<Json, Failure> {
+/// Returns the result of a child that exited; it has at most `cap` bytes.
+pub(super) async fn outcome(
+    program: &str,
+    mut exit: Exit,
+    check: bool,
+    cap: usize,
+) -> Result<Json, Failure> {
+    if check && !exit.status.success() {
+        return Err(failure(program, &exit));
+    }
+    // As a text it has as many bytes as were printed.
+    let size = exit.stdout.len();
+    if size > cap && (!check || shortest(&exit.stdout) > cap) {
+        let message = format!("the result has more than {cap} bytes: `{program}` printed {size}");
+        return Err(Failure::new(kind::LIMIT, message));
+    }
     if check {
-        if !exit.status.success() {
-            return Err(failure(program, &exit));
+        let (value, stdout) = parsed(exit.stdout).await;
+        if let Some(value) = value {
+            return Ok(value);
         }
-        // Parsed as a tree, which rejects documents that later readers could not process: numbers
-        // beyond a double, lone surrogates.
-        if let Ok(value) = serde_json::from_slice::<Value>(&exit.stdout) {
-            return Ok(value.into());
-        }
+        exit.stdout = stdout;
     }
     Ok(Value::Object(facts(exit.status, &exit.stdout, &exit.stderr)).into())
+}
+
+/// Returns the JSON that a child printed, if it is JSON, and what it printed.
+async fn parsed(stdout: Vec<u8>) -> (Option<Json>, Vec<u8>) {
+    if stdout.len() <= QUICK {
+        return (parse(&stdout), stdout);
+    }
+    let stdout = Arc::new(stdout);
+    let (tell, told) = oneshot::channel();
+    let theirs = Arc::clone(&stdout);
+    let work = move || {
+        let value = parse(&theirs);
+        drop(theirs);
+        // The attempt may be over.
+        let _ = tell.send(value);
+    };
+    let value = match thread::Builder::new().name("parse".to_owned()).spawn(work) {
+        Ok(_) => told.await.ok().flatten(),
+        Err(_) => parse(&stdout),
+    };
+    (value, Arc::unwrap_or_clone(stdout))
+}
+
+/// Parses as a tree, which rejects documents that later readers could not process: numbers beyond a
+/// double, lone surrogates.
+fn parse(stdout: &[u8]) -> Option<Json> {
+    serde_json::from_slice::<Value>(stdout).ok().map(Into::into)
+}
+
+/// Returns the number of bytes that JSON has at least, however it is spelled: without what is between
+/// its parts, without its numbers, and with one byte for each character that is escaped. A key that
+/// occurs twice counts twice, although one value of it is kept.
+fn shortest(json: &[u8]) -> usize {
+    let (mut bytes, mut is_text, mut rest) = (0, false, json.iter());
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' => is_text = !is_text,
+            b'\\' if is_text => {
+                if rest.next() == Some(&b'u') {
+                    let _ = rest.nth(3);
+                }
+            }
+            b'[' | b']' | b'{' | b'}' | b',' | b':' => {}
+            _ if is_text => {}
+            _ => continue,
+        }
+        bytes += 1;
+    }
+    bytes
 }
 
 /// Returns the failure of a child that exceeded the limit on stdout.
@@ -139,4 +202,25 @@ fn tail(bytes: &[u8]) -> &[u8] {
         start += 1;
     }
     &bytes[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_spelling_of_json_without_repeated_keys_is_never_overrated() {
+        let texts = [
+            r#"{ "a" : [1.50, -2e3, true, null], "b": { } }"#,
+            r#""\u00e9\u4e2d\/\n\ud83d\ude00 \"x\" [1] \\""#,
+            "[]",
+            "[[], [[]], \"\"]",
+        ];
+        for text in texts {
+            let json = parse(text.as_bytes()).unwrap();
+            let least = shortest(text.as_bytes());
+            assert!(least <= json.len() && least > 0, "{text}: {least}, {}", json.len());
+        }
+        assert_eq!(shortest(br#"[ "a b" ,  "c" ]"#), r#"["a b","c"]"#.len());
+    }
 }

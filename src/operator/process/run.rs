@@ -171,7 +171,7 @@ impl Process {
     }
 
     /// Interprets the end of a child: first for its boundary and limits, then for its task.
-    fn judge(
+    async fn judge(
         &self,
         task: &Task,
         program: &str,
@@ -191,11 +191,11 @@ impl Process {
                     return Err(failure_of(broken));
                 }
                 let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
+                let check = task.agent.check || listener.is_some();
+                let outcome = outcome::outcome(program, exit, check, self.limits.result).await;
                 let mut done = match listener {
-                    None => TaskDone::new(outcome::outcome(program, exit, task.agent.check)?),
-                    Some(listener) => {
-                        listener.end(outcome::outcome(program, exit, true).map(drop))?
-                    }
+                    None => TaskDone::new(outcome?),
+                    Some(listener) => listener.end(outcome.map(drop))?,
                 };
                 // Once more: JSON has several spellings, and an answer came in pieces.
                 if !prepared.scrubber.is_empty() {
@@ -341,7 +341,8 @@ impl ExecTerminal for Child<'_> {
         let cli = process.cli.as_ref();
         let mut listener = cli.map(|cli| cli.listener(task, asked, &prepared.scrubber));
         let end = running.finish(task, limits, listener.as_mut()).await;
-        process.judge(task, &call.program, prepared, end, listener).map(|reply| match reply {
+        let reply = process.judge(task, &call.program, prepared, end, listener).await?;
+        Ok(match reply {
             Reply::Done(done) => Dispatched::Done(done),
             Reply::Short(short) => Dispatched::Short(short),
             Reply::Parked => Dispatched::Parked,

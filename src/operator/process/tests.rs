@@ -230,6 +230,38 @@ async fn a_child_that_prints_too_much_is_killed() {
 }
 
 #[tokio::test]
+async fn a_result_that_no_run_takes_is_refused_before_it_is_parsed() {
+    let mut process = process();
+    process.limits.result = 1_000;
+    let long = "printf '[%999s' | tr ' ' '['";
+    let failure = execute(&process, sh(&format!("{long}; printf '[[]'")).task(), json!(null)).await;
+    let failure = failure.unwrap_err();
+    assert!(failure.is(kind::LIMIT), "{failure}");
+    assert!(failure.message.contains("more than 1000 bytes"), "{failure}");
+    // What is between the parts of JSON does not count.
+    let spaced = sh("printf '[%3000s]' 7").task();
+    assert_eq!(execute(&process, spaced, json!(null)).await.unwrap(), json!([7]));
+}
+
+#[tokio::test]
+async fn a_large_result_is_parsed_like_a_small_one() {
+    let large = sh("printf '[%400000s]' 7").task();
+    assert_eq!(execute(&process(), large, json!(null)).await.unwrap(), json!([7]));
+    let text = execute(&process(), sh("printf '[%400000s' 7").task(), json!(null)).await.unwrap();
+    assert_eq!(text["stdout"].as_str().unwrap().len(), 400_001);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_made_is_worth_another_try() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("full"), "").unwrap();
+    let mut task = sh("true").workdir(root.path().join("full/run")).task();
+    Arc::get_mut(&mut task).expect("nobody else has it").own_workdir = true;
+    let failure = execute(&process(), task, json!(null)).await.unwrap_err();
+    assert!(failure.is(kind::PROCESS) && failure.retryable, "{failure}");
+}
+
+#[tokio::test]
 async fn a_cancel_reaches_the_whole_group_and_lets_it_clean_up() {
     let (_dir, fifo) = fifo();
     let script = format!(
