@@ -32,6 +32,7 @@ mod percent;
 mod person;
 mod places;
 mod problem;
+mod proof;
 mod rate;
 mod reach;
 mod returned;
@@ -56,10 +57,11 @@ pub use peer::Listener;
 pub use people::People;
 pub(crate) use people::Tokens;
 pub(crate) use percent::{URL_RESERVED, percent_encoded};
-pub(crate) use places::{Place, account};
+pub(crate) use places::Place;
 pub(crate) use problem::{
     FindingBody, MessageErrorBody, ModelErrorBody, Problem, ProblemBody, Shape,
 };
+pub use proof::PeopleError;
 pub use server::{Routes, serve};
 pub use tls::{Certificate, Looked, Tls, TlsError, TlsFiles, Validity, fingerprint};
 

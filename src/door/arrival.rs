@@ -18,13 +18,20 @@ use axum::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{DoorConfig, peer::Peer, people::People, person::Person};
+use super::{
+    DoorConfig,
+    peer::Peer,
+    people::People,
+    person::Person,
+    proof::{PROOF, Proof},
+};
 
 /// The header with which a node tells another how a request arrived. Only nodes are believed.
 pub(super) const ARRIVAL: HeaderName = HeaderName::from_static("x-moonswarm-arrival");
 /// The headers of proxies and nodes. They are removed from every request.
-const FORWARDED: [HeaderName; 7] = [
+const FORWARDED: [HeaderName; 8] = [
     ARRIVAL,
+    PROOF,
     header::FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
@@ -49,6 +56,9 @@ pub(crate) struct Arrival {
     pub site: Option<String>,
     /// The person whom the proxy names.
     pub person: Option<Person>,
+    /// True if it names a person, but without the secret of the proxy: it is refused.
+    #[serde(default)]
+    pub unproven: bool,
     /// True if it came in plain text from another machine that is no proxy.
     pub exposed: bool,
     /// The address of the listener that it came to, if that is one of another node.
@@ -83,6 +93,7 @@ pub(super) struct Proxies {
     known: Vec<IpNet>,
     insecure: bool,
     people: Option<People>,
+    proof: Proof,
 }
 
 impl Proxies {
@@ -92,6 +103,7 @@ impl Proxies {
             known: config.proxies.clone(),
             insecure: config.insecure,
             people: config.people.clone(),
+            proof: config.people.as_ref().map(People::proof).unwrap_or_default(),
         }
     }
 
@@ -99,27 +111,40 @@ impl Proxies {
         self.known.iter().any(|net| net.contains(&address))
     }
 
+    /// Reads the person whom a proxy names, and whether the proof for the name is missing. From an
+    /// address of this machine (`own`) only the secret proves anything.
+    fn named(&self, headers: &HeaderMap, own: bool) -> (Option<Person>, bool) {
+        let Some(people) = &self.people else { return (None, false) };
+        let is_bare = own && matches!(self.proof, Proof::Needless);
+        match people.is_named(headers) && (is_bare || !self.proof.is_given(headers)) {
+            true => (None, true),
+            false => (people.of(headers), false),
+        }
+    }
+
     /// Notes how a request arrived, and removes what proxies say of it.
     pub(super) fn note<B>(&self, request: &mut Request<B>, peer: Peer) {
         let arrival = match peer {
             Peer::Local => Arrival { local: true, ..Arrival::default() },
             Peer::Node => Arrival::of_header(request.headers()),
-            Peer::Remote { address, tls } if self.has(address) => {
+            Peer::Remote { address, tls, own } if self.has(address) => {
                 let said = ForwardedHeaders::of(request.headers(), |hop| self.has(hop));
                 if let Some(host) = said.host {
                     rename(request, &host);
                 }
                 let secure = said.secure.unwrap_or(tls);
                 let scheme = if secure { "https" } else { "http" };
+                let (person, unproven) = self.named(request.headers(), own);
                 Arrival {
                     client: Some(said.client.unwrap_or(address)),
                     secure,
                     site: host_of(request).map(|host| format!("{scheme}://{host}")),
-                    person: self.people.as_ref().and_then(|it| it.of(request.headers())),
+                    person,
+                    unproven,
                     ..Arrival::default()
                 }
             }
-            Peer::Remote { address, tls } => Arrival {
+            Peer::Remote { address, tls, .. } => Arrival {
                 client: Some(address),
                 secure: tls,
                 exposed: !tls && !address.is_loopback() && !self.insecure,
@@ -233,19 +258,29 @@ mod tests {
     fn proxies() -> Proxies {
         let known = ["10.0.0.0/8", "::1/128"].iter().map(|net| net.parse().unwrap()).collect();
         let people = "header = \"Remote-User\"\n[[roles]]\neverybody = true\nrole = \"observer\"";
-        Proxies { known, insecure: false, people: Some(toml::from_str(people).unwrap()) }
+        let people = Some(toml::from_str(people).unwrap());
+        Proxies { known, insecure: false, people, proof: Proof::Needless }
     }
 
     /// The arrival, host and remaining headers of a request.
     fn arrived(peer: &str, headers: &[(&str, &str)]) -> (Arrival, String, HeaderMap) {
+        arrived_at(&proxies(), peer, false, headers)
+    }
+
+    fn arrived_at(
+        proxies: &Proxies,
+        peer: &str,
+        own: bool,
+        headers: &[(&str, &str)],
+    ) -> (Arrival, String, HeaderMap) {
         let mut request = Request::builder().uri("/x").header("host", "inner:7700");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let mut request = request.body(()).unwrap();
         let address: IpAddr = peer.parse().unwrap();
-        let peer = Peer::Remote { address: address.to_canonical(), tls: false };
-        proxies().note(&mut request, peer);
+        let peer = Peer::Remote { address: address.to_canonical(), tls: false, own };
+        proxies.note(&mut request, peer);
         let arrival = request.extensions().get::<Arrival>().unwrap().clone();
         let host = request.headers()["host"].to_str().unwrap().to_owned();
         (arrival, host, request.headers().clone())
@@ -276,6 +311,48 @@ mod tests {
         let (arrival, host, _) = arrived("127.0.0.1", &said);
         let expected = Arrival { client: ip("127.0.0.1"), ..Arrival::default() };
         assert_eq!((arrival, &*host), (expected, "inner:7700"), "loopback is no proxy by itself");
+    }
+
+    #[test]
+    fn a_proxy_that_has_a_secret_names_nobody_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("proxy.secret");
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let people = format!("header = \"Remote-User\"\nsecret = {{ file = {file:?} }}");
+        let people: People = toml::from_str(&people).unwrap();
+        let proxies = Proxies { proof: people.proof(), people: Some(people), ..proxies() };
+        let noted_from = |peer: &str, own: bool, secret: &[&str], name: &[&str]| {
+            let mut said: Vec<_> =
+                secret.iter().map(|secret| ("moonswarm-proxy-secret", *secret)).collect();
+            said.extend(name.iter().map(|name| ("remote-user", *name)));
+            let (arrival, _, left) = arrived_at(&proxies, peer, own, &said);
+            assert_eq!(left.len(), 1, "no handler sees either");
+            (arrival.person.map(|person| person.name), arrival.unproven)
+        };
+        let noted =
+            |peer: &str, secret: &[&str], name: &[&str]| noted_from(peer, false, secret, name);
+        let (proxy, good) = ("10.1.2.3", "0123456789abcdef");
+        assert_eq!(noted(proxy, &[good], &["ada"]), (Some("ada".to_owned()), false));
+        let none: [&str; 0] = [];
+        for wrong in [&none[..], &["guess"], &[good, good], &[good, "guess"]] {
+            assert_eq!(noted(proxy, wrong, &["ada"]), (None, true), "{wrong:?}");
+        }
+        assert_eq!(noted(proxy, &[], &[]), (None, false), "it names nobody");
+        let ada = Some("ada".to_owned());
+        assert_eq!(noted_from(proxy, true, &[good], &["ada"]), (ada, false), "it has proved it");
+        assert_eq!(noted("192.0.2.9", &[good], &["ada"]), (None, false), "it is no proxy");
+    }
+
+    #[test]
+    fn a_program_at_the_hosts_own_address_names_nobody_without_a_secret() {
+        let noted = |own, said: &[(&str, &str)]| {
+            let (arrival, ..) = arrived_at(&proxies(), "10.1.2.3", own, said);
+            (arrival.person.map(|person| person.name), arrival.unproven)
+        };
+        let ada = [("remote-user", "ada")];
+        assert_eq!(noted(true, &ada), (None, true));
+        assert_eq!(noted(false, &ada), (Some("ada".to_owned()), false));
+        assert_eq!(noted(true, &[]), (None, false), "it names nobody");
     }
 
     #[test]
@@ -326,9 +403,10 @@ mod tests {
             request.extensions().get::<Arrival>().unwrap().clone()
         };
         assert_eq!(noted(Peer::Node), told);
-        let remote = noted(Peer::Remote { address: ip("192.0.2.9").unwrap(), tls: true });
+        let from = |address| Peer::Remote { address, tls: true, own: false };
+        let remote = noted(from(ip("192.0.2.9").unwrap()));
         assert_eq!((remote.client, remote.local), (ip("192.0.2.9"), false));
-        let proxy = noted(Peer::Remote { address: ip("10.0.0.1").unwrap(), tls: true });
+        let proxy = noted(from(ip("10.0.0.1").unwrap()));
         assert_eq!((proxy.client, proxy.local), (ip("10.0.0.1"), false));
         let mut silent = Request::builder().uri("/x").body(()).unwrap();
         proxies().note(&mut silent, Peer::Node);
@@ -339,8 +417,8 @@ mod tests {
     fn a_request_of_http2_has_its_host_in_two_places() {
         let mut request = Request::builder().uri("https://inner:7700/x?y=z").body(()).unwrap();
         request.headers_mut().insert("x-forwarded-host", HeaderValue::from_static("swarm.example"));
-        proxies()
-            .note(&mut request, Peer::Remote { address: "10.0.0.1".parse().unwrap(), tls: true });
+        let address = "10.0.0.1".parse().unwrap();
+        proxies().note(&mut request, Peer::Remote { address, tls: true, own: false });
         assert_eq!(request.uri(), "https://swarm.example/x?y=z");
         assert_eq!(request.headers()["host"], "swarm.example");
     }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
 
 use self::login::Login;
+pub(super) use self::login::secret;
 pub(crate) use self::login::{ATTEMPT_MS, Attempt, CALLBACK};
 use super::{
     Code,
@@ -88,10 +89,9 @@ impl Oidc {
 
     /// Returns the person of a token's claims.
     fn person(&self, claims: &Map<String, Value>) -> Result<Person, String> {
-        let name = claims.get(&self.name).and_then(Value::as_str).map(str::trim);
-        let name = name.filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| format!("it has no claim `{}` with a name", self.name))?;
-        if self.name == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+        // Some providers send a text where a truth value belongs.
+        let is_denied = |value: &Value| *value != Value::Bool(true) && *value != "true";
+        if self.name == "email" && claims.get("email_verified").is_some_and(is_denied) {
             return Err("its provider has not verified the address".to_owned());
         }
         let groups = self.groups.as_ref().and_then(|claim| claims.get(claim));
@@ -104,7 +104,9 @@ impl Oidc {
                 .collect(),
             _ => Vec::new(),
         };
-        Ok(Person { name: name.to_owned(), groups })
+        let name = claims.get(&self.name).and_then(Value::as_str).unwrap_or_default();
+        Person::new(name, groups)
+            .ok_or_else(|| format!("it has no claim `{}` with a name", self.name))
     }
 }
 

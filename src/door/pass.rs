@@ -26,6 +26,7 @@ use super::{
     people::Tokens,
     places::{Place, Places},
     problem::{self, Problem, Shape},
+    proof::unproven,
     rate::Rates,
 };
 use crate::{
@@ -131,12 +132,15 @@ impl Door {
     /// Returns the token of the person whom a proxy names, if it names one.
     ///
     /// # Errors
-    /// Fails when the person has no role.
+    /// Fails when the person has no role, or the proxy has not proved that the name is its own.
     pub(crate) async fn person(
         &self,
         engine: &Engine,
         arrival: &Arrival,
     ) -> Result<Option<String>, Problem> {
+        if arrival.unproven {
+            return Err(unproven());
+        }
         match (&self.people, &arrival.person) {
             (Some(tokens), Some(person)) => tokens.of(engine, person).await.map(Some),
             _ => Ok(None),
@@ -162,6 +166,9 @@ impl Door {
     ) -> Result<Offer<'a>, Problem> {
         if !arrival.local {
             self.site.check(uri, headers, rule.who == Who::Linked, arrival.reached)?;
+        }
+        if arrival.unproven {
+            return Err(unproven());
         }
         let is_open = match rule.who {
             Who::Anybody => true,

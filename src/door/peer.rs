@@ -45,6 +45,9 @@ pub(crate) enum Peer {
         address: IpAddr,
         /// True if the connection is encrypted.
         tls: bool,
+        /// True if it came from the address that it reached, or from a loopback address: any program
+        /// of this machine may be there.
+        own: bool,
     },
     /// A process of this user, over the socket in the data directory.
     Local,
@@ -107,8 +110,12 @@ impl Incoming {
     /// Returns the other end.
     pub(super) fn peer(&self) -> Peer {
         match self {
-            Self::Port(_, address, tls) => {
-                Peer::Remote { address: address.ip().to_canonical(), tls: tls.is_some() }
+            Self::Port(stream, address, tls) => {
+                let address = address.ip().to_canonical();
+                // Who is unknown may be anybody.
+                let reached = stream.local_addr().ok().map(|it| it.ip().to_canonical());
+                let own = address.is_loopback() || reached.is_none_or(|it| it == address);
+                Peer::Remote { address, tls: tls.is_some(), own }
             }
             Self::Node(..) => Peer::Node,
             Self::Local(_) => Peer::Local,
@@ -227,5 +234,20 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self, inner => inner.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_from_the_address_that_it_reached_is_of_this_machine() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let reached = socket.local_addr().unwrap();
+        let listener = Listener::new(socket, None);
+        let _client = TcpStream::connect(reached).await.unwrap();
+        let peer = listener.accept().await.unwrap().peer();
+        assert_eq!(peer, Peer::Remote { address: reached.ip(), tls: false, own: true });
     }
 }

@@ -4,20 +4,25 @@
 //! The first role that fits holds, and the person gets a token of it: from there on the request is
 //! one like any other, with a subject, a rate, scopes, and a place in the audit log.
 
+use std::path::Path;
+
 use axum::http::{HeaderMap, HeaderName, header::AUTHORIZATION};
 use hashlink::LruCache;
+use ipnet::IpNet;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
     Code,
-    oidc::{Attempt, Oidc, Provider},
-    person::{MOST_GROUPS, Person},
+    oidc::{Attempt, Oidc, Provider, secret},
+    person::{MOST_GROUPS, Person, folded},
     problem::Problem,
+    proof::{PeopleError, Proof, is_of_this_machine},
 };
 use crate::{
     clock::Clock,
     engine::{Bearer, Engine},
+    environment::Text,
     token::Role,
 };
 
@@ -38,6 +43,9 @@ pub struct People {
     /// The header with the person's groups, separated by commas.
     #[serde(default, deserialize_with = "name")]
     groups: Option<HeaderName>,
+    /// The secret with which a proxy proves that the header is its own.
+    #[serde(default, deserialize_with = "secret")]
+    secret: Option<Text>,
     /// The provider whose tokens name people.
     oidc: Option<Oidc>,
     /// The roles; the first that fits holds.
@@ -67,11 +75,12 @@ fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HeaderName>, D::Err
 }
 
 fn roles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RoleOf>, D::Error> {
-    let roles = Vec::<RoleOf>::deserialize(from)?;
+    let mut roles = Vec::<RoleOf>::deserialize(from)?;
     if roles.len() > MOST_ROLES {
         return Err(D::Error::custom(format!("there are more than {MOST_ROLES} roles")));
     }
-    for row in &roles {
+    for row in &mut roles {
+        row.name = row.name.as_deref().map(folded);
         let said = [row.name.is_some(), row.group.is_some(), row.everybody];
         if said.iter().filter(|it| **it).count() != 1 {
             let wrong = "a row of `people.roles` has one of `name`, `group` and `everybody = true`";
@@ -99,11 +108,52 @@ impl People {
     pub(super) fn of(&self, headers: &HeaderMap) -> Option<Person> {
         let mut named = headers.get_all(self.header.as_ref()?).iter();
         let (Some(name), None) = (named.next(), named.next()) else { return None };
-        let name = name.to_str().ok()?.trim().to_owned();
+        let name = name.to_str().ok()?;
         let groups = self.groups.iter().flat_map(|header| headers.get_all(header));
         let groups = groups.filter_map(|it| it.to_str().ok()).flat_map(|it| it.split(','));
         let groups = groups.map(|it| it.trim().to_owned()).take(MOST_GROUPS).collect();
-        (!name.is_empty()).then_some(Person { name, groups })
+        Person::new(name, groups)
+    }
+
+    /// Returns true if a request has the header with a name, whatever is in it.
+    pub(super) fn is_named(&self, headers: &HeaderMap) -> bool {
+        self.header.as_ref().is_some_and(|header| headers.contains_key(header))
+    }
+
+    /// Returns the proof that a proxy has to give. Blocks while a file is read.
+    pub(super) fn proof(&self) -> Proof {
+        self.secret.as_ref().map_or(Proof::Needless, |secret| {
+            // Reported at the start; here it means that nobody can give the proof.
+            Proof::read(secret).unwrap_or(Proof::Unknown)
+        })
+    }
+
+    /// Checks that nobody but the proxies can name people. Blocks while the secret is read.
+    ///
+    /// # Errors
+    /// Fails when every program on this machine could name them, and when the secret cannot be used.
+    pub fn check(&self, proxies: &[IpNet]) -> Result<(), PeopleError> {
+        if let Some(secret) = &self.secret {
+            return Proof::read(secret).map(drop);
+        }
+        let Some(header) = &self.header else { return Ok(()) };
+        match proxies.iter().find(|net| is_of_this_machine(net)) {
+            Some(net) => Err(PeopleError::Unproven { header: header.clone(), net: *net }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns true if an address in `proxies` is all that it takes to name people.
+    pub fn lacks_secret(&self) -> bool {
+        self.header.is_some() && self.secret.is_none()
+    }
+
+    /// Returns the file of the secret, if it is in one.
+    pub fn secret_file(&self) -> Option<&Path> {
+        match &self.secret {
+            Some(Text::File { path, .. }) => Some(path.as_path()),
+            Some(Text::Plain(_) | Text::Env { .. }) | None => None,
+        }
     }
 
     /// Returns the number of the first row that fits.
@@ -271,6 +321,74 @@ mod tests {
         assert_eq!(role(&[("remote-groups", "ops")]), None);
         assert_eq!(role(&[("remote-user", "ada"), ("remote-user", "bob")]), None);
         assert_eq!(role(&[("remote-user", "  ")]), None);
+        assert_eq!(role(&[("remote-user", "ADA")]), Some(Role::Admin), "it is the same person");
+    }
+
+    #[test]
+    fn a_row_for_a_name_fits_it_in_any_case() {
+        let text = "header = \"X\"\n[[roles]]\nname = \"Bob\"\nrole = \"operator\"\n\
+                    [[roles]]\neverybody = true\nrole = \"approver\"";
+        let people = people(text).unwrap();
+        for name in ["bob", "Bob", "bOB"] {
+            let bob = people.of(&headers(&[("x", name)])).unwrap();
+            assert_eq!((&*bob.name, people.row_of(&bob)), ("bob", Some(0)), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_trusts_this_machine_without_a_secret_is_refused() {
+        let check = |text: &str, net: &str| {
+            people(text).unwrap().check(&[net.parse().unwrap()]).map_err(|error| error.to_string())
+        };
+        for net in ["127.0.0.1/32", "127.9.0.0/16", "0.0.0.0/1", "::1/128", "::ffff:127.0.0.1/128"]
+        {
+            let error = check(CONFIG, net).unwrap_err();
+            assert!(
+                error.contains("`remote-user`") && error.contains("`people.secret`"),
+                "{error}"
+            );
+        }
+        check(CONFIG, "10.0.0.0/8").unwrap();
+        check("", "127.0.0.1/32").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("proxy.secret");
+        let text = format!("secret = {{ file = {file:?} }}\n{CONFIG}");
+        assert!(check(&text, "127.0.0.1/32").unwrap_err().contains("proxy.secret"));
+        for secret in ["", "short", "with spaces in it\n"] {
+            std::fs::write(&file, secret).unwrap();
+            let error = check(&text, "127.0.0.1/32").unwrap_err();
+            assert!(error.contains("openssl rand"), "{secret:?}: {error}");
+        }
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        check(&text, "127.0.0.1/32").unwrap();
+        assert_eq!(people(&text).unwrap().secret_file(), Some(&*file));
+        let plain = people("header = \"X\"\nsecret = \"0123456789abcdef\"").unwrap_err();
+        assert!(plain.contains("does not stand in the file"), "{plain}");
+    }
+
+    #[test]
+    fn a_proof_is_the_secret_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("proxy.secret");
+        let text = format!("header = \"X\"\nsecret = {{ file = {file:?} }}");
+        let people = people(&text).unwrap();
+        let good = [("moonswarm-proxy-secret", "0123456789abcdef")];
+        assert!(
+            !people.proof().is_given(&headers(&good)),
+            "a secret that cannot be read is nobody's"
+        );
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let proof = people.proof();
+        assert!(proof.is_given(&headers(&good)));
+        assert!(!proof.is_given(&headers(&[])));
+        assert!(
+            !proof.is_given(&headers(&[good[0], good[0]])),
+            "a client may have sent one of two"
+        );
+        for wrong in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0"] {
+            assert!(!proof.is_given(&headers(&[("moonswarm-proxy-secret", wrong)])), "{wrong}");
+        }
+        assert!(!format!("{proof:?}").contains("0123"), "it is shown nowhere");
     }
 
     #[test]

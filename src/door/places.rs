@@ -18,7 +18,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{Code, problem::Problem};
-use crate::{engine::Bearer, token::Role};
+use crate::{
+    engine::Bearer,
+    token::{Role, account},
+};
 
 /// An account may use this fraction of the total: one half.
 const ACCOUNT_SHARE: usize = 2;
@@ -202,18 +205,6 @@ impl Drop for Place {
     }
 }
 
-/// Returns the account of a token: its first ancestor below the owner.
-pub(crate) fn account(subject: &str) -> &str {
-    let mut end = 0;
-    for part in subject.split('/') {
-        end += part.len() + usize::from(end > 0);
-        if !matches!(part, "admin" | "session") {
-            break;
-        }
-    }
-    &subject[..end]
-}
-
 fn own(detail: String) -> Problem {
     Problem::new(Code::Busy, detail).retry_after(1)
 }
@@ -308,20 +299,5 @@ mod tests {
         drop(held);
         assert!(socket.message(large).is_ok());
         assert_eq!(places.taken.lock().by.len(), 0);
-    }
-
-    #[test]
-    fn an_account_is_the_first_below_the_owner() {
-        for (subject, expected) in [
-            ("admin", "admin"),
-            ("ada", "ada"),
-            ("ada/operator#1", "ada"),
-            ("admin/operator#1/worker#2", "admin/operator#1"),
-            ("session/ses_a/operator#1", "session/ses_a"),
-            ("admin/session/ses_a", "admin/session/ses_a"),
-            ("", ""),
-        ] {
-            assert_eq!(account(subject), expected);
-        }
     }
 }

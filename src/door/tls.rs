@@ -31,6 +31,9 @@ use crate::clock::Clock;
 
 /// The maximum size of a file, in bytes.
 const LARGEST: u64 = 1 << 20;
+/// The time after which files that were refused are read again, in milliseconds: a certificate that was
+/// not valid yet may be valid now.
+const AGAIN_MS: u64 = 60_000;
 /// The maximum number of certificates in a chain.
 const LONGEST: usize = 16;
 
@@ -161,11 +164,20 @@ pub struct Tls {
     clock: Clock,
     current: Arc<Current>,
     config: Arc<ServerConfig>,
-    seen: Mutex<Option<[Mark; 2]>>,
+    seen: Mutex<Seen>,
 }
 
-/// The device, inode, size and times of a file, which change when it is replaced.
-type Mark = (u64, u64, u64, i64, i64);
+/// The device, inode, size and times of a file, which change when it is replaced, or when another user
+/// may read it.
+type Mark = (u64, u64, u64, [i64; 4]);
+
+/// The last look at the files.
+#[derive(Debug)]
+struct Seen {
+    marks: Option<[Mark; 2]>,
+    /// The refusal of the files, and the time of the steady clock at which they were read.
+    refused: Option<(TlsError, u64)>,
+}
 
 /// The certificate that is served now.
 #[derive(Debug)]
@@ -184,7 +196,7 @@ impl Tls {
     /// Fails as [`Certificate::read`] does.
     pub fn open(files: TlsFiles, clock: Clock) -> Result<(Self, Certificate), TlsError> {
         // Before the content: a change in between is seen at the next look.
-        let seen = marks(&files);
+        let marks = marks(&files);
         let certificate = Certificate::read(&files, clock.now_ms())?;
         let current = Arc::new(Current(RwLock::new(Arc::clone(&certificate.served))));
         let config = ServerConfig::builder_with_provider(provider())
@@ -193,7 +205,7 @@ impl Tls {
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Current>::clone(&current);
         let mut config = config.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let seen = Mutex::new(seen);
+        let seen = Mutex::new(Seen { marks, refused: None });
         Ok((Self { files, clock, current, config: Arc::new(config), seen }, certificate))
     }
 
@@ -202,21 +214,36 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.config))
     }
 
-    /// Looks at the files, and serves the new certificate if they have changed. Blocks.
+    /// Looks at the files, and serves the new certificate if they have changed. Files that were refused
+    /// are read again each minute; the same refusal is reported once. Blocks.
     pub fn look(&self) -> Looked {
-        let now = marks(&self.files);
-        if *self.seen.lock() == now {
+        let mut seen = self.seen.lock();
+        let (marks, steady_ms) = (marks(&self.files), self.clock.steady_ms());
+        let before = seen.refused.take();
+        let is_due = before.as_ref().is_some_and(|(_, at_ms)| steady_ms >= at_ms + AGAIN_MS);
+        let is_changed = seen.marks != marks;
+        if !is_changed && !is_due {
+            seen.refused = before;
             return Looked::Same;
         }
-        *self.seen.lock() = now;
+        seen.marks = marks;
         match Certificate::read(&self.files, self.clock.now_ms()) {
             Ok(certificate) => {
                 let fingerprint = certificate.fingerprint();
                 let until = shown(certificate.validity.until_ms);
+                let is_same = self.current.0.read().cert == certificate.served.cert;
                 *self.current.0.write() = certificate.served;
-                Looked::Replaced { fingerprint, until }
+                match is_same && before.is_none() {
+                    // Only its owner or its mode has changed.
+                    true => Looked::Same,
+                    false => Looked::Replaced { fingerprint, until },
+                }
             }
-            Err(error) => Looked::Refused(error),
+            Err(error) => {
+                let is_known = !is_changed && before.is_some_and(|(known, _)| known == error);
+                seen.refused = Some((error.clone(), steady_ms));
+                if is_known { Looked::Same } else { Looked::Refused(error) }
+            }
         }
     }
 }
@@ -228,7 +255,8 @@ fn provider() -> Arc<CryptoProvider> {
 fn marks(files: &TlsFiles) -> Option<[Mark; 2]> {
     let mark = |file: &Path| {
         let meta = fs::metadata(file).ok()?;
-        Some((meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+        let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+        Some((meta.dev(), meta.ino(), meta.len(), times))
     };
     Some([mark(&files.cert)?, mark(&files.key)?])
 }

@@ -127,7 +127,7 @@ impl HostFacts for Facts {
             let mut lines = vec![directory(data)];
             lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
             lines.extend([disk(data), retention(data, self.retention)]);
-            lines.extend(network(self.listen, &self.door, clock));
+            lines.extend(network(self.listen, &self.door, &self.data, clock));
             lines.extend(operators(&self.operators, &environments).await);
             lines.extend(webhooks(&self.webhooks).await);
             lines.extend(enforces(&environments));

@@ -26,6 +26,9 @@ pub enum HostError {
     /// The certificate cannot be used.
     #[error("serve with TLS: failed to {0}")]
     Tls(#[from] door::TlsError),
+    /// Others than the proxies could name people.
+    #[error(transparent)]
+    People(#[from] door::PeopleError),
     /// A node has no cluster key, or no PostgreSQL database.
     #[error("join a cluster: it takes a PostgreSQL database and the cluster's key")]
     NoCluster,

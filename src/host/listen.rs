@@ -145,14 +145,20 @@ pub(super) fn url_of(config: &DoorConfig, url: &str, address: SocketAddr) -> Str
     }
 }
 
-/// Refuses to listen where others could read the tokens on their way: beyond this machine, in plain
-/// text, and with no proxy in front.
+/// Refuses to listen where others could read the tokens on their way (beyond this machine, in plain
+/// text, and with no proxy in front), and where others than the proxies could name people.
 pub(super) fn check_exposure(address: SocketAddr, door: &DoorConfig) -> Result<(), HostError> {
     let is_safe = address.ip().to_canonical().is_loopback()
         || door.tls.is_some()
         || !door.proxies.is_empty()
         || door.insecure;
-    if is_safe { Ok(()) } else { Err(HostError::Exposed { address }) }
+    if !is_safe {
+        return Err(HostError::Exposed { address });
+    }
+    match &door.people {
+        Some(people) => Ok(people.check(&door.proxies)?),
+        None => Ok(()),
+    }
 }
 
 /// Serves on the socket in the data directory. Without it, commands use the port.

@@ -10,13 +10,18 @@ use crate::support::{Daemon, PATIENCE, Shell, refusal, repository, send, skip};
 
 /// The address of the one proxy; this machine has others of its own.
 const PROXY: [u8; 4] = [127, 0, 0, 2];
+/// What it proves with that it is the proxy.
+const SECRET: (&str, &str) = ("moonswarm-proxy-secret", "known-to-the-proxy-alone");
 
 /// A daemon that believes a proxy, which names people.
 fn daemon(shell: &Shell) -> Daemon {
+    let secret = shell.write("proxy.secret", format!("{}\n", SECRET.1));
+    let people = format!("secret = {{ file = {secret:?} }}\n");
     let config = shell.write(
         "daemon.toml",
-        "proxies = [\"127.0.0.2\"]\nhosts = [\"swarm.example\"]\n\
-         [people]\nheader = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
+        "proxies = [\"127.0.0.2\"]\nhosts = [\"swarm.example\"]\n[people]\n".to_owned()
+            + &people
+            + "header = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
          [[people.roles]]\nname = \"ada\"\nrole = \"admin\"\n\
          [[people.roles]]\ngroup = \"readers\"\nrole = \"observer\"\n\
          [[people.roles]]\nname = \"bob\"\nrole = \"approver\"\nscopes = [\"blueprint:review\"]\n",
@@ -39,8 +44,10 @@ fn from(daemon: &Daemon, address: [u8; 4], path: &str) -> RequestBuilder {
 async fn the_words_of_a_proxy_count_from_a_proxy_only() {
     let shell = Shell::new();
     let daemon = daemon(&shell);
-    let named =
-        |address, name: &str| from(&daemon, address, "/v1/whoami").header("remote-user", name);
+    let named = |address, name: &str| {
+        let request = from(&daemon, address, "/v1/whoami").header(SECRET.0, SECRET.1);
+        request.header("remote-user", name)
+    };
     let (status, who) = send(named(PROXY, "ada")).await;
     assert_eq!((status, &who["subject"], &who["role"]), (200, &json!("ada"), &json!("admin")));
     for outside in [[127, 0, 0, 1], [127, 0, 0, 3]] {
@@ -59,11 +66,64 @@ async fn the_words_of_a_proxy_count_from_a_proxy_only() {
 }
 
 #[tokio::test]
+async fn a_program_at_the_address_of_the_proxy_is_nobody_without_its_secret() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    let named = |path: &str| from(&daemon, PROXY, path).header("remote-user", "ada");
+    let forbidden = (403, "forbidden".to_owned());
+    for path in ["/v1/whoami", "/v1/runs", "/readyz", "/mcp"] {
+        assert_eq!(refusal(named(path)).await, forbidden, "{path}");
+    }
+    let guess = named("/v1/whoami").header(SECRET.0, "known-to-the-proxy-alone?");
+    let (status, told) = send(guess).await;
+    let detail = told["detail"].as_str().unwrap();
+    assert_eq!(status, 403);
+    assert!(detail.contains("`Moonswarm-Proxy-Secret`") && !detail.contains("known"), "{detail}");
+    let twice = named("/v1/whoami").header(SECRET.0, SECRET.1).header(SECRET.0, SECRET.1);
+    assert_eq!(refusal(twice).await, forbidden);
+    // Nor does a token help: whoever names somebody else is no proxy.
+    let own = named("/v1/whoami").bearer_auth(&daemon.token);
+    assert_eq!(refusal(own).await, forbidden);
+    let page = named("/ui").send().await.unwrap();
+    assert_eq!(page.status(), 403);
+    assert!(!page.headers().contains_key("set-cookie"));
+    // Without the name of a person it is a request like any other.
+    assert_eq!(refusal(from(&daemon, PROXY, "/v1/whoami")).await.0, 401);
+    let own = from(&daemon, PROXY, "/v1/whoami").bearer_auth(&daemon.token);
+    assert_eq!(send(own).await.1["subject"], "admin");
+    assert_eq!(send(named("/v1/whoami").header(SECRET.0, SECRET.1)).await.1["subject"], "ada");
+    assert!(!daemon.log().contains(SECRET.1), "it is in no log");
+}
+
+#[tokio::test]
+async fn nobody_trusts_every_program_of_this_machine_with_names_by_mistake() {
+    let shell = Shell::new();
+    let people = "[people]\nheader = \"Remote-User\"\n\
+                  [[people.roles]]\neverybody = true\nrole = \"admin\"\n";
+    for net in ["127.0.0.1", "127.0.0.0/8", "::1", "::ffff:127.0.0.1"] {
+        shell.write("moonswarm.toml", format!("proxies = [{net:?}]\n{people}"));
+        let serve = ["serve", "--data", "data", "--listen", "127.0.0.1:0"];
+        let refused = shell.run(&serve).exits(2);
+        assert!(refused.stderr.contains("set `people.secret`"), "{net}: {refused:?}");
+        assert!(!shell.path("data").exists(), "nothing was begun");
+    }
+    let doctor = shell.run(&["doctor", "--data", "data"]);
+    assert!(doctor.stdout.contains("people.secret"), "{doctor:?}");
+    // A secret that is none is no better.
+    let text = "secret = { file = \"empty\" }\nheader";
+    let config = format!("proxies = [\"127.0.0.1\"]\n{}", people.replacen("header", text, 1));
+    shell.write("moonswarm.toml", config);
+    shell.write("empty", "\n");
+    let refused = shell.run(&["serve", "--data", "data", "--listen", "127.0.0.1:0"]).exits(2);
+    assert!(refused.stderr.contains("openssl rand"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_person_has_the_role_and_scopes_of_its_row_and_no_other_name() {
     let shell = Shell::new();
     let daemon = daemon(&shell);
     let ask = |path: &str, headers: &[(&str, &str)]| {
-        let request = from(&daemon, PROXY, path);
+        let request = from(&daemon, PROXY, path).header(SECRET.0, SECRET.1);
         headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
     };
     let unknown = ask("/v1/whoami", &[("remote-user", "eve")]);
@@ -74,6 +134,9 @@ async fn a_person_has_the_role_and_scopes_of_its_row_and_no_other_name() {
     assert_eq!(refusal(ask("/v1/audit?limit=0", &eve)).await.0, 403, "an observer sees no audit");
     let (_, who) = send(ask("/v1/whoami", &[("remote-user", "bob")])).await;
     assert_eq!(who["scopes"], json!(["blueprint:review"]), "{who}");
+    // The case of a name makes nobody else of a person.
+    let (_, who) = send(ask("/v1/whoami", &[("remote-user", "Bob")])).await;
+    assert_eq!((&who["subject"], &who["role"]), (&json!("bob"), &json!("approver")));
     // Two names are none, and a name of the host is nobody's.
     let twice = ask("/v1/whoami", &[("remote-user", "ada"), ("remote-user", "bob")]);
     assert_eq!(refusal(twice).await, (401, "unauthenticated".to_owned()));
@@ -93,6 +156,7 @@ async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
     let daemon = daemon(&shell);
     let page = async |name: &str, cookie: &str| {
         let page = from(&daemon, PROXY, "/ui/tokens").header("remote-user", name);
+        let page = page.header(SECRET.0, SECRET.1);
         let page = page.header("remote-groups", "readers").header("cookie", cookie);
         let answer = page.send().await.unwrap();
         let cookie = answer.headers().get("set-cookie").map(|it| it.to_str().unwrap().to_owned());
@@ -106,6 +170,7 @@ async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
     assert!(other.is_some() && text.contains("eve"), "{text}");
     // A picture of another site makes no sign-in.
     let picture = from(&daemon, PROXY, "/ui").header("remote-user", "ada");
+    let picture = picture.header(SECRET.0, SECRET.1);
     let picture = picture.header("sec-fetch-mode", "no-cors").send().await.unwrap();
     assert!(!picture.headers().contains_key("set-cookie"));
     assert_eq!(picture.status(), 200, "it is sent to the login");
@@ -113,6 +178,7 @@ async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
     // Nor does a form of another site, or one without the token of a sign-in.
     let form = |origin: String| {
         let form = client().post(format!("{}/ui/theme", daemon.url)).header("remote-user", "ada");
+        let form = form.header(SECRET.0, SECRET.1);
         form.header("origin", origin).header("content-type", "application/x-www-form-urlencoded")
     };
     let evil = form("https://evil.example".to_owned()).body("theme=dark").send().await.unwrap();

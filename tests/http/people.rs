@@ -193,12 +193,20 @@ async fn a_token_of_the_provider_names_the_person() {
         (json!({ "aud": "other" }), 401),
         (json!({ "exp": 1_700_000_000 }), 401),
         (json!({ "email_verified": false }), 401),
+        (json!({ "email_verified": "false" }), 401),
+        (json!({ "email_verified": null }), 401),
+        (json!({ "email_verified": 1 }), 401),
         (json!({ "email": null }), 401),
         (json!({ "groups": ["guests"] }), 403),
         (json!({ "email": "admin" }), 400),
     ] {
         let refused = refusal(ask(&provider.token(&claims), "/v1/whoami")).await;
         assert_eq!(refused.0, status, "{claims}: {refused:?}");
+    }
+    // Providers write the same address in several ways, and truth as a text.
+    for claims in [json!({ "email": "Ada@Example.COM" }), json!({ "email_verified": "true" })] {
+        let (_, who) = send(ask(&provider.token(&claims), "/v1/whoami")).await;
+        assert_eq!(who["subject"], "ada@example.com", "{claims}: {who}");
     }
     let (head, rest) = ada.split_at(ada.len() - 8);
     let forged = format!("{head}{}", if rest == "AAAAAAAA" { "BBBBBBBB" } else { "AAAAAAAA" });

@@ -18,6 +18,8 @@ use crate::support::{
 
 /// The name in the files of `deploy/`, and the one in the certificate of the tests.
 const NAMES: (&str, &str) = ("swarm.example.com", "swarm.example");
+/// The secret with which a proxy names people.
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// A proxy that runs beside the test; dropped, it is killed.
 struct Proxy {
@@ -49,12 +51,13 @@ fn free() -> SocketAddr {
 
 /// A daemon that believes proxies on this machine, and knows people.
 fn behind(shell: &Shell) -> Daemon {
-    let config = shell.write(
-        "daemon.toml",
-        "hosts = [\"swarm.example\"]\nproxies = [\"127.0.0.1\"]\n\
-         [people]\nheader = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
-         [[people.roles]]\nname = \"ada\"\nrole = \"operator\"\n",
+    let secret = shell.write("proxy.secret", format!("{SECRET}\n"));
+    let text = format!(
+        "hosts = [\"swarm.example\"]\nproxies = [\"127.0.0.1\"]\n[people]\n\
+         secret = {{ file = {secret:?} }}\nheader = \"Remote-User\"\ngroups = \"Remote-Groups\"\n\
+         [[people.roles]]\nname = \"ada\"\nrole = \"operator\"\n"
     );
+    let config = shell.write("daemon.toml", text);
     Daemon::start_with(&shell.path("data"), &["--config".as_ref(), config.as_os_str()])
 }
 
@@ -66,13 +69,19 @@ fn read(path: &str, daemon: &Daemon, at: SocketAddr) -> String {
         .replace("bind :443", &format!("bind {at}"))
 }
 
+/// What a proxy that names this person sends with the name; one that names nobody sends nothing.
+fn secret_for(person: &str) -> &str {
+    if person.is_empty() { "" } else { SECRET }
+}
+
 fn nginx(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
     let at = free();
     let (cert, key) = (file("first.pem"), file("first.key"));
     let site = read("deploy/nginx/moonswarm.conf", daemon, at)
         .replace("/etc/ssl/swarm.example.pem", &cert.display().to_string())
         .replace("/etc/ssl/swarm.example.key", &key.display().to_string())
-        .replace("Remote-User \"\"", &format!("Remote-User \"{person}\""));
+        .replace("Remote-User \"\"", &format!("Remote-User \"{person}\""))
+        .replace("Proxy-Secret \"\"", &format!("Proxy-Secret \"{}\"", secret_for(person)));
     shell.write("site.conf", site);
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -90,13 +99,17 @@ fn nginx(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
 fn caddy(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
     let at = free();
     let tls = format!("\ttls {} {}", file("first.pem").display(), file("first.key").display());
-    let named = match person {
-        "" => "header_up -Remote-User".to_owned(),
-        person => format!("header_up Remote-User {person}"),
+    let (named, proof) = match person {
+        "" => ("header_up -Remote-User".to_owned(), "header_up -Moonswarm-Proxy-Secret".to_owned()),
+        person => (
+            format!("header_up Remote-User {person}"),
+            format!("header_up Moonswarm-Proxy-Secret {SECRET}"),
+        ),
     };
     let site = read("deploy/caddy/Caddyfile", daemon, at)
         .replace("\nswarm.example {", &format!("\nswarm.example:{} {{\n{tls}", at.port()))
-        .replace("header_up -Remote-User", &named);
+        .replace("header_up -Remote-User", &named)
+        .replace("header_up -Moonswarm-Proxy-Secret", &proof);
     let options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
     let config = shell.write("Caddyfile", format!("{options}{site}"));
     let mut command = Command::new("caddy");
@@ -114,6 +127,8 @@ fn haproxy(shell: &Shell, daemon: &Daemon, person: &str) -> Proxy {
     if !person.is_empty() {
         let named = format!("set-header Remote-User {person}");
         site = site.replace("del-header Remote-User", &named);
+        let proof = format!("set-header Moonswarm-Proxy-Secret {SECRET}");
+        site = site.replace("del-header Moonswarm-Proxy-Secret", &proof);
     }
     let config = shell.write("haproxy.cfg", site);
     let mut command = Command::new("haproxy");
@@ -159,6 +174,13 @@ async fn passes(daemon: &Daemon, proxy: &Proxy) {
 
     let claimed = client.get(url(proxy, "/v1/whoami")).header("remote-user", "ada");
     assert_eq!(send(claimed).await.0, 401, "a client does not name itself");
+    let proven = client.get(url(proxy, "/v1/whoami")).header("moonswarm-proxy-secret", SECRET);
+    let claimed = proven.header("remote-user", "ada");
+    assert_eq!(send(claimed).await.0, 401, "nor does one that knows the secret, through a proxy");
+    // Beside the proxy it has the address of the proxy, and that proves nothing.
+    let beside = http_client().no_proxy().build().unwrap().get(format!("{}/v1/whoami", daemon.url));
+    let (status, told) = send(beside.header("remote-user", "ada")).await;
+    assert_eq!((status, &told["code"]), (403, &json!("forbidden")), "{told}");
 
     // Events come as they happen.
     let run = daemon.run_source(DEMO, json!({})).await;

@@ -71,6 +71,7 @@ fn refused(error: HostError) -> anyhow::Error {
         | HostError::Engine(_)
         | HostError::File { .. }
         | HostError::Tls(_)
+        | HostError::People(_)
         | HostError::Exposed { .. }
         | HostError::NoCluster
         | HostError::NoPeerAddress { .. }

@@ -51,7 +51,10 @@ fn scopes() -> Vec<String> {
     ["openid", "email", "profile"].map(str::to_owned).into()
 }
 
-fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Text>, D::Error> {
+/// Reads a reference to a secret. The secret itself does not stand in the configuration.
+pub(in crate::door) fn secret<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Text>, D::Error> {
     match Text::deserialize(from)? {
         Text::Plain(_) => Err(D::Error::custom(
             "a secret does not stand in the file: give `{ env = \"NAME\" }` or `{ file = \"PATH\" }`",

@@ -209,7 +209,7 @@ async fn what_only_proxies_and_nodes_may_say_is_removed_from_the_request_of_a_cl
          x-forwarded-for: 192.0.2.7\r\nx-forwarded-host: evil.example\r\n\
          x-forwarded-port: 1\r\nx-forwarded-proto: https\r\nx-real-ip: 192.0.2.7\r\n\
          forwarded: for=192.0.2.7;proto=https\r\nremote-user: ada\r\nremote-groups: admins\r\n\
-         connection: close\r\n\r\n"
+         moonswarm-proxy-secret: guess\r\nconnection: close\r\n\r\n"
     );
     let answer = closed_after(at, &request).await;
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,3 +1,5 @@
+use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+
 use super::*;
 
 /// In 2026, when the certificates of the tests are valid.
@@ -74,6 +76,65 @@ fn changed_files_are_served_once_they_belong_together() {
     assert_ne!(served(), before.served.cert[0]);
     fs::remove_file(&own.key).unwrap();
     assert!(matches!(tls.look(), Looked::Refused(TlsError::File { .. })));
+    assert!(matches!(tls.look(), Looked::Same));
+}
+
+/// Puts a certificate and its key into a directory, in place of those that are there.
+fn put(dir: &Path, (cert, key): (&str, &str)) -> TlsFiles {
+    let own = TlsFiles { cert: dir.join("c.pem"), key: dir.join("k.pem") };
+    let from = files(cert, key);
+    for (from, to) in [(&from.cert, &own.cert), (&from.key, &own.key)] {
+        // As a renewal does it: another file, beside the one before.
+        let draft = dir.join("draft");
+        fs::copy(from, &draft).unwrap();
+        fs::rename(draft, to).unwrap();
+    }
+    own
+}
+
+#[test]
+fn files_that_somebody_else_may_read_now_are_other_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = put(dir.path(), ("first.pem", "first.key"));
+    let before = marks(&own);
+    // Several changes within a tick of the clock have the same time.
+    let is_changed = (0..1_000_000_u32).any(|nth| {
+        let mode = fs::Permissions::from_mode(if nth % 2 == 0 { 0o640 } else { 0o600 });
+        fs::set_permissions(&own.key, mode).unwrap();
+        marks(&own) != before
+    });
+    assert!(is_changed);
+    // The same certificate is no news, unless it was refused in between.
+    let (tls, _) = Tls::open(own.clone(), Clock::manual(NOW_MS)).unwrap();
+    fs::write(&own.key, "cut off").unwrap();
+    assert!(matches!(tls.look(), Looked::Refused(TlsError::File { .. })));
+    put(dir.path(), ("first.pem", "first.key"));
+    assert!(matches!(tls.look(), Looked::Replaced { .. }));
+    put(dir.path(), ("first.pem", "first.key"));
+    assert!(matches!(tls.look(), Looked::Same));
+}
+
+#[test]
+fn a_certificate_that_was_not_valid_yet_is_served_once_it_is() {
+    /// In 2024, and in 2025.
+    const BEFORE_MS: [u64; 2] = [1_720_000_000_000, 1_750_000_000_000];
+    let dir = tempfile::tempdir().unwrap();
+    let own = put(dir.path(), ("expired.pem", "expired.key"));
+    let clock = Clock::manual(BEFORE_MS[0]);
+    let (tls, before) = Tls::open(own, clock.clone()).unwrap();
+    put(dir.path(), ("first.pem", "first.key"));
+    let Looked::Refused(error) = tls.look() else { panic!("it is not valid yet") };
+    assert!(error.to_string().contains("is valid from 2026-01-01"), "{error}");
+    clock.advance(Duration::from_millis(AGAIN_MS));
+    assert!(matches!(tls.look(), Looked::Same), "the same refusal is reported once");
+    clock.set(BEFORE_MS[1]);
+    clock.advance(Duration::from_millis(AGAIN_MS - 1));
+    clock.set(NOW_MS);
+    assert!(matches!(tls.look(), Looked::Same), "it is not read all the time");
+    clock.advance(Duration::from_millis(1));
+    let Looked::Replaced { fingerprint, .. } = tls.look() else { panic!("it is valid now") };
+    assert_ne!(fingerprint, before.fingerprint());
+    clock.advance(Duration::from_millis(AGAIN_MS));
     assert!(matches!(tls.look(), Looked::Same));
 }
 

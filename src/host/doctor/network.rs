@@ -1,6 +1,6 @@
 //! The ways to a host: its address, its certificate, the proxies before it.
 
-use std::net::SocketAddr;
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path};
 
 use crate::{
     clock::Clock,
@@ -12,7 +12,7 @@ use crate::{
 const SOON_MS: u64 = 14 * 24 * 3_600 * 1_000;
 
 /// Examines who reaches a host, and how.
-pub fn network(listen: SocketAddr, door: &DoorConfig, clock: &Clock) -> Vec<Line> {
+pub fn network(listen: SocketAddr, door: &DoorConfig, data: &Path, clock: &Clock) -> Vec<Line> {
     let mut lines = vec![address(listen, door)];
     if !listen.ip().is_loopback() && door.hosts.is_empty() {
         let says = "`hosts` is empty: requests from elsewhere are refused, whatever name they use";
@@ -20,7 +20,7 @@ pub fn network(listen: SocketAddr, door: &DoorConfig, clock: &Clock) -> Vec<Line
         lines.push(line.next("hosts = [\"swarm.example.com\"] in the configuration file"));
     }
     lines.extend(certificate(door, clock));
-    lines.extend(people(door));
+    lines.extend(people(door, data));
     lines
 }
 
@@ -66,15 +66,49 @@ fn certificate(door: &DoorConfig, clock: &Clock) -> Option<Line> {
     })
 }
 
-fn people(door: &DoorConfig) -> Option<Line> {
+fn people(door: &DoorConfig, data: &Path) -> Option<Line> {
     const WHAT: &str = "people";
     let people = door.people.as_ref()?;
     let told = people.told();
-    Some(match door.proxies.is_empty() && people.needs_proxy() {
-        true => Line::new(DoctorVerdict::Fail, WHAT, format!("{told}, and there is no proxy"))
-            .next("`proxies` names the addresses that may send the header"),
-        false => Line::new(DoctorVerdict::Ok, WHAT, told),
-    })
+    if door.proxies.is_empty() && people.needs_proxy() {
+        let says = format!("{told}, and there is no proxy");
+        let line = Line::new(DoctorVerdict::Fail, WHAT, says);
+        return Some(line.next("`proxies` names the addresses that may send the header"));
+    }
+    if let Err(error) = people.check(&door.proxies) {
+        let says = format!("failed to {error}: `serve` will refuse to start");
+        let line = Line::new(DoctorVerdict::Fail, WHAT, says);
+        return Some(line.next("people.secret = { file = \"PATH\" }, or { env = \"NAME\" }"));
+    }
+    if people.lacks_secret() && !door.proxies.is_empty() {
+        let says = format!("{told}; whoever has an address in `proxies` can name anybody");
+        let line = Line::new(DoctorVerdict::Warn, WHAT, says);
+        return Some(line.next("set `people.secret`, which the proxy sends with each request"));
+    }
+    if let Some(exposed) = people.secret_file().and_then(|file| exposed(file, data)) {
+        let line = Line::new(DoctorVerdict::Warn, WHAT, exposed);
+        return Some(line.next("move it into the data directory, with mode 600"));
+    }
+    Some(Line::new(DoctorVerdict::Ok, WHAT, told))
+}
+
+/// Returns who else can read the secret of a proxy, if anybody can.
+fn exposed(file: &Path, data: &Path) -> Option<String> {
+    let shown = file.display();
+    let mode = fs::metadata(file).ok()?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Some(format!(
+            "every user of this machine can use {shown} (mode {:o})",
+            mode & 0o777
+        ));
+    }
+    let is_hidden = match (file.canonicalize(), data.canonicalize()) {
+        (Ok(file), Ok(data)) => file.starts_with(data),
+        _ => false,
+    };
+    let says =
+        format!("child processes without an `environment` can read {shown}, and name anybody");
+    (!is_hidden).then_some(says)
 }
 
 #[cfg(test)]
@@ -83,7 +117,8 @@ mod tests {
     use crate::door::TlsFiles;
 
     fn verdicts(listen: &str, door: &DoorConfig) -> Vec<(String, DoctorVerdict)> {
-        let lines = network(listen.parse().unwrap(), door, &Clock::manual(1_800_000_000_000));
+        let clock = Clock::manual(1_800_000_000_000);
+        let lines = network(listen.parse().unwrap(), door, Path::new("data"), &clock);
         lines.into_iter().map(|line| (line.what, line.verdict)).collect()
     }
 
@@ -99,6 +134,40 @@ mod tests {
         assert_eq!(first("0.0.0.0:1", &insecure), DoctorVerdict::Warn);
         let nameless = verdicts("[::]:1", &DoorConfig { hosts: Vec::new(), ..proxied });
         assert_eq!(nameless[1], ("hosts".to_owned(), DoctorVerdict::Warn));
+    }
+
+    #[test]
+    fn a_header_that_others_can_send_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let say = |text: &str, proxies: &[&str]| {
+            let door = DoorConfig {
+                proxies: proxies.iter().map(|net| net.parse().unwrap()).collect(),
+                people: Some(toml::from_str(text).unwrap()),
+                ..DoorConfig::default()
+            };
+            let line = people(&door, &data).unwrap();
+            (line.verdict, line.says)
+        };
+        let header = "header = \"Remote-User\"";
+        assert_eq!(say(header, &[]).0, DoctorVerdict::Fail, "there is no proxy");
+        let local = say(header, &["10.0.0.0/8", "127.0.0.1/32"]);
+        assert_eq!(local.0, DoctorVerdict::Fail);
+        assert!(local.1.contains("set `people.secret`"), "{}", local.1);
+        assert_eq!(say(header, &["10.0.0.0/8"]).0, DoctorVerdict::Warn);
+        let put = |file: &Path, mode| {
+            fs::write(file, "0123456789abcdef").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+            say(&format!("{header}\nsecret = {{ file = {file:?} }}"), &["127.0.0.1/32"])
+        };
+        let beside = put(&dir.path().join("beside"), 0o600);
+        assert_eq!(beside.0, DoctorVerdict::Warn);
+        assert!(beside.1.contains("child processes"), "{}", beside.1);
+        assert_eq!(put(&data.join("open"), 0o644).0, DoctorVerdict::Warn);
+        let (verdict, says) = put(&data.join("secret"), 0o600);
+        assert_eq!(verdict, DoctorVerdict::Ok, "{says}");
+        assert!(!says.contains("0123"), "{says}");
     }
 
     #[test]
