@@ -100,6 +100,7 @@ dpkg -i first.deb >install.log 2>&1 || { cat install.log >&2; fail "it cannot be
 getent passwd moonswarm >/dev/null || fail "there is no user moonswarm"
 [[ "$(stat -c '%U %a' /var/lib/moonswarm)" == "moonswarm 700" ]] || fail "the data directory is not the user's"
 [[ "$(stat -c '%a' /etc/default/moonswarm)" == 600 ]] || fail "keys can be read by others"
+[[ "$(stat -c '%G %a' /etc/moonswarm/moonswarm.toml)" == "moonswarm 640" ]] || fail "the configuration can be read by others"
 moonswarm version
 man -w moonswarm >/dev/null 2>&1 || [[ -f /usr/share/man/man1/moonswarm.1.gz ]] || fail "there is no manual"
 if command -v systemd-analyze >/dev/null; then
@@ -138,6 +139,20 @@ grep -q '^MOONSWARM_LOG=debug' /etc/default/moonswarm || fail "an upgrade has ta
 started
 as_owner ps --json | grep -q '"completed"' || fail "the run is gone after the upgrade"
 stopped
+
+say "upgrade without a configuration"
+# An administrator may have deleted or opened a file of the configuration: both are respected.
+cp -p /etc/default/moonswarm kept
+rm /etc/default/moonswarm
+chmod 0644 /etc/moonswarm/moonswarm.toml
+dpkg -i --force-confold second.deb >upgrade.log 2>&1 || { cat upgrade.log >&2; fail "it cannot be upgraded without a file"; }
+is_gone /etc/default/moonswarm
+[[ "$(stat -c '%a' /etc/moonswarm/moonswarm.toml)" == 644 ]] || fail "an upgrade has taken the administrator's mode back"
+cp -p kept /etc/default/moonswarm
+# A file that dpkg brings back is one that the daemon reads.
+rm /etc/moonswarm/moonswarm.toml
+dpkg -i --force-confold --force-confmiss second.deb >upgrade.log 2>&1 || { cat upgrade.log >&2; fail "dpkg brings no file back"; }
+[[ "$(stat -c '%G %a' /etc/moonswarm/moonswarm.toml)" == "moonswarm 640" ]] || fail "the daemon cannot read the file that dpkg has brought back"
 
 say "remove"
 dpkg --remove moonswarm >/dev/null 2>&1

@@ -62,7 +62,7 @@ pub static FAMILIES: &[Described] = &[
     family("moonswarm_model_call_seconds", Kind::Histogram, &["model", "operator"], "Time from a question to a model to its answer."),
     family("moonswarm_tokens_total", Kind::Counter, &["model", "operator", "type"], "Tokens that were reported: input, output, cached (a part of input), reasoning (a part of output). No model where a worker reported them."),
     family("moonswarm_cost_usd_total", Kind::Counter, &["model", "operator"], "Cost that was reported, in US dollars."),
-    family("moonswarm_usage_unreported_total", Kind::Counter, &["operator"], "Attempts that were delivered and reported no usage."),
+    family("moonswarm_usage_unreported_total", Kind::Counter, &["operator"], "Attempts that were delivered and reported no usage. Those of people, and those that were interrupted, are not counted."),
     family("moonswarm_replays_total", Kind::Counter, &["outcome"], "Histories that were replayed into a flow: same, diverged or no_memory."),
     family("moonswarm_replay_seconds", Kind::Histogram, &[], "Time of a replay."),
     family("moonswarm_queue_tasks", Kind::Gauge, &["queue", "state"], "Tasks of queues: waiting, or in_work."),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Counter, Gauge, Histogram, HttpCounts, McpCounts, Scrape, Series};
 use crate::{
+    clock::Clock,
     journal::{Ending, Usage},
     protocol::StepKind,
 };
@@ -23,12 +24,23 @@ const NANO: f64 = 1e9;
 
 /// The number of kinds of steps; their series are in the order of [`StepKind::ALL`].
 const KINDS: usize = StepKind::ALL.len();
+/// The kinds of triggers that start runs by themselves, with the outcomes. An alert that looks for
+/// growth needs the series before its first event.
+const TRIGGERS: [[&str; 2]; 5] = [
+    ["schedule", "started"],
+    ["schedule", "failed"],
+    ["schedule", "skipped"],
+    ["watch", "started"],
+    ["watch", "failed"],
+];
 /// The endings, in the order of their series.
 const ENDINGS: [&str; 3] = ["completed", "failed", "canceled"];
 
 /// The counters of a host.
 #[derive(Debug)]
 pub struct Counts {
+    /// When they began, in Unix milliseconds.
+    pub since_ms: u64,
     runs: Series<1, RunSeries>,
     started: Series<2, Counter>,
     steps: [Histogram; KINDS],
@@ -178,7 +190,8 @@ pub struct ShardGauges {
 
 impl Default for Counts {
     fn default() -> Self {
-        Self {
+        let counts = Self {
+            since_ms: Clock::system().now_ms(),
             runs: Series::new(BLUEPRINTS),
             started: Series::new(4 * BLUEPRINTS),
             steps: std::array::from_fn(|_| Histogram::long()),
@@ -198,7 +211,11 @@ impl Default for Counts {
             http: HttpCounts::default(),
             mcp: McpCounts::default(),
             watchers_dropped: Counter::default(),
+        };
+        for trigger in TRIGGERS {
+            drop(counts.triggered.of(trigger));
         }
+        counts
     }
 }
 

@@ -12,6 +12,7 @@
 mod contents;
 mod exporter;
 mod follow;
+mod keys;
 mod known;
 mod message;
 mod metrics;

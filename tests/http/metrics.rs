@@ -70,6 +70,7 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
         (r#"moonswarm_open_tasks{operator="human",kind="human"}"#, 1.0),
         (r#"moonswarm_refusals_total{code="bad_id"}"#, 1.0),
         (r#"moonswarm_http_requests_total{method="GET",route="/v1/runs/{run}",status="400"}"#, 1.0),
+        (r#"moonswarm_trigger_starts_total{kind="schedule",outcome="failed"}"#, 0.0),
         (r#"moonswarm_ready"#, 1.0),
         (r#"moonswarm_started_after_crash"#, 0.0),
     ] {
@@ -96,6 +97,39 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     }
     for it in FAMILIES {
         assert!(text.contains(&format!("# TYPE {} ", it.name)), "{}", it.name);
+    }
+}
+
+#[tokio::test]
+async fn a_person_has_no_usage_to_report_and_a_worker_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let source = r#"return require("swarm").blueprint { name = "asks",
+        agents = { p = { operator = "human" }, q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return { ctx:run("p", "sure?"), ctx:run("q", 1) } end }"#;
+    let run = daemon.run_source(source, json!(null)).await;
+    daemon.waits(&run, "task").await;
+    let (_, list) = send(daemon.get("/v1/tasks")).await;
+    let path = format!("/v1/tasks/{}/answer", list["items"][0]["id"].as_str().unwrap());
+    let (status, body) = send(daemon.post(&path, &json!({"output": "yes"}))).await;
+    assert!(status < 300, "{status} {body}");
+    let lease = json!({"queue": "q", "wait": "30s"});
+    let (status, leased) = send(daemon.post("/v1/worker/lease", &lease)).await;
+    assert_eq!(status, 200, "{leased}");
+    let handle = leased[0]["handle"].as_str().unwrap();
+    let done = json!({"ok": true, "output": 1});
+    let report = daemon.with(handle, Method::POST, "/v1/worker/result").json(&done);
+    assert_eq!(send(report).await.0, 200);
+    daemon.ended(&run).await;
+    let counted = async || {
+        let text = scrape(&daemon).await;
+        let ended = r#"moonswarm_runs_ended_total{blueprint="asks",status="completed"}"#;
+        when(value(&text, ended) == Some(1.0), text.clone()).map(|()| text)
+    };
+    let text = eventually("the end is counted", counted).await;
+    for (operator, expected) in [("human", 0.0), ("queue", 1.0)] {
+        let series = format!(r#"moonswarm_usage_unreported_total{{operator="{operator}"}}"#);
+        assert_eq!(value(&text, &series), Some(expected), "{series}\n{text}");
     }
 }
 
@@ -212,6 +246,19 @@ fn the_board_and_the_alerts_name_only_metrics_that_exist() {
     let board = std::fs::read_to_string(repository("deploy/grafana/moonswarm.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&board).unwrap();
     assert!(board["panels"].as_array().unwrap().len() > 10);
+}
+
+#[test]
+fn a_host_that_is_gone_has_an_alert() {
+    let rules = repository("deploy/prometheus/moonswarm.rules.yml");
+    let rules = std::fs::read_to_string(rules).unwrap();
+    // One that does not answer has one alert, and so has the end of every series.
+    let down = r#"up{job="moonswarm"} == 0"#;
+    let expression = format!("expr: {down} or (absent(moonswarm_ready) unless on() {down})\n");
+    assert!(rules.contains(&expression), "{rules}");
+    // The alert is about the job that the documentation names.
+    let page = std::fs::read_to_string(repository("docs/telemetry.md")).unwrap();
+    assert!(page.contains("- job_name: moonswarm\n"));
 }
 
 #[test]

@@ -235,6 +235,7 @@ async fn a_run_is_a_tree_of_spans_within_the_trace_of_its_start() {
         it.key == "service.name" && it.value.clone().unwrap().value == text
     });
     assert!(service);
+    assert!(collector.resource.lock().iter().any(|it| it.key == "service.instance.id"));
 }
 
 #[tokio::test]
@@ -539,6 +540,81 @@ async fn contents_are_exported_by_opt_in_without_what_the_layers_redact() {
     assert!(all.iter().all(|it| attribute(it, "gen_ai.system").is_null()), "by opt-in");
 }
 
+const KEYS: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "keys",
+  agents = {
+    look = { operator = "echo", description = "Looks." },
+    think = { operator = "model", tools = { "look" }, fn = function(request)
+      for _, item in ipairs(request.items) do
+        if item.type == "function_call_output" then return { text = "seen" } end
+      end
+      return { calls = { { name = "nowhere", arguments = { password = "pw-of-call", n = 1 } } } }
+    end },
+    use = { operator = "model", prompt = "Use {{ input.password }} of {{ input }}", fn = function()
+      return { text = 'It is {"password": "pw-of-answer"}.' }
+    end },
+  },
+  flow = function(ctx, input)
+    ctx:run("think", input)
+    ctx:run("use", input)
+    return 1
+  end,
+}
+"#;
+
+#[tokio::test]
+async fn values_of_redacted_keys_are_replaced_in_prompts_answers_and_refused_calls() {
+    let (shell, collector) = (Shell::new(), Collector::default());
+    let url = collector.start().await;
+    let redact = "[[middleware]]\nkind = \"redact\"\nkeys = [\"password\"]\n";
+    let with = [("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "span_only")];
+    let daemon = launch_with(&shell, &url, redact, &with);
+    daemon.run_source(KEYS, json!({"password": "pw-of-run", "moon": "full"})).await;
+    collector.span("invoke_workflow keys").await;
+    let tool = collector.span("execute_tool nowhere").await;
+    let arguments = attribute(&tool, "gen_ai.tool.call.arguments");
+    let arguments: Value = serde_json::from_str(arguments.as_str().unwrap()).unwrap();
+    assert_eq!((&arguments["password"], &arguments["n"]), (&json!("[redacted]"), &json!(1)));
+    let all: Vec<Span> = collector.spans.lock().values().cloned().collect();
+    let chats: Vec<_> = all.iter().filter(|it| it.name == "chat script").collect();
+    assert_eq!(chats.len(), 3, "{all:#?}");
+    for chat in chats {
+        let asked = attribute(chat, "gen_ai.input.messages").to_string();
+        assert!(asked.contains("[redacted]") && asked.contains("full"), "{asked}");
+    }
+    assert!(!format!("{all:?}").contains("pw-of"), "{all:#?}");
+}
+
+#[tokio::test]
+async fn the_name_of_a_person_is_not_exported_and_that_of_a_worker_is() {
+    let (shell, collector) = (Shell::new(), Collector::default());
+    let url = collector.start().await;
+    let daemon = launch(&shell, &url);
+    let source = r#"return require("swarm").blueprint { name = "asks",
+        agents = { p = { operator = "human" }, q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return { ctx:run("p", "sure?"), ctx:run("q", 1) } end }"#;
+    let run = daemon.run_source(source, json!(null)).await;
+    daemon.waits(&run, "task").await;
+    let (_, list) = send(daemon.get("/v1/tasks")).await;
+    let path = format!("/v1/tasks/{}/answer", list["items"][0]["id"].as_str().unwrap());
+    let (status, body) = send(daemon.post(&path, &json!({"output": "yes"}))).await;
+    assert!(status < 300, "{status} {body}");
+    let lease = json!({"queue": "q", "wait": "30s"});
+    let (status, leased) = send(daemon.post("/v1/worker/lease", &lease)).await;
+    assert_eq!(status, 200, "{leased}");
+    let handle = leased[0]["handle"].as_str().unwrap();
+    let done = json!({"ok": true, "output": 1});
+    let report = daemon.with(handle, reqwest::Method::POST, "/v1/worker/result").json(&done);
+    assert_eq!(send(report).await.0, 200);
+    let pulled = collector.span("invoke_agent q").await;
+    assert!(attribute(&pulled, "moonswarm.worker").is_string(), "{pulled:?}");
+    let person = collector.span("invoke_agent p").await;
+    assert_eq!(attribute(&person, "moonswarm.worker"), Value::Null);
+    assert_eq!(person.kind, 3, "a client");
+}
+
 #[tokio::test]
 async fn a_run_does_not_wait_for_a_collector_that_is_away_and_what_is_left_out_is_counted() {
     let collector = Collector::default();
@@ -650,4 +726,16 @@ fn a_variable_that_cannot_be_used_stops_the_start() {
     assert!(Daemon::launch(&shell.path("data"), &variables).is_none());
     let log = std::fs::read_to_string(shell.path("data").with_extension("log")).unwrap();
     assert!(log.contains("only `otlp` and `none` are supported"), "{log}");
+}
+
+#[test]
+fn a_header_that_cannot_be_sent_stops_the_start_and_is_not_shown() {
+    let shell = Shell::new();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a b=s3cr3t"),
+    ];
+    assert!(Daemon::launch(&shell.path("data"), &variables).is_none());
+    let log = std::fs::read_to_string(shell.path("data").with_extension("log")).unwrap();
+    assert!(log.contains("OTEL_EXPORTER_OTLP_HEADERS") && !log.contains("s3cr3t"), "{log}");
 }

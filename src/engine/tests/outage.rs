@@ -57,6 +57,17 @@ async fn an_attempt_in_this_process_is_interrupted_and_one_elsewhere_goes_on() {
         _ => false,
     });
     assert_eq!(closed, 1);
+    let unreported = |operator: &str| {
+        let mut scrape = crate::metrics::Scrape::default();
+        bench.engine.counts().collect(&mut scrape);
+        let mut families = scrape.families().iter();
+        let family = families.find(|it| it.of.name == "moonswarm_usage_unreported_total").unwrap();
+        let mut samples = family.samples.iter();
+        let sample = samples.find(|it| it.labels[0].1 == operator).unwrap();
+        sample.value.clone()
+    };
+    let one = crate::metrics::Value::Whole(1);
+    assert_eq!(unreported("lasting"), one, "an interrupted attempt cannot report its usage");
     assert!(bench.report(&leased.handle, "2").await.unwrap());
     assert_eq!(bench.ended(elsewhere).await.output.unwrap().as_str(), "2");
 }

@@ -86,8 +86,11 @@ fn attempt(
     usage: Option<&Usage>,
 ) -> Option<Attempt> {
     let (task, step) = (run.task(number)?, run.chain.step(number)?);
-    // A child process of the host has nothing to report.
+    // A person and a child process of the host have nothing to report.
     let is_child = step.worker.as_deref().is_some_and(|it| it.starts_with("pid "));
+    let reports = !task.asks_people && !is_child;
+    // Whoever was interrupted cannot report any more.
+    let is_cut_off = failure.is_some_and(|it| it.is(kind::INTERRUPTED));
     Some(Attempt {
         operator: Arc::clone(&task.operator),
         agent: step.scheduled.name.clone(),
@@ -95,7 +98,7 @@ fn attempt(
         failure: failure.map(|it| it.kind.clone()),
         times: None,
         usage: usage.cloned(),
-        unreported: usage.is_none() && step.delivered_ms.is_some() && !is_child,
+        unreported: usage.is_none() && step.delivered_ms.is_some() && reports && !is_cut_off,
         call: None,
     })
 }

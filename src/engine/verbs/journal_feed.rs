@@ -51,7 +51,8 @@ pub struct AgentFacts {
 pub struct OperatorFacts {
     /// Its kind.
     pub kind: &'static str,
-    /// True if its tasks are executed by the host itself.
+    /// True if its tasks are executed in the process of the host, or by a model that the host asks. A
+    /// child is a process of its own: the conventions have its work as that of a client.
     pub is_inside: bool,
     /// The provider that it asks, if it is a model.
     pub source: Option<ModelSource>,

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::message::{self, KeyValue};
+use super::{
+    keys,
+    message::{self, KeyValue},
+};
 use crate::{
     engine::VersionFacts,
     protocol::{Json, ModelReply, ModelStop, text::floor_char_boundary},
@@ -21,10 +24,51 @@ pub(super) fn text_of(version: &VersionFacts, name: &str, value: &Json) -> Optio
     if value.len() > VALUE {
         return Some(format!("[{} bytes]", value.len()));
     }
-    Some(match version.redacted(name, value.to_value())? {
+    Some(match clean(version, name, value.to_value())? {
         Value::String(text) => cut(text),
         other => cut(other.to_string()),
     })
+}
+
+/// Returns the arguments of a call as text, as [`text_of`] does. Those of a call that was refused are
+/// the text of the model, which is left out if it is not JSON: its keys are not known then.
+pub(super) fn arguments_of(version: &VersionFacts, arguments: &Json) -> Option<String> {
+    if arguments.len() > VALUE {
+        return text_of(version, "input", arguments);
+    }
+    match arguments.to_value() {
+        Value::String(text) => text_of(version, "input", &Json::from(&parsed(&text))),
+        _ => text_of(version, "input", arguments),
+    }
+}
+
+/// Returns a value without what the layers redact, for the prompts that are rendered from it. `None` if
+/// the layers are not known, or if the value is too large.
+pub(super) fn redacted(version: &VersionFacts, name: &str, value: &Json) -> Option<Json> {
+    if value.len() > VALUE {
+        return None;
+    }
+    Some(Json::from(&clean(version, name, value.to_value())?))
+}
+
+/// Returns a value without what the layers redact, also in JSON within its texts. Keys come first: a
+/// pattern may replace the marks of JSON.
+fn clean(version: &VersionFacts, name: &str, mut value: Value) -> Option<Value> {
+    keys::within(&mut value, &|key| match version.redacted(key, Value::Bool(true)) {
+        // No pattern matches what is no text, so the key was replaced.
+        Some(Value::String(with)) => Some(with),
+        _ => None,
+    });
+    version.redacted(name, value)
+}
+
+/// Returns the arguments of a call from the text of a model; of a text that is not JSON, its length.
+fn parsed(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(arguments) => arguments,
+        Err(_) if text.is_empty() => Value::String(String::new()),
+        Err(_) => Value::String(format!("[{} bytes]", text.len())),
+    }
 }
 
 /// Returns the attribute of a text that came in.
@@ -59,7 +103,7 @@ pub(super) fn spoken(role: &str, parts: &[Value]) -> Value {
 /// Returns the parts of a message for items of Open Responses; `None` if the layers are not known.
 pub(super) fn parts_of(version: &VersionFacts, items: &[Value]) -> Option<Vec<Value>> {
     let redacted = |name: &str, value: &str| {
-        let clean = version.redacted(name, Value::String(value.to_owned()))?;
+        let clean = clean(version, name, Value::String(value.to_owned()))?;
         Some(cut(clean.as_str().unwrap_or_default().to_owned()))
     };
     let mut parts = Vec::new();
@@ -77,13 +121,10 @@ pub(super) fn parts_of(version: &VersionFacts, items: &[Value]) -> Option<Vec<Va
                 _ => {}
             },
             Some("function_call") => {
-                let arguments = text("arguments");
-                let parsed = serde_json::from_str(arguments);
-                let arguments = parsed.unwrap_or_else(|_| Value::String(arguments.to_owned()));
-                let clean = version.redacted("arguments", arguments)?;
-                let arguments = match clean.to_string() {
+                let arguments = clean(version, "arguments", parsed(text("arguments")))?;
+                let arguments = match arguments.to_string() {
                     long if long.len() > TEXT => Value::String(cut(long)),
-                    _ => clean,
+                    _ => arguments,
                 };
                 parts.push(json!({
                     "type": "tool_call", "id": text("call_id"), "name": text("name"),

@@ -105,10 +105,16 @@ impl Pause {
         self.wait_for(None).await;
     }
 
-    /// Waits for the time that the other side asks for, or else for the pause.
+    /// Waits for the pause, or for the time that the other side asks for, if that is longer.
     async fn wait_for(&mut self, asked: Option<Duration>) {
-        sleep(asked.unwrap_or(self.0)).await;
-        self.0 = (self.0 * 2).min(LONGEST);
+        sleep(self.next(asked)).await;
+    }
+
+    /// Returns the time to wait now, and doubles the pause.
+    fn next(&mut self, asked: Option<Duration>) -> Duration {
+        let own = self.0;
+        self.0 = (own * 2).min(LONGEST);
+        asked.unwrap_or_default().max(own)
     }
 }
 
@@ -135,6 +141,20 @@ pub(super) fn parts(spans: Vec<Span>) -> Vec<Vec<Span>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_grows_to_a_minute_and_a_collector_can_only_make_it_longer() {
+        let mut pause = Pause::new();
+        let seconds = Duration::from_secs_f64;
+        assert_eq!(pause.next(Some(Duration::ZERO)), seconds(0.5));
+        assert_eq!(pause.next(Some(seconds(0.7))), seconds(1.0));
+        assert_eq!(pause.next(Some(seconds(30.0))), seconds(30.0));
+        assert_eq!(pause.next(None), seconds(4.0));
+        for _ in 0..10 {
+            pause.next(Some(Duration::ZERO));
+        }
+        assert_eq!(pause.next(Some(Duration::ZERO)), LONGEST);
+    }
 
     #[test]
     fn a_message_is_bounded_in_spans_and_in_bytes() {

@@ -32,6 +32,8 @@ pub fn start(engine: &Engine, tasks: &Tasks, settings: Settings) {
         let sender = sender.inspect_err(|error| {
             tracing::error!(%error, signal, "nothing is exported: the client could not be made");
         });
+        // An alert that looks for growth needs the series before its first event.
+        drop(engine.counts().export_failures.of([signal]));
         let (engine, settings) = (engine.clone(), Arc::clone(&settings));
         Some(Exporter { engine, settings, signal, sender: sender.ok()? })
     };
@@ -92,7 +94,8 @@ impl Exporter {
     async fn reading(&self) -> Option<EngineEnd> {
         match self.engine.upkeep().reading().await {
             Ok(scrape) => {
-                let message = metrics::message(&scrape, &self.settings.resource);
+                let since_ms = self.engine.counts().since_ms;
+                let message = metrics::message(&scrape, &self.settings.resource, since_ms);
                 let fate = self.send(message.encode_to_vec().into(), 1, || true).await;
                 if fate == Fate::GivenUp {
                     self.count("dropped", 1);

@@ -9,21 +9,35 @@ use crate::{
     metrics::{Kind, Points, Sample, Scrape, Value},
 };
 
-/// The sums of a counter since the start of the process.
+/// The sums of a counter since its start.
 const CUMULATIVE: i32 = 2;
+/// The counters that begin with the process. The others begin with the engine: a node of a cluster may
+/// have several, one after the other.
+const OF_PROCESS: [&str; 5] = [
+    "moonswarm_forwarded_total",
+    "moonswarm_takeovers_total",
+    "moonswarm_fenced_total",
+    "moonswarm_log_lines_total",
+    "process_cpu_seconds_total",
+];
 
-/// Returns the message for a reading.
-pub(super) fn message(scrape: &Scrape, attributes: &[(String, String)]) -> Metrics {
+/// Returns the message for a reading. `since_ms` is when the counters of the engine began.
+pub(super) fn message(scrape: &Scrape, attributes: &[(String, String)], since_ms: u64) -> Metrics {
     let now = Clock::system().now_ms().saturating_mul(1_000_000);
-    let started = started(scrape).unwrap_or(now);
+    let since = since_ms.saturating_mul(1_000_000).min(now);
+    let started = started(scrape).unwrap_or(since);
+    let start_of = |points: &Points| match OF_PROCESS.contains(&points.of.name) {
+        true => started.min(now),
+        false => since,
+    };
     let with_points = scrape.families().iter().filter(|it| !it.samples.is_empty());
-    let metrics = with_points.map(|points| metric(points, (started, now))).collect();
+    let metrics = with_points.map(|points| metric(points, (start_of(points), now))).collect();
     let scope_metrics = vec![ScopeMetrics { scope: Some(scope()), metrics }];
     let resource = Some(resource(attributes));
     Metrics { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
 }
 
-/// Returns when the process started, in nanoseconds: the sums are since then.
+/// Returns when the process started, in nanoseconds.
 fn started(scrape: &Scrape) -> Option<u64> {
     let is_start = |it: &&Points| it.of.name == "process_start_time_seconds";
     let sample = scrape.families().iter().find(is_start)?.samples.first()?;
@@ -90,4 +104,33 @@ fn buckets(sample: &Sample, (start, at): (u64, u64)) -> Option<HistogramPoint> {
 
 fn attributes(sample: &Sample) -> Vec<KeyValue> {
     sample.labels.iter().map(|(name, value)| text(name, value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_of_the_engine_begins_with_it_and_one_of_the_process_with_the_process() {
+        let mut scrape = Scrape::default();
+        scrape.number("process_start_time_seconds", &[], 100.0);
+        scrape.count("moonswarm_fenced_total", &[], 1);
+        scrape.count("moonswarm_runs_quarantined_total", &[], 1);
+        let message = message(&scrape, &[], 200_000);
+        let metrics = &message.resource_metrics[0].scope_metrics[0].metrics;
+        let start = |name: &str| {
+            let metric = metrics.iter().find(|it| it.name == name).unwrap();
+            let Some(Data::Sum(sum)) = &metric.data else { panic!("{metric:?}") };
+            sum.data_points[0].start_time_unix_nano
+        };
+        assert_eq!(start("moonswarm_fenced"), 100_000_000_000);
+        assert_eq!(start("moonswarm_runs_quarantined"), 200_000_000_000);
+    }
+
+    #[test]
+    fn the_counters_of_the_process_are_in_the_table() {
+        for name in OF_PROCESS {
+            assert!(crate::metrics::FAMILIES.iter().any(|it| it.name == name), "{name}");
+        }
+    }
 }

@@ -36,6 +36,8 @@ pub(super) struct OpenStep {
     pub(super) call_id: Option<String>,
     pub(super) attempts: u32,
     pub(super) worker: Option<String>,
+    /// True if an attempt left follow-up work, which others than its operator may do.
+    pub(super) is_followed: bool,
     pub(super) input: Option<String>,
     /// The system instructions of a question to a model.
     pub(super) system: Option<String>,
@@ -57,6 +59,7 @@ impl OpenStep {
             call_id: step.call_id.clone(),
             attempts: step.attempt,
             worker: None,
+            is_followed: false,
             input,
             system: None,
             talk: None,

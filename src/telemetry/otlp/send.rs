@@ -54,7 +54,8 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Creates a client; a header that cannot be sent is logged and left out.
+    /// Creates a client. A header that cannot be sent, which no variable but a program can set, is
+    /// logged and left out.
     pub(super) fn new(endpoint: &Endpoint) -> Result<Self, reqwest::Error> {
         let mut headers = HeaderMap::new();
         for (name, value) in &endpoint.headers {

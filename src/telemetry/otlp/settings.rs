@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use reqwest::Url;
+use reqwest::{
+    Url,
+    header::{HeaderName, HeaderValue},
+};
 use serde_json::json;
 
 use crate::{engine::ConfigItem, protocol::Sampling};
 
 /// The number of journal entries behind which the export of traces does not catch up.
 const MOST_BEHIND: u64 = 1_000_000;
+/// The text in place of what may be a key.
+const HIDDEN: &str = "[redacted]";
 
 /// A variable that cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +22,7 @@ const MOST_BEHIND: u64 = 1_000_000;
 pub struct BadSetting {
     /// The variable.
     pub name: String,
-    /// Its value.
+    /// Its value, without what may be a key.
     pub value: String,
     /// The reason, and what to set instead.
     pub reason: &'static str,
@@ -79,7 +84,7 @@ impl Settings {
             metrics,
             delay: variables.millis("OTEL_BSP_SCHEDULE_DELAY", 5_000)?,
             interval: variables.millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000)?,
-            resource: variables.resource(),
+            resource: variables.resource()?,
             sampling: variables.sampling()?,
             latest_only: opt_in.split(',').any(|it| it.trim() == "gen_ai_latest_experimental"),
             contents: variables.contents()?,
@@ -122,6 +127,36 @@ fn bare(url: &str) -> String {
     url.to_string()
 }
 
+/// Returns a text that is no usable URL without a user, a password and a query, which may be keys.
+fn blotted(url: &str) -> String {
+    let is_scheme = |it: &str| it.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+        _ => (String::new(), url),
+    };
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((user, rest)) => (Some(user), rest),
+        None => (None, rest),
+    };
+    // An `@` behind such a mark may belong to a query, or the mark to a password.
+    if user.is_some_and(|it| it.contains(['?', '#'])) {
+        return HIDDEN.to_owned();
+    }
+    let host = rest.split(['?', '#']).next().unwrap_or_default();
+    let authority = host.split('/').next().unwrap_or_default();
+    let is_port = |it: &str| it.bytes().all(|byte| byte.is_ascii_digit());
+    match user {
+        Some(_) => format!("{scheme}{HIDDEN}@{host}"),
+        // A user with a password, and no host behind them.
+        None if !authority.ends_with(']')
+            && authority.rsplit_once(':').is_some_and(|(_, behind)| !is_port(behind)) =>
+        {
+            HIDDEN.to_owned()
+        }
+        None => format!("{scheme}{host}"),
+    }
+}
+
 /// The variables of a process.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<String>,
@@ -158,7 +193,8 @@ impl Variables<'_> {
         };
         let is_http = |it: &Url| matches!(it.scheme(), "http" | "https") && it.has_host();
         if !Url::parse(&url).is_ok_and(|it| is_http(&it)) {
-            return bad(name, &url, "it is a URL such as `http://localhost:4318`");
+            let reason = "it is a URL such as `http://localhost:4318`";
+            return bad(name, &blotted(&url), reason);
         }
         for (rest, usable, reason) in [
             (
@@ -179,12 +215,15 @@ impl Variables<'_> {
                 return bad(name, &value, reason);
             }
         }
-        let headers = self.of(signal, "HEADERS").map(|(_, value)| value);
+        let headers = match self.of(signal, "HEADERS") {
+            Some((name, value)) => headers(name, &value)?,
+            None => Vec::new(),
+        };
         let timeout = match self.of(signal, "TIMEOUT") {
             Some((name, _)) => self.millis(&name, 10_000)?,
             None => Duration::from_secs(10),
         };
-        Ok(Some(Endpoint { url, headers: pairs(headers.as_deref()), timeout }))
+        Ok(Some(Endpoint { url, headers, timeout }))
     }
 
     fn millis(&self, name: &str, default: u64) -> Result<Duration, BadSetting> {
@@ -195,8 +234,12 @@ impl Variables<'_> {
         }
     }
 
-    fn resource(&self) -> Vec<(String, String)> {
-        let mut resource = pairs((self.get)("OTEL_RESOURCE_ATTRIBUTES").as_deref());
+    fn resource(&self) -> Result<Vec<(String, String)>, BadSetting> {
+        let name = "OTEL_RESOURCE_ATTRIBUTES";
+        let given = (self.get)(name).unwrap_or_default();
+        let Some(mut resource) = pairs(&given) else {
+            return bad(name, &given, "it is a list such as `zone=a,team=b`");
+        };
         let named = resource.iter().any(|(name, _)| name == "service.name");
         match (self.get)("OTEL_SERVICE_NAME") {
             Some(name) => {
@@ -210,7 +253,12 @@ impl Variables<'_> {
             let version = env!("CARGO_PKG_VERSION").to_owned();
             resource.push(("service.version".to_owned(), version));
         }
-        resource
+        // Without it, the nodes of a cluster would export the same series.
+        if !resource.iter().any(|(name, _)| name == "service.instance.id") {
+            let id = uuid::Uuid::new_v4().to_string();
+            resource.push(("service.instance.id".to_owned(), id));
+        }
+        Ok(resource)
     }
 
     /// Returns the traces that a sampler lets through.
@@ -256,17 +304,30 @@ fn bad<T>(name: impl Into<String>, value: &str, reason: &'static str) -> Result<
     Err(BadSetting { name: name.into(), value: value.to_owned(), reason })
 }
 
-/// Reads `a=1,b=2`, with percent-encoded values; a part that is no pair is left out.
-fn pairs(text: Option<&str>) -> Vec<(String, String)> {
-    let parts = text.unwrap_or_default().split(',');
+/// Reads the headers of requests. A value may be a key, and so may a text that is no header.
+fn headers(name: String, text: &str) -> Result<Vec<(String, String)>, BadSetting> {
+    let is_header = |(name, value): &(String, String)| {
+        HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok()
+    };
+    match pairs(text).filter(|headers| headers.iter().all(is_header)) {
+        Some(headers) => Ok(headers),
+        None => {
+            let reason = "it is a list such as `authorization=Bearer%20x,tenant=a`, of headers that \
+                          HTTP allows";
+            bad(name, HIDDEN, reason)
+        }
+    }
+}
+
+/// Reads `a=1,b=2`, with percent-encoded values; `None` if a part is no pair. Empty parts are left out.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let pair = |part: &str| {
         let (name, value) = part.split_once('=')?;
-        Some((
-            name.trim().to_owned(),
-            percent_decode_str(value.trim()).decode_utf8_lossy().into_owned(),
-        ))
+        let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
+        Some((name.trim().to_owned(), value)).filter(|(name, _)| !name.is_empty())
     };
-    parts.filter_map(pair).filter(|(name, _)| !name.is_empty()).collect()
+    parts.map(pair).collect()
 }
 
 #[cfg(test)]
@@ -305,7 +366,7 @@ mod tests {
     fn headers_attributes_and_numbers_are_read() {
         let read = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x, b = 2,nonsense"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x, b = 2,"),
             ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "m=1"),
             ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "250"),
             ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,zone=b"),
@@ -323,6 +384,7 @@ mod tests {
         assert_eq!(metrics.headers, [pair("m", "1")]);
         assert_eq!(metrics.timeout, Duration::from_millis(250));
         assert_eq!(read.resource[..2], [pair("zone", "b"), pair("service.name", "swarm")]);
+        assert_eq!(read.resource.last().unwrap().0, "service.instance.id");
         assert!(read.latest_only && read.contents && read.sampling.by_parent);
         assert!((read.sampling.ratio - 0.25).abs() < 1e-9);
     }
@@ -353,9 +415,55 @@ mod tests {
             (("OTEL_TRACES_SAMPLER", "odd"), "use `always_on`"),
             (("OTEL_METRIC_EXPORT_INTERVAL", "0"), "a number of milliseconds"),
             (("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "x"), "use `span_only`"),
+            (("OTEL_RESOURCE_ATTRIBUTES", "zone=a,nonsense"), "a list such as"),
         ] {
             let text = read(&[base, variable]).unwrap_err().to_string();
             assert!(text.contains(variable.0) && text.contains(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_sent_is_refused_and_not_shown() {
+        let base = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c");
+        for value in ["s3cr3t", "a=1,s3cr3t", "a b=s3cr3t", "=s3cr3t", "a=s3cr3t%0A", "s3cr3té=1"]
+        {
+            for name in ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"] {
+                let text = read(&[base, (name, value)]).unwrap_err().to_string();
+                assert!(text.contains(name) && text.contains("a list such as"), "{text}");
+                assert!(!text.contains("s3cr3t"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_address_is_shown_without_its_keys() {
+        for (value, shown) in [
+            ("me:s3cr3t@host:4318", "[redacted]@host:4318"),
+            ("ftp://me:s3cr3t", "[redacted]"),
+            ("ftp://me:s3cr3t@host/x?key=s3cr3t", "ftp://[redacted]@host/x"),
+            ("me:s3://cr3t@host", "[redacted]@host"),
+            ("me:s3cr3t?@host", "[redacted]"),
+            ("host:4318?key=s3cr3t", "host:4318"),
+            ("host:4318", "host:4318"),
+        ] {
+            let error = read(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value)]).unwrap_err();
+            assert_eq!(error.value, shown);
+            let error = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", value)]).unwrap_err();
+            assert!(!error.to_string().contains("s3cr3t"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_process_is_an_instance_of_its_own_unless_the_attributes_name_one() {
+        let ids = |attributes: &[(&str, &str)]| {
+            let base = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c");
+            let all: Vec<_> = [base].iter().chain(attributes).copied().collect();
+            let resource = read(&all).unwrap().unwrap().resource;
+            let ids = resource.into_iter().filter(|(name, _)| name == "service.instance.id");
+            ids.map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        let (one, other) = (ids(&[]), ids(&[]));
+        assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
+        assert_eq!(ids(&[("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=n1")]), ["n1"]);
     }
 }

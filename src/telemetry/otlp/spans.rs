@@ -3,7 +3,7 @@
 //! | what | span | kind |
 //! |---|---|---|
 //! | a run | `invoke_workflow BLUEPRINT` | internal |
-//! | a task | `invoke_agent AGENT` | internal in the host, else client |
+//! | a task | `invoke_agent AGENT` | internal in the process of the host, else client |
 //! | a question to a model | `chat MODEL` | client |
 //! | a tool of a model | `execute_tool NAME` | internal; client if an MCP server executes it |
 //! | a task of an MCP server | `tools/call TOOL` | client |
@@ -61,7 +61,7 @@ pub(super) struct RunTrace {
     /// The number of the last entry that happened in another run.
     copied_upto: u32,
     input: Option<String>,
-    /// The input for the prompts of tasks, if contents are exported.
+    /// The input for the prompts of tasks, if contents are exported, without what the layers redact.
     given: Option<Json>,
     steps: HashMap<u32, OpenStep>,
     links: Vec<Link>,
@@ -170,6 +170,11 @@ impl RunTrace {
                     open.worker = Some(worker.clone());
                 }
             }
+            Fact::Decided(Decision::Follow(followed)) => {
+                if let Some(open) = self.steps.get_mut(&followed.step) {
+                    open.is_followed = true;
+                }
+            }
             Fact::AttemptClosed(closed) => {
                 if let Some(open) = self.steps.get_mut(&closed.step) {
                     let before = open.size();
@@ -221,8 +226,8 @@ impl RunTrace {
         self.input = self.content("input", &started.input);
         self.size -= self.given.take().map_or(0, |it| it.len());
         if self.style.contents && started.input.len() <= GIVEN {
-            self.size += started.input.len();
-            self.given = Some(started.input.clone());
+            self.given = contents::redacted(&self.version, "input", &started.input);
+            self.size += self.given.as_ref().map_or(0, Json::len);
         }
         if started.generation > 0 || entry.seq <= self.copied_upto {
             return;
@@ -256,13 +261,22 @@ impl RunTrace {
 
     /// Returns a value that is exported, if values are.
     fn content(&self, name: &str, value: &Json) -> Option<String> {
-        let exports = self.style.contents && self.size < CONTENTS;
-        exports.then(|| contents::text_of(&self.version, name, value)).flatten()
+        self.exports().then(|| contents::text_of(&self.version, name, value)).flatten()
+    }
+
+    /// Returns true if values are exported.
+    fn exports(&self) -> bool {
+        self.style.contents && self.size < CONTENTS
     }
 
     fn open(&self, step: &Scheduled, at_ms: u64) -> OpenStep {
-        let has_input = matches!(step.kind, StepKind::Task | StepKind::ToolCall | StepKind::Child);
-        let input = if has_input { self.content("input", &step.request) } else { None };
+        let input = match step.kind {
+            StepKind::Task | StepKind::Child => self.content("input", &step.request),
+            StepKind::ToolCall if self.exports() => {
+                contents::arguments_of(&self.version, &step.request)
+            }
+            _ => None,
+        };
         // A step that a copy has still to do begins with the copy.
         let mut open = OpenStep::new(step, at_ms.max(self.created_ms), input);
         match step.kind {
@@ -286,12 +300,10 @@ impl RunTrace {
         let given = self.given.as_ref().filter(|_| self.size < CONTENTS)?;
         let operator = self.style.operators.get(&self.version.agent(&step.name)?.operator)?;
         operator.source.as_ref()?;
-        let slots = Slots {
-            input: &step.request,
-            run_input: given,
-            run_id: &self.id.to_string(),
-            attempt: 1,
-        };
+        // A template may take a single value out of the input, without its key.
+        let input = contents::redacted(&self.version, "input", &step.request)?;
+        let slots =
+            Slots { input: &input, run_input: given, run_id: &self.id.to_string(), attempt: 1 };
         let rendered = self.version.prompts(&step.name, &slots)?;
         let text = |name: &str, text: String| {
             contents::text_of(&self.version, name, &Json::from(&Value::from(text)))
@@ -383,7 +395,10 @@ impl RunTrace {
         attributes.push(message::text("moonswarm.run.id", self.id.to_string()));
         attributes.push(message::whole("moonswarm.step", number.into()));
         attributes.push(message::whole("moonswarm.attempts", open.attempts.into()));
-        attributes.extend(open.worker.as_ref().map(|it| message::text("moonswarm.worker", it)));
+        let shows_worker =
+            self.style.contents || !step::may_be_a_person(open, &self.version, &self.style);
+        let worker = open.worker.as_ref().filter(|_| shows_worker);
+        attributes.extend(worker.map(|it| message::text("moonswarm.worker", it)));
         step::spent(usage, &mut attributes);
         if self.style.contents {
             let output = outcome.output();

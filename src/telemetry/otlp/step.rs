@@ -12,7 +12,7 @@ use super::{
 use crate::{
     engine::VersionFacts,
     journal::{Outcome, Usage},
-    operator::ToolServer,
+    operator::{HUMAN, ToolServer},
     protocol::{Json, ModelReply, StepKind},
 };
 
@@ -176,6 +176,27 @@ fn mcp_tool<'a>(
     }
     let tool = agent?.tool.as_deref()?;
     own.map(|server| McpTool { tool, server: Some(server) })
+}
+
+/// Returns true if the worker of a step may be a person, whose name is then the name of the worker.
+pub(super) fn may_be_a_person(open: &OpenStep, version: &VersionFacts, style: &Style) -> bool {
+    if open.is_followed {
+        return true;
+    }
+    let of_agent = || version.agent(&open.name).map(|it| it.operator.as_str());
+    let operator = match open.kind {
+        StepKind::ModelCall => Some(open.name.as_str()),
+        // A member of a composite has the name of its operator here.
+        StepKind::Task => {
+            let member = open.call_id.as_deref().filter(|it| style.operators.contains_key(*it));
+            member.or_else(of_agent)
+        }
+        _ => of_agent(),
+    };
+    match operator.and_then(|name| style.operators.get(name)) {
+        Some(facts) => facts.kind == HUMAN,
+        None => mcp_tool(open, version, style).is_none(),
+    }
 }
 
 /// Adds the usage that was reported.
