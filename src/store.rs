@@ -109,7 +109,7 @@ pub use upkeep::{Migrated, Survey, Upkeep};
 pub use used::Used;
 pub(crate) use wakes::{wake, wake_once};
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -503,6 +503,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError>;
+
+    /// Returns the ids of all revoked tokens. Their records may be gone.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn revoked(&self) -> Result<HashSet<String>, StoreError>;
 
     /// Returns the response stored under an idempotency key.
     ///

@@ -16,8 +16,10 @@ mod role;
 mod scope;
 mod verb;
 
+pub(crate) use claims::account;
 pub use claims::{
-    Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, UNNAMED, Widening, person,
+    Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, UNNAMED, Widening,
+    is_same_subject, person,
 };
 pub use foreign::{Expected, ForeignError, ForeignKeys, claimed_issuer};
 pub use gate::{Grant, Refusal, is_on_purpose, permits};

@@ -1,5 +1,7 @@
 //! Whom a task for people asks: what of it can never be answered.
 
+use std::collections::BTreeSet;
+
 use crate::{
     flow::{Asking, STARTER},
     token::Role,
@@ -26,10 +28,9 @@ pub fn complaint(asking: &Asking) -> Option<(&'static str, String)> {
         return Some(("remind", "a second is the shortest time between two reminders".to_owned()));
     }
     let required = asking.required.unwrap_or(1);
-    let mut people: Vec<&str> = asking.by.iter().map(String::as_str).collect();
-    people.sort_unstable();
-    people.dedup();
-    let any_role = people.iter().any(|who| who.parse::<Role>().is_ok());
+    let any_role = asking.by.iter().any(|who| who.parse::<Role>().is_ok());
+    // The case of a name makes nobody else of a person.
+    let people: BTreeSet<String> = asking.by.iter().map(|who| who.to_ascii_lowercase()).collect();
     if !people.is_empty() && !any_role && (people.len() as u64) < u64::from(required) {
         let what = format!("{required} must answer, and `by` names only {}", people.len());
         return Some(("required", what));
@@ -51,8 +52,10 @@ mod tests {
         assert_eq!(complaint(&asking(&["ann", "bob"], 2)), None);
         assert_eq!(complaint(&asking(&["approver"], 3)), None, "a role is any number of people");
         assert_eq!(complaint(&asking(&[], 3)), None);
-        let (key, _) = complaint(&asking(&["ann", "ann"], 2)).unwrap();
-        assert_eq!(key, "required");
+        for twice in [["ann", "ann"], ["ann", "Ann"]] {
+            let (key, _) = complaint(&asking(&twice, 2)).unwrap();
+            assert_eq!(key, "required", "{twice:?}");
+        }
         assert_eq!(complaint(&asking(&["starter:model", "starter:roots", "starter"], 1)), None);
         let (key, what) = complaint(&asking(&["starter:modle"], 1)).unwrap();
         assert!(key == "by" && what.contains("starter:model"), "{what}");

@@ -40,6 +40,9 @@ pub(super) fn keep(engine: &Engine, tasks: &Tasks) {
             if let Err(error) = engine.sessions().forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");
             }
+            if let Err(error) = engine.tokens().forget_tokens().await {
+                tracing::warn!(%error, "could not forget expired tokens");
+            }
         }
     });
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     flow::{Asking, STARTER},
     protocol::Json,
-    token::{Role, person},
+    token::{Role, is_same_subject, person},
 };
 
 /// The maximum number of reminders of one attempt, so that a forgotten task does not fill its
@@ -59,12 +59,13 @@ impl Inquiry {
     }
 
     /// Returns true if `subject` or `role` is asked. The name of a role means its holders, and an
-    /// admin, who holds every role; any other entry is a subject, or the [`person`] behind it.
+    /// admin, who holds every role; any other entry is a subject, or the [`person`] behind it, in any
+    /// case.
     pub fn asks(&self, subject: &str, role: Role) -> bool {
         self.by.is_empty()
             || self.by.iter().any(|who| match who.parse::<Role>() {
                 Ok(asked) => role.holds(asked),
-                Err(_) => who == subject || *who == person(subject),
+                Err(_) => is_same_subject(who, subject) || is_same_subject(who, &person(subject)),
             })
     }
 
@@ -76,7 +77,7 @@ impl Inquiry {
     /// Returns true if the person behind `subject` has already answered.
     pub fn has_heard(&self, subject: &str) -> bool {
         let asked = person(subject);
-        self.answers.iter().any(|given| person(&given.by) == asked)
+        self.answers.iter().any(|given| is_same_subject(&person(&given.by), &asked))
     }
 
     /// Returns true if one more answer is not enough.
@@ -159,6 +160,17 @@ mod tests {
         assert!(two.has_heard("admin/approver#5f4e3d2c1b0a"));
         assert!(!two.has_heard("ann"));
         assert!(inquiry(&["admin/approver"], 1).asks("admin/approver#0a1b", Role::Observer));
+    }
+
+    #[test]
+    fn the_case_of_a_name_makes_nobody_else_of_a_person() {
+        let mut two = inquiry(&["Ada"], 2);
+        assert!(two.asks("ada", Role::Observer) && two.asks("ADA", Role::Observer));
+        assert!(!two.asks("adam", Role::Observer));
+        two.answers.push(GivenAnswer { by: "Ada".into(), at_ms: 1, output: Json::null() });
+        assert!(two.has_heard("ada"));
+        let one_token = inquiry(&["admin/approver#0a1b"], 1);
+        assert!(!one_token.asks("admin/approver#2c3d", Role::Observer), "it names one of them");
     }
 
     #[test]

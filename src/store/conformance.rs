@@ -63,6 +63,7 @@ macro_rules! conformance {
             blueprints_are_kept_by_hash_and_found_by_name_and_prefix
             one_of_many_versions_is_found_by_its_publisher_or_by_a_part_of_its_hash
             a_revocation_outlives_everything_said_of_its_token
+            an_expired_token_stays_while_it_is_needed_and_its_revocation_after_it
             signals_wait_in_order_until_they_arrive
             changes_wait_in_the_order_of_their_commits_by_scope_and_by_run
             evidence_and_meta_are_kept
@@ -80,6 +81,7 @@ macro_rules! conformance {
             a_subject_is_found_by_its_whole_name_and_runs_of_others_that_name_it_are_listed
             a_run_is_erased_with_those_that_it_called_and_what_names_them
             the_forks_and_repetitions_of_an_erased_run_are_erased_with_it
+            a_source_is_erased_with_the_last_run_that_has_it_unless_it_is_published
             of_more_runs_than_are_erased_at_a_time_the_newest_go_first
             a_key_is_taken_by_one_of_many_runs_at_once
             what_many_runs_do_to_a_value_at_once_is_all_done_once

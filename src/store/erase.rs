@@ -33,6 +33,18 @@ pub struct ErasureTarget {
     pub text: Option<String>,
 }
 
+impl ErasureTarget {
+    /// Returns the text as it may stand somewhere: as it is, within JSON, and within JSON in JSON.
+    pub fn forms(&self) -> Vec<String> {
+        let mut forms = BTreeSet::new();
+        if let Some(text) = &self.text {
+            let once = quoted(text);
+            forms.extend([quoted(&once), once, text.clone()]);
+        }
+        forms.into_iter().collect()
+    }
+}
+
 /// A row to erase.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trace {
@@ -78,6 +90,14 @@ pub enum Trace {
     Token(String),
     /// The sums of this blueprint, agent or model.
     Sums(String),
+    /// A source that came with runs and was never published. It stays while a name stands for it or
+    /// a run has it.
+    Blueprint {
+        /// The name that the source declares.
+        name: String,
+        /// The hash of the version.
+        hash: String,
+    },
 }
 
 impl Trace {
@@ -92,6 +112,7 @@ impl Trace {
             Self::Session(_) => "sessions",
             Self::Token(_) => "tokens",
             Self::Sums(_) => "sums",
+            Self::Blueprint { .. } => "blueprints",
         }
     }
 }
@@ -182,45 +203,48 @@ pub(super) struct Sought {
     scopes: Vec<String>,
     /// The text, and its forms within JSON.
     texts: Vec<Finder<'static>>,
-    /// The subject within JSON, and as a string of a journal.
+    /// The subject within JSON, and as a string of a journal, in lower case.
     names: Vec<Finder<'static>>,
     /// True if the descendants of the runs are found too.
     follows: bool,
     /// The runs that descend from others.
     lineage: Vec<(u64, Descent, Ancestor)>,
+    /// The hashes of the sources of the runs of the target, and of all other runs.
+    sources: BTreeSet<String>,
+    sources_of_others: BTreeSet<String>,
     found: Traces,
 }
 
 impl Sought {
     pub(super) fn new(target: &ErasureTarget) -> Self {
         let own = |bytes: &[u8]| Finder::new(bytes).into_owned();
-        let mut forms = BTreeSet::new();
         let mut names = Vec::new();
         let mut scopes = Vec::new();
-        if let Some(text) = &target.text {
-            let once = quoted(text);
-            forms.extend([quoted(&once), once, text.clone()]);
-        }
-        if let Some(subject) = &target.subject {
+        // An earlier release knew a person by a name with capitals, this one in lower case.
+        let subject = target.subject.as_deref().map(str::to_ascii_lowercase);
+        if let Some(subject) = &subject {
             names.push(own(format!("\"{}\"", quoted(subject)).as_bytes()));
-            // Strings of a journal stand behind their length, of one byte up to 127.
+            // Strings of a journal stand behind their length, of one byte up to 127. It is folded as
+            // well, like the bytes in which it is looked for.
             if let Ok(length @ 1..=127) = u8::try_from(subject.len()) {
-                let mut behind = vec![length];
+                let mut behind = vec![length.to_ascii_lowercase()];
                 behind.extend_from_slice(subject.as_bytes());
                 names.push(own(&behind));
             }
             let session = Scope::Session(subject.as_str().into());
-            scopes = vec![Scope::Custom(subject.clone()).to_string(), session.to_string()];
+            scopes.extend([Scope::Custom(subject.clone()).to_string(), session.to_string()]);
         }
         Self {
             runs: target.runs.clone(),
             subject: target.subject.clone(),
             scopes,
-            texts: forms.iter().map(|form| own(form.as_bytes())).collect(),
+            texts: target.forms().iter().map(|form| own(form.as_bytes())).collect(),
             names,
             // What has a text is found by the text.
             follows: target.text.is_none(),
             lineage: Vec::new(),
+            sources: BTreeSet::new(),
+            sources_of_others: BTreeSet::new(),
             found: Traces::default(),
         }
     }
@@ -243,12 +267,21 @@ impl Sought {
     /// Returns true if some bytes contain the text or name the subject.
     pub(super) fn touches(&self, bytes: &[u8]) -> bool {
         self.is_in(bytes)
-            || self.names.iter().any(|name| name.find(bytes).is_some())
-            || self.subject.as_ref().is_some_and(|subject| subject.as_bytes() == bytes)
+            || self.names_it(bytes)
+            || self.subject.as_ref().is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(bytes))
+    }
+
+    /// Returns true if some bytes name the subject, in any case of its letters.
+    fn names_it(&self, bytes: &[u8]) -> bool {
+        if self.names.is_empty() {
+            return false;
+        }
+        let folded = bytes.to_ascii_lowercase();
+        self.names.iter().any(|name| name.find(&folded).is_some())
     }
 
     fn is_subject(&self, name: &str) -> bool {
-        self.subject.as_deref() == Some(name)
+        self.subject.as_deref().is_some_and(|subject| subject.eq_ignore_ascii_case(name))
     }
 
     /// Looks at the header of a run: its starter, and all of its texts.
@@ -264,7 +297,7 @@ impl Sought {
         if self.runs.contains(&run) {
         } else if self.is_in(bytes) {
             self.runs.insert(run);
-        } else if self.names.iter().any(|name| name.find(bytes).is_some()) {
+        } else if self.names_it(bytes) {
             self.found.named_in.insert(run);
         }
     }
@@ -348,7 +381,7 @@ impl Sought {
     pub(super) fn state(&mut self, scope: &str, key: &str, value: &str) {
         let of_run = || scope.starts_with("session:conv_") && self.mentions(value.as_bytes());
         let found = [scope, key, value].iter().any(|it| self.is_in(it.as_bytes()))
-            || self.scopes.iter().any(|of| of == scope)
+            || self.scopes.iter().any(|of| of.eq_ignore_ascii_case(scope))
             || of_run();
         self.row(found, || Trace::State { scope: scope.to_owned(), key: key.to_owned() });
     }
@@ -357,7 +390,7 @@ impl Sought {
     pub(super) fn link(&mut self, [scope, from, relation, to]: [&str; 4], metadata: &str) {
         let found =
             [scope, from, relation, to, metadata].iter().any(|it| self.is_in(it.as_bytes()))
-                || self.scopes.iter().any(|of| of == scope);
+                || self.scopes.iter().any(|of| of.eq_ignore_ascii_case(scope));
         self.row(found, || Trace::Link {
             scope: scope.to_owned(),
             from: from.to_owned(),
@@ -415,6 +448,35 @@ impl Sought {
     /// Looks at the name of a sum.
     pub(super) fn sums(&mut self, name: &str) {
         self.row(self.is_in(name.as_bytes()), || Trace::Sums(name.to_owned()));
+    }
+
+    /// Takes note of the source of a run. Call it for all runs, after those of the target are known.
+    pub(super) fn source_of(&mut self, run: u64, hash: &str) {
+        let hashes = match self.runs.contains(&run) {
+            true => &mut self.sources,
+            false => &mut self.sources_of_others,
+        };
+        if !hashes.contains(hash) {
+            hashes.insert(hash.to_owned());
+        }
+    }
+
+    /// Looks at a source. It goes if it has the text or the subject, or came with runs of the target;
+    /// it stays if it is published, or if another run has it.
+    pub(super) fn blueprint(
+        &mut self,
+        (hash, name): (&str, &str),
+        bundle: &[u8],
+        is_published: bool,
+    ) {
+        let parts = [name.as_bytes(), bundle];
+        if is_published || self.sources_of_others.contains(hash) {
+            self.stays("blueprints", &parts);
+            return;
+        }
+        let found = self.sources.contains(hash)
+            || parts.iter().any(|part| self.touches(part) || self.mentions(part));
+        self.row(found, || Trace::Blueprint { name: name.to_owned(), hash: hash.to_owned() });
     }
 
     /// Counts a row that stays, if it has the text, the subject or a run of the target.
@@ -484,10 +546,41 @@ mod tests {
     }
 
     #[test]
+    fn a_source_goes_unless_it_is_published_or_another_run_has_it() {
+        let mut it = sought(None, Some("zacharias"), &[7]);
+        for (run, hash) in [(7, "own"), (7, "shared"), (8, "shared"), (8, "others")] {
+            it.source_of(run, hash);
+        }
+        it.blueprint(("own", "a"), b"nobody", false);
+        it.blueprint(("left", "b"), b"for zacharias", false);
+        it.blueprint(("plain", "c"), b"nobody", false);
+        for (hash, is_published) in [("shared", false), ("others", false), ("public", true)] {
+            it.blueprint((hash, "d"), b"for zacharias", is_published);
+        }
+        let found = it.into_traces();
+        let hashes: Vec<&str> = found
+            .rows
+            .iter()
+            .map(|row| match row {
+                Trace::Blueprint { hash, .. } => hash.as_str(),
+                other => other.place(),
+            })
+            .collect();
+        assert_eq!(hashes, ["own", "left"]);
+        assert_eq!(found.stays, BTreeMap::from([("blueprints", 3)]));
+    }
+
+    #[test]
     fn a_subject_is_a_whole_name() {
         let it = sought(Some("ann"), None, &[]);
         assert!(it.touches(br#"{"by":"ann"}"#) && it.touches(b"\x03ann") && it.touches(b"ann"));
         assert!(!it.touches(br#"{"by":"anna"}"#) && !it.touches(b"ann is here"));
+        assert!(it.is_subject("Ann") && !it.is_subject("Anna"), "in any case");
+        for it in [it, sought(Some("Ann"), None, &[])] {
+            for name in [&br#"{"by":"Ann"}"#[..], br#"{"by":"ann"}"#, b"\x03Ann", b"ANN"] {
+                assert!(it.touches(name), "{}", String::from_utf8_lossy(name));
+            }
+        }
     }
 
     #[test]

@@ -23,6 +23,13 @@ pub trait Upkeep: Send + Sync {
     /// Fails when the store cannot be read.
     fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError>;
 
+    /// Returns at most `most` tokens that expired before a time and that nothing needs: no stored token
+    /// is made from them, no open session has them, and no charge names them. Does not block the writer.
+    ///
+    /// # Errors
+    /// Fails when the store cannot be read.
+    fn expired_tokens(&self, before_ms: u64, most: usize) -> Result<Vec<String>, StoreError>;
+
     /// Reads everything once and reports damage. Does not block the writer.
     ///
     /// # Errors

@@ -20,6 +20,24 @@ pub fn person(subject: &str) -> String {
     subject.split('/').map(named).collect::<Vec<_>>().join("/")
 }
 
+/// Returns true if two subjects are the same one: the case of a name makes nobody else of a person. Only
+/// an admin gives a name that is a whole subject, so nobody takes the name of a person in another case.
+pub fn is_same_subject(a: &str, b: &str) -> bool {
+    a.eq_ignore_ascii_case(b)
+}
+
+/// Returns the account of a token: its first ancestor below the owner.
+pub(crate) fn account(subject: &str) -> &str {
+    let mut end = 0;
+    for part in subject.split('/') {
+        end += part.len() + usize::from(end > 0);
+        if !matches!(part, "admin" | "session") {
+            break;
+        }
+    }
+    &subject[..end]
+}
+
 /// The tolerated difference between two clocks, in seconds.
 pub const LEEWAY_S: u64 = 30;
 

@@ -194,6 +194,9 @@ return swarm.blueprint { name = "asks", flow = function(ctx)
         if *opener == agent {
             own.push(agent.clone());
             own.push(token_by(&daemon, &agent, ann).await);
+            let mut other_case = json!({ "role": "operator", "name": "Agent" });
+            other_case["extra_verbs"] = json!(["task.answer"]);
+            own.push(token(&daemon, other_case).await);
             own.push(session(&daemon, &agent, extra.clone()).await.token);
         }
         let yes = json!({ "output": { "approved": true } });

@@ -81,6 +81,37 @@ async fn two_named_people_answer_what_they_were_shown_and_a_worker_never() {
 }
 
 #[tokio::test]
+async fn a_task_asks_a_person_in_any_case_of_the_name() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let source = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "asks", flow = function(ctx)
+          ctx:approve { title = "Ship it?", by = { "Ann", "Bob" }, required = 2 }
+          return "shipped" end }"#;
+    let run = daemon.run_source(source, json!(null)).await;
+    let task = open(&daemon, "human").await;
+    let path = format!("/v1/tasks/{}/answer", task["id"].as_str().unwrap());
+    let answer = |token: &str| {
+        let yes = json!({"output": {"approved": true}});
+        daemon.with(token, Method::POST, &path).json(&yes)
+    };
+    let (ann, again) = (named(&daemon, "ann").await, named(&daemon, "Ann").await);
+    let asked = async |token: &str| {
+        let (_, list) = send(daemon.with(token, Method::GET, "/v1/tasks?mine=true")).await;
+        list["items"].as_array().unwrap().len()
+    };
+    assert_eq!((asked(&ann).await, asked(&again).await), (1, 1));
+    assert_eq!(send(answer(&ann)).await.0, 200);
+    assert_eq!(refusal(answer(&again)).await, (409, "already_answered".to_owned()));
+    assert_eq!((asked(&ann).await, asked(&again).await), (0, 0));
+    let eve = named(&daemon, "eve").await;
+    assert_eq!(refusal(answer(&eve)).await, (403, "wrong_role".to_owned()));
+    let bob = named(&daemon, "bob").await;
+    assert_eq!(send(answer(&bob)).await.0, 200);
+    assert_eq!(daemon.ended(&run).await["output"], "shipped");
+}
+
+#[tokio::test]
 async fn an_operator_ends_the_time_for_an_answer_and_an_approver_does_not() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

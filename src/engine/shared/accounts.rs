@@ -14,7 +14,7 @@
 //! after a restart. Tokens and money stay used when the run is deleted; its bytes are then free.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -53,11 +53,20 @@ pub(crate) struct Accounts {
 
 #[derive(Default)]
 struct AccountBook {
-    /// The accounts that each token counts against, by its id; its own first.
-    lines: HashMap<String, Arc<[Arc<str>]>>,
+    /// The accounts that each token counts against, by its id.
+    lines: HashMap<String, Line>,
     accounts: HashMap<Arc<str>, Account>,
     /// The open runs that count against an account.
     runs: HashMap<u64, Charge>,
+}
+
+/// The accounts that a token counts against.
+#[derive(Clone)]
+struct Line {
+    /// Their tokens, its own first.
+    accounts: Arc<[Arc<str>]>,
+    /// The time at which the token was added, in Unix milliseconds.
+    since_ms: u64,
 }
 
 struct Account {
@@ -151,10 +160,25 @@ impl Accounts {
         self.any.store(!known.accounts.is_empty(), Ordering::Release);
     }
 
+    /// Removes the tokens from before a time whose records are gone; an open run keeps its own. A token
+    /// that was just added may not be stored yet.
+    pub(crate) fn forget(&self, before_ms: u64, is_stored: impl Fn(&str) -> bool) {
+        let mut known = self.known.lock();
+        let AccountBook { lines, accounts, runs } = &mut *known;
+        let charged: HashSet<&str> = runs.values().map(|charge| &*charge.jti).collect();
+        lines.retain(|jti, line| {
+            line.since_ms >= before_ms || is_stored(jti) || charged.contains(jti.as_str())
+        });
+        let named: HashSet<&str> =
+            lines.values().flat_map(|line| line.accounts.iter().map(|token| &**token)).collect();
+        accounts.retain(|token, _| named.contains(&**token));
+        self.any.store(!known.accounts.is_empty(), Ordering::Release);
+    }
+
     /// Returns the effective quotas of a token: the tightest of its own and those of its ancestors.
     pub(crate) fn bounds(&self, jti: &str) -> Option<Quotas> {
         let known = self.known.lock();
-        let line = known.lines.get(jti)?;
+        let line = &known.lines.get(jti)?.accounts;
         let quotas = line.iter().filter_map(|it| known.accounts.get(it)).map(|it| it.quotas);
         quotas.reduce(Quotas::within)
     }
@@ -163,12 +187,13 @@ impl Accounts {
     pub(crate) fn covers(&self, of: &str, jti: &str) -> bool {
         let known = self.known.lock();
         let Some(of) = known.lines.get(of) else { return true };
-        known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
+        let counts = |line: &Line| of.accounts.iter().all(|it| line.accounts.contains(it));
+        known.lines.get(jti).is_some_and(counts)
     }
 
     /// Refuses a quota if too many ancestors have one.
     pub(crate) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
-        if self.known.lock().lines.get(parent).is_none_or(|line| line.len() < LINE) {
+        if self.known.lock().lines.get(parent).is_none_or(|line| line.accounts.len() < LINE) {
             return Ok(());
         }
         Err(EngineError::BadRequest(format!(
@@ -192,7 +217,7 @@ impl Accounts {
             return Ok(true);
         }
         let Some(line) = known.lines.get(jti).cloned() else { return Ok(false) };
-        for token in line.iter() {
+        for token in line.accounts.iter() {
             let Some(account) = known.accounts.get_mut(token) else { continue };
             account.starts.refill(account.quotas.starts_per_minute, now_ms);
             if let Some(exceeded) = account.closed(token) {
@@ -303,7 +328,7 @@ impl Accounts {
     ) -> Option<Exceeded> {
         let known = self.known.lock();
         let line = known.lines.get(&*known.runs.get(&run)?.jti)?;
-        line.iter().find_map(|token| over(known.accounts.get(token)?, token))
+        line.accounts.iter().find_map(|token| over(known.accounts.get(token)?, token))
     }
 }
 
@@ -320,9 +345,10 @@ impl AccountBook {
             let starts = Starts::full(quotas.starts_per_minute, now_ms);
             self.accounts.insert(jti, Account { quotas, used: Used::default(), starts });
         }
-        line.extend(parents.into_iter().flat_map(|line| line.iter().map(Arc::clone)));
+        line.extend(parents.into_iter().flat_map(|line| line.accounts.iter().map(Arc::clone)));
         if !line.is_empty() {
-            self.lines.insert(claims.jti.clone(), line.into());
+            let line = Line { accounts: line.into(), since_ms: now_ms };
+            self.lines.insert(claims.jti.clone(), line);
         }
     }
 
@@ -352,7 +378,7 @@ impl AccountBook {
     /// Changes every account that a token counts against.
     fn each(&mut self, jti: &str, mut change: impl FnMut(&mut Account)) {
         let Some(line) = self.lines.get(jti) else { return };
-        for token in line.iter() {
+        for token in line.accounts.iter() {
             if let Some(account) = self.accounts.get_mut(token) {
                 change(account);
             }

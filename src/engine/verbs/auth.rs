@@ -1,4 +1,4 @@
-//! Authentication: tokens, handles, revocations.
+//! Authentication: tokens and handles.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,7 @@ use crate::{
         TokenView, rfc3339, shared::verified::denied, verbs::engine::TokenVerbs,
     },
     fault,
-    protocol::{Code, Json, SessionId, TaskId},
-    session::LinkEnd,
+    protocol::{Code, Json, TaskId},
     store::{Check, TokenRow, Write},
     token::{
         Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
@@ -48,7 +47,7 @@ const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 const MOST_NARROWINGS: usize = 8;
 
 /// Returns true if an id has the form of a token for an attempt.
-fn is_of_attempt(jti: &str) -> bool {
+pub(super) fn is_of_attempt(jti: &str) -> bool {
     let mut parts = jti.strip_prefix(ATTEMPT_JTI).unwrap_or_default().split('.');
     let hex = |part: &str, len| {
         part.len() == len && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -56,6 +55,12 @@ fn is_of_attempt(jti: &str) -> bool {
     jti.len() <= LONGEST_ATTEMPT_JTI
         && parts.next().is_some_and(|root| hex(root, 32))
         && parts.all(|part| hex(part, 8))
+}
+
+/// Returns true if an id has the form of a token that was minted.
+pub(super) fn is_minted(jti: &str) -> bool {
+    uuid::Uuid::try_parse(jti)
+        .is_ok_and(|id| id.get_version_num() == 4 && id.simple().to_string() == jti)
 }
 
 impl Engine {
@@ -84,6 +89,7 @@ impl Engine {
                 jti: None,
                 grant: None,
                 session: None,
+                before: None,
                 carrier: None,
             }));
         }
@@ -100,6 +106,7 @@ impl Engine {
                 jti: Some(claims.jti.clone()),
                 grant: Some(claims.grant()),
                 session: None,
+                before: None,
                 carrier: None,
             }),
             None => Bearer::Caller({
@@ -136,9 +143,7 @@ impl TokenVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
         caller.grant.check(Verb::TokenMint, &[])?;
-        if let Some(key) = &key
-            && let Some(jti) = self.engine.repeated(caller, key).await?
-        {
+        if let Some(jti) = self.engine.repeated(caller, key.as_ref()).await? {
             return self.signed_again(caller, jti).await;
         }
         let now_ms = self.engine.shared().clock.now_ms();
@@ -240,7 +245,8 @@ impl TokenVerbs<'_> {
         claims
     }
 
-    async fn store_token(
+    /// Signs and stores a token that was made from the caller's.
+    pub(super) async fn store_token(
         self,
         caller: &Caller,
         claims: Claims,
@@ -252,11 +258,10 @@ impl TokenVerbs<'_> {
         let row = token_row(&claims, now_ms, expires_ms);
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         let mut writes = vec![Write::PutToken(row)];
-        if let Some(key) = key {
-            let (check, write) = key.keep(&caller.subject, claims.jti.clone(), now_ms);
-            checks.push(check);
-            writes.push(write);
-        }
+        let kept = key.map(|key| key.keep(&caller.subject, claims.jti.clone(), now_ms));
+        let (check, write) = kept.unzip();
+        checks.extend(check);
+        writes.extend(write);
         fault::point("engine.token_mint");
         self.engine.shared().accounts.add(&claims, now_ms);
         self.engine.write(checks, writes).await?;
@@ -286,58 +291,6 @@ impl TokenVerbs<'_> {
         let row = row.ok_or_else(missing)?;
         let used = self.engine.shared().accounts.used(&row.jti);
         Ok(view_token(&row, used, self.engine.inner.auth.last_use(&row.jti)))
-    }
-
-    /// Revokes a token and every token derived from it; later requests with them are refused.
-    ///
-    /// # Errors
-    /// Fails when the caller lacks permission, or there is no such token.
-    pub async fn revoke(self, caller: &Caller, jti: &str) -> Result<(), EngineError> {
-        caller.grant.check(Verb::TokenRevoke, &[])?;
-        let wanted = jti.to_owned();
-        let found = self.engine.read(move |store| store.tokens()).await?;
-        let at_ms = self.engine.shared().clock.now_ms();
-        let mut writes = Vec::new();
-        if !found.iter().any(|row| row.jti == wanted) {
-            if !is_of_attempt(&wanted) {
-                return Err(EngineError::NotFound { what: "token", id: wanted });
-            }
-            writes.push(Write::PutToken(attempt_row(&wanted, at_ms)));
-        }
-        let mut doomed = vec![wanted];
-        let mut at = 0;
-        while at < doomed.len() {
-            let parent = doomed[at].clone();
-            let children = found.iter().filter(|row| row.parent.as_deref() == Some(&parent));
-            doomed.extend(children.map(|row| row.jti.clone()));
-            at += 1;
-        }
-        {
-            // Refused from here on; durable before the response.
-            let auth = &self.engine.inner.auth;
-            let mut revoked = auth.revoked.write();
-            revoked.extend(doomed.iter().cloned());
-        }
-        fault::point("engine.token_revoke");
-        let sessions = self.engine.shared().sessions.with_token(|jti| doomed.contains(jti));
-        writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
-        let engine = self.engine.clone();
-        // The caller may be gone in the meantime; the sessions end with their tokens all the same.
-        let revoking = self.engine.shared().tasks.spawn(async move {
-            engine.write(Vec::new(), writes).await?;
-            for session in sessions {
-                engine.sessions().end_session(&session, LinkEnd::Revoked).await?;
-            }
-            Ok(())
-        });
-        revoking.await.map_err(|_| EngineError::Stopping)?
-    }
-
-    /// Returns the open sessions whose tokens are revoked: the host may have died, or failed to
-    /// write, before they were ended.
-    pub(crate) fn sessions_of_revoked(self) -> Vec<SessionId> {
-        let revoked = self.engine.inner.auth.revoked.read();
-        self.engine.shared().sessions.with_token(|jti| revoked.contains(jti))
     }
 
     /// Mints the admin token of the data directory.
@@ -500,11 +453,12 @@ fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, Engin
     }
 }
 
-/// Returns true if a token may have this name: it is a person's, and no word of the host.
+/// Returns true if a token may have this name: it is a person's, and no word of the host in any case.
 pub(super) fn is_persons_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
     let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
-    fits && name.parse::<Role>().is_err() && !RESERVED.contains(&name)
+    let folded = name.to_ascii_lowercase();
+    fits && folded.parse::<Role>().is_err() && !RESERVED.contains(&folded.as_str())
 }
 
 pub(crate) fn mint_claims(
@@ -532,7 +486,7 @@ pub(crate) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> To
 }
 
 /// Returns the row of a revoked token for an attempt, of which only the id is known.
-fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
+pub(super) fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
     let grant = crate::token::Grant::new(Role::Worker, Scopes(Vec::new()));
     let ttl_s = LONGEST_ATTEMPT_TOKEN_MS / 1_000;
     let claims = Claims::new(TokenKind::Task, "worker", jti, grant, now_ms / 1_000, ttl_s);

@@ -12,7 +12,7 @@ use crate::{
     },
     protocol::{RunId, TaskId},
     store::{TaskFilter, TaskRow},
-    token::{Need, Role, ScopeKind, Verb},
+    token::{Need, Role, ScopeKind, Verb, is_same_subject},
 };
 
 /// The maximum number of rows that one page looks at.
@@ -101,8 +101,10 @@ fn has(row: &TaskRow, words: &[String]) -> bool {
 fn asks(view: &TaskView, caller: &Caller) -> bool {
     let subject = &caller.subject;
     let is_role = |word: &str| word.parse::<Role>().is_ok_and(|role| caller.grant.role.holds(role));
-    let named = view.by.is_empty() || view.by.iter().any(|word| word == subject || is_role(word));
-    view.required.is_some() && named && view.answers.iter().all(|given| given.by != *subject)
+    let is_named = |word: &String| is_same_subject(word, subject) || is_role(word);
+    let named = view.by.is_empty() || view.by.iter().any(is_named);
+    let has_answered = view.answers.iter().any(|given| is_same_subject(&given.by, subject));
+    view.required.is_some() && named && !has_answered
 }
 
 impl TaskVerbs<'_> {
@@ -184,7 +186,8 @@ impl TaskVerbs<'_> {
         let words = words(sought.text);
         let fits = |it: &AnsweredTask| {
             let texts = format!("{}\n{}", it.agent, it.by).to_lowercase();
-            (!sought.mine || it.by == caller.subject) && words.iter().all(|it| texts.contains(it))
+            let is_own = is_same_subject(&it.by, &caller.subject);
+            (!sought.mine || is_own) && words.iter().all(|it| texts.contains(it))
         };
         caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
         let (mut after, mut looked) = (cursor.unwrap_or_default().to_owned(), 0);

@@ -182,8 +182,8 @@ pub fn a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss
     let found = store.upkeep().traces(&target).unwrap();
     let mut places: Vec<&str> = found.rows.iter().map(Trace::place).collect();
     places.dedup();
-    assert_eq!(places, ["state", "links", "kept", "answers", "tokens", "sums"]);
-    let stays = BTreeMap::from([("audit", 1), ("blueprints", 1), ("host", 1)]);
+    assert_eq!(places, ["state", "links", "kept", "answers", "tokens", "sums", "blueprints"]);
+    let stays = BTreeMap::from([("audit", 1), ("host", 1)]);
     assert_eq!((&found.stays, found.more), (&stays, false));
     assert_eq!((found.runs[1].entries, found.runs[1].files), (1, 1));
 
@@ -191,6 +191,7 @@ pub fn a_text_is_found_in_every_place_and_erased_from_all_that_the_host_can_miss
     let left = store.upkeep().traces(&target).unwrap();
     assert_eq!((left.runs, left.rows.len(), left.stays), (vec![], 0, stays));
     assert_eq!(store.blob(&hash).unwrap(), None);
+    assert_eq!(store.blueprint("b").unwrap(), None);
     assert_eq!(store.frames().unwrap(), []);
     assert_eq!(store.kept_by("cache", "", 9).unwrap().len(), 1);
     assert!(store.idempotent("ann", "POST /v1/runs", "other").unwrap().is_some());
@@ -311,6 +312,60 @@ pub fn the_forks_and_repetitions_of_an_erased_run_are_erased_with_it(store: &dyn
     erase(store, &of_run);
     assert_eq!(runs(store, &of_run), [0_u64; 0]);
     assert!([6, 7].iter().all(|run| store.header(*run).unwrap().is_some()));
+}
+
+pub fn a_source_is_erased_with_the_last_run_that_has_it_unless_it_is_published(store: &dyn Store) {
+    let with = |num, hash: &str| Header { parent: None, hash: hash.to_owned(), ..header(num) };
+    let source = |hash: &str, publisher: Option<&str>| {
+        Write::PutBlueprint(BlueprintRow {
+            hash: hash.to_owned(),
+            name: header(1).blueprint,
+            bundle: PERSON.as_bytes().to_vec(),
+            created_ms: 1,
+            publisher: publisher.map(str::to_owned),
+        })
+    };
+    for (num, hash) in [(1, "one"), (2, "two"), (3, "two"), (4, "public"), (5, "named")] {
+        begin(store, with(num, hash));
+    }
+    let named = header(1).blueprint;
+    put(
+        store,
+        vec![
+            source("one", None),
+            source("two", None),
+            source("public", Some("{}")),
+            source("named", None),
+            Write::NameBlueprint { name: named, hash: "named".to_owned(), at_ms: 1 },
+        ],
+    );
+    let stored = || {
+        let all = ["one", "two", "public", "named"];
+        all.map(|hash| store.blueprint(hash).unwrap().is_some())
+    };
+    let of = |runs: &[u64]| ErasureTarget {
+        runs: runs.iter().copied().collect(),
+        ..ErasureTarget::default()
+    };
+    let sources = |target: &ErasureTarget| {
+        let found = store.upkeep().traces(target).unwrap();
+        found.rows.iter().filter(|row| row.place() == "blueprints").count()
+    };
+    // A run that is not erased has the second one.
+    assert_eq!(sources(&of(&[1, 2, 4, 5])), 1);
+    // Also if an act names it all the same.
+    let wrong = Trace::Blueprint { name: header(1).blueprint, hash: "two".to_owned() };
+    put(store, vec![Write::Erase(Box::new(wrong))]);
+    assert_eq!(stored(), [true; 4]);
+    erase(store, &of(&[1, 2, 4, 5]));
+    assert_eq!(stored(), [false, true, true, true]);
+    let text = ErasureTarget { text: Some(PERSON.to_owned()), ..ErasureTarget::default() };
+    let left = store.upkeep().traces(&text).unwrap();
+    assert_eq!((sources(&text), left.stays.get("blueprints")), (0, Some(&3)));
+    put(store, vec![Write::DeleteRun { run: 3 }]);
+    assert_eq!(sources(&text), 1);
+    erase(store, &text);
+    assert_eq!(stored(), [false, false, true, true]);
 }
 
 pub fn of_more_runs_than_are_erased_at_a_time_the_newest_go_first(store: &dyn Store) {

@@ -6,9 +6,10 @@ use super::fixture::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, AuditRow, ChargeRow, ChargeSum, Errand, EvidenceRow, Expiring, FrameRow,
-        IdempotencyRow, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus, SessionRow, Store,
-        StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        ArtifactRow, AuditRow, ChargeRow, ChargeSum, Check, Errand, EvidenceRow, Expiring,
+        FrameRow, IdempotencyRow, KeptRow, OpenTasksRow, OutboxRow, QueuedRow, RunStatus,
+        SessionRow, Store, StoreError, TaskFilter, TaskHold, TaskPhase, TaskRow, TokenRow, Trace,
+        UNSTORED, Write,
     },
 };
 
@@ -282,6 +283,57 @@ pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {
     let stored = store.token("a").unwrap();
     assert_eq!(stored, Some(TokenRow { revoked_ms: Some(7), ..token("a", 1) }));
     assert_eq!(store.token("b").unwrap(), Some(token("b", 2)));
+}
+
+pub fn an_expired_token_stays_while_it_is_needed_and_its_revocation_after_it(store: &dyn Store) {
+    let token = |jti: &str, parent: Option<&str>, expires_ms| {
+        Write::PutToken(TokenRow {
+            jti: jti.to_owned(),
+            role: "operator".to_owned(),
+            claims: "{}".to_owned(),
+            parent: parent.map(str::to_owned),
+            created_ms: 1,
+            expires_ms,
+            revoked_ms: None,
+        })
+    };
+    let of_session = |id: &str, jti: &str, closed_ms| {
+        let jti = jti.to_owned();
+        Write::PutSession(Box::new(SessionRow { jti, closed_ms, ..session(id, 1) }))
+    };
+    begin(store, header(1));
+    let charge = |jti: &str| Write::PutCharge(ChargeRow { bytes: 1, ..ChargeRow::new(1, jti) });
+    let lines = [("root", None, 3), ("over", Some("root"), 2), ("parent", None, 1)];
+    let live = [("live", Some("parent"), 9), ("open", None, 2), ("closed", None, 2)];
+    let tokens = lines.into_iter().chain(live).chain([("charged", None, 2)]);
+    put(store, tokens.map(|(jti, parent, at_ms)| token(jti, parent, at_ms)).collect());
+    put(store, vec![of_session("a", "open", None), of_session("b", "closed", Some(2))]);
+    put(store, vec![charge("charged"), Write::RevokeToken { jti: "over".to_owned(), at_ms: 1 }]);
+    let left = || {
+        let mut left: Vec<String> = store.tokens().unwrap().into_iter().map(|it| it.jti).collect();
+        left.sort();
+        left.join(" ")
+    };
+    let expired = |most| {
+        let mut found = store.upkeep().expired_tokens(5, most).unwrap();
+        found.sort();
+        found
+    };
+    let erase = |jti: String| Write::Erase(Box::new(Trace::Token(jti)));
+    let expire = || put(store, expired(9).into_iter().map(erase).collect());
+    assert_eq!(expired(1).len(), 1, "no more than what is asked for");
+    assert_eq!(expired(9), ["closed", "over"]);
+    expire();
+    assert_eq!(left(), "charged live open parent root", "the parent of one that goes is next");
+    assert_eq!(expired(9), ["root"]);
+    expire();
+    assert_eq!(left(), "charged live open parent");
+    assert!(expired(9).is_empty());
+    let refused = commit(store, vec![Check::TokenLive("over".to_owned())], None, vec![]);
+    assert!(matches!(refused, Err(StoreError::Revoked { .. })), "{refused:?}");
+    assert!(store.revoked().unwrap().contains("over"), "a host that starts again knows it");
+    put(store, vec![token("over", None, 99)]);
+    assert_eq!(store.token("over").unwrap().unwrap().revoked_ms, Some(1));
 }
 
 pub fn signals_wait_in_order_until_they_arrive(store: &dyn Store) {

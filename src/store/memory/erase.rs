@@ -103,8 +103,12 @@ impl Tables {
         for (_, key) in self.stats.rows.keys() {
             sought.sums(&key.name);
         }
+        for header in self.headers.values() {
+            sought.source_of(header.num, &header.hash);
+        }
         for row in &self.blueprints {
-            sought.stays("blueprints", &[row.name.as_bytes(), &row.bundle]);
+            let is_published = row.publisher.is_some() || self.is_named(&row.hash);
+            sought.blueprint((&row.hash, &row.name), &row.bundle, is_published);
         }
         for (key, value) in &self.meta {
             sought.stays("host", &[key.as_bytes(), value.as_bytes()]);
@@ -112,6 +116,11 @@ impl Tables {
         for row in &self.audit {
             sought.stays("audit", &[row.line.as_bytes()]);
         }
+    }
+
+    /// Returns true if a name stands for a version.
+    fn is_named(&self, hash: &str) -> bool {
+        self.names.values().any(|(named, _)| named == hash)
     }
 
     /// Removes a row.
@@ -140,6 +149,12 @@ impl Tables {
             Trace::Sums(name) => {
                 self.stats.rows.retain(|(_, key), _| key.name != name);
                 self.stats.costly.retain(|_, run| run.blueprint != name);
+            }
+            Trace::Blueprint { hash, .. } => {
+                let has_run = self.headers.values().any(|run| run.hash == hash);
+                if !has_run && !self.is_named(&hash) {
+                    self.blueprints.retain(|row| row.hash != hash || row.publisher.is_some());
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The records of a host that expire.
 
+use std::collections::HashSet;
+
 use super::tables::Tables;
 use crate::store::Expiring;
 
@@ -37,6 +39,24 @@ impl Tables {
                 }
             }
         }
+    }
+
+    /// Returns at most `most` tokens that expired before a time and that nothing needs.
+    pub(super) fn expired_tokens(&self, before_ms: u64, most: usize) -> Vec<String> {
+        let needed = self.needed_tokens();
+        let over = self.tokens.iter().filter(|row| row.expires_ms < before_ms);
+        let over = over.map(|row| &row.jti).filter(|jti| !needed.contains(jti.as_str()));
+        over.take(most).cloned().collect()
+    }
+
+    /// Returns the ids of the tokens that stay after their expiry: of those from which stored tokens
+    /// are made, of open sessions, and with charges.
+    fn needed_tokens(&self) -> HashSet<&str> {
+        let parents = self.tokens.iter().filter_map(|row| row.parent.as_deref());
+        let open = self.sessions.values().filter(|row| row.closed_ms.is_none());
+        let charges = self.charges.values().map(|row| row.jti.as_str());
+        let charged = self.charged.keys().map(String::as_str);
+        parents.chain(open.map(|row| row.jti.as_str())).chain(charges).chain(charged).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The read side: only durable data is visible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use parking_lot::MutexGuard;
 
@@ -482,6 +482,10 @@ impl Reader for Memory {
             let token = tables.tokens.iter().find(|token| token.jti == jti);
             token.map(|token| tables.shown(token))
         })
+    }
+
+    fn revoked(&self) -> Result<HashSet<String>, StoreError> {
+        self.read(|tables| tables.revocations.keys().cloned().collect())
     }
 
     fn idempotent(

@@ -32,6 +32,10 @@ impl Upkeep for Memory {
         Ok(self.inner.lock().tables.has_expired(what, before_ms))
     }
 
+    fn expired_tokens(&self, before_ms: u64, most: usize) -> Result<Vec<String>, StoreError> {
+        Ok(self.inner.lock().tables.expired_tokens(before_ms, most))
+    }
+
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
         let (runs, state, blobs) = {
             let inner = self.inner.lock();

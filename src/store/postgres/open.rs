@@ -30,7 +30,7 @@ use super::{
     session::Session,
     space,
     standbys::StandbyWatch,
-    traces,
+    tokens, traces,
     wire::Wire,
     writers::{self, Writers},
 };
@@ -372,6 +372,10 @@ impl Upkeep for Postgres {
 
     fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError> {
         self.pool.read("look for what has expired", |db| kept::has_expired(db, what, before_ms))
+    }
+
+    fn expired_tokens(&self, before_ms: u64, most: usize) -> Result<Vec<String>, StoreError> {
+        self.pool.read("look for expired tokens", |db| tokens::expired(db, before_ms, most))
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {

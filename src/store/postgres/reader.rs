@@ -1,5 +1,7 @@
 //! Dispatches each read to its table.
 
+use std::collections::HashSet;
+
 use super::{
     artifacts, blobs, blueprints, charges, header,
     journal::{self, Reach},
@@ -222,6 +224,10 @@ impl Reader for Postgres {
 
     fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError> {
         self.pool.read("read a token", |db| tokens::one(db, jti))
+    }
+
+    fn revoked(&self) -> Result<HashSet<String>, StoreError> {
+        self.pool.read("read the revoked tokens", tokens::revoked)
     }
 
     fn idempotent(

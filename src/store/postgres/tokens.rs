@@ -1,11 +1,13 @@
 //! The tables `tokens` and `revocations`.
 
+use std::collections::HashSet;
+
 use tokio_postgres::Row;
 
 use super::{
     failed::Failed,
     session::Session,
-    value::{in_row, text, text_or_null, uint, uint_or_null},
+    value::{in_row, int, limit, text, text_or_null, uint, uint_or_null},
 };
 use crate::store::TokenRow;
 
@@ -30,6 +32,25 @@ pub fn one(db: &Session, jti: &str) -> Result<Option<TokenRow>, Failed> {
 pub fn list(db: &Session) -> Result<Vec<TokenRow>, Failed> {
     let rows = db.query(select!("ORDER BY t.created_ms DESC, t.id DESC"), &[])?;
     rows.iter().map(read).collect()
+}
+
+/// Returns the ids of all revoked tokens.
+pub fn revoked(db: &Session) -> Result<HashSet<String>, Failed> {
+    db.query("SELECT jti FROM revocations", &[])?.iter().map(|row| text(row, 0)).collect()
+}
+
+/// Returns tokens that expired before a time and that nothing needs: no stored token is made from
+/// them, no open session has them, and no charge names them.
+pub fn expired(db: &Session, before_ms: u64, most: usize) -> Result<Vec<String>, Failed> {
+    let sql = "
+        SELECT t.jti FROM tokens t WHERE t.expires_ms < $1
+            AND NOT EXISTS (SELECT 1 FROM tokens c WHERE c.parent = t.jti)
+            AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.jti = t.jti AND s.closed_ms IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM charges h WHERE h.jti = t.jti)
+            AND NOT EXISTS (SELECT 1 FROM charged h WHERE h.jti = t.jti)
+        LIMIT $2";
+    let rows = db.query(sql, &[&int(before_ms), &limit(most)])?;
+    rows.iter().map(|row| text(row, 0)).collect()
 }
 
 fn read(row: &Row) -> Result<TokenRow, Failed> {

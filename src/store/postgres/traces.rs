@@ -118,11 +118,21 @@ fn rows(db: &Session, sought: &mut Sought) -> Result<(), Failed> {
     for name in stats_fold::names(db)? {
         sought.sums(&name);
     }
-    for (place, sql) in [
-        ("blueprints", "SELECT name, bundle FROM blueprints"),
-        ("host", "SELECT key, value FROM meta"),
-        ("audit", "SELECT line FROM audit"),
-    ] {
+    each(db, "SELECT num, hash FROM runs", |row| {
+        sought.source_of(uint(row, 0)?, text(row, 1));
+        Ok(())
+    })?;
+    let sql = "
+        SELECT hash, name, bundle,
+               publisher IS NOT NULL OR hash IN (SELECT hash FROM blueprint_names)
+        FROM blueprints";
+    each(db, sql, |row| {
+        sought.blueprint((text(row, 0), text(row, 1)), bytes(row, 2), get(row, 3)?);
+        Ok(())
+    })?;
+    for (place, sql) in
+        [("host", "SELECT key, value FROM meta"), ("audit", "SELECT line FROM audit")]
+    {
         each(db, sql, |row| {
             let parts: Vec<&[u8]> = (0..row.len()).map(|column| bytes(row, column)).collect();
             sought.stays(place, &parts);

@@ -67,7 +67,8 @@ pub fn statements(write: &Write, calls: &mut Vec<Call>) {
                 Call::new(
                     "DELETE FROM blueprints b WHERE b.name = $1 AND NOT EXISTS (
                          SELECT 1 FROM runs r
-                         WHERE substring(r.blueprint from 1 for 512) = substring($1 from 1 for 512)
+                         WHERE substring(r.blueprint from 1 for 512)
+                               = substring($1::bytea from 1 for 512)
                            AND r.blueprint = $1 AND r.hash = b.hash)",
                 )
                 .text(name),
@@ -495,5 +496,18 @@ fn erase(trace: &Trace, calls: &mut Vec<Call>) {
             calls.push(Call::new("DELETE FROM sessions WHERE id = $1").text(id));
         }
         Trace::Token(jti) => calls.push(Call::new("DELETE FROM tokens WHERE jti = $1").text(jti)),
+        Trace::Blueprint { name, hash } => calls.push(
+            Call::new(
+                "DELETE FROM blueprints b WHERE b.hash = $2 AND b.publisher IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM blueprint_names n WHERE n.hash = b.hash)
+                   AND NOT EXISTS (
+                         SELECT 1 FROM runs r
+                         WHERE substring(r.blueprint from 1 for 512)
+                               = substring($1::bytea from 1 for 512)
+                           AND r.blueprint = $1 AND r.hash = b.hash)",
+            )
+            .text(name)
+            .text(hash),
+        ),
     }
 }

@@ -55,6 +55,17 @@ pub fn delete(conn: &Connection, name: &str) -> rusqlite::Result<()> {
     .map(drop)
 }
 
+/// Erases a version that came with runs: no name stands for it, and no run has it any more.
+pub fn erase(conn: &Connection, name: &str, hash: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM blueprints WHERE hash = ?2 AND publisher IS NULL
+         AND hash NOT IN (SELECT hash FROM blueprint_names)
+         AND NOT EXISTS (SELECT 1 FROM runs WHERE blueprint = ?1 AND hash = ?2)",
+    )?
+    .execute([name, hash])
+    .map(drop)
+}
+
 /// Returns a version by its full hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRow>> {
     conn.prepare_cached(

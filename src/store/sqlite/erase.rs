@@ -143,11 +143,24 @@ fn rows(conn: &Connection, sought: &mut Sought) -> rusqlite::Result<()> {
     for name in stats::names(conn)? {
         sought.sums(&name);
     }
-    for (place, sql) in [
-        ("blueprints", "SELECT name, bundle FROM blueprints"),
-        ("host", "SELECT key, value FROM meta"),
-        ("audit", "SELECT line FROM audit"),
-    ] {
+    each(conn, "SELECT num, hash FROM runs", |row| {
+        sought.source_of(uint(row, 0)?, text(row, 1)?);
+        Ok(())
+    })?;
+    each(
+        conn,
+        "SELECT hash, name, bundle,
+             publisher IS NOT NULL OR hash IN (SELECT hash FROM blueprint_names)
+         FROM blueprints",
+        |row| {
+            let (name, bundle) = (text(row, 1)?, bytes(row.get_ref(2)?));
+            sought.blueprint((text(row, 0)?, name), bundle, row.get(3)?);
+            Ok(())
+        },
+    )?;
+    for (place, sql) in
+        [("host", "SELECT key, value FROM meta"), ("audit", "SELECT line FROM audit")]
+    {
         each(conn, sql, |row| {
             let parts = (0..row.as_ref().column_count()).map(|it| row.get_ref(it).map(bytes));
             sought.stays(place, &parts.collect::<rusqlite::Result<Vec<_>>>()?);
@@ -184,6 +197,7 @@ pub fn apply(conn: &Connection, trace: &Trace) -> rusqlite::Result<()> {
             conn.prepare_cached("DELETE FROM tokens WHERE jti = ?1")?.execute([jti]).map(drop)
         }
         Trace::Sums(name) => stats::forget_name(conn, name),
+        Trace::Blueprint { name, hash } => super::blueprints::erase(conn, name, hash),
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     mark::{Mark, MarkFile},
     place::StorePath,
     pool::Pool,
-    restore, retention, sessions, upgrade, writer,
+    restore, retention, sessions, tokens, upgrade, writer,
 };
 use crate::{
     fault,
@@ -215,6 +215,11 @@ impl Upkeep for Sqlite {
             Expiring::Sessions => sessions::has_old(&conn, before_ms),
         };
         found.map_err(database("look for what has expired"))
+    }
+
+    fn expired_tokens(&self, before_ms: u64, most: usize) -> Result<Vec<String>, StoreError> {
+        let found = tokens::expired(&*self.pool.lend()?, before_ms, most);
+        found.map_err(database("look for expired tokens"))
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {

@@ -1,5 +1,7 @@
 //! Dispatches each read to its table.
 
+use std::collections::HashSet;
+
 use rusqlite::Connection;
 
 use super::{
@@ -230,6 +232,10 @@ impl Reader for Sqlite {
 
     fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError> {
         self.read("read a token", |conn| tokens::one(conn, jti))
+    }
+
+    fn revoked(&self) -> Result<HashSet<String>, StoreError> {
+        self.read("read the revoked tokens", tokens::revoked)
     }
 
     fn idempotent(

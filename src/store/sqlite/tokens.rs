@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::value::{int, uint, uint_or_null};
+use super::value::{int, limit, uint, uint_or_null};
 use crate::store::TokenRow;
 
 /// The columns, in the order of [`read`].
@@ -45,6 +45,21 @@ pub fn revoke(conn: &Connection, jti: &str, at_ms: u64) -> rusqlite::Result<()> 
     )?
     .execute(params![jti, int(at_ms)])
     .map(drop)
+}
+
+/// Returns tokens that expired before a time and that nothing needs: no stored token is made from
+/// them, no open session has them, and no charge names them.
+pub fn expired(conn: &Connection, before_ms: u64, most: usize) -> rusqlite::Result<Vec<String>> {
+    conn.prepare_cached(
+        "SELECT jti FROM tokens WHERE expires_ms < ?1
+             AND jti NOT IN (SELECT parent FROM tokens WHERE parent IS NOT NULL)
+             AND jti NOT IN (SELECT jti FROM sessions WHERE closed_ms IS NULL)
+             AND jti NOT IN (SELECT jti FROM charges)
+             AND jti NOT IN (SELECT jti FROM charged)
+         LIMIT ?2",
+    )?
+    .query_map(params![int(before_ms), limit(most)], |row| row.get(0))?
+    .collect()
 }
 
 /// Returns the ids of all revoked tokens.

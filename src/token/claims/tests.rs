@@ -39,6 +39,28 @@ fn unnamed_tokens_of_one_maker_and_role_are_one_person() {
 }
 
 #[test]
+fn the_case_of_a_subject_makes_no_other_one() {
+    assert!(is_same_subject("Ada", "ada") && is_same_subject("ada", "ada"));
+    assert!(!is_same_subject("ada", "adam") && !is_same_subject("ada", "admin/ada"));
+    assert!(!is_same_subject("\u{212a}im", "kim"), "the sign of Kelvin is no letter of a name");
+}
+
+#[test]
+fn an_account_is_the_first_below_the_owner() {
+    for (subject, expected) in [
+        ("admin", "admin"),
+        ("ada", "ada"),
+        ("ada/operator#1", "ada"),
+        ("admin/operator#1/worker#2", "admin/operator#1"),
+        ("session/ses_a/operator#1", "session/ses_a"),
+        ("admin/session/ses_a", "admin/session/ses_a"),
+        ("", ""),
+    ] {
+        assert_eq!(account(subject), expected);
+    }
+}
+
+#[test]
 fn a_claim_that_nobody_knows_is_refused() {
     let mut wire = serde_json::to_value(operator()).unwrap();
     wire["root"] = true.into();

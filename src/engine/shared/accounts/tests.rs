@@ -182,6 +182,23 @@ fn quotas_of_a_line_are_bounded_in_number_and_by_the_tightest() {
 }
 
 #[test]
+fn a_token_that_is_gone_has_no_account_and_an_open_run_keeps_its_own() {
+    let accounts = family(runs(3), runs(2));
+    accounts.admit("mid", 1, 0).unwrap();
+    accounts.forget(0, |_| false);
+    assert!(accounts.used("low").is_some(), "it may not be stored yet");
+    accounts.forget(1, |_| false);
+    assert_eq!(accounts.used("low"), None);
+    assert_eq!(accounts.used("top").unwrap().open_runs, 1);
+    accounts.ended(1);
+    accounts.forget(1, |jti| jti == "mid");
+    assert_eq!(accounts.used("top").unwrap().open_runs, 0, "a token from it counts against it");
+    assert!(accounts.are_kept());
+    accounts.forget(1, |_| false);
+    assert!(!accounts.are_kept());
+}
+
+#[test]
 fn money_is_rounded_up_and_bounded() {
     assert_eq!(billionths(Some(Decimal::new(1, 12))), 1);
     assert_eq!(billionths(Some(Decimal::new(-1, 0))), 0);
