@@ -223,6 +223,7 @@ impl Host {
     ) -> Result<Self, HostError> {
         let files = files::DataFiles::open(&config.data)?;
         let incarnation = incarnation(&*store).await?;
+        files.claim_work(incarnation, Clock::system().now_ms());
         let key_files: Arc<dyn files::HostKeys> = match joined {
             None => Arc::new(files.clone()),
             Some(it) => {
@@ -451,10 +452,13 @@ fn recover(
         if let Err(error) = engine.responses().take_up_unstored().await {
             tracing::warn!(%error, "could not look for runs that are not to be stored");
         }
-        if let Err(error) = engine.warn_of_unfinished_erasure().await {
-            tracing::warn!(%error, "could not look for an erasure that was interrupted");
-        }
         keep_time(&engine, &tasks_of);
+        let deletes = engine.clone();
+        tasks_of.spawn(async move {
+            if let Err(error) = deletes.take_up_deletions().await {
+                tracing::warn!(%error, "could not look for what deletions before have left");
+            }
+        });
         if let Some((data, roots)) = watched {
             file_watch::start(&engine, &tasks_of, &data, roots);
         }

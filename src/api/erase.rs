@@ -61,7 +61,7 @@ impl EraseBody {
 ///
 /// A dry run lists what would go, with a `digest`; the act repeats the digest. Runs that have not ended
 /// prevent it. The database is written anew at the end, so that no deleted byte is left; writes wait
-/// meanwhile. The audit log keeps a line with numbers only.
+/// meanwhile. With `match` that is also done if nothing is found. The audit log keeps a line with numbers only.
 #[utoipa::path(
     post, path = "/v1/erase", operation_id = "host_erase", tag = "host",
     request_body = EraseBody,

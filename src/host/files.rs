@@ -3,7 +3,9 @@
 use std::{
     fs,
     io::Write as _,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -12,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::HostError;
 use crate::{
-    engine::KeyFiles,
+    engine::{self, KeyFiles},
     token::{HandleKey, KeyRing, SigningKey},
 };
 
@@ -110,7 +112,9 @@ impl DataFiles {
         let it = Self { dir: dir.to_owned() };
         for name in ["bundles", "work"] {
             let path = it.dir.join(name);
-            fs::create_dir_all(&path).map_err(|error| fault("create", &path, error))?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|error| fault("create", &path, error))?;
+            close(&path);
         }
         it.clear_copies();
         Ok(it)
@@ -124,6 +128,15 @@ impl DataFiles {
                 // A copy that cannot be removed takes space but does no harm.
                 let _ = fs::remove_file(entry.path());
             }
+        }
+    }
+
+    /// Notes since when a database has the directories of runs: those that are older may belong to
+    /// another one, and are left alone when this one does not know their runs.
+    pub(super) fn claim_work(&self, incarnation: u64, now_ms: u64) {
+        let work = self.dir.join("work");
+        if let Err(error) = engine::claim_work(&work, &incarnation.to_string(), now_ms) {
+            tracing::warn!(%error, "the directories of deleted runs stay: `work` cannot be written");
         }
     }
 
@@ -260,6 +273,17 @@ impl KeyFiles for DataFiles {
 
     fn keep_admin(&self, token: &str) -> Result<(), String> {
         self.put_admin_token(token).map_err(|error| error.to_string())
+    }
+}
+
+/// Takes the access of other users to a directory, which an earlier release or somebody else made.
+fn close(path: &Path) {
+    let closed = fs::metadata(path).and_then(|meta| match meta.mode() & 0o077 {
+        0 => Ok(()),
+        _ => fs::set_permissions(path, fs::Permissions::from_mode(0o700)),
+    });
+    if let Err(error) = closed {
+        tracing::warn!(path = %path.display(), %error, "other users may read this directory");
     }
 }
 

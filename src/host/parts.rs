@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::{HostConfig, listen};
 use crate::{
     clock::Clock,
-    engine::{EngineParts, FromHelper, KeyFiles, Lend, Recovery, Settings},
+    engine::{self, EngineParts, FromHelper, KeyFiles, Lend, Recovery, Settings},
     environment::Environments,
     flow::RunLimits,
     lua::{Limits, TaskLimits},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The key of the incarnation.
-pub(super) const INCARNATION: &str = "incarnation";
+pub(super) const INCARNATION: &str = engine::INCARNATION;
 
 /// The parts of an engine that are opened, and not configured.
 pub(super) struct EngineBase {
@@ -95,6 +95,7 @@ fn registry(
 /// Writes the files of a blueprint to the directory where its child processes find them.
 fn bundle_dirs(data: PathBuf) -> BundleDir {
     Arc::new(move |blueprint| {
+        // Beside `work`: the engine removes what no version has any more.
         let dir = data.join("bundles").join(blueprint.hash());
         blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;
         Ok(dir)

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send};
 
 /// Uses everything that keeps what it is given: state, files, a log, a task for a person, a child.
 const BLUEPRINT: &str = r#"
@@ -116,6 +116,186 @@ async fn what_was_erased_is_in_no_file_and_everything_else_is_as_it_was() {
     assert_eq!(daemon.ended(&after).await["status"], "completed");
     let checked = daemon.get("/v1/check").send().await.unwrap().text().await.unwrap();
     assert!(checked.contains("\"damaged\":0"), "{checked}");
+}
+
+/// The source of a run whose child does this in the run's directory.
+fn shell_source(script: &str) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    format!(
+        r#"local swarm = require("swarm")
+return swarm.blueprint {{
+  name = "shell",
+  agents = {{
+    sh = {{ operator = "process", command = {{ "sh", "-c", {script} }}, check = false }},
+  }},
+  flow = function(ctx, input) return ctx:run("sh", {{ text = input.name }}) end,
+}}"#
+    )
+}
+
+async fn run_shell(daemon: &Daemon, script: &str) -> String {
+    let run = daemon.run_source(&shell_source(script), json!({ "name": "nobody" })).await;
+    assert_eq!(daemon.ended(&run).await["status"], "completed");
+    run
+}
+
+/// Returns true if a file below a directory, or the name of one or of a directory, has a text.
+fn is_below(dir: &Path, text: &str) -> bool {
+    let is_name = |entry: fs::DirEntry| {
+        let (path, name) = (entry.path(), entry.file_name());
+        name.to_string_lossy().contains(text) || path.is_dir() && is_below(&path, text)
+    };
+    !files_with(dir, text).is_empty() || fs::read_dir(dir).unwrap().flatten().any(is_name)
+}
+
+#[tokio::test]
+async fn a_directory_that_a_child_has_closed_goes_with_its_run() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let closes = "mkdir -p x/z; echo 4711 > x/y; ln -s / x/root; chmod 000 x/z x";
+    let run = run_shell(&daemon, closes).await;
+    let dir = data.join("work").join(&run);
+    assert!(dir.join("x").is_dir());
+    let (status, done) = erase(&daemon, &json!({ "runs": [run] })).await;
+    assert_eq!((status, &done["runs"][0]["result"]), (200, &json!("done")), "{done}");
+    assert_eq!((&done["stays"], &done["rewritten"]), (&json!([]), &json!(true)), "{done}");
+    assert!(!dir.exists(), "{done}");
+    // The source came with this run alone.
+    assert_eq!(done["rows"]["blueprints"], 1, "{done}");
+    let bundles = fs::read_dir(data.join("bundles")).unwrap();
+    assert_eq!(bundles.count(), 0);
+}
+
+#[tokio::test]
+async fn directories_that_a_killed_host_has_left_go_at_the_next_start_and_no_others() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let env = [("MOONSWARM_KILL_AT", "engine.runs_deleted#1")];
+    let daemon = Daemon::launch(&data, &env).unwrap();
+    let kept = run_shell(&daemon, "echo 4711 > note.txt").await;
+    let gone = run_shell(&daemon, "mkdir x; echo 4711 > x/y").await;
+    let work = data.join("work");
+    // Of a run of another database, from before; a link; and something that is nobody's.
+    let older = moonswarm::protocol::RunId::new(7, 1_000).to_string();
+    fs::create_dir(work.join(&older)).unwrap();
+    fs::create_dir(work.join("mine")).unwrap();
+    let linked = moonswarm::protocol::RunId::new(900, 4_000_000_000_000).to_string();
+    std::os::unix::fs::symlink(shell.path("."), work.join(&linked)).unwrap();
+    let mut body = json!({ "runs": [gone], "dry_run": true });
+    let (_, planned) = send(daemon.post("/v1/erase", &body)).await;
+    body["dry_run"] = json!(false);
+    body["digest"] = planned["digest"].clone();
+    // It dies before it answers.
+    let _ = daemon.post("/v1/erase", &body).send().await;
+    assert!(daemon.died());
+    assert!(work.join(&gone).join("x/y").exists(), "nothing was removed before the kill");
+
+    let daemon = Daemon::start(&data);
+    eventually("the directory of the erased run is removed", async || {
+        if work.join(&gone).exists() { Err("it is there") } else { Ok(()) }
+    })
+    .await;
+    assert_eq!(fs::read_to_string(work.join(&kept).join("note.txt")).unwrap(), "4711\n");
+    for name in [older.as_str(), "mine", linked.as_str()] {
+        assert!(fs::symlink_metadata(work.join(name)).is_ok(), "{name}");
+    }
+    assert!(shell.path("data").is_dir());
+    // What was interrupted is completed by doing it again.
+    let (status, done) = erase(&daemon, &json!({ "runs": [gone] })).await;
+    assert_eq!((status, &done["rewritten"]), (200, &json!(true)), "{done}");
+    let (_, again) = erase(&daemon, &json!({ "runs": [gone] })).await;
+    assert_eq!((&again["runs"], &again["unfinished"]), (&json!([]), &json!(false)), "{again}");
+}
+
+#[tokio::test]
+async fn a_text_in_the_files_of_a_run_selects_the_run() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let name = "zachariasquux4711";
+    let half = "zacharias";
+    // The source and the input do not have it as a whole.
+    let writes = format!("mkdir deep; a={half}; echo \"is ${{a}}quux4711 there\" > deep/note.txt");
+    let noted = run_shell(&daemon, &writes).await;
+    let names = format!("a={half}; mkdir -p deep/\"${{a}}quux4711\"");
+    let named = run_shell(&daemon, &names).await;
+    let other = run_shell(&daemon, "echo nobody > note.txt").await;
+    assert!(is_below(&data.join("work"), name));
+    let (status, done) = erase(&daemon, &json!({ "match": name })).await;
+    assert_eq!(status, 200, "{done}");
+    let runs: Vec<&str> =
+        done["runs"].as_array().unwrap().iter().map(|it| it["run"].as_str().unwrap()).collect();
+    assert_eq!(runs, [noted.as_str(), named.as_str()], "{done}");
+    assert!(!data.join("work").join(&noted).exists() && !data.join("work").join(&named).exists());
+    assert!(data.join("work").join(&other).join("note.txt").exists());
+    assert!(!is_below(&data, name), "{done}");
+}
+
+#[tokio::test]
+async fn a_source_that_came_with_its_runs_is_erased_and_leaves_no_file() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let name = "zachariasquux4711";
+    let source = format!("{}\n-- written for {name}\n", shell_source("echo hello"));
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let run = daemon.run_source(&source, json!({ "name": "nobody" })).await;
+        assert_eq!(daemon.ended(&run).await["status"], "completed");
+        runs.push(run);
+    }
+    assert!(is_below(&data.join("bundles"), name));
+    let (status, done) = erase(&daemon, &json!({ "runs": [runs[0]] })).await;
+    assert_eq!((status, &done["rows"]), (200, &json!({})), "{done}");
+    let (_, done) = erase(&daemon, &json!({ "match": name })).await;
+    let stays = &done["stays"];
+    let of_source = stays.as_array().unwrap().iter().find(|it| it["place"] == "blueprints");
+    assert_eq!(of_source.map(|it| &it["rows"]), Some(&json!(1)), "{done}");
+    let deleted = daemon.delete(&format!("/v1/runs/{}", runs[1])).send().await.unwrap();
+    assert!(deleted.status().is_success());
+    let (status, done) = erase(&daemon, &json!({ "match": name })).await;
+    assert_eq!((status, &done["rows"]["blueprints"]), (200, &json!(1)), "{done}");
+    assert!(!is_below(&data, name), "{done}");
+    // It can come again.
+    let run = daemon.run_source(&source, json!({ "name": "nobody" })).await;
+    assert_eq!(daemon.ended(&run).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_match_that_finds_nothing_still_cleans_free_space() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let name = "zachariasquux4711";
+    let at = "/v1/state/global/person";
+    assert_eq!(send(daemon.put(at, &json!({ "value": name }))).await.0, 200);
+    assert!(daemon.delete(at).send().await.unwrap().status().is_success());
+    assert!(is_below(&data, name), "it is in the log at least");
+    let dry = json!({ "match": name, "dry_run": true });
+    let planned = send(daemon.post("/v1/erase", &dry)).await.1;
+    assert_eq!(planned["rewritten"], false, "{planned}");
+    let (status, again) = erase(&daemon, &json!({ "match": name })).await;
+    assert_eq!((status, &again["runs"], &again["rows"]), (200, &json!([]), &json!({})), "{again}");
+    assert_eq!(again["rewritten"], true, "{again}");
+    assert!(!is_below(&data, name), "{again}");
+}
+
+#[tokio::test]
+async fn nobody_else_reads_the_directories_of_runs_and_of_blueprints() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let shell = Shell::new();
+    let data = shell.path("data");
+    for name in ["work", "bundles"] {
+        fs::create_dir_all(data.join(name)).unwrap();
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let daemon = Daemon::start(&data);
+    for name in ["work", "bundles"] {
+        let mode = fs::metadata(data.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{name}");
+    }
+    run_shell(&daemon, "echo here > note.txt").await;
 }
 
 #[tokio::test]

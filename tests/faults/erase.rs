@@ -34,7 +34,9 @@ async fn an_erasure_that_was_killed_anywhere_is_completed_by_its_repetition() {
     for at in [
         "engine.erase_marked#1",
         "engine.erase_runs#1",
+        "engine.runs_deleted#1",
         "engine.erase_rows#1",
+        "engine.erase_files#1",
         "store.rewritten#1",
         "engine.erase_rewritten#1",
     ] {

@@ -4,10 +4,11 @@
 use std::{
     collections::BTreeMap,
     fs,
+    hash::{BuildHasher as _, RandomState},
     io::{self, Write},
     path::{Component, Path},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -22,6 +23,10 @@ use crate::blueprint::{
     template,
     tokens::tokens,
 };
+
+/// A number that no other process has, also none that had the same process id.
+static WRITER: LazyLock<String> =
+    LazyLock::new(|| format!("{:016x}", RandomState::new().hash_one(std::process::id())));
 
 impl Bundle {
     /// Reads a blueprint and the files that it refers to, directly or through its modules and
@@ -99,6 +104,13 @@ impl Bundle {
         Self::from_files(files, Some(&entry))
     }
 
+    /// Returns true if the name of a directory is one that this process gives to what it is writing.
+    pub fn is_being_written(name: &str) -> bool {
+        name.split_once('.').is_some_and(|(_, staged)| {
+            staged.split_once('-').is_some_and(|(writer, _)| writer == *WRITER)
+        })
+    }
+
     /// Writes all files, read-only, into the directory `to`, which appears with all of them or
     /// not at all. If it is already there, it is left as it is.
     ///
@@ -110,7 +122,7 @@ impl Bundle {
             return Ok(());
         }
         let number = STAGED.fetch_add(1, Ordering::Relaxed);
-        let staging = to.with_extension(format!("{}-{number}.partial", std::process::id()));
+        let staging = to.with_extension(format!("{}-{number}.partial", *WRITER));
         let written = self.write_files(&staging).and_then(|()| fs::rename(&staging, to));
         match written {
             Ok(()) => Ok(()),

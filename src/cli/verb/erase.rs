@@ -11,7 +11,7 @@ use crate::{
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
-        render::fitted,
+        render::{fitted, printable},
         resolve,
         terminal::Questions,
     },
@@ -21,6 +21,9 @@ use crate::{
 
 /// The number of runs that a table shows.
 const SHOWN: usize = 20;
+/// The places that an erasure looks through.
+const PLACES: &str = "runs and their directories, sources, state, links, values of layers, \
+                      answers, sessions, tokens and statistics";
 /// The maximum number of bytes of a text that is read from stdin.
 const TEXT: u64 = 1_026;
 
@@ -76,7 +79,10 @@ impl Erase {
             };
             let planned = at.client.erase(&with(&body, true, None)).await?;
             let is_nothing = planned.runs.is_empty() && planned.rows.is_empty();
-            let view = if (is_nothing && !planned.unfinished) || !self.agreed(cx, &planned).await? {
+            // A text that nothing has any more may still be in free space of the database.
+            let cleans = self.yes && text.is_some();
+            let is_over = is_nothing && !planned.unfinished && !cleans;
+            let view = if is_over || !self.agreed(cx, &planned).await? {
                 planned
             } else {
                 let mut done = at.client.erase(&with(&body, false, Some(&planned))).await?;
@@ -87,7 +93,7 @@ impl Erase {
                 done
             };
             let elsewhere = self.elsewhere(&mut target, &view)?;
-            shown(cx, &view, &elsewhere)?;
+            self.show(cx, &view, &elsewhere)?;
             Ok(Exit::Ok)
         })
         .await
@@ -109,9 +115,31 @@ impl Erase {
         if self.yes || !cx.terminal.asks {
             return Ok(self.yes);
         }
-        shown(cx, planned, &[])?;
+        self.show(cx, planned, &[])?;
         let said = Questions::new().ask("erase this for good? [y/N]").await?;
         Ok(said.is_some_and(|said| said.eq_ignore_ascii_case("y")))
+    }
+
+    /// Shows what was found; or, where nothing was, what was looked for and where.
+    fn show(&self, cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
+        let is_nothing = view.runs.is_empty() && view.rows.is_empty();
+        if is_nothing && !cx.terminal.json {
+            cx.terminal.say(&format!("{} is stored: looked through {PLACES}", self.nothing()));
+            if view.dry_run && self.text.is_some() {
+                let free = "free space of the database may still have it: --yes writes it anew";
+                cx.terminal.say(free);
+            }
+        }
+        shown(cx, view, elsewhere)
+    }
+
+    /// Names what is not there. A text is not repeated: it may be secret.
+    fn nothing(&self) -> String {
+        match &self.subject {
+            Some(subject) => format!("nothing of the subject {}", printable(subject)),
+            None if self.runs.is_empty() => "nothing that contains the text".to_owned(),
+            None => format!("nothing of {}", printable(&self.runs.join(", "))),
+        }
     }
 
     /// Looks into the databases of the directory that was named.
@@ -175,9 +203,7 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
     }
     let EraseView { runs, entries, files, bytes, .. } = view;
     let is_nothing = runs.is_empty() && view.rows.is_empty();
-    if is_nothing {
-        cx.terminal.say("nothing of it is stored");
-    } else {
+    if !is_nothing {
         cx.terminal.say(&format!(
             "{} run(s) {went}: {entries} entries, {files} files, about {bytes} bytes",
             runs.len()
@@ -201,6 +227,9 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
             None => format!("holds {} of these runs and {} rows with it", copy.runs, copy.rows),
         };
         cx.terminal.say(&format!("copy {}, {} bytes: {held}", copy.file, copy.bytes));
+    }
+    if view.rewritten {
+        cx.terminal.say("the database was written anew: its free space has nothing of it");
     }
     if view.dry_run && view.unfinished {
         cx.terminal.say("an erasure was interrupted: --yes completes it");

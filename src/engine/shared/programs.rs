@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use hashlink::LruCache;
@@ -63,8 +66,10 @@ pub(crate) struct Programs {
     problems: Mutex<Vec<BlueprintProblem>>,
     archive: Mutex<Archive>,
     /// Held for reading by each start, from its look at what is stored to its commit; for writing
-    /// by whoever deletes blueprints.
+    /// by whoever deletes blueprints or erases runs.
     pub(crate) starts: Arc<tokio::sync::RwLock<()>>,
+    /// Counts what was deleted under it: versions, and runs that were erased.
+    erasures: AtomicU64,
 }
 
 /// A file of the watched directory that is no blueprint, or whose last version is not served.
@@ -112,6 +117,7 @@ impl Programs {
         Ok(Self {
             archive: Mutex::new(Archive::read(store.meta(ARCHIVED)?)),
             starts: Arc::default(),
+            erasures: AtomicU64::new(0),
             mark: faces::mark(registry.names()),
             store,
             registry,
@@ -150,8 +156,20 @@ impl Programs {
         })
     }
 
+    /// Returns the count of what was deleted: whoever holds `starts`, and counts as many as before it
+    /// looked something up, knows that this is still stored.
+    pub(crate) fn erasures(&self) -> u64 {
+        self.erasures.load(Ordering::Acquire)
+    }
+
+    /// Counts a deletion that is stored, or may be.
+    pub(crate) fn note_erasure(&self) {
+        self.erasures.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Drops what is cached of the versions of a name that were deleted.
     pub(crate) fn forget(&self, name: &str) {
+        self.note_erasure();
         self.compiled.lock().retain(|_, program| program.blueprint().name() != name);
         // What is left of these is only read again.
         self.stored.lock().clear();

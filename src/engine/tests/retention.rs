@@ -56,6 +56,28 @@ async fn what_goes_takes_its_state_and_files_along_and_the_file_shrinks() {
 }
 
 #[tokio::test]
+async fn a_collection_removes_directories_whose_runs_this_database_has_had() {
+    let bench = open(Retention::FOR_EVER);
+    let kept = hello(&bench, "\"a\"").await;
+    let work = bench.dir.path().join("work");
+    let at = |run: RunId| work.join(run.to_string());
+    let since_ms = kept.created_ms();
+    let (gone, older) = (RunId::new(900, since_ms + 1), RunId::new(901, since_ms - 1));
+    let bundle = bench.dir.path().join("bundles").join("ab".repeat(32));
+    for dir in [at(kept), at(gone), at(older), bundle.clone()] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    // Nobody knows whose they are.
+    bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
+    assert!(at(gone).exists() && !bundle.exists());
+    crate::engine::claim_work(&work, "", since_ms).unwrap();
+    bench.engine.upkeep().gc(&bench.admin(), true).await.unwrap();
+    assert!(at(gone).exists(), "a dry run changes nothing");
+    bench.engine.upkeep().gc(&bench.admin(), false).await.unwrap();
+    assert_eq!([kept, gone, older].map(|run| at(run).exists()), [true, false, true]);
+}
+
+#[tokio::test]
 async fn age_counts_from_the_end_and_an_open_run_never_goes() {
     let bench = open(Retention { age_ms: 3_600_000, ..Retention::FOR_EVER });
     let open = bench.start(r#"flow = function(ctx) return ctx:wait("go") end"#, "null").await;

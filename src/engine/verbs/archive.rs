@@ -92,10 +92,16 @@ impl BlueprintVerbs<'_> {
     /// a run has it.
     pub async fn delete(self, caller: &Caller, name: &str) -> Result<(), EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(name)])?;
+        let (engine, caller, name) = (self.engine.clone(), caller.clone(), name.to_owned());
+        // The caller may be gone in the meantime; the store and the memory must agree.
+        let deleting = async move { engine.blueprints().delete_alone(&caller, &name).await };
+        self.engine.shared().tasks.spawn(deleting).await.map_err(|_| EngineError::Stopping)?
+    }
+
+    async fn delete_alone(self, caller: &Caller, name: &str) -> Result<(), EngineError> {
         // No start is between its look at what is stored and its commit.
-        let starts = &self.engine.shared().programs.starts;
-        let alone = tokio::time::timeout(PATIENCE, starts.write()).await;
-        let _alone = alone.map_err(|_| EngineError::Busy {
+        let alone = tokio::time::timeout(PATIENCE, self.engine.upkeep().alone()).await;
+        let alone = alone.map_err(|_| EngineError::Busy {
             code: Code::Overloaded,
             message: format!("delete blueprint {name}: runs are being started"),
             retry_after_s: 5,
@@ -121,8 +127,14 @@ impl BlueprintVerbs<'_> {
             writes.push(Write::PutMeta { key: faces::key_of(name), value: "{}".to_owned() });
             fault::point("engine.blueprint_delete");
             let fact = self.fact("blueprint.deleted", caller, name, None);
-            if self.change_archive(caller, fact, None, writes).await? {
+            let changed = self.change_archive(caller, fact, None, writes).await;
+            if !matches!(changed, Ok(false)) {
+                // Also if it failed: nobody knows then whether it is stored.
                 self.engine.shared().programs.forget(name);
+            }
+            if changed? {
+                // A host that stops leaves its files to the next one.
+                let _ = self.engine.upkeep().remove_bundles(alone).await;
                 return Ok(());
             }
         }

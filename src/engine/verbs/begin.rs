@@ -36,6 +36,39 @@ pub(crate) enum Permit {
     Given,
 }
 
+/// What a start was made of, before the guard that nobody deletes under: it is looked at again if
+/// something was deleted since.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Basis {
+    /// The count of deletions before anything was looked up.
+    erasures: u64,
+    /// The run that is started once more.
+    rerun: Option<RunId>,
+}
+
+impl Basis {
+    /// Begins to look something up.
+    pub(crate) fn of(engine: &Engine, rerun: Option<RunId>) -> Self {
+        Self { erasures: engine.shared().programs.erasures(), rerun }
+    }
+
+    /// Refuses what was deleted since it was looked up, for a caller that lets nobody delete more.
+    async fn check(
+        self,
+        engine: &Engine,
+        named: &Program,
+        program: &lua::Program,
+    ) -> Result<(), EngineError> {
+        if let Some(run) = self.rerun {
+            engine.header(run).await?;
+        }
+        match named {
+            Program::Named(name) => engine.blueprints().refuse_unstored(name, program).await,
+            Program::Bundle(_) => Ok(()),
+        }
+    }
+}
+
 /// The watchers of a run that starts.
 #[derive(Default)]
 pub(crate) struct Watch {
@@ -157,8 +190,21 @@ impl Engine {
         waiter: Option<Waiter>,
         permit: Permit,
     ) -> Result<Started, EngineError> {
+        self.begin_of(Basis::of(self, None), caller, start, key, waiter, permit).await
+    }
+
+    /// As [`Engine::begin`], of what was looked up before.
+    pub(crate) async fn begin_of(
+        &self,
+        basis: Basis,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        waiter: Option<Waiter>,
+        permit: Permit,
+    ) -> Result<Started, EngineError> {
         if let Some(key) = &key
-            && let Some(run) = Box::pin(self.repeated(caller, key)).await?
+            && let Some(run) = Box::pin(self.repeated(caller, Some(key))).await?
         {
             let run = run.parse().map_err(|_| runs::mismatch(key))?;
             return Ok(Started { run, repeated: true });
@@ -188,7 +234,7 @@ impl Engine {
         self.begin_accepted(
             caller,
             StartRun { input, ..start },
-            program,
+            (program, basis),
             key,
             Watch { waiter, ..Watch::default() },
         )
@@ -228,14 +274,17 @@ impl Engine {
         &self,
         caller: &Caller,
         start: StartRun,
-        program: Arc<lua::Program>,
+        (program, basis): (Arc<lua::Program>, Basis),
         key: Option<IdempotencyKey>,
         watch: Watch,
     ) -> Result<Started, EngineError> {
         let shared = self.shared();
         self.check_sizes(&start)?;
         // Until the commit, nobody deletes the version.
-        let _stored = shared.programs.starts.read().await;
+        let stored = Arc::clone(&shared.programs.starts).read_owned().await;
+        if shared.programs.erasures() != basis.erasures {
+            Box::pin(basis.check(self, &start.program, &program)).await?;
+        }
         if matches!(start.program, Program::Bundle(_)) {
             Box::pin(self.blueprints().keep_posted(&program)).await?;
         }
@@ -285,14 +334,14 @@ impl Engine {
             tags: start.tags,
             trace: caller.trace,
             publisher,
-            stored: None,
+            stored: Some(stored),
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {
             Ok(()) => Ok(Started { run: id, repeated: false }),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
                 let key = key.expect("the guard looked");
-                let run = Box::pin(self.repeated(caller, &key)).await?;
+                let run = Box::pin(self.repeated(caller, Some(&key))).await?;
                 let run = run.ok_or_else(|| runs::mismatch(&key))?;
                 let run = run.parse().map_err(|_| runs::mismatch(&key))?;
                 Ok(Started { run, repeated: true })

@@ -5,14 +5,21 @@
 //! database was written anew, so a host that dies in between knows of it: the act is repeated, and
 //! goes on where it ended. The audit log has a line for its begin and its end, with numbers only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use utoipa::ToSchema;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    engine::{Caller, Engine, EngineError, verbs::engine::UpkeepVerbs},
+    engine::{
+        Caller, Engine, EngineError,
+        verbs::{
+            engine::UpkeepVerbs,
+            erase_steps::{portions, steps},
+            erase_view::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays},
+            run_dirs::{RunDirs, TextHits, is_stored},
+        },
+    },
     fault,
     middleware::{AuditLine, Change, Keep as _},
     protocol::{Code, RunId},
@@ -20,125 +27,19 @@ use crate::{
         Check, ErasureTarget, MOST_ERASED_RUNS, Store, StoreError, Trace, Traces, TracesInCopy,
         Write,
     },
-    token::Verb,
+    token::{Verb, is_same_subject},
 };
 
 /// The least and the greatest number of bytes of a text that is looked for.
 const TEXT: std::ops::RangeInclusive<usize> = 4..=1_024;
-/// The number of runs, and of other rows, that are removed in one commit.
-const RUNS_AT_ONCE: usize = 32;
-const ROWS_AT_ONCE: usize = 256;
-/// The number of those rows that are found by a scan of a table: the one writer commits nothing else
-/// meanwhile.
-const SCANS_AT_ONCE: usize = 8;
 /// The number of rows of long histories that are cleared in one commit.
 const CLEARED: Write = Write::Tidy { rows: 2_048, pages: 0 };
 /// The key of the mark of an act that is not complete.
 const MARK: &str = "erase.unfinished";
+/// A part of the mark while rows may be left, and not only directories.
+const BEGUN: &str = "begun";
 /// The number of runs that a refusal names.
 const NAMED: usize = 10;
-
-/// The target of an erasure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Erased {
-    /// Everything of a subject: the runs that it started, its tokens, sessions, answers.
-    Subject(String),
-    /// Runs, and those that they called, their forks and repetitions.
-    Runs(Vec<RunId>),
-    /// Everything that contains this text.
-    Match(String),
-}
-
-/// A request to erase.
-#[derive(Debug, Clone)]
-pub struct Erase {
-    /// The target.
-    pub what: Erased,
-    /// The digest of the dry run; absent for a dry run.
-    pub digest: Option<String>,
-}
-
-/// The result of an erasure: the rows that it found or removed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EraseView {
-    /// True if nothing was changed.
-    pub dry_run: bool,
-    /// The digest of what was found. The act repeats it.
-    pub digest: String,
-    /// The runs, at most 2,000.
-    pub runs: Vec<ErasedRun>,
-    /// The number of entries of the runs.
-    pub entries: u64,
-    /// The number of files of the runs.
-    pub files: u64,
-    /// About how many bytes the runs take.
-    pub bytes: u64,
-    /// The numbers of rows outside of the runs: `state`, `links`, `kept`, `answers`, `sessions`,
-    /// `tokens`, `sums`.
-    pub rows: BTreeMap<String, u64>,
-    /// Places that also hold the subject, the text or the runs, and that stay.
-    pub stays: Vec<Stays>,
-    /// Other runs that name the subject, such as those in which it answered a task; at most 100.
-    #[schema(value_type = Vec<String>)]
-    pub named_in: Vec<RunId>,
-    /// Other databases in the data directory, and what each of them holds.
-    pub copies: Vec<CopyView>,
-    /// True if there is more: repeat the request.
-    pub more: bool,
-    /// True if an act was interrupted, and is completed by the next one.
-    pub unfinished: bool,
-}
-
-/// A run that goes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErasedRun {
-    /// The run.
-    #[schema(value_type = String)]
-    pub run: RunId,
-    /// `eligible` in a dry run, `not_ended` and `in_use` for a run that prevents the act, `done`.
-    pub result: String,
-    /// `called`, `fork` or `rerun` for a run that goes because it has the data of another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub descent: Option<String>,
-    /// That other run, if it is stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub of: Option<RunId>,
-}
-
-/// A place whose rows stay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Stays {
-    /// `audit`, `blueprints` or `host`.
-    pub place: String,
-    /// The number of rows.
-    pub rows: u64,
-    /// The reason, and what can be done.
-    pub reason: String,
-}
-
-/// A copy of the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CopyView {
-    /// The name of the file in the data directory.
-    pub file: String,
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// The number of the erased runs that it has.
-    pub runs: u64,
-    /// The number of its rows with the subject or the text.
-    pub rows: u64,
-    /// The reason why it could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
-
-impl From<TracesInCopy> for CopyView {
-    fn from(it: TracesInCopy) -> Self {
-        let TracesInCopy { file, bytes, runs, rows, problem } = it;
-        Self { file, bytes, runs, rows, problem }
-    }
-}
 
 /// The traces that were found, and the reasons that prevent their erasure.
 struct Found {
@@ -148,6 +49,28 @@ struct Found {
     named_in: Vec<RunId>,
     copies: Vec<TracesInCopy>,
     is_unfinished: bool,
+    files: Files,
+    other_nodes: u64,
+}
+
+/// What was found in directories, beside the runs that are stored.
+#[derive(Default)]
+struct Files {
+    /// The runs that are not stored, and have a directory.
+    unstored: BTreeSet<RunId>,
+    /// The number of directories with the text whose runs another database may have.
+    foreign: u64,
+    /// The number of directories of deleted versions with the text.
+    bundles: u64,
+    /// The number of files and directories that could not be read.
+    unread: u64,
+}
+
+/// What an act could not remove.
+#[derive(Default)]
+struct Left {
+    runs: BTreeSet<RunId>,
+    bundles: u64,
 }
 
 impl Erased {
@@ -173,8 +96,92 @@ impl Erased {
     }
 }
 
+impl Files {
+    /// Looks into the directories. Runs with the text that are stored are added to the target.
+    fn look(
+        store: &dyn Store,
+        (dirs, named): (&RunDirs, &Erased),
+        target: &mut ErasureTarget,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Self, StoreError> {
+        let mut files = Self::default();
+        let forms = target.forms();
+        if !forms.is_empty() {
+            let TextHits { runs, bundles, unread } = dirs.search(store, &forms, is_over);
+            (files.bundles, files.unread) = (bundles, unread);
+            let since_ms = dirs.since(store)?;
+            for run in runs {
+                if is_stored(store, run)? {
+                    target.runs.insert(run.num());
+                } else if since_ms.is_some_and(|since_ms| run.created_ms() >= since_ms) {
+                    files.unstored.insert(run);
+                } else {
+                    files.foreign += 1;
+                }
+            }
+        }
+        // Those of the last act are named by its mark.
+        let (_, marked) = marked(&store.meta(MARK)?.unwrap_or_default());
+        let named = match named {
+            Erased::Runs(runs) => runs.as_slice(),
+            Erased::Subject(_) | Erased::Match(_) => &[],
+        };
+        let there = dirs.all_runs();
+        for run in named.iter().copied().chain(marked) {
+            if there.contains(&run) && !is_stored(store, run)? {
+                files.unstored.insert(run);
+            }
+        }
+        Ok(files)
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.unstored.is_empty() && self.bundles == 0
+    }
+
+    fn stays(&self) -> impl Iterator<Item = Stays> {
+        let unread = "these files could not be read: look into them by hand, or erase their runs";
+        let foreign = "directories of runs that are not of this database: look into them by hand";
+        let places = [(self.unread, unread), (self.foreign, foreign)];
+        places.into_iter().filter(|(rows, _)| *rows > 0).map(|(rows, reason)| in_work(rows, reason))
+    }
+}
+
+impl Left {
+    fn is_nothing(&self) -> bool {
+        self.runs.is_empty() && self.bundles == 0
+    }
+}
+
+impl EraseView {
+    /// Reports what the act could not remove.
+    fn report(&mut self, left: &Left) {
+        for run in &mut self.runs {
+            if left.runs.contains(&run.run) {
+                run.result = "files_left".to_owned();
+            }
+        }
+        let rows = left.runs.len() as u64 + left.bundles;
+        if rows > 0 {
+            let reason = "these directories could not be removed, the log says why: remove them by \
+                          hand, or erase again";
+            self.stays.push(in_work(rows, reason));
+        }
+    }
+}
+
 impl Found {
-    fn look(store: &dyn Store, target: &ErasureTarget) -> Result<Self, StoreError> {
+    fn look(
+        store: &dyn Store,
+        target: &ErasureTarget,
+        mut files: Files,
+    ) -> Result<Self, StoreError> {
+        // A run may have been imported since.
+        for run in std::mem::take(&mut files.unstored) {
+            if !is_stored(store, run)? {
+                files.unstored.insert(run);
+            }
+        }
         let traces = store.upkeep().traces(target)?;
         let mut blocked = BTreeMap::new();
         for run in &traces.runs {
@@ -190,7 +197,7 @@ impl Found {
         }
         let copies = store.upkeep().copies(target, &traces.runs)?;
         let is_unfinished = store.meta(MARK)?.is_some_and(|mark| !mark.is_empty());
-        Ok(Self { traces, blocked, named_in, copies, is_unfinished })
+        Ok(Self { traces, blocked, named_in, copies, is_unfinished, files, other_nodes: 0 })
     }
 
     fn digest(&self) -> String {
@@ -201,11 +208,18 @@ impl Found {
         for row in &self.traces.rows {
             hasher.update(format!("\n{row:?}").as_bytes());
         }
+        for run in &self.files.unstored {
+            hasher.update(format!("\n{run}").as_bytes());
+        }
+        hasher.update(format!("\n{}", self.files.bundles).as_bytes());
         hasher.finalize().to_hex()[..32].to_owned()
     }
 
     fn is_nothing(&self) -> bool {
-        self.traces.runs.is_empty() && self.traces.rows.is_empty() && !self.is_unfinished
+        self.traces.runs.is_empty()
+            && self.traces.rows.is_empty()
+            && self.files.is_nothing()
+            && !self.is_unfinished
     }
 
     fn view(&self, digest: String, dry_run: bool) -> EraseView {
@@ -238,12 +252,22 @@ impl Found {
         for row in &self.traces.rows {
             *view.rows.entry(row.place().to_owned()).or_default() += 1;
         }
+        if !self.files.is_nothing() {
+            let directories = self.files.unstored.len() as u64 + self.files.bundles;
+            view.rows.insert("directories".to_owned(), directories);
+        }
         let stays = |(place, rows): (&&str, &u64)| Stays {
             place: (*place).to_owned(),
             rows: *rows,
             reason: why_it_stays(place).to_owned(),
         };
-        view.stays = self.traces.stays.iter().map(stays).collect();
+        view.stays = self.traces.stays.iter().map(stays).chain(self.files.stays()).collect();
+        if self.other_nodes > 0 && !self.traces.runs.is_empty() {
+            let reason = "these machines keep the directories of runs that they have driven, until \
+                          they drive again";
+            let (place, reason) = ("nodes".to_owned(), reason.to_owned());
+            view.stays.push(Stays { place, rows: self.other_nodes, reason });
+        }
         view
     }
 
@@ -267,8 +291,8 @@ impl Found {
 }
 
 impl UpkeepVerbs<'_> {
-    /// Erases, or reports what would be erased. The act goes on to its end also if the caller is
-    /// gone.
+    /// Erases, or reports what would be erased. Once something is removed, it goes on to its end also
+    /// if the caller is gone.
     ///
     /// # Errors
     /// Fails when the caller lacks permission or would erase itself, when a run of it is open, when
@@ -277,14 +301,16 @@ impl UpkeepVerbs<'_> {
         caller.grant.check(Verb::HostErase, &[])?;
         let target = erase.what.target()?;
         if let Erased::Subject(subject) = &erase.what
-            && (*subject == caller.subject || subject == "host")
+            && (is_same_subject(subject, &caller.subject) || is_same_subject(subject, "host"))
         {
             return Err(bad("a person is erased by somebody else: use the token of another admin"));
         }
         let (engine, caller) = (self.engine.clone(), caller.clone());
         let (tell, told) = oneshot::channel();
+        let left = CancellationToken::new();
+        let _here = left.clone().drop_guard();
         self.engine.shared().tasks.spawn(async move {
-            let result = engine.upkeep().carry_out(&caller, &erase, &target).await;
+            let result = engine.upkeep().carry_out(&caller, &erase, &target, left).await;
             // The caller may be gone.
             let _ = tell.send(result);
         });
@@ -296,11 +322,22 @@ impl UpkeepVerbs<'_> {
         caller: &Caller,
         erase: &Erase,
         target: &ErasureTarget,
+        left: CancellationToken,
     ) -> Result<EraseView, EngineError> {
+        let (mut wanted, named, dirs) = (target.clone(), erase.what.clone(), self.dirs());
+        let stopping = self.engine.shared().tasks.stopping().clone();
+        let look = self.engine.read(move |store| {
+            let is_over = || stopping.is_cancelled() || left.is_cancelled();
+            let files = Files::look(store, (&dirs, &named), &mut wanted, &is_over)?;
+            // A search that was cut short has found nothing for sure.
+            if is_over() { Err(StoreError::Closed) } else { Ok((files, wanted)) }
+        });
+        let (files, wanted) = look.await?;
         // No copy of the database is made meanwhile.
         let _turn = self.engine.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
-        let wanted = target.clone();
-        let found = self.engine.read(move |store| Found::look(store, &wanted)).await?;
+        let look = self.engine.read(move |store| Found::look(store, &wanted, files));
+        let mut found = look.await?;
+        found.other_nodes = self.other_nodes();
         let digest = found.digest();
         let Some(given) = &erase.digest else { return Ok(found.view(digest, true)) };
         if *given != digest {
@@ -314,10 +351,14 @@ impl UpkeepVerbs<'_> {
         if found.traces.rows.contains(&Trace::Token(caller.jti.clone())) {
             return Err(bad("the token of this request would be erased: use another one"));
         }
-        if !found.is_nothing() {
-            self.remove(caller, erase, &found).await?;
+        let mut view = found.view(digest, false);
+        // A text that is in no row any more may still be in free space.
+        if !found.is_nothing() || matches!(erase.what, Erased::Match(_)) {
+            let left = self.remove(caller, erase, &found).await?;
+            view.rewritten = !view.more;
+            view.report(&left);
         }
-        Ok(found.view(digest, false))
+        Ok(view)
     }
 
     async fn remove(
@@ -325,14 +366,47 @@ impl UpkeepVerbs<'_> {
         caller: &Caller,
         erase: &Erase,
         found: &Found,
-    ) -> Result<(), EngineError> {
-        let Traces { runs, rows, more, .. } = &found.traces;
+    ) -> Result<Left, EngineError> {
+        let more = found.traces.more;
         let now_ms = self.engine.shared().clock.now_ms();
         self.note_erasure(caller, erase, found, "begun").await?;
         let live = vec![Check::TokenLive(caller.jti.clone())];
-        let mark = Write::PutMeta { key: MARK.to_owned(), value: now_ms.to_string() };
+        // Also the runs that the last act has left.
+        let value = mark_of(now_ms, &found.files.unstored, true);
+        let mark = Write::PutMeta { key: MARK.to_owned(), value };
         self.engine.write(live, vec![mark]).await?;
         fault::point("engine.erase_marked");
+        let mut left = self.remove_rows(&found.traces).await?;
+        left.runs.extend(self.forget_files(found.files.unstored.clone()).await);
+        left.runs.extend(self.sweep_directories().await?);
+        fault::point("engine.erase_files");
+        if more {
+            // The next request goes on.
+            let value = mark_of(now_ms, &left.runs, true);
+            let mark = Write::PutMeta { key: MARK.to_owned(), value };
+            self.engine.write(Vec::new(), vec![mark]).await?;
+            return Ok(left);
+        }
+        let marked = match left.runs.is_empty() {
+            true => String::new(),
+            false => mark_of(now_ms, &left.runs, false),
+        };
+        while self.engine.read(|store| store.upkeep().space()).await?.debris {
+            self.engine.write(Vec::new(), vec![CLEARED]).await?;
+        }
+        self.engine.write(Vec::new(), vec![Write::Rewrite]).await?;
+        fault::point("engine.erase_rewritten");
+        let outcome = if left.is_nothing() { "done" } else { "files_left" };
+        let unmark = Write::PutMeta { key: MARK.to_owned(), value: marked };
+        self.engine.write(Vec::new(), vec![unmark]).await?;
+        self.note_erasure(caller, erase, found, outcome).await?;
+        Ok(left)
+    }
+
+    /// Removes what was found in the store: tokens, runs with their directories, other rows, and the
+    /// files of sources.
+    async fn remove_rows(self, found: &Traces) -> Result<Left, EngineError> {
+        let rows = &found.rows;
         // First, so that nothing new is written with them.
         for row in rows {
             if let Trace::Token(jti) = row {
@@ -340,9 +414,28 @@ impl UpkeepVerbs<'_> {
                 self.engine.tokens().revoke(&owner, jti).await?;
             }
         }
-        for some in runs.chunks(RUNS_AT_ONCE) {
-            let ids = some.iter().map(|run| RunId::new(run.num, run.created_ms)).collect();
-            self.erase_runs(ids).await?;
+        let runs = self.remove_in_steps(found).await?;
+        let alone = self.alone().await;
+        Ok(Left { runs, bundles: self.remove_bundles(alone).await? })
+    }
+
+    /// Removes rows a few at a time. A source goes with the last run that has it, so that a host that
+    /// dies in between leaves none that no run has.
+    async fn remove_in_steps(self, found: &Traces) -> Result<BTreeSet<RunId>, EngineError> {
+        let is_source = |row: &&Trace| matches!(row, Trace::Blueprint { .. });
+        let (sources, rows): (Vec<&Trace>, Vec<&Trace>) = found.rows.iter().partition(is_source);
+        let ids = found.runs.iter().map(|run| RunId::new(run.num, run.created_ms));
+        let ids: Vec<RunId> = ids.collect();
+        let runs = self.engine.read(move |store| {
+            let with_source = |run: RunId| {
+                let header = store.header(run.num())?;
+                Ok::<_, StoreError>((run, header.map(|header| header.hash)))
+            };
+            ids.into_iter().map(with_source).collect::<Result<Vec<_>, _>>()
+        });
+        let mut left = BTreeSet::new();
+        for (ids, with) in steps(&runs.await?, &sources) {
+            left.extend(self.erase_runs(ids, &with).await?);
             fault::point("engine.erase_runs");
         }
         for some in portions(rows) {
@@ -350,18 +443,13 @@ impl UpkeepVerbs<'_> {
             self.engine.write(Vec::new(), writes).await?;
             fault::point("engine.erase_rows");
         }
-        if *more {
-            // The next request goes on.
-            return Ok(());
-        }
-        while self.engine.read(|store| store.upkeep().space()).await?.debris {
-            self.engine.write(Vec::new(), vec![CLEARED]).await?;
-        }
-        self.engine.write(Vec::new(), vec![Write::Rewrite]).await?;
-        fault::point("engine.erase_rewritten");
-        let unmark = Write::PutMeta { key: MARK.to_owned(), value: String::new() };
-        self.engine.write(Vec::new(), vec![unmark]).await?;
-        self.note_erasure(caller, erase, found, "done").await
+        Ok(left)
+    }
+
+    /// Returns the number of other nodes of the cluster.
+    fn other_nodes(self) -> u64 {
+        let nodes = self.engine.shared().facts.get().map_or(0, |facts| facts.nodes().len());
+        nodes.saturating_sub(1) as u64
     }
 
     /// Adds a line to the audit log: who, how much, and nothing of what it was.
@@ -402,39 +490,60 @@ impl UpkeepVerbs<'_> {
 }
 
 impl Engine {
-    /// Warns of an erasure that a host that died has not completed.
+    /// Removes the directories that deletions of an earlier host have left, and warns of an erasure
+    /// that it has not completed.
     ///
     /// # Errors
-    /// Fails when the store cannot be read.
-    pub async fn warn_of_unfinished_erasure(&self) -> Result<(), EngineError> {
-        let mark = self.read(|store| store.meta(MARK)).await?;
-        if let Some(since) = mark.filter(|mark| !mark.is_empty()) {
-            tracing::warn!(
-                since_ms = since,
-                "an erasure was interrupted: do it again, with the same words, to complete it"
-            );
+    /// Fails when the store cannot be read or written.
+    pub async fn take_up_deletions(&self) -> Result<(), EngineError> {
+        if let Err(error) = self.upkeep().sweep_directories().await {
+            tracing::warn!(%error, "could not remove the directories of deleted runs");
         }
+        if let Err(error) = self.upkeep().sweep_bundles().await {
+            tracing::warn!(%error, "could not remove the files of deleted blueprints");
+        }
+        let mark = self.read(|store| store.meta(MARK)).await?.unwrap_or_default();
+        let (since, runs) = marked(&mark);
+        if since.is_empty() {
+            return Ok(());
+        }
+        if !runs.is_empty() {
+            let gone = self.read(move |store| {
+                let stored = |run: &RunId| is_stored(store, *run).map(|stored| (*run, stored));
+                runs.iter().map(stored).collect::<Result<Vec<_>, _>>()
+            });
+            let gone = gone.await?.into_iter().filter(|(_, stored)| !stored).map(|(run, _)| run);
+            let left = self.upkeep().forget_files(gone.collect()).await;
+            if left.is_empty() && !mark.contains(BEGUN) {
+                let unmark = Write::PutMeta { key: MARK.to_owned(), value: String::new() };
+                let unchanged = Check::MetaIs { key: MARK.to_owned(), value: Some(mark) };
+                return self.write(vec![unchanged], vec![unmark]).await;
+            }
+        }
+        tracing::warn!(
+            since_ms = since,
+            "an erasure was interrupted: do it again, with the same words, to complete it"
+        );
         Ok(())
     }
 }
 
-/// Returns the rows of each commit, in their order.
-fn portions<'a>(rows: impl IntoIterator<Item = &'a Trace>) -> Vec<Vec<&'a Trace>> {
-    let (mut portions, mut scans) = (Vec::<Vec<_>>::new(), 0);
-    for row in rows {
-        let scan = usize::from(matches!(row, Trace::Sums(_) | Trace::Session(_)));
-        match portions.last_mut() {
-            Some(last) if last.len() < ROWS_AT_ONCE && scans + scan <= SCANS_AT_ONCE => {
-                last.push(row);
-                scans += scan;
-            }
-            Some(_) | None => {
-                portions.push(vec![row]);
-                scans = scan;
-            }
-        }
-    }
-    portions
+/// Returns the mark of an act, with runs that have left directories.
+fn mark_of(now_ms: u64, left: &BTreeSet<RunId>, is_begun: bool) -> String {
+    let runs = left.iter().take(MOST_ERASED_RUNS).map(|run| format!(" {run}"));
+    let begun = if is_begun { format!(" {BEGUN}") } else { String::new() };
+    format!("{now_ms}{begun}{}", runs.collect::<String>())
+}
+
+/// Returns the parts of a mark: when the act began, which is empty without one, and the runs of which
+/// it left directories.
+fn marked(mark: &str) -> (String, BTreeSet<RunId>) {
+    let (since, runs) = mark.split_once(' ').unwrap_or((mark, ""));
+    (since.to_owned(), runs.split(' ').filter_map(|run| run.parse().ok()).collect())
+}
+
+fn in_work(rows: u64, reason: &str) -> Stays {
+    Stays { place: "work".to_owned(), rows, reason: reason.to_owned() }
 }
 
 fn is_retired(store: &dyn Store, run: u64) -> Result<bool, StoreError> {
@@ -445,7 +554,10 @@ fn is_retired(store: &dyn Store, run: u64) -> Result<bool, StoreError> {
 fn why_it_stays(place: &str) -> &'static str {
     match place {
         "audit" => "lines of the audit log are never changed; they have names and no contents",
-        "blueprints" => "a source has it; archive and delete that blueprint, once no run has it",
+        "blueprints" => {
+            "a source has it; once no run has it, archive and delete that blueprint if it was \
+             published, and erase again"
+        }
         _ => "the host itself needs it, such as the name of whoever archived a blueprint",
     }
 }
@@ -459,26 +571,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_need_a_scan_are_erased_a_few_at_a_time() {
-        let sums = |n: usize| Trace::Sums(n.to_string());
-        let session = |n: usize| Trace::Session(n.to_string());
-        let token = |n: usize| Trace::Token(n.to_string());
-        let sizes = |rows: &[Trace]| -> Vec<usize> {
-            let portions = portions(rows);
-            assert!(
-                portions.iter().flatten().copied().eq(rows),
-                "each row once, in the same order"
-            );
-            portions.iter().map(Vec::len).collect()
-        };
-        assert_eq!(sizes(&[]), [0; 0]);
-        let tokens: Vec<Trace> = (0..600).map(token).collect();
-        assert_eq!(sizes(&tokens), [256, 256, 88]);
-        let scans: Vec<Trace> = (0..9).map(sums).chain((0..8).map(session)).collect();
-        assert_eq!(sizes(&scans), [8, 8, 1]);
-        let mixed: Vec<Trace> = (0..100).flat_map(|n| [token(n), sums(n), token(n)]).collect();
-        assert!(sizes(&mixed).iter().all(|size| *size <= 3 * 8 + 1), "{:?}", sizes(&mixed));
-        let after: Vec<Trace> = (0..8).map(sums).chain((0..300).map(token)).collect();
-        assert_eq!(sizes(&after), [256, 52]);
+    fn a_mark_names_the_runs_that_have_left_directories() {
+        let runs = BTreeSet::from([RunId::new(1, 1_000), RunId::new(2, 1_000)]);
+        for is_begun in [false, true] {
+            let mark = mark_of(7, &runs, is_begun);
+            assert_eq!(marked(&mark), ("7".to_owned(), runs.clone()));
+            assert_eq!(mark.contains(BEGUN), is_begun);
+        }
+        assert_eq!(marked("7"), ("7".to_owned(), BTreeSet::new()));
+        assert_eq!(marked(""), (String::new(), BTreeSet::new()));
     }
 }

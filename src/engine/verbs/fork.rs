@@ -56,9 +56,7 @@ impl HistoryVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<Made, EngineError> {
         caller.may(Verb::RunFork, run)?;
-        if let Some(key) = &key
-            && let Some(made) = self.engine.repeated(caller, key).await?
-        {
+        if let Some(made) = self.engine.repeated(caller, key.as_ref()).await? {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
             return self.engine.seen(caller, made.parse().map_err(|_| id())?).await;
         }
@@ -98,7 +96,14 @@ impl HistoryVerbs<'_> {
             // In the same commit as the run.
             writes.push(Programs::write_of(&program, None, now_ms));
         }
+        // Until the commit, nobody deletes what it is made of.
+        let stored = shared.programs.starts.read().await;
+        self.engine.header(run).await?;
+        if let Some(Program::Named(name)) = &fork.program {
+            self.engine.blueprints().refuse_unstored(name, &program).await?;
+        }
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
+        drop(stored);
         self.engine.seen(caller, id).await
     }
 

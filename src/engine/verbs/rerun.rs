@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use crate::{
-    engine::{Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun},
+    engine::{
+        Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun,
+        verbs::begin::{Basis, Permit},
+    },
     journal::Fact,
     protocol::{Json, RunId},
     store::StoreError,
@@ -34,6 +37,7 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Made, EngineError> {
         caller.may(Verb::RunRead, run)?;
+        let basis = Basis::of(self, Some(run));
         let header = self.header(run).await?;
         let first = self.read(move |store| store.window(run.num(), 0, 1)).await?;
         let Some(Fact::RunStarted(started)) = first.into_iter().next().map(|first| first.fact)
@@ -55,6 +59,7 @@ impl Engine {
             seats: Default::default(),
             tags: header.tags,
         };
-        self.start_seen(caller, start, key).await
+        let begun = self.begin_of(basis, caller, start, key, None, Permit::Ask).await?;
+        self.seen(caller, begun.run).await
     }
 }

@@ -4,11 +4,14 @@
 //! waits for one step at most. A run that something open still needs (its caller or its child, or
 //! an undelivered signal) stays until that has ended. Blueprints are never deleted.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
     engine::{Caller, EngineError, settings::Retention, verbs::engine::UpkeepVerbs},
+    fault,
     protocol::RunId,
     store::{ChargeRow, Check, Retired, Store, StoreError, Trace, Write},
     token::Verb,
@@ -187,6 +190,12 @@ impl UpkeepVerbs<'_> {
         let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
         view.more = pass.more;
         if !dry && !view.more {
+            self.sweep_directories().await?;
+            match self.sweep_bundles().await {
+                // A later collection removes them.
+                Ok(_) | Err(EngineError::Busy { .. }) => {}
+                Err(error) => return Err(error),
+            }
             view.more = self.tidy(0).await?;
         }
         let space = self.engine.read(|store| store.upkeep().space()).await?;
@@ -332,22 +341,46 @@ impl UpkeepVerbs<'_> {
         checks: Vec<Check>,
         runs: Vec<RunId>,
     ) -> Result<(), EngineError> {
-        self.remove_runs(checks, runs, |run| Write::DeleteRun { run }).await
+        let writes = runs.iter().map(|run| Write::DeleteRun { run: run.num() }).collect();
+        self.remove_runs(checks, &runs, writes).await?;
+        // What is left of their files goes with a later sweep.
+        self.forget_files(runs.into_iter().collect()).await;
+        Ok(())
     }
 
-    /// Erases runs in one commit: as [`Self::delete_runs`], and what names them elsewhere.
-    pub(crate) async fn erase_runs(self, runs: Vec<RunId>) -> Result<(), EngineError> {
-        self.remove_runs(Vec::new(), runs, |run| Write::Erase(Box::new(Trace::Run(run)))).await
+    /// Erases runs in one commit: as [`Self::delete_runs`], and what names them elsewhere, and then
+    /// other rows. No run is started of them meanwhile. Returns the runs of whose files something is
+    /// left.
+    pub(crate) async fn erase_runs(
+        self,
+        runs: Vec<RunId>,
+        rows: &[&Trace],
+    ) -> Result<BTreeSet<RunId>, EngineError> {
+        let traces = runs.iter().map(|run| Trace::Run(run.num()));
+        let traces = traces.chain(rows.iter().map(|row| (*row).clone()));
+        let writes = traces.map(|trace| Write::Erase(Box::new(trace))).collect();
+        let alone = self.alone().await;
+        let removed = self.remove_runs(Vec::new(), &runs, writes).await;
+        // Also if it failed: nobody knows then which of them are stored.
+        let programs = &self.engine.shared().programs;
+        programs.note_erasure();
+        for row in rows {
+            if let Trace::Blueprint { name, .. } = row {
+                programs.forget(name);
+            }
+        }
+        drop(alone);
+        removed?;
+        Ok(self.forget_files(runs.into_iter().collect()).await)
     }
 
     async fn remove_runs(
         self,
         checks: Vec<Check>,
-        runs: Vec<RunId>,
-        write: fn(u64) -> Write,
+        runs: &[RunId],
+        writes: Vec<Write>,
     ) -> Result<(), EngineError> {
         let nums: Vec<u64> = runs.iter().map(|run| run.num()).collect();
-        let writes = nums.iter().map(|run| write(*run)).collect();
         let charges: Vec<ChargeRow> = match self.engine.shared().accounts.are_kept() {
             false => Vec::new(),
             true => {
@@ -360,26 +393,7 @@ impl UpkeepVerbs<'_> {
         };
         self.engine.write(checks, writes).await?;
         self.engine.shared().accounts.freed(&charges);
-        self.forget_files(runs).await;
+        fault::point("engine.runs_deleted");
         Ok(())
-    }
-
-    /// Removes the working directories that the host created for runs.
-    async fn forget_files(self, runs: Vec<RunId>) {
-        let work = self.engine.shared().settings.work.clone();
-        let remove = self.engine.shared().tasks.spawn_blocking(move || {
-            for run in runs {
-                let dir = work.join(run.to_string());
-                match std::fs::remove_dir_all(&dir) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => {
-                        tracing::warn!(%run, %error, "could not remove a working directory");
-                    }
-                }
-            }
-        });
-        // A host that stops may leave them; they do no harm.
-        let _ = remove.await;
     }
 }
