@@ -70,6 +70,8 @@ class MainAi:
             elif frame.get("id") == "tasks/list":
                 for task in frame["result"]["items"]:
                     self.start({**task, "task": task["id"]})
+                if frame["result"]["next_cursor"]:
+                    await call("tasks/list", cursor=frame["result"]["next_cursor"])
             if method in ("task/spawn", "task/cancel", "task/answer"):
                 self.seen = frame["seq"]
                 await call("ack", seq=self.seen)

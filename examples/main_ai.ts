@@ -60,6 +60,8 @@ class MainAi {
     if (method === "task/cancel") this.agents.get(`${params.task}/${params.attempt}`)?.abort();
     if (frame.id === "tasks/list") {
       for (const task of frame.result.items) this.start({ ...task, task: task.id });
+      const cursor = frame.result.next_cursor;
+      if (cursor) call(socket, "tasks/list", { cursor });
     }
     if (["task/spawn", "task/cancel", "task/answer"].includes(method)) {
       this.seen = frame.seq;

@@ -9,6 +9,7 @@
 mod connection;
 mod frame;
 mod hub;
+mod lifetime;
 mod link;
 mod mailbox;
 mod place;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use frame::{Frame, Method, Note};
 pub use hub::{Hub, Looks, SessionError};
+pub use lifetime::Extended;
 pub use link::{Link, LinkEnd};
 pub use mailbox::{HeldAttempt, MOST_OPEN};
 pub use place::{EVERY, Fallback, Outlook, Seat, Spawn};

@@ -2,8 +2,8 @@
 //!
 //! Owns the upgrade and the loop that moves frames. Numbered frames are pulled from the session's
 //! mailbox, so nothing accumulates for a client that does not read: it is closed with 1013 if it
-//! does not accept a message in time, and resumes later. Calls are started in the order of the
-//! messages, and answered as they complete.
+//! does not accept a message in time, and resumes later. Calls reach a run in the order of the
+//! messages, and are answered as they complete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,9 +40,11 @@ use crate::{
 
 pub(super) mod calls;
 mod methods;
+mod order;
 mod rpc;
 mod work;
 
+use order::Order;
 use rpc::{Answer, Call};
 
 /// The version of the frames.
@@ -125,10 +127,13 @@ struct SessionSocket {
     caller: Caller,
     token: String,
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
+    order: Order,
     events: mpsc::Receiver<methods::Watched>,
     watch: methods::Watch,
     /// The time of the peer's last message.
     heard: Instant,
+    /// The time at which the token of a renewal was last read, until it was taken over.
+    sought: Option<Instant>,
 }
 
 impl SessionSocket {
@@ -141,9 +146,9 @@ impl SessionSocket {
     ) -> Self {
         let (sender, events) = mpsc::channel(EVENTS);
         let watch = methods::Watch::new(sender, CancellationToken::new());
-        let calls = FuturesUnordered::new();
-        let heard = Instant::now();
-        Self { api, socket, link, place, caller, token, calls, events, watch, heard }
+        let (calls, order) = (FuturesUnordered::new(), Order::default());
+        let (heard, sought) = (Instant::now(), None);
+        Self { api, socket, link, place, caller, token, calls, order, events, watch, heard, sought }
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -172,9 +177,7 @@ impl SessionSocket {
             while let Some(frame) = self.api.engine.sessions().next_frame(&self.link) {
                 self.send(Message::text(frame)).await?;
             }
-            let left = Duration::from_millis(
-                self.caller.expires_ms.saturating_sub(self.api.door.clock.now_ms()),
-            );
+            let left = Duration::from_millis(self.left_ms());
             tokio::select! {
                 biased;
                 () = stopping.cancelled() => return Ok(Some(LinkEnd::Stopping)),
@@ -197,7 +200,9 @@ impl SessionSocket {
                     }
                     self.send(Message::Ping(Default::default())).await?;
                 }
-                () = tokio::time::sleep(left) => return Ok(Some(LinkEnd::Expired)),
+                () = tokio::time::sleep(left) => if self.left_ms() == 0 {
+                    return Ok(Some(LinkEnd::Expired));
+                },
                 // Last: a long history that is sent slowly holds back none of the others.
                 Some(event) = self.events.recv() => {
                     let text = rpc::notify("event", self.link.sent(), &event.text);
@@ -226,6 +231,7 @@ impl SessionSocket {
             self.answer(Answer::refusal(None, problem)).await?;
             return Ok(false);
         }
+        self.follow_renewal().await;
         match self.admit() {
             Ok(()) => {}
             Err(EngineError::Store(_)) => return Err(Some(LinkEnd::Revoked)),
@@ -236,7 +242,12 @@ impl SessionSocket {
             Ok(call) => match self.take_in(text.len()) {
                 Err(problem) => self.answer(Answer::refusal(call.id, problem)).await?,
                 Ok(held) => {
+                    let stand = self.order.join(&call.method, call.params.as_str());
                     let call = methods::begin(&self.api, &self.caller, &self.watch, call);
+                    let call = match stand {
+                        Some(stand) => stand.run(call).boxed(),
+                        None => call,
+                    };
                     self.calls.push(call.inspect(|_| drop(held)).boxed());
                 }
             },
@@ -250,6 +261,37 @@ impl SessionSocket {
         self.place.message(bytes)
     }
 
+    /// Returns the time when the session ends, in Unix milliseconds. A renewal over HTTP moves it too.
+    fn expires_ms(&self) -> u64 {
+        let stored = self.api.engine.sessions().expiry(self.link.session());
+        stored.unwrap_or(self.caller.expires_ms)
+    }
+
+    /// Returns the time until the session ends, in milliseconds.
+    fn left_ms(&self) -> u64 {
+        self.expires_ms().saturating_sub(self.api.door.clock.now_ms())
+    }
+
+    /// Takes over the token of a renewal that came over HTTP. One that is not stored yet, or cannot be
+    /// read, is looked for again after a while, and as soon as the token at hand is no longer valid.
+    async fn follow_renewal(&mut self) {
+        // A token names its end in whole seconds.
+        if self.caller.expires_ms / 1_000 >= self.expires_ms() / 1_000 {
+            self.sought = None;
+            return;
+        }
+        let is_valid = self.api.door.clock.now_ms() < self.caller.expires_ms;
+        if is_valid && self.sought.is_some_and(|at| self.heard - at < SEEK_AGAIN) {
+            return;
+        }
+        self.sought = Some(self.heard);
+        let session = self.link.session().clone();
+        // Without it, the token that the client connected with decides.
+        if let Ok(token) = self.api.engine.sessions().newest_token(&session).await {
+            self.token = token;
+        }
+    }
+
     /// Verifies the token; called for every call.
     fn admit(&mut self) -> Result<(), EngineError> {
         if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
@@ -258,7 +300,9 @@ impl SessionSocket {
         Ok(())
     }
 
-    async fn answer(&mut self, answer: Answer) -> Result<(), Option<LinkEnd>> {
+    async fn answer(&mut self, mut answer: Answer) -> Result<(), Option<LinkEnd>> {
+        // Released when the answer is sent.
+        let _held = answer.held.take();
         if let Some(token) = &answer.renewed {
             self.token.clone_from(token);
             // The token was issued a moment ago.
@@ -279,7 +323,7 @@ impl SessionSocket {
             "session": session,
             "operator": view.operator,
             "last_seq": view.last_seq,
-            "expires_at": rfc3339(self.caller.expires_ms),
+            "expires_at": rfc3339(self.expires_ms()),
         });
         let text = rpc::notify("hello", self.link.sent(), &hello.to_string());
         self.send(Message::text(text)).await
@@ -317,5 +361,7 @@ impl SessionSocket {
     }
 }
 
+/// The time after which the token of a renewal is looked for again.
+const SEEK_AGAIN: Duration = Duration::from_secs(1);
 /// The time limit of closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);

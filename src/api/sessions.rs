@@ -17,7 +17,7 @@ use super::{
 use crate::{
     blueprint::parse_duration,
     door::{Code, Problem, ProblemBody},
-    engine::{OpenSession, Opened, SessionView, TaskView, rfc3339},
+    engine::{Advice, OpenSession, Opened, SessionView, TaskView, rfc3339},
     protocol::{Json, SessionId},
 };
 
@@ -113,7 +113,8 @@ pub(super) async fn open(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RenewBody {
-    /// The lifetime of the new token: at most 7 days, a day by default.
+    /// The lifetime of the new token: at most 7 days, a day by default. It never ends sooner than the
+    /// token did before.
     #[schema(example = "24h")]
     pub(super) ttl: Option<String>,
 }
@@ -236,6 +237,10 @@ pub(super) struct AdviceBody {
     /// The answer: any JSON.
     #[schema(value_type = serde_json::Value)]
     answer: Json,
+    /// The `attempt` of the task that was shown; with it, an answer to another one is refused.
+    attempt: Option<u32>,
+    /// The `revision` of the task that was shown; with it, an answer to another question is refused.
+    revision: Option<String>,
 }
 
 /// Answers what a working attempt asked with `task/escalate`; the same attempt goes on with it.
@@ -249,7 +254,7 @@ pub(super) struct AdviceBody {
     responses(
         (status = 200, description = "The task, which goes on.", body = TaskView),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 409, description = "`no_question`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
+        (status = 409, description = "`no_question`, `stale_task`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
     ),
 )]
 pub(super) async fn advise(
@@ -260,6 +265,7 @@ pub(super) async fn advise(
     posted: Posted<AdviceBody>,
 ) -> Result<JsonBody<TaskView>, Problem> {
     let key = key.of("POST /v1/tasks/{task}/advice", &posted.raw);
-    let answer = posted.body.answer;
-    Ok(JsonBody(api.engine.sessions().advise(&caller, params::id(&task)?, answer, key).await?))
+    let AdviceBody { answer, attempt, revision } = posted.body;
+    let advice = Advice { answer, attempt, revision };
+    Ok(JsonBody(api.engine.sessions().advise(&caller, params::id(&task)?, advice, key).await?))
 }

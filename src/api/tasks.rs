@@ -70,7 +70,7 @@ impl ListParams {
     }
 }
 
-fn after(cursor: &str) -> Result<(u64, u32), Problem> {
+pub(super) fn after(cursor: &str) -> Result<(u64, u32), Problem> {
     cursor
         .split_once('-')
         .and_then(|(run, step)| Some((run.parse().ok()?, step.parse().ok()?)))

@@ -21,8 +21,9 @@ use super::{
 use crate::{
     blueprint::Bundle,
     clock::Clock,
-    door::{self, Code, Problem, ProblemBody},
+    door::{Code, Problem, ProblemBody},
     testkit::{self, Bounds, Covered, FileReport, NoPlace, PostedReport, TestReport},
+    token,
 };
 
 /// The time of one test, in milliseconds.
@@ -195,7 +196,7 @@ pub(super) async fn test(
     Asker(caller): Asker,
     posted: Posted<TestBody>,
 ) -> Result<JsonBody<TestsView>, Problem> {
-    let place = api.tests.take(door::account(&caller.subject)).map_err(no_place)?;
+    let place = api.tests.take(token::account(&caller.subject)).map_err(no_place)?;
     let TestBody { blueprint, source, files, entry, tests, filter, crash, timeout } = posted.body;
     let test_ms = time_of(timeout.as_deref())?;
     let program = runs::program(blueprint, source, files, entry)?;

@@ -17,16 +17,16 @@ pub(crate) const BRANCH: &str = "branch";
 /// The name of the operators that the layers left to an attempt: a list of names, or null for all.
 pub(crate) const ALLOWED: &str = "allowed";
 
-/// The name of the mark of the accepted report that ended an attempt.
+/// The name of the mark of the accepted report, or of the decline, that ended an attempt.
 const REPORT: &str = "report";
 
-/// The mark of an accepted report, in the entry that ends its attempt: the same report again is
-/// recognized by it.
+/// The mark of an accepted report, or of a decline, in the entry that ends its attempt: the same one
+/// again is recognized by it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportMark {
-    /// A hash of the report.
+    /// A hash of the report, or of the reason of the decline.
     pub hash: String,
-    /// A hash of the worker's own key for the report; absent without a key.
+    /// A hash of the worker's own key for it; absent without a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -78,8 +78,8 @@ impl StepFiles {
 /// (the published files of a step), `copied` (in the first entry of a copy: the number of entries that
 /// describe its original), `line` and `branch` (the source line of the flow's request, and the branch
 /// that made it, in words), `queued_ms` and `ran_ms` (when the work was queued and when it ran),
-/// `report` (the mark of an accepted report), `tags`, `trace` (ids of a distributed trace), `output`
-/// (the operator's full output) and `traceback`.
+/// `report` (the mark of an accepted report, or of a decline), `tags`, `trace` (ids of a distributed
+/// trace), `output` (the operator's full output) and `traceback`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Additions(Vec<(Cow<'static, str>, Json)>);
 
@@ -212,12 +212,12 @@ impl Additions {
         }
     }
 
-    /// Returns the mark of the accepted report that ended the attempt.
+    /// Returns the mark of the accepted report, or of the decline, that ended the attempt.
     pub(crate) fn report(&self) -> Option<ReportMark> {
         self.get(REPORT)?.decode().ok()
     }
 
-    /// Stores the mark of the accepted report that ended the attempt.
+    /// Stores the mark of the accepted report, or of the decline, that ended the attempt.
     pub(crate) fn put_report(&mut self, mark: &ReportMark) {
         self.put(REPORT, Json::encode(mark).expect("a mark is plain data"));
     }

@@ -436,7 +436,7 @@ impl Chain {
         }
     }
 
-    /// Keeps the mark of the accepted report that ended an attempt.
+    /// Keeps the mark of the accepted report, or of the decline, that ended an attempt.
     fn keep_report(&mut self, entry: &Entry) {
         let Some((number, attempt)) = entry.fact.ended_attempt() else { return };
         let Some(mark) = entry.additions.report() else { return };

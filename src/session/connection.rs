@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{Frame, Hub, Link, LinkEnd, SessionError};
-use crate::protocol::SessionId;
+use super::{Frame, Hub, Link, LinkEnd, Note, SessionError};
+use crate::protocol::{SessionId, Ticket};
 
 /// The time after a poll, or another call without a socket, for which a session counts as
 /// connected.
@@ -91,11 +91,12 @@ impl Hub {
     }
 
     /// Returns the next frame for a poll and marks it as sent. Spawns and answers of attempts that
-    /// are over are left out.
-    pub fn next_polled(&self, link: &Link) -> Option<Frame> {
+    /// are over are left out. A client that sends no numbers (`is_unnumbered`) gets the last answer to
+    /// an attempt in place of what came before it.
+    pub fn next_polled(&self, link: &Link, is_unnumbered: bool) -> Option<Frame> {
         loop {
             let frame = self.next(link)?;
-            if !self.is_over(link.session(), &frame) {
+            if !self.is_needless(link.session(), &frame, is_unnumbered) {
                 return Some(frame);
             }
         }
@@ -119,8 +120,36 @@ impl Hub {
         }
     }
 
-    fn is_over(&self, session: &SessionId, frame: &Frame) -> bool {
+    /// Returns true if a session holds an attempt that was not delivered yet, whether or not its frame
+    /// was sent.
+    pub fn is_undelivered(&self, session: &SessionId, ticket: Ticket) -> bool {
         let mut inner = self.inner.lock();
-        inner.mailbox(session).is_ok_and(|it| it.is_over(frame))
+        let held = inner.mailbox(session).ok().and_then(|it| it.held.get(&ticket));
+        held.is_some_and(|held| !held.delivered)
+    }
+
+    /// Returns the attempt of a step that the session held before the one it may hold now, and that
+    /// its client was told of. Those of before a restart are not known.
+    pub fn former(&self, session: &SessionId, step: (u64, u32)) -> Option<u32> {
+        self.inner.lock().mailbox(session).ok()?.former(step)
+    }
+
+    /// Sends a note that may have been lost with the memory of the host, unless the same one is still
+    /// with its session.
+    pub fn tell_again(&self, note: Note) {
+        let Some(session) = self.holder(note.ticket) else { return };
+        let is_there = {
+            let mut inner = self.inner.lock();
+            inner.mailbox(&session).is_ok_and(|it| it.has_note(&note))
+        };
+        if !is_there {
+            self.tell(note);
+        }
+    }
+
+    fn is_needless(&self, session: &SessionId, frame: &Frame, is_unnumbered: bool) -> bool {
+        let mut inner = self.inner.lock();
+        let Ok(mailbox) = inner.mailbox(session) else { return false };
+        mailbox.is_over(frame) || (is_unnumbered && mailbox.is_answered(frame))
     }
 }

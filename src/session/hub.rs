@@ -24,10 +24,13 @@ use crate::{
     clock::Clock,
     protocol::{SessionId, TaskId, Ticket},
     store::{FrameRow, SessionRow, Write},
+    token::account,
 };
 
 /// The maximum number of open sessions.
 const MOST_SESSIONS: usize = 10_000;
+/// The maximum number of open sessions of one account.
+const MOST_OF_ACCOUNT: usize = MOST_SESSIONS / 2;
 /// The maximum number of frames of one session in a batch.
 const WRITTEN: usize = 256;
 /// The maximum number of sessions whose frames are in one batch.
@@ -50,6 +53,9 @@ pub enum SessionError {
     /// The limit of open sessions is reached.
     #[error("{MOST_SESSIONS} sessions are already open")]
     TooMany,
+    /// The account has its share of open sessions.
+    #[error("{MOST_OF_ACCOUNT} sessions of this account are already open")]
+    TooManyOfAccount,
 }
 
 /// A summary of a session.
@@ -82,7 +88,7 @@ pub struct Hub {
 pub(super) struct Inner {
     /// The order in which others take over the tasks of a closed session.
     fallback: Vec<Fallback>,
-    sessions: HashMap<SessionId, Mailbox>,
+    pub(super) sessions: HashMap<SessionId, Mailbox>,
     operators: HashMap<Arc<str>, BTreeSet<SessionId>>,
     places: HashMap<Ticket, Assignment>,
     pub(super) waiting: Queues,
@@ -91,6 +97,8 @@ pub(super) struct Inner {
     /// True if some of them could be placed now, however full `waiting` is.
     freed: bool,
     dirty: BTreeSet<SessionId>,
+    /// The sessions that end because their lifetime has ended.
+    pub(super) overdue: BTreeSet<SessionId>,
 }
 
 impl Default for Hub {
@@ -124,10 +132,12 @@ impl Hub {
             let session = SessionId::new(row.session.clone());
             let Some(frame) = Frame::from_row(row) else { continue };
             let Some(mailbox) = inner.sessions.get_mut(&session) else { continue };
-            let spawned = (frame.note.method == Method::Spawn).then_some(frame.note.ticket);
             mailbox.restore(frame);
-            if let Some(ticket) = spawned {
-                inner.places.insert(ticket, Assignment::Held(session));
+        }
+        let Inner { sessions, places, .. } = &mut *inner;
+        for (session, mailbox) in &*sessions {
+            for ticket in mailbox.held.keys() {
+                places.insert(*ticket, Assignment::Held(session.clone()));
             }
         }
     }
@@ -136,7 +146,8 @@ impl Hub {
     pub fn adopt(&self, session: &SessionId, ticket: Ticket, task: TaskId, epoch: u32) -> bool {
         let mut inner = self.inner.lock();
         let Some(mailbox) = inner.sessions.get_mut(session) else { return false };
-        mailbox.held.insert(ticket, HeldAttempt { task, epoch, told: true, delivered: true });
+        let held = HeldAttempt::new(task, epoch);
+        mailbox.held.insert(ticket, HeldAttempt { told: true, delivered: true, ..held });
         inner.places.insert(ticket, Assignment::Held(session.clone()));
         true
     }
@@ -170,22 +181,31 @@ impl Hub {
     /// Opens a session that is already stored.
     pub fn open(&self, row: SessionRow) {
         let operator: Arc<str> = row.operator.as_str().into();
+        let session = SessionId::new(row.id.clone());
         let mut inner = self.inner.lock();
         inner.insert(row);
-        inner.place_line(&Key::Operator(operator));
+        inner.place_of_operator(operator, Some(&session));
         self.after(inner);
     }
 
-    /// Checks that another session may be opened.
+    /// Checks that `principal` may open another session.
     ///
     /// # Errors
-    /// Returns [`SessionError::TooMany`] if the limit is reached.
-    pub fn admit(&self) -> Result<(), SessionError> {
-        if self.inner.lock().sessions.len() < MOST_SESSIONS {
-            Ok(())
-        } else {
-            Err(SessionError::TooMany)
+    /// Fails if the limit of all sessions, or of those of the principal's account, is reached.
+    pub fn admit(&self, principal: &str) -> Result<(), SessionError> {
+        let inner = self.inner.lock();
+        if inner.sessions.len() >= MOST_SESSIONS {
+            return Err(SessionError::TooMany);
         }
+        let own = account(principal);
+        let is_own = |it: &&Mailbox| account(&it.row.principal) == own;
+        // As long as there are fewer altogether, none are counted.
+        if inner.sessions.len() >= MOST_OF_ACCOUNT
+            && inner.sessions.values().filter(is_own).count() >= MOST_OF_ACCOUNT
+        {
+            return Err(SessionError::TooManyOfAccount);
+        }
+        Ok(())
     }
 
     /// Closes a session and ends its connection with the given reason. Returns the attempts that
@@ -205,8 +225,9 @@ impl Hub {
             inner.places.remove(ticket);
         }
         inner.dirty.remove(session);
+        inner.overdue.remove(session);
         inner.place_line(&Key::Session(session.clone()));
-        inner.place_line(&Key::Operator(operator));
+        inner.place_of_operator(operator, None);
         self.after(inner);
         held
     }
@@ -330,7 +351,8 @@ impl Hub {
         mailbox.map(|it| it.held.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// Records that a client of a session is told of attempts. Those that are over are skipped.
+    /// Records that a client of a session asked for attempts, and is told of them. Those that are over
+    /// are skipped.
     pub fn told(&self, session: &SessionId, tickets: impl IntoIterator<Item = Ticket>) {
         let mut inner = self.inner.lock();
         let Ok(mailbox) = inner.mailbox(session) else { return };
@@ -385,20 +407,6 @@ impl Hub {
         let mut all: Vec<Looks> = inner.sessions.values().map(|it| looks(it, now_ms)).collect();
         all.sort_by(|a, b| (a.row.created_ms, &a.row.id).cmp(&(b.row.created_ms, &b.row.id)));
         all
-    }
-
-    /// Extends the lifetime of a session. Never shortens it.
-    pub fn extend(&self, session: &SessionId, expires_ms: u64) {
-        if let Ok(mailbox) = self.inner.lock().mailbox(session) {
-            mailbox.row.expires_ms = mailbox.row.expires_ms.max(expires_ms);
-        }
-    }
-
-    /// Returns the sessions whose lifetime has ended.
-    pub fn expired(&self, now_ms: u64) -> Vec<SessionId> {
-        let inner = self.inner.lock();
-        let over = inner.sessions.iter().filter(|(_, it)| it.row.expires_ms <= now_ms);
-        over.map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the open sessions whose tokens have such an id.
@@ -539,6 +547,21 @@ impl Inner {
             self.place_again(spawn);
         }
         self.freed |= self.waiting.was_left_out(key);
+    }
+
+    /// Places the attempts that wait for a session of an operator again, after one was opened or closed:
+    /// if there is exactly one now, or if they name the one that was opened. Otherwise none of them can
+    /// move; but one that was left out may name it.
+    fn place_of_operator(&mut self, operator: Arc<str>, opened: Option<&SessionId>) {
+        let is_only = self.of(&operator) == 1;
+        let key = Key::Operator(operator);
+        let is_named =
+            |session: &SessionId| self.waiting.any(&key, |spawn| spawn.seat.names(session));
+        if is_only || opened.is_some_and(is_named) {
+            self.place_line(&key);
+        } else if opened.is_some() {
+            self.freed |= self.waiting.was_left_out(&key);
+        }
     }
 
     fn place_again(&mut self, spawn: Spawn) {

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use tokio::sync::Mutex;
+
 use super::{Frame, Link, Method, Note};
 use crate::{
     protocol::{TaskId, Ticket},
@@ -28,7 +30,7 @@ pub struct HeldAttempt {
     pub task: TaskId,
     /// Its epoch.
     pub epoch: u32,
-    /// True if a client of the session may know of the attempt.
+    /// True if a client of the session was sent the attempt, or may have been.
     pub told: bool,
     /// True if the session acknowledged the attempt.
     pub delivered: bool,
@@ -39,6 +41,11 @@ impl HeldAttempt {
     pub(super) fn new(task: TaskId, epoch: u32) -> Self {
         Self { task, epoch, told: false, delivered: false }
     }
+
+    /// Returns true if a client of the session may know of the attempt.
+    fn is_known(&self) -> bool {
+        self.told || self.delivered
+    }
 }
 
 /// The state of one session.
@@ -47,7 +54,7 @@ pub(super) struct Mailbox {
     /// The stored row.
     pub(super) row: SessionRow,
     pub(super) held: BTreeMap<Ticket, HeldAttempt>,
-    former: VecDeque<(Ticket, u32)>,
+    former: VecDeque<(Ticket, HeldAttempt)>,
     /// Notes without a number. The first `writing` of them are being written.
     pub(super) outbox: VecDeque<Note>,
     pub(super) writing: usize,
@@ -63,6 +70,8 @@ pub(super) struct Mailbox {
     pub(super) polled_until_ms: u64,
     /// The steady time at which a client was last there; `None` if none was since the start.
     pub(super) seen_ms: Option<u64>,
+    /// Held during a renewal of the session.
+    pub(super) renewal: Arc<Mutex<()>>,
 }
 
 impl Mailbox {
@@ -81,6 +90,7 @@ impl Mailbox {
             sent_seq: 0,
             polled_until_ms: 0,
             seen_ms: None,
+            renewal: Arc::default(),
         }
     }
 
@@ -96,13 +106,19 @@ impl Mailbox {
             && self.bytes < MOST_BYTES
     }
 
-    /// Restores a stored frame.
+    /// Restores a stored frame. The frames of a session come in their order.
     pub(super) fn restore(&mut self, frame: Frame) {
         self.bytes += frame.note.size();
-        if frame.note.method == Method::Spawn {
-            let Note { ticket, epoch, task, .. } = frame.note;
-            // It may have been sent before the restart.
-            self.held.insert(ticket, HeldAttempt { told: true, ..HeldAttempt::new(task, epoch) });
+        let Note { method, ticket, epoch, task, .. } = frame.note;
+        match method {
+            Method::Spawn => {
+                // It may have been sent before the restart.
+                let held = HeldAttempt { told: true, ..HeldAttempt::new(task, epoch) };
+                self.held.insert(ticket, held);
+            }
+            // The attempt is over, and its client is told already.
+            Method::Cancel => drop(self.let_go(ticket)),
+            Method::Answer => {}
         }
         self.unacked.push_back(frame);
     }
@@ -169,9 +185,15 @@ impl Mailbox {
     /// Records that a frame is sent to a client.
     pub(super) fn tell(&mut self, frame: &Frame) {
         self.sent_seq = self.sent_seq.max(frame.seq);
-        if frame.note.method == Method::Spawn
-            && let Some(held) = self.held.get_mut(&frame.note.ticket)
-        {
+        if frame.note.method != Method::Spawn {
+            return;
+        }
+        let ticket = frame.note.ticket;
+        let held = self.held.get_mut(&ticket).or_else(|| {
+            let mut had = self.former.iter_mut().rev();
+            had.find(|(it, _)| *it == ticket).map(|(_, held)| held)
+        });
+        if let Some(held) = held {
             held.told = true;
         }
     }
@@ -185,6 +207,24 @@ impl Mailbox {
         }
     }
 
+    /// Returns true if a frame is the spawn or an answer of an attempt that was answered after it: a
+    /// client without numbers would get it again and again, and never the answer.
+    pub(super) fn is_answered(&self, frame: &Frame) -> bool {
+        let is_later = |it: &Frame| {
+            it.seq > frame.seq
+                && it.note.method == Method::Answer
+                && it.note.ticket == frame.note.ticket
+        };
+        frame.note.method != Method::Cancel && self.unacked.iter().any(is_later)
+    }
+
+    /// Returns true if such a note waits, or is not acknowledged. Each answer to an attempt is another
+    /// note.
+    pub(super) fn has_note(&self, note: &Note) -> bool {
+        let mut all = self.unacked.iter().map(|frame| &frame.note).chain(&self.outbox);
+        all.any(|it| (it.method, it.ticket, &it.params) == (note.method, note.ticket, &note.params))
+    }
+
     /// Returns true if a frame is a cancel that was sent to a client.
     pub(super) fn is_sent_cancel(&self, frame: &Frame) -> bool {
         frame.note.method == Method::Cancel && frame.seq <= self.sent_seq
@@ -196,12 +236,26 @@ impl Mailbox {
         if self.former.len() >= FORMER {
             self.former.pop_front();
         }
-        self.former.push_back((ticket, held.epoch));
+        self.former.push_back((ticket, held));
         Some(held)
     }
 
-    /// Returns the attempt of a step that the session holds, or held last. Held attempts that no
-    /// client was told of count only if `untold`: a client that repeats a call means the one before.
+    /// Returns the attempt of a step that the session held before the one it may hold now. Those that
+    /// no client was told of do not count.
+    pub(super) fn former(&self, step: (u64, u32)) -> Option<u32> {
+        self.last_former(step, false).map(|(ticket, _)| ticket.attempt)
+    }
+
+    fn last_former(&self, (run, step): (u64, u32), untold: bool) -> Option<(Ticket, u32)> {
+        let mut had = self.former.iter().rev();
+        let is_it = |(it, held): &&(Ticket, HeldAttempt)| {
+            (it.run, it.step) == (run, step) && (untold || held.is_known())
+        };
+        had.find(is_it).map(|(ticket, held)| (*ticket, held.epoch))
+    }
+
+    /// Returns the attempt of a step that the session holds, or held last. Attempts that no client
+    /// was told of count only if `untold`: a client that repeats a call means the one before.
     pub(super) fn attempt_of(
         &self,
         (run, step): (u64, u32),
@@ -210,10 +264,8 @@ impl Mailbox {
         let from = Ticket { run, step, attempt: 0 };
         let to = Ticket { run, step, attempt: u32::MAX };
         let mut held = self.held.range(from..=to).rev();
-        let has = held.find(|(_, held)| untold || held.told || held.delivered);
-        has.map(|(ticket, held)| (*ticket, held.epoch)).or_else(|| {
-            let mut had = self.former.iter().rev();
-            had.find(|(ticket, _)| (ticket.run, ticket.step) == (run, step)).copied()
-        })
+        let has = held.find(|(_, held)| untold || held.is_known());
+        let has = has.map(|(ticket, held)| (*ticket, held.epoch));
+        has.or_else(|| self.last_former((run, step), untold))
     }
 }

@@ -34,6 +34,11 @@ pub enum Fallback {
 }
 
 impl Seat {
+    /// Returns true if a session is one of the candidates.
+    pub(super) fn names(&self, session: &SessionId) -> bool {
+        [&self.delegate, &self.holder, &self.starter].into_iter().flatten().any(|it| it == session)
+    }
+
     /// Returns the session that a task goes to.
     ///
     /// | the run has | the task goes to |

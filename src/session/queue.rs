@@ -67,6 +67,11 @@ impl Queues {
         all
     }
 
+    /// Returns true if an attempt of a queue is such.
+    pub(super) fn any(&self, key: &Key, is_such: impl Fn(&Spawn) -> bool) -> bool {
+        self.queues.get(key).is_some_and(|queue| queue.values().any(is_such))
+    }
+
     /// Returns true once if an attempt of this queue found no room.
     pub(super) fn was_left_out(&mut self, key: &Key) -> bool {
         self.left_out.remove(key)
@@ -75,6 +80,11 @@ impl Queues {
     /// Returns true if at least half of the room is free.
     pub(super) fn is_half_free(&self) -> bool {
         self.len < MOST_WAITING / 2 && self.bytes < MOST_BYTES / 2
+    }
+
+    #[cfg(test)]
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 
     #[cfg(test)]

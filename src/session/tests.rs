@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
     protocol::{SessionId, TaskId, Ticket},
-    store::{SessionRow, Write},
+    store::{FrameRow, SessionRow, Write},
     token::HandleKey,
 };
 
@@ -60,6 +61,24 @@ fn write(hub: &Hub, durable: bool) -> usize {
     writes.iter().filter(|write| matches!(write, Write::PutFrame(_))).count()
 }
 
+/// Completes one write, and returns its frames as they are stored.
+fn stored(hub: &Hub) -> Vec<FrameRow> {
+    let (sessions, writes) = hub.write_out();
+    hub.written(&sessions, &writes, true);
+    let frames = writes.into_iter().filter_map(|write| match write {
+        Write::PutFrame(frame) => Some(*frame),
+        _ => None,
+    });
+    frames.collect()
+}
+
+/// A hub that has read sessions and frames from the store.
+fn loaded(sessions: Vec<SessionRow>, frames: Vec<FrameRow>) -> Hub {
+    let hub = Hub::default();
+    hub.load(sessions, frames);
+    hub
+}
+
 fn numbers(hub: &Hub, link: &Arc<Link>) -> Vec<(u64, u32)> {
     std::iter::from_fn(|| hub.next(link)).map(|f| (f.seq, f.note.ticket.step)).collect()
 }
@@ -109,6 +128,107 @@ fn what_was_not_said_is_taken_back_and_what_was_is_canceled() {
     write(&hub, true);
     hub.retire(ticket(3), None);
     assert_eq!(write(&hub, true), 0, "who reported needs no cancel");
+}
+
+#[test]
+fn who_waits_is_placed_again_only_if_a_session_that_opens_or_closes_can_change_that() {
+    let hub = Hub::default();
+    for other in ["a", "b"] {
+        hub.open(row(other, "main-ai"));
+    }
+    give(&hub, 1..=3, &Seat::default());
+    give(&hub, 4..=4, &holder("gone"));
+    let arrivals = || hub.inner.lock().waiting.arrivals();
+    let before = arrivals();
+    hub.open(row("c", "main-ai"));
+    hub.close(&id("c"), LinkEnd::Expired);
+    assert_eq!(arrivals(), before, "they stay where they are");
+    give(&hub, 5..=5, &holder("d"));
+    hub.open(row("d", "main-ai"));
+    assert_eq!(hub.holder(ticket(5)), Some(id("d")), "one that names it goes to it");
+    hub.close(&id("d"), LinkEnd::Expired);
+    assert_eq!(hub.holder(ticket(1)), None, "two are left");
+    hub.close(&id("b"), LinkEnd::Expired);
+    for step in 1..=3 {
+        assert_eq!(hub.holder(ticket(step)), Some(id("a")), "{step}: it is the only one");
+    }
+    assert_eq!(hub.holder(ticket(4)), None);
+    hub.close(&id("a"), LinkEnd::Expired);
+    give(&hub, 6..=6, &Seat::default());
+    hub.open(row("e", "main-ai"));
+    assert_eq!(hub.holder(ticket(6)), Some(id("e")));
+}
+
+#[test]
+fn an_account_has_half_of_the_sessions() {
+    let hub = Hub::default();
+    let open = |name: &str, n: usize| {
+        let principal = format!("{name}/operator#{}", n % 7);
+        hub.open(SessionRow { principal, ..row(&format!("{name}{n}"), "main-ai") });
+    };
+    (0..4_999).for_each(|n| open("ada", n));
+    hub.admit("ada/operator#9").unwrap();
+    open("ada", 4_999);
+    assert_eq!(hub.admit("ada/operator#9"), Err(SessionError::TooManyOfAccount));
+    hub.admit("bob").unwrap();
+    (0..5_000).for_each(|n| open("bob", n));
+    assert_eq!(hub.admit("eve"), Err(SessionError::TooMany));
+    hub.close(&id("ada7"), LinkEnd::Expired);
+    hub.admit("ada").unwrap();
+    hub.admit("eve").unwrap();
+    assert_eq!(hub.admit("bob"), Err(SessionError::TooManyOfAccount));
+}
+
+#[test]
+fn a_session_that_ends_with_its_time_is_not_renewed_and_one_that_was_renewed_does_not_end() {
+    let hub = Hub::default();
+    for other in ["a", "b"] {
+        hub.open(row(other, "main-ai"));
+    }
+    let extend = |until_ms| hub.extend(&id("a"), until_ms).unwrap();
+    assert_eq!(extend(500).until_ms, 1_000, "it is never shortened");
+    assert_eq!(hub.expired(1_000).len(), 2);
+    assert_eq!(extend(2_000), Extended { before_ms: 1_000, until_ms: 2_000 });
+    assert!(!hub.expire(&id("a"), 1_000), "it was renewed meanwhile");
+    assert!(hub.expire(&id("b"), 1_000));
+    assert_eq!(hub.extend(&id("b"), 2_000), Err(SessionError::NotOpen(id("b"))));
+    assert_eq!(hub.expired(1_000), [id("b")], "the next sweep ends it if this one cannot");
+    hub.remains(&id("b"));
+    assert!(hub.extend(&id("b"), 1_500).is_ok(), "unless it is renewed before that");
+    assert!(hub.expire(&id("b"), 1_500));
+    hub.close(&id("b"), LinkEnd::Expired);
+    assert!(!hub.expire(&id("b"), 1_500));
+}
+
+#[test]
+fn a_renewal_that_was_not_stored_is_taken_back_unless_another_followed() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let first = hub.extend(&id("a"), 2_000).unwrap();
+    hub.unextend(&id("a"), first);
+    assert_eq!(hub.expiry(&id("a")), Some(1_000));
+    let second = hub.extend(&id("a"), 2_000).unwrap();
+    hub.extend(&id("a"), 3_000).unwrap();
+    hub.unextend(&id("a"), second);
+    assert_eq!(hub.expiry(&id("a")), Some(3_000));
+}
+
+#[test]
+fn an_attempt_that_found_no_room_goes_to_the_session_that_it_names_when_that_opens() {
+    let hub = Hub::default();
+    for other in ["a", "b"] {
+        hub.open(row(other, "main-ai"));
+    }
+    give(&hub, 1..=10_000, &Seat::default());
+    give(&hub, [10_001], &holder("c"));
+    assert!(!hub.knows(ticket(10_001)), "it is only in the store");
+    assert!(hub.hungry().now_or_never().is_none(), "nothing could be placed");
+    hub.open(row("c", "main-ai"));
+    assert!(hub.hungry().now_or_never().is_some(), "it is read again");
+    give(&hub, [10_001], &holder("c"));
+    assert_eq!(hub.holder(ticket(10_001)), Some(id("c")));
+    hub.open(row("d", "main-ai"));
+    assert!(hub.hungry().now_or_never().is_none(), "nothing was left out since");
 }
 
 #[test]
@@ -343,7 +463,7 @@ fn a_client_that_polls_without_numbers_is_sent_a_cancel_once_and_no_answer_that_
     let polled = |seen: Option<u64>| {
         let link = hub.connect(&id("a"), seen).unwrap();
         hub.drop_over(&id("a"), seen.is_none());
-        hub.next_polled(&link).map(|frame| (frame.seq, frame.note.method))
+        hub.next_polled(&link, seen.is_none()).map(|frame| (frame.seq, frame.note.method))
     };
     assert_eq!(polled(None), Some((3, Method::Cancel)));
     assert_eq!(polled(Some(2)), Some((3, Method::Cancel)), "until it is acknowledged by number");
@@ -367,4 +487,102 @@ fn an_answer_that_waits_does_not_keep_its_client_from_hearing_of_the_end() {
     let methods: Vec<_> =
         std::iter::from_fn(|| hub.next(&link)).map(|frame| frame.note.method).collect();
     assert_eq!(methods, [Method::Spawn, Method::Answer, Method::Cancel]);
+}
+
+/// Polls once, for one frame.
+fn polled(hub: &Hub, seen: Option<u64>) -> Option<(u64, Method)> {
+    let link = hub.connect(&id("a"), seen).unwrap();
+    hub.drop_over(&id("a"), seen.is_none());
+    hub.next_polled(&link, seen.is_none()).map(|frame| (frame.seq, frame.note.method))
+}
+
+#[test]
+fn a_client_that_polls_without_numbers_is_sent_the_answer_to_its_question() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, [1], &Seat::default());
+    write(&hub, true);
+    assert_eq!(polled(&hub, None), Some((1, Method::Spawn)));
+    assert!(hub.tell(answer_to_first()));
+    write(&hub, true);
+    for _ in 0..2 {
+        assert_eq!(polled(&hub, None), Some((2, Method::Answer)));
+    }
+    assert_eq!(polled(&hub, Some(0)), Some((1, Method::Spawn)), "by number, all come in order");
+    hub.retire(ticket(1), None);
+    assert_eq!(polled(&hub, None), None);
+}
+
+#[test]
+fn an_attempt_is_undelivered_until_it_is_acknowledged_and_a_former_one_if_its_client_was_told() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, 1..=2, &Seat::default());
+    write(&hub, true);
+    assert_eq!(polled(&hub, None), Some((1, Method::Spawn)));
+    assert_eq!(polled(&hub, None), Some((1, Method::Spawn)));
+    assert!(hub.is_undelivered(&id("a"), ticket(1)), "that it was sent says nothing");
+    hub.delivered(&id("a"), ticket(1));
+    assert!(!hub.is_undelivered(&id("a"), ticket(1)));
+    assert!(hub.is_undelivered(&id("a"), ticket(2)));
+    assert_eq!(hub.former(&id("a"), (1, 1)), None, "it is held");
+    hub.retire(ticket(1), None);
+    assert!(!hub.is_undelivered(&id("a"), ticket(1)));
+    assert_eq!(hub.former(&id("a"), (1, 1)), Some(1));
+    hub.retire(ticket(2), Some("over"));
+    assert_eq!(hub.former(&id("a"), (1, 2)), None, "no client knows of it");
+    let link = hub.connect(&id("a"), None).unwrap();
+    assert_eq!(numbers(&hub, &link), [(1, 1), (2, 2)]);
+    assert_eq!(hub.former(&id("a"), (1, 2)), Some(1), "its frame was sent after its end");
+}
+
+#[test]
+fn an_attempt_whose_cancel_is_stored_stays_over_after_a_restart() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, 1..=2, &Seat::default());
+    let mut frames = stored(&hub);
+    hub.retire(ticket(1), Some("over"));
+    frames.extend(stored(&hub));
+    assert_eq!(frames.len(), 3);
+    let sessions = vec![SessionRow { last_seq: 3, ..row("a", "main-ai") }];
+    let hub = loaded(sessions, frames);
+    assert_eq!(hub.placed(), [ticket(2)], "nobody has to be told of the other again");
+    assert_eq!(hub.held(&id("a")), [ticket(2)]);
+    assert_eq!(hub.former(&id("a"), (1, 1)), Some(1), "its client had it");
+    assert_eq!(polled(&hub, None), Some((2, Method::Spawn)));
+}
+
+#[test]
+fn an_answer_that_was_lost_with_the_memory_is_sent_again_and_one_that_was_not_is_not() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, [1], &Seat::default());
+    let frames = stored(&hub);
+    let hub = loaded(vec![SessionRow { last_seq: 1, ..row("a", "main-ai") }], frames);
+    hub.tell_again(answer_to_first());
+    hub.tell_again(answer_to_first());
+    assert_eq!(write(&hub, true), 1);
+    hub.tell_again(answer_to_first());
+    assert_eq!(write(&hub, true), 0);
+    hub.retire(ticket(1), None);
+    hub.tell_again(answer_to_first());
+    assert_eq!(write(&hub, true), 0, "nobody asks any more");
+}
+
+#[test]
+fn the_answer_to_a_second_question_that_was_lost_is_sent_although_the_first_is_still_there() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, [1], &Seat::default());
+    let mut frames = stored(&hub);
+    assert!(hub.tell(answer_to_first()));
+    frames.extend(stored(&hub));
+    let hub = loaded(vec![SessionRow { last_seq: 2, ..row("a", "main-ai") }], frames);
+    let second = Note { params: r#"{"answer":2}"#.into(), ..answer_to_first() };
+    hub.tell_again(second.clone());
+    assert_eq!(write(&hub, true), 1);
+    hub.tell_again(second);
+    hub.tell_again(answer_to_first());
+    assert_eq!(write(&hub, true), 0, "both are there");
 }

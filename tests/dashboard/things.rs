@@ -357,7 +357,11 @@ async fn a_question_of_a_worker_is_in_the_inbox_and_answered_there() {
     {
         assert!(page.contains(part), "{part}: {page}");
     }
-    let sent = senior.post(&advice, &[("advice", "both\r\n\"of\" <them>")]).await;
+    let stale = senior.post(&advice, &[("advice", "none"), ("revision", "0000")]).await;
+    assert!(stale.status == 409 && stale.html.contains("stale_task"), "{}", stale.html);
+    let revision = stale.hidden("revision");
+    let fields = [("advice", "both\r\n\"of\" <them>"), ("revision", revision.as_str())];
+    let sent = senior.post(&advice, &fields).await;
     assert_eq!(sent.to, format!("/ui/inbox?done=answer&run={run}"), "{}", sent.html);
     let prompt = daemon.with(handle, reqwest::Method::GET, "/v1/worker/prompt");
     assert_eq!(send(prompt).await.1["advice"]["answer"], "both\n\"of\" <them>");

@@ -119,6 +119,18 @@ async fn until_queue_has(daemon: &Daemon, place: &str, number: u64) {
 }
 
 #[tokio::test]
+async fn each_of_many_leased_tasks_has_its_own_prompt() {
+    let (_shell, daemon, token) = started().await;
+    daemon.run_source(FLOW, json!({"tasks": 80})).await;
+    until_queue_has(&daemon, "/lines/0/waiting", 80).await;
+    let leased = lease(&daemon, &token, 80).await;
+    assert_eq!(leased.len(), 80);
+    for task in &leased {
+        assert_eq!(task["prompt"]["task"], task["task"], "{task}");
+    }
+}
+
+#[tokio::test]
 async fn each_result_of_a_batch_has_its_own_answer() {
     let (_shell, daemon, token) = started().await;
     let run = daemon.run_source(FLOW, json!({"tasks": 6})).await;

@@ -136,6 +136,7 @@ async fn a_wrong_output_is_refused_with_what_is_wrong_and_a_declined_task_is_giv
         worker.after = next["after"].as_u64();
         if next["kind"] == "answer" {
             assert_eq!(next["task"]["answer"], "this");
+            assert_eq!(next["task"]["prompt"], task["prompt"], "{next}");
             break;
         }
         assert_eq!(next["kind"], "task", "the other branch of the flow: {next}");

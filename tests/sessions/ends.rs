@@ -58,8 +58,38 @@ async fn a_session_ends_with_its_token_unless_that_is_renewed() {
     assert_eq!(lives.ask("tasks/list", json!({})).await["items"], json!([]));
 }
 
+#[tokio::test]
+async fn a_renewal_over_http_keeps_an_open_socket() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let kept = open_with(&daemon, json!({"ttl": "2s"})).await;
+    let mut lives = kept.connect(&daemon).await;
+    let renew = format!("/v1/sessions/{}/renew", kept.id);
+    let renewal = kept.http(&daemon, reqwest::Method::POST, &renew).json(&json!({"ttl": "1h"}));
+    assert_eq!(send(renewal).await.0, 200);
+    // One that was opened later, for as long, ends in the meantime.
+    let mut ends = open_with(&daemon, json!({"ttl": "2s"})).await.connect(&daemon).await;
+    assert_eq!(ends.end().await.0, 4002);
+    assert_eq!(lives.ask("tasks/list", json!({})).await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_renewal_never_shortens_a_token() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open_with(&daemon, json!({"ttl": "1h"})).await;
+    let mut socket = session.connect(&daemon).await;
+    let path = format!("/v1/sessions/{}", session.id);
+    let (_, before) = send(daemon.get(&path)).await;
+    let renewed = socket.ask("session/renew", json!({"ttl": "1s"})).await;
+    assert_eq!(renewed["expires_at"], before["expires_at"], "{renewed}");
+    assert_eq!(send(daemon.get(&path)).await.1["expires_at"], before["expires_at"]);
+    let renewed = socket.ask("session/renew", json!({"ttl": "2h"})).await;
+    assert_ne!(renewed["expires_at"], before["expires_at"], "{renewed}");
+}
+
 /// A host in this process whose sockets have little patience.
-async fn impatient(shell: &Shell, limits: Limits) -> Host {
+pub async fn impatient(shell: &Shell, limits: Limits) -> Host {
     let config = HostConfig {
         shards: 1,
         door: DoorConfig { limits, ..DoorConfig::default() },

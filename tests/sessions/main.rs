@@ -7,6 +7,8 @@ mod client;
 mod ends;
 mod example;
 mod lease;
+mod order;
+mod pages;
 mod poll;
 mod resume;
 mod seats;

@@ -369,3 +369,118 @@ async fn a_session_is_used_with_its_own_token_and_for_its_own_tasks() {
     // The poll may have begun only after the session was closed.
     assert!(matches!(gone.await.unwrap().0, 401 | 404));
 }
+
+/// A client that works on one task at a time need not acknowledge its question either.
+#[tokio::test]
+async fn an_answer_comes_to_a_client_that_never_acknowledges() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let spawn = session.frame(&daemon, "").await;
+    let task = &spawn["params"]["task"];
+    let asks = json!({"task": task, "question": "Which?"});
+    assert_eq!(send(session.call(&daemon, "escalate", asks)).await.0, 204);
+    let advice = format!("/v1/tasks/{}/advice", task.as_str().unwrap());
+    assert_eq!(send(daemon.post(&advice, &json!({"answer": "this"}))).await.0, 200);
+    eventually("the answer", async || {
+        let frame = session.frame(&daemon, "").await;
+        when(frame["method"] == "task/answer" && frame["params"]["answer"] == "this", frame)
+    })
+    .await;
+    session.report(&daemon, &spawn, json!(7)).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+    assert_eq!(session.poll(&daemon, "").await.0, [] as [Value; 0]);
+}
+
+/// Without a key, the same words are about the newest attempt.
+#[tokio::test]
+async fn a_client_that_numbers_nothing_fails_twice_in_the_same_words() {
+    // The key of a step is in the frame of each attempt: it does not say that it is the same call.
+    let keyed = r#"return ctx:run("coder", {}, { idempotency_key = "charge/A-1" })"#;
+    for (by_number, flow) in [(false, ONE), (true, ONE), (true, keyed)] {
+        let shell = Shell::new();
+        let daemon = Daemon::start(&shell.path("data"));
+        let session = open(&daemon).await;
+        let run = daemon.run_source(&blueprint(flow), json!({})).await;
+        let next = async |seen: &Value| match by_number {
+            true => session.frame(&daemon, &format!("after={}", seen["seq"])).await,
+            false => session.frame(&daemon, "").await,
+        };
+        let mut frame = session.frame(&daemon, "").await;
+        let error = json!({"message": "broken", "retryable": true});
+        let mut failed = json!({"task": frame["params"]["task"], "error": error});
+        if flow == keyed {
+            assert_eq!(frame["params"]["idempotency_key"], "charge/A-1");
+            failed["idempotency_key"] = frame["params"]["idempotency_key"].clone();
+        }
+        for attempt in 1..=2 {
+            assert_eq!(frame["params"]["attempt"], attempt, "{frame}");
+            let (status, told) = send(session.call(&daemon, "report", failed.clone())).await;
+            assert_eq!((status, &told["repeated"]), (200, &json!(false)), "{told}");
+            frame = next(&frame).await;
+        }
+        assert_eq!(frame["params"]["attempt"], 3, "{frame}");
+        session.report(&daemon, &frame, json!(7)).await;
+        assert_eq!(daemon.ended(&run).await["output"], 7);
+    }
+}
+
+/// A key says that it is the same call.
+#[tokio::test]
+async fn a_call_that_is_repeated_with_its_key_ends_no_attempt_that_is_not_acknowledged() {
+    let error = json!({"message": "broken", "retryable": true});
+    for (name, mut body) in
+        [("report", json!({"error": error})), ("decline", json!({"reason": "busy"}))]
+    {
+        let shell = Shell::new();
+        let daemon = Daemon::start(&shell.path("data"));
+        let session = open(&daemon).await;
+        let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+        let first = session.frame(&daemon, "").await;
+        body["task"] = first["params"]["task"].clone();
+        let call = async |key: &str| {
+            let call = session.call(&daemon, name, body.clone()).header("Idempotency-Key", key);
+            let (status, told) = send(call).await;
+            assert!(matches!(status, 200 | 204), "{name}: {told}");
+            told["repeated"].clone()
+        };
+        call("k-1").await;
+        assert_eq!(session.frame(&daemon, "after=1").await["params"]["attempt"], 2);
+        let repeated = call("k-1").await;
+        assert_eq!(repeated, if name == "report" { json!(true) } else { Value::Null });
+        let second = session.frame(&daemon, "after=1").await;
+        assert_eq!((&second["seq"], &second["params"]["attempt"]), (&json!(2), &json!(2)));
+        call("k-2").await;
+        let third = session.frame(&daemon, "after=2").await;
+        assert_eq!(third["params"]["attempt"], 3, "another key is another call: {third}");
+        session.report(&daemon, &third, json!(7)).await;
+        assert_eq!(daemon.ended(&run).await["output"], 7);
+    }
+}
+
+/// Who only reads the frames and reports needs no right to fetch prompts.
+#[tokio::test]
+async fn a_session_without_the_right_to_prompts_acknowledges_its_tasks() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let verbs = ["session.open", "session.read", "worker.result"];
+    let body = json!({"role": "operator", "verbs": verbs, "ttl": "1h"});
+    let (status, minted) = send(daemon.post("/v1/tokens", &body)).await;
+    assert_eq!(status, 201, "{minted}");
+    let path = "/v1/operators/main-ai/sessions";
+    let ask = daemon.with(minted["token"].as_str().unwrap(), Method::POST, path);
+    let (status, opened) = send(ask.json(&json!({}))).await;
+    assert_eq!(status, 201, "{opened}");
+    let text = |name: &str| opened[name].as_str().unwrap().to_owned();
+    let session = Opened { id: text("session"), token: text("token") };
+    let mut socket = session.connect(&daemon).await;
+    let run = daemon.run_source(&blueprint(ONE), json!({})).await;
+    let spawn = socket.until("task/spawn").await;
+    let task = spawn["params"]["task"].clone();
+    assert_eq!(socket.refused("task/accept", json!({"task": task})).await, "forbidden_verb");
+    socket.ask("ack", json!({"seq": 1})).await;
+    let mut socket = session.try_connect(&daemon, Some(1)).await.unwrap();
+    socket.ask("task/result", json!({"task": task, "output": 7})).await;
+    assert_eq!(daemon.ended(&run).await["output"], 7);
+}

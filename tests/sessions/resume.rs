@@ -203,3 +203,68 @@ async fn a_run_that_waits_for_a_session_says_so_and_goes_on_when_one_opens() {
     finish(&mut socket, &[spawn]).await;
     assert_eq!(daemon.ended(&run).await["output"], 1);
 }
+
+/// A client that loses the answer to a call repeats it at once, before it reads what is new.
+#[tokio::test]
+async fn a_failure_that_is_repeated_after_a_cut_uses_up_one_attempt() {
+    let error = json!({"message": "broken", "retryable": true});
+    for (method, mut call) in
+        [("task/result", json!({"error": error})), ("task/decline", json!({"reason": "busy"}))]
+    {
+        let shell = Shell::new();
+        let daemon = Daemon::start(&shell.path("data"));
+        let session = open(&daemon).await;
+        let mut socket = session.connect(&daemon).await;
+        let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+        let first = socket.until("task/spawn").await;
+        call["task"] = first["params"]["task"].clone();
+        call["idempotency_key"] = json!("k-1");
+        assert_eq!(socket.ask(method, call.clone()).await["repeated"], false);
+        assert_eq!(socket.until("task/spawn").await["params"]["attempt"], 2);
+        socket.drop_dead();
+
+        let mut socket = session.try_connect(&daemon, Some(1)).await.unwrap();
+        let second = socket.until("task/spawn").await;
+        assert_eq!(second["params"]["attempt"], 2, "{second}");
+        for _ in 0..2 {
+            let again = socket.ask(method, call.clone()).await;
+            assert_eq!(again["repeated"], true, "{again}");
+        }
+        let list = socket.ask("tasks/list", json!({})).await;
+        assert_eq!(list["items"][0]["attempt"], 2, "{list}");
+        // Without the key, the same words are about the newest attempt.
+        call.as_object_mut().unwrap().remove("idempotency_key");
+        assert_eq!(socket.ask(method, call.clone()).await["repeated"], false);
+        let third = socket.until("task/spawn").await;
+        assert_eq!(third["params"]["attempt"], 3, "{third}");
+        // With a number, they are about the attempt that it names.
+        call["attempt"] = json!(2);
+        if method == "task/decline" {
+            assert_eq!(socket.ask(method, call).await["repeated"], true);
+        }
+        finish(&mut socket, &[third]).await;
+        daemon.ended(&run).await;
+    }
+}
+
+#[tokio::test]
+async fn a_restart_adds_no_cancel_to_one_that_was_not_acknowledged() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let mut daemon = Daemon::start(&data);
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+    socket.until("task/spawn").await;
+    let (status, view) = send(daemon.post(&format!("/v1/runs/{run}/cancel"), &json!({}))).await;
+    assert_eq!(status, 200, "{view}");
+    assert_eq!(socket.until("task/cancel").await["seq"], 2);
+    for _ in 0..2 {
+        daemon.kill();
+        daemon = Daemon::start(&data);
+        let (_, view) = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await;
+        assert_eq!(view["unacknowledged"], 2, "{view}");
+        let mut socket = session.connect(&daemon).await;
+        assert_eq!(socket.until("task/cancel").await["seq"], 2);
+    }
+}

@@ -3,8 +3,18 @@
 //! Frames, numbers, seats and attempts are those of the socket. A poll is a connection for the time
 //! of one request. The token of the session is taken, or the one that opened it.
 
-use axum::{Json as JsonBody, extract::State, http::StatusCode};
+use std::{io, time::Duration};
+
+use axum::{
+    Json as JsonBody,
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures::stream;
 use serde::{Deserialize, Serialize};
+use tokio::{sync::mpsc, time::timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::work::{Accept, Decline, Escalate, Progress, Work};
@@ -12,17 +22,23 @@ use crate::{
     api::{
         app::Api,
         body::{Posted, Raw},
-        params::{self, All, Asker, At, Key, Params},
+        params::{self, Asker, At, Key, Params},
         sessions::{RenewBody, RenewedView, ttl},
+        tasks::after,
         worker::{AcceptedView, ResultBody},
     },
     door::{Problem, ProblemBody},
-    engine::{Caller, SpawnView, rfc3339},
+    engine::{Caller, PageMemory, SpawnPage, SpawnView, TasksAsk, rfc3339},
     protocol::{Json, SessionId, TaskId},
+    tasks::Tasks,
 };
 
 /// The maximum number of frames of one poll.
 const MOST_FRAMES: usize = 100;
+/// The size of the pieces of a long answer.
+const PIECE: usize = 64 << 10;
+/// The time to take a long answer, as a multiple of the one for a WebSocket message.
+const TAKEN: u32 = 3;
 
 /// Which frames, and how long to wait for them.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -92,17 +108,61 @@ pub(in crate::api) async fn next(
 pub(in crate::api) struct TasksParams {
     /// Only this task.
     task: Option<String>,
-    /// The maximum number of tasks: 1 to 500, all by default.
+    /// The maximum number of tasks: 1 to 500, all by default. A page has at most 8 MiB, unless its
+    /// only task is larger.
     limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
 }
 
 impl TasksParams {
-    /// Returns the task and the limit.
-    pub(super) fn read(self) -> Result<(Option<TaskId>, usize), Problem> {
+    /// Returns what is to be listed.
+    pub(super) fn read(self) -> Result<TasksAsk, Problem> {
         let task = self.task.as_deref().map(params::id::<TaskId>).transpose()?;
+        let after = self.cursor.as_deref().map(after).transpose()?;
         let limit = self.limit.map(|limit| params::page_limit(Some(limit))).transpose()?;
-        Ok((task, limit.unwrap_or(usize::MAX)))
+        Ok(TasksAsk { task, after, limit: limit.unwrap_or(usize::MAX) })
     }
+}
+
+/// A page of a session's tasks.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<SpawnView>` in the OpenAPI document")]
+pub(in crate::api) struct SpawnList {
+    /// The tasks, oldest first.
+    items: Vec<SpawnView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Returns the body of a long answer, with the memory that it takes until it is sent. A client that
+/// does not take all of it within `patience` gets no more, and keeps no memory.
+fn paced(text: Vec<u8>, held: PageMemory, patience: Duration, tasks: &Tasks) -> Body {
+    let left = text.len();
+    let (pieces, taken) = mpsc::channel::<Bytes>(1);
+    // HTTP/2 asks for nothing as long as the client takes nothing.
+    tasks.spawn(async move {
+        let _held = held;
+        let sent = async {
+            for piece in text.chunks(PIECE) {
+                if pieces.send(Bytes::copy_from_slice(piece)).await.is_err() {
+                    return;
+                }
+            }
+        };
+        // The body knows how much of it is missing.
+        let _ = timeout(patience, sent).await;
+    });
+    Body::from_stream(stream::unfold((taken, left), |(mut taken, left)| async move {
+        match taken.recv().await {
+            Some(piece) => {
+                let left = left - piece.len();
+                Some((Ok(piece), (taken, left)))
+            }
+            None if left > 0 => Some((Err(io::Error::from(io::ErrorKind::TimedOut)), (taken, 0))),
+            None => None,
+        }
+    }))
 }
 
 /// Lists the tasks of a session, with everything that it needs to continue them.
@@ -110,7 +170,7 @@ impl TasksParams {
     get, path = "/v1/sessions/{session}/tasks", operation_id = "session_tasks", tag = "operators",
     params(("session" = String, Path, description = "The session's id."), TasksParams),
     responses(
-        (status = 200, description = "The tasks.", body = All<SpawnView>),
+        (status = 200, description = "A page of the tasks, oldest first.", body = SpawnList),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`wrong_seat`", body = ProblemBody),
     ),
@@ -120,10 +180,17 @@ pub(in crate::api) async fn tasks(
     Asker(caller): Asker,
     At(session): At<String>,
     Params(params): Params<TasksParams>,
-) -> Result<JsonBody<All<SpawnView>>, Problem> {
-    let (task, limit) = params.read()?;
+) -> Result<Response, Problem> {
+    let ask = params.read()?;
     let caller = api.engine.sessions().speaker(&caller, &SessionId::from(session)).await?;
-    Ok(JsonBody(All::of(api.engine.sessions().session_tasks(&caller, task, limit).await?)))
+    let SpawnPage { page, held } = api.engine.sessions().session_tasks(&caller, ask).await?;
+    let text = serde_json::to_vec(&page).expect("answers are plain data");
+    let head = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_LENGTH, text.len().to_string()),
+    ];
+    let patience = api.door.limits.send_time.saturating_mul(TAKEN);
+    Ok((head, paced(text, held, patience, &api.tasks)).into_response())
 }
 
 /// When an attempt ends.
@@ -244,7 +311,10 @@ pub(in crate::api) async fn escalate(
 /// Declines a task: the attempt ends, and the agent's `retry` decides whether another follows.
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/decline", operation_id = "session_decline", tag = "operators",
-    params(("session" = String, Path, description = "The session's id.")),
+    params(
+        ("session" = String, Path, description = "The session's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Marks a repetition of the decline."),
+    ),
     request_body = Decline,
     responses(
         (status = 204, description = "It is declined."),
@@ -257,9 +327,10 @@ pub(in crate::api) async fn decline(
     State(api): State<Api>,
     Asker(caller): Asker,
     At(session): At<String>,
+    key: Key,
     raw: Raw,
 ) -> Result<StatusCode, Problem> {
-    work(&api, &caller, session, &raw).await?.decline().await?;
+    work(&api, &caller, session, &raw).await?.decline(key.bare()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -28,7 +28,9 @@ use crate::{
         sessions::{RenewBody, RenewedView, SeatTaken, ttl},
     },
     door::{Code, Problem},
-    engine::{Caller, EngineError, EventView, IdempotencyKey, PageMemory, WaitFor, rfc3339},
+    engine::{
+        Caller, EngineError, EventView, IdempotencyKey, PageMemory, SpawnPage, WaitFor, rfc3339,
+    },
     protocol::{Json, RunId, SessionId},
     token::Verb,
 };
@@ -88,8 +90,7 @@ impl Watch {
     }
 }
 
-/// Begins a call. It sends its request to the engine when first polled, so calls reach a run in the
-/// order of their messages.
+/// Returns a call, which begins when it is first polled; [`Order`](super::order::Order) decides when.
 pub(super) fn begin(
     api: &Api,
     caller: &Caller,
@@ -99,15 +100,19 @@ pub(super) fn begin(
     let Call { id, method, params } = call;
     let asking = Asking { api: api.clone(), caller: caller.clone(), watch: watch.clone(), params };
     async move {
-        let result = match asking.permit(&method) {
-            Err(problem) => Err(problem),
-            Ok(()) if method == "session/renew" => match asking.renew().await {
+        let result = match (asking.permit(&method), method.as_str()) {
+            (Err(problem), _) => Err(problem),
+            (Ok(()), "session/renew") => match asking.renew().await {
                 Err(problem) => Err(problem),
                 Ok((result, token)) => {
                     return Answer::new(id, Ok(result)).with_token(token);
                 }
             },
-            Ok(()) => asking.serve(&method).await,
+            (Ok(()), "tasks/list") => match asking.tasks().await {
+                Err(problem) => Err(problem),
+                Ok((result, held)) => return Answer::new(id, Ok(result)).holding(held),
+            },
+            (Ok(()), method) => asking.serve(method).await,
         };
         Answer::new(id, result)
     }
@@ -194,8 +199,8 @@ impl Asking {
                 Ok(json(&serde_json::json!({ "accepted": true, "repeated": !first })))
             }
             "task/decline" => {
-                self.work().decline().await?;
-                Ok(json(&serde_json::json!({ "declined": true })))
+                let first = self.work().decline(None).await?;
+                Ok(json(&serde_json::json!({ "declined": true, "repeated": !first })))
             }
             "task/progress" => {
                 self.work().progress().await?;
@@ -205,7 +210,6 @@ impl Asking {
                 self.work().escalate().await?;
                 Ok(json(&serde_json::json!({ "waiting": true })))
             }
-            "tasks/list" => self.tasks().await,
             "run/start" => self.start().await,
             "run/get" => self.get().await,
             "run/cancel" => self.cancel().await,
@@ -241,10 +245,11 @@ impl Asking {
         Work { api: &self.api, caller: self.caller.clone(), params: self.params.as_str() }
     }
 
-    async fn tasks(&self) -> Result<Json, Problem> {
-        let (task, limit) = self.read::<TasksParams>()?.read()?;
-        let items = self.api.engine.sessions().session_tasks(&self.caller, task, limit).await?;
-        Ok(json(&serde_json::json!({ "items": items })))
+    async fn tasks(&self) -> Result<(Json, PageMemory), Problem> {
+        let ask = self.read::<TasksParams>()?.read()?;
+        let SpawnPage { page, held } =
+            self.api.engine.sessions().session_tasks(&self.caller, ask).await?;
+        Ok((json(&page), held))
     }
 
     async fn start(&self) -> Result<Json, Problem> {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::{
     api::{body::read_json, tasks::present},
     door::{Code, Problem},
+    engine::PageMemory,
     protocol::Json,
     session::LinkEnd,
 };
@@ -74,17 +75,25 @@ pub(super) struct Answer {
     result: Result<Json, Problem>,
     /// The new token of the connection.
     pub(super) renewed: Option<String>,
+    /// The memory of a long answer, until it is sent.
+    pub(super) held: Option<PageMemory>,
 }
 
 impl Answer {
     /// Creates the response to the call with that id.
     pub(super) fn new(id: Option<Json>, result: Result<Json, Problem>) -> Self {
-        Self { id, result, renewed: None }
+        Self { id, result, renewed: None, held: None }
     }
 
     /// Sets the new token of the connection.
     pub(super) fn with_token(mut self, token: String) -> Self {
         self.renewed = Some(token);
+        self
+    }
+
+    /// Sets the memory that is held until the response is sent.
+    pub(super) fn holding(mut self, held: PageMemory) -> Self {
+        self.held = Some(held);
         self
     }
 

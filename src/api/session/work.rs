@@ -53,6 +53,9 @@ pub(super) struct Decline {
     attempt: Option<u32>,
     /// The reason, for a person.
     reason: Option<String>,
+    /// Marks a repetition, as the header does.
+    #[schema(pattern = "^[!-~]{1,255}$")]
+    idempotency_key: Option<String>,
 }
 
 /// The progress of a task.
@@ -122,11 +125,13 @@ impl Work<'_> {
         Ok(self.api.engine.tasks().report(&holder, report).await?)
     }
 
-    /// Declines a task.
-    pub(super) async fn decline(&self) -> Result<(), Problem> {
-        let Decline { task, attempt, reason } = self.read()?;
+    /// Declines a task; returns false if the same decline had ended its attempt before.
+    pub(super) async fn decline(&self, key: Option<String>) -> Result<bool, Problem> {
+        let Decline { task, attempt, reason, idempotency_key } = self.read()?;
         let reason = reason.unwrap_or_else(|| "no reason was given".to_owned());
-        Ok(self.api.engine.sessions().decline(&self.holder(&task, attempt).await?, reason).await?)
+        let key = params::framed_key(key.or(idempotency_key))?;
+        let holder = self.holder(&task, attempt).await?;
+        Ok(self.api.engine.sessions().decline(&holder, reason, key).await?)
     }
 
     /// Reports how far a task is.

@@ -19,7 +19,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{EngineError, TaskView},
+    engine::{Advice, EngineError, TaskView},
     protocol::{Json, TaskId},
     token::Verb,
 };
@@ -66,7 +66,9 @@ pub(in crate::dashboard) async fn advise(
 ) -> Result<Response, Problem> {
     let task: TaskId = id(&task)?;
     // Browsers send the line breaks of a text as CR LF.
-    let advice = Json::from(Value::from(fields.text("advice").replace("\r\n", "\n")));
+    let answer = Json::from(Value::from(fields.text("advice").replace("\r\n", "\n")));
+    let revision = fields.given("revision").map(str::to_owned);
+    let advice = Advice { answer, attempt: None, revision };
     let told = desk.engine.sessions().advise(&visitor.caller, task, advice, None).await;
     ended(&desk, &visitor, task, &fields, told).await
 }
@@ -93,7 +95,7 @@ async fn ended(
     let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
     let why = html! {
         (problem::banner(refused.body()))
-        // Only an answer is for the revision that was shown.
+        // What was sent is for the revision that was shown.
         @if refused.code() == Code::StaleTask.as_str() { (changed(&fresh, sent)) }
     };
     Ok(shown(visitor, &fresh, Some(sent), &[], &why, refused.status()))
@@ -104,7 +106,7 @@ fn form_of(view: &TaskView) -> Form {
 }
 
 /// Returns hashes of what was shown, so that a later page can say what changed.
-fn seen(view: &TaskView) -> [(&'static str, &'static str, String); 5] {
+fn seen(view: &TaskView) -> [(&'static str, &'static str, String); 6] {
     let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
     let json = |value: &Option<Json>| hash(value.as_ref().map_or("", Json::as_str));
     [
@@ -113,6 +115,7 @@ fn seen(view: &TaskView) -> [(&'static str, &'static str, String); 5] {
         ("seen-schema", "the form of the answer", json(&view.output_schema)),
         ("seen-attempt", "the attempt", view.attempt.to_string()),
         ("seen-answers", "the answers of others", view.answers.len().to_string()),
+        ("seen-question", "the question", hash(view.question.as_deref().unwrap_or_default())),
     ]
 }
 
@@ -188,7 +191,7 @@ fn asked(visitor: &Visitor, view: &TaskView, question: &str, sent: Option<&Field
             section.card {
                 h2 { "Your advice" }
                 form method="post" action={ "/ui/inbox/" (task) "/advice" } {
-                    (layout::token(visitor))
+                    (of_shown(visitor, view))
                     div.field {
                         label for="advice" { "The same attempt goes on with it" }
                         textarea id="advice" name="advice" required dir="auto" {
@@ -213,14 +216,19 @@ fn is_input(prompt: &str, view: &TaskView) -> bool {
     own.is_some() && serde_json::from_str(prompt).ok() == own
 }
 
-fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {
-    let task = view.id.to_string();
-    let action = format!("/ui/inbox/{task}/answer");
-    let hidden = html! {
+/// Returns the hidden fields of a form that is for what is shown.
+fn of_shown(visitor: &Visitor, view: &TaskView) -> Markup {
+    html! {
         (layout::token(visitor))
         input type="hidden" name="revision" value=(view.revision.as_deref().unwrap_or_default());
         @for (name, _, hash) in seen(view) { input type="hidden" name=(name) value=(hash); }
-    };
+    }
+}
+
+fn forms(visitor: &Visitor, view: &TaskView, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {
+    let task = view.id.to_string();
+    let action = format!("/ui/inbox/{task}/answer");
+    let hidden = of_shown(visitor, view);
     let path = format!("/v1/tasks/{task}/answer");
     html! {
         section.card {

@@ -2,7 +2,8 @@
 //! as it comes.
 //!
 //! The entry that ends an attempt has the mark of its report. Where no entry took the mark, and in
-//! databases of earlier releases, it is in the table of idempotency keys.
+//! databases of earlier releases, it is in the table of idempotency keys. A decline has such a mark as
+//! well, but only in the entry: where none took it, the same decline again is refused.
 
 use std::sync::Arc;
 
@@ -13,9 +14,10 @@ use crate::{
         run::{
             reply::{Answer, Answered, ReplyTo},
             resident::Run,
+            task::Phase,
         },
         shared::{
-            message::{Internal, Repeated},
+            message::{Internal, Repeated, WorkerAsk},
             verified::lineage,
         },
         turn::{
@@ -38,6 +40,9 @@ const RESULT_ROUTE: &str = "worker.result";
 /// The length of a mark in hexadecimal digits.
 const MARK_CHARS: usize = 32;
 
+/// The start of the hash in the mark of a decline: that of a report has only hexadecimal digits.
+const DECLINED: &str = "declined ";
+
 /// A report, compared with the one that was accepted of its attempt.
 #[derive(Clone, Copy)]
 struct Before {
@@ -57,7 +62,17 @@ pub(crate) fn remember(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
     turn.run.accepted = Some(((holder.step, holder.attempt), mark));
 }
 
-/// Forgets a report that was not accepted after all.
+/// Remembers a decline with the entry that ends its attempt, so that its repetition is known.
+pub(crate) fn remember_decline(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    (reason, key): (&str, Option<&str>),
+) {
+    let mark = mark_of_decline(turn.run, reason, key);
+    turn.run.accepted = Some(((holder.step, holder.attempt), mark));
+}
+
+/// Forgets a report that was not accepted after all, or a decline whose mark no entry took.
 pub(crate) fn forget(run: &mut Run) {
     run.accepted = None;
 }
@@ -78,15 +93,50 @@ pub(crate) fn keep(turn: &mut Turn<'_>, holder: &Holder) {
 /// Returns the mark of a report. It is made with the run's own random number: whoever reads the
 /// history cannot try what the report may have been.
 fn mark_of(run: &Run, report: &Report) -> ReportMark {
-    let hash = |text: &str| {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&run.header.nonce.to_le_bytes());
-        hasher.update(text.as_bytes());
-        let hash = hasher.finalize().to_hex();
-        hash[..MARK_CHARS].to_owned()
+    ReportMark { hash: hash(run, &report.body_hash), key: hash_of_key(run, report.key.as_deref()) }
+}
+
+/// Returns the mark of a decline.
+fn mark_of_decline(run: &Run, reason: &str, key: Option<&str>) -> ReportMark {
+    ReportMark { hash: format!("{DECLINED}{}", hash(run, reason)), key: hash_of_key(run, key) }
+}
+
+fn hash_of_key(run: &Run, key: Option<&str>) -> Option<String> {
+    key.filter(|key| !key.is_empty()).map(|key| hash(run, key))
+}
+
+fn hash(run: &Run, text: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&run.header.nonce.to_le_bytes());
+    hasher.update(text.as_bytes());
+    let hash = hasher.finalize().to_hex();
+    hash[..MARK_CHARS].to_owned()
+}
+
+/// Returns true if a report or a decline of an attempt that nobody began is the one of the attempt
+/// before: its client named no attempt, and the key and the body are the same. Without a key it may
+/// as well be a second one in the same words.
+pub(crate) fn is_of_before(run: &Run, holder: &Holder, ask: &WorkerAsk) -> bool {
+    let Some(before) = holder.before else { return false };
+    let mark = match ask {
+        WorkerAsk::Report(report) => mark_of(run, report),
+        WorkerAsk::Decline { reason, key } => mark_of_decline(run, reason, key.as_deref()),
+        _ => return false,
     };
-    let key = report.key.as_deref().filter(|key| !key.is_empty());
-    ReportMark { hash: hash(&report.body_hash), key: key.map(hash) }
+    let Some(task) = run.task(holder.step).filter(|task| task.phase == Phase::Pending) else {
+        return false;
+    };
+    // The key of the step is in the frame of every attempt: with it, it may be a second one as well.
+    let of_step = hash_of_key(run, task.request.opts.idempotency_key.as_deref());
+    let before = run.chain.step(holder.step).and_then(|step| step.report(before));
+    mark.key.is_some() && mark.key != of_step && before == Some(&mark)
+}
+
+/// Returns true if a decline of an attempt that is over is the one that ended it.
+pub(crate) fn is_declined(run: &Run, holder: &Holder, reason: &str) -> bool {
+    let step = run.chain.step(holder.step);
+    let before = step.and_then(|step| step.report(holder.attempt));
+    before.is_some_and(|before| before.hash == mark_of_decline(run, reason, None).hash)
 }
 
 /// Answers a report on an attempt that is over: from what the run itself has of it, or else from the
@@ -98,7 +148,9 @@ pub(crate) fn late(
     reply: ReplyTo<Answer>,
 ) {
     let step = turn.run.chain.step(holder.step);
-    let Some(before) = step.and_then(|step| step.report(holder.attempt)).cloned() else {
+    let marked = step.and_then(|step| step.report(holder.attempt));
+    let of_report = marked.filter(|mark| !mark.hash.starts_with(DECLINED));
+    let Some(before) = of_report.cloned() else {
         look_up(turn, Repeated { holder, report, refusal, before: None, reply });
         return;
     };

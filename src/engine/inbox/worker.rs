@@ -64,7 +64,15 @@ pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk
         (WorkerAsk::Heartbeat, Err(EngineError::Conflict { .. })) => {
             Answered::Now(Ok(Answer::Alive((None, true))))
         }
+        (WorkerAsk::Decline { reason, .. }, Err(EngineError::Conflict { .. }))
+            if repeats::is_declined(turn.run, &holder, &reason) =>
+        {
+            Answered::Durable(Ok(Answer::Accepted(false)))
+        }
         (_, Err(refusal)) => Answered::Now(Err(refusal)),
+        (ask, Ok(())) if repeats::is_of_before(turn.run, &holder, &ask) => {
+            Answered::Durable(Ok(Answer::Accepted(false)))
+        }
         (ask, Ok(())) => in_good_standing(turn, &holder, ask),
     };
     answers::give(turn.run, reply, answered);
@@ -116,12 +124,14 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
             let shown = deadline.map(|at| turn.shared.clock.wall_of(at));
             Answered::Durable(Ok(Answer::Deadline(shown)))
         }
-        WorkerAsk::Decline { reason } => {
+        WorkerAsk::Decline { reason, key } => {
+            repeats::remember_decline(turn, holder, (reason.as_str(), key.as_deref()));
             detach_worker(turn.run, holder.step);
             let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
             attempts::attempt_failed(turn, holder.step, failure, None);
+            repeats::forget(turn.run);
             turn.run.pending.checks.extend(live_token(holder));
-            Answered::Durable(Ok(Answer::Done))
+            Answered::Durable(Ok(Answer::Accepted(true)))
         }
         WorkerAsk::Escalate { question } => {
             let asked = escalate::escalate(turn, holder, question);
@@ -270,18 +280,18 @@ fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
     let lease_ms = now + task.own_lease_ms().unwrap_or(of_host);
     let Some(row) = &mut task.row else { return (None, false) };
     let deadline = row.deadline_ms;
-    if row.lease_ms.is_none() {
-        return (deadline.map(shown), false);
-    }
-    (row.lease_ms, row.graces) = (Some(lease_ms), 0);
-    task.stored_lease_ms = lease_ms;
-    let hold = Box::new(row.hold());
     if let Some(queue) = &row.queue {
         turn.shared.hub.note_worker(queue, turn.now_ms);
         if let Some(worker) = &row.worker {
             turn.shared.hub.book().note(queue, worker, None, turn.now_ms);
         }
     }
+    if row.lease_ms.is_none() {
+        return (deadline.map(shown), false);
+    }
+    (row.lease_ms, row.graces) = (Some(lease_ms), 0);
+    task.stored_lease_ms = lease_ms;
+    let hold = Box::new(row.hold());
     task.graces = 0;
     turn.run.pending.writes.push(Write::HoldTask(hold));
     turn.run.timers.remove(step, Due::Lease);

@@ -3,7 +3,7 @@
 //! | lane | messages |
 //! |---|---|
 //! | urgent | stops of the shard; cancels and pauses of a run |
-//! | ordinary | everything else, in order |
+//! | ordinary | everything else, in order; a cancel behind an unanswered call of its connection |
 //!
 //! The sender determines the treatment of a full mailbox:
 //!
@@ -64,9 +64,9 @@ impl Lane {
 }
 
 impl Shelf {
-    /// Puts a message into its lane; returns a caller's message if the lane is full.
+    /// Puts a message into a lane; returns a caller's message if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
-    fn put(&self, message: Msg, asked: bool) -> Result<(), Msg> {
+    fn put(&self, message: Msg, asked: bool, urgent: bool) -> Result<(), Msg> {
         let mut lanes = self.lanes.lock();
         if lanes.closed {
             drop(lanes);
@@ -74,7 +74,7 @@ impl Shelf {
             drop(message);
             return Ok(());
         }
-        let lane = if message.is_urgent() { &mut lanes.urgent } else { &mut lanes.ordinary };
+        let lane = if urgent { &mut lanes.urgent } else { &mut lanes.ordinary };
         if asked && lane.asked >= ASKED {
             return Err(message);
         }
@@ -90,13 +90,22 @@ impl Mail {
     /// Sends the shard a message that must not be lost.
     pub(crate) fn send(&self, message: Msg) {
         // Only a caller's message is ever returned.
-        drop(self.0.put(message, false));
+        let urgent = message.is_urgent();
+        drop(self.0.put(message, false, urgent));
     }
 
     /// Sends the shard the message of a caller; returns it if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     pub(crate) fn offer(&self, message: Msg) -> Result<(), Msg> {
-        self.0.put(message, true)
+        let urgent = message.is_urgent();
+        self.0.put(message, true, urgent)
+    }
+
+    /// Sends the shard the message of a caller, behind everything in the ordinary lane; returns it if
+    /// that is full.
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
+    pub(crate) fn offer_in_order(&self, message: Msg) -> Result<(), Msg> {
+        self.0.put(message, true, false)
     }
 }
 
@@ -191,6 +200,15 @@ mod tests {
         let all = runs(&mut mailbox);
         assert_eq!(all.len(), 2 * ASKED + 1);
         assert!(mail.offer(wake(1)).is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn what_is_offered_in_order_overtakes_nothing() {
+        let (mail, mut mailbox) = Mailbox::new();
+        assert!(mail.offer(wake(1)).is_ok());
+        assert!(mail.offer_in_order(cancel(2)).is_ok());
+        assert!(mail.offer(cancel(3)).is_ok());
+        assert_eq!(runs(&mut mailbox), [3, 1, 2]);
     }
 
     #[test]

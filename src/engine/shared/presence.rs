@@ -22,38 +22,70 @@ pub(crate) struct Presence(Mutex<Seen>);
 struct Seen {
     /// The operator of each session.
     sessions: BTreeMap<String, String>,
+    /// The sessions that are being closed, and by how many calls.
+    closing: BTreeMap<String, usize>,
     workers: BTreeSet<(String, String)>,
 }
 
 impl Presence {
-    /// Returns the event of a session that connects, unless it was there.
-    pub(crate) fn arrives(&self, session: &str, operator: &str, now_ms: u64) -> Option<HostFact> {
-        let before = self.0.lock().sessions.insert(session.to_owned(), operator.to_owned());
-        before.is_none().then(|| of_session("session.connected", (session, operator), now_ms))
+    /// Posts the event of a session that connects, unless it was there, is being closed, or is not open
+    /// any more: it has no `operator` then.
+    pub(crate) fn arrives(
+        &self,
+        session: &str,
+        operator: impl FnOnce() -> Option<String>,
+        now_ms: u64,
+        post: impl FnOnce(HostFact),
+    ) {
+        let mut seen = self.0.lock();
+        if seen.closing.contains_key(session) || seen.sessions.contains_key(session) {
+            return;
+        }
+        let Some(operator) = operator() else { return };
+        post(of_session("session.connected", (session, &operator), now_ms));
+        seen.sessions.insert(session.to_owned(), operator);
     }
 
-    /// Forgets a session that was closed.
+    /// Notes that a session is about to be closed, which is an event of its own: from here on, none
+    /// about its connection is posted.
+    pub(crate) fn closing(&self, session: &str) {
+        *self.0.lock().closing.entry(session.to_owned()).or_default() += 1;
+    }
+
+    /// Notes that a session could not be closed by one of the calls that do.
+    pub(crate) fn stays(&self, session: &str) {
+        self.0.lock().no_longer_closing(session);
+    }
+
+    /// Forgets a session that was closed, and that is not open any more.
     pub(crate) fn closed(&self, session: &str) {
-        self.0.lock().sessions.remove(session);
+        let mut seen = self.0.lock();
+        seen.no_longer_closing(session);
+        seen.sessions.remove(session);
     }
 
-    /// Compares who was there with who is there now, and returns what changed.
+    /// Compares who was there with who is there now, and posts what changed. `sessions` returns the
+    /// open ones: it is called, and events are posted, while no session can close or connect.
     pub(crate) fn look(
         &self,
-        sessions: &[Looks],
+        sessions: impl FnOnce() -> Vec<Looks>,
         workers: &[WorkerSeen],
         now_ms: u64,
-    ) -> Vec<HostFact> {
+        mut post: impl FnMut(HostFact),
+    ) {
         let mut seen = self.0.lock();
-        let mut facts = Vec::new();
-        let connected = sessions.iter().filter(|it| it.connected);
-        let there: BTreeMap<String, String> =
-            connected.map(|it| (it.row.id.clone(), it.row.operator.clone())).collect();
+        let sessions = sessions();
+        let is_closing = |id: &String| seen.closing.contains_key(id);
+        let connected = sessions.iter().filter(|it| it.connected && !is_closing(&it.row.id));
+        let connected = connected.map(|it| (it.row.id.clone(), it.row.operator.clone()));
+        let closing = seen.sessions.iter().filter(|(id, _)| is_closing(id));
+        let closing = closing.map(|(id, operator)| (id.clone(), operator.clone()));
+        let there: BTreeMap<String, String> = connected.chain(closing).collect();
         for (id, operator) in seen.sessions.iter().filter(|(id, _)| !there.contains_key(*id)) {
-            facts.push(of_session("session.disconnected", (id, operator), now_ms));
+            post(of_session("session.disconnected", (id, operator), now_ms));
         }
         for (id, operator) in there.iter().filter(|(id, _)| !seen.sessions.contains_key(*id)) {
-            facts.push(of_session("session.connected", (id, operator), now_ms));
+            post(of_session("session.connected", (id, operator), now_ms));
         }
         seen.sessions = there;
         let is_there = |it: &&WorkerSeen| now_ms.saturating_sub(it.last_ms) < THERE_MS;
@@ -61,15 +93,25 @@ impl Presence {
         for worker in workers.iter().filter(is_there) {
             let key = (worker.queue.clone(), worker.worker.clone());
             if !seen.workers.contains(&key) {
-                facts.push(of_worker("worker.connected", &key, Some(&worker.labels), now_ms));
+                post(of_worker("worker.connected", &key, Some(&worker.labels), now_ms));
             }
             there.insert(key);
         }
         for key in seen.workers.difference(&there) {
-            facts.push(of_worker("worker.left", key, None, now_ms));
+            post(of_worker("worker.left", key, None, now_ms));
         }
         seen.workers = there;
-        facts
+    }
+}
+
+impl Seen {
+    /// Notes that one of the calls that close a session is over.
+    fn no_longer_closing(&mut self, session: &str) {
+        let Some(calls) = self.closing.get_mut(session) else { return };
+        *calls -= 1;
+        if *calls == 0 {
+            self.closing.remove(session);
+        }
     }
 }
 
@@ -99,6 +141,39 @@ fn of_worker(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::SessionRow;
+
+    fn arrival(presence: &Presence, is_open: bool) -> Vec<String> {
+        let mut kinds = Vec::new();
+        let operator = || is_open.then(|| "coder".to_owned());
+        presence.arrives("ses_a", operator, 1, |fact| kinds.push(fact.kind));
+        kinds
+    }
+
+    fn look(presence: &Presence, sessions: impl FnOnce() -> Vec<Looks>) -> Vec<String> {
+        let mut kinds = Vec::new();
+        presence.look(sessions, &[], 2, |fact| kinds.push(fact.kind));
+        kinds
+    }
+
+    /// A session that is connected.
+    fn there() -> Looks {
+        let row = SessionRow {
+            id: "ses_a".to_owned(),
+            operator: "coder".to_owned(),
+            principal: "ada".to_owned(),
+            jti: "j".to_owned(),
+            until_ms: 9,
+            created_ms: 1,
+            expires_ms: 9,
+            direct: false,
+            last_seq: 0,
+            acked_seq: 0,
+            closed_ms: None,
+            reason: None,
+        };
+        Looks { row, connected: true, open_tasks: 0, unacknowledged: 0, seen_ms: None }
+    }
 
     #[test]
     fn a_worker_is_there_until_it_was_not_seen_for_two_minutes() {
@@ -109,8 +184,10 @@ mod tests {
             last_ms,
             ..WorkerSeen::default()
         };
-        let kinds = |workers: &[WorkerSeen], now_ms| -> Vec<String> {
-            presence.look(&[], workers, now_ms).into_iter().map(|it| it.kind).collect()
+        let kinds = |workers: &[WorkerSeen], now_ms| {
+            let mut kinds = Vec::new();
+            presence.look(Vec::new, workers, now_ms, |fact| kinds.push(fact.kind));
+            kinds
         };
         assert_eq!(kinds(&[at(5)], 10), ["worker.connected"]);
         assert!(kinds(&[at(5)], THERE_MS).is_empty(), "it is there still");
@@ -122,13 +199,40 @@ mod tests {
     #[test]
     fn a_session_connects_once_until_it_is_gone() {
         let presence = Presence::default();
-        let kinds =
-            |facts: Vec<HostFact>| -> Vec<String> { facts.into_iter().map(|it| it.kind).collect() };
-        assert!(presence.arrives("ses_a", "coder", 1).is_some());
-        assert!(presence.arrives("ses_a", "coder", 2).is_none());
-        assert_eq!(kinds(presence.look(&[], &[], 3)), ["session.disconnected"]);
-        assert!(presence.arrives("ses_a", "coder", 4).is_some());
+        assert_eq!(arrival(&presence, true), ["session.connected"]);
+        assert!(arrival(&presence, true).is_empty());
+        assert_eq!(look(&presence, Vec::new), ["session.disconnected"]);
+        assert_eq!(arrival(&presence, true), ["session.connected"]);
+        presence.closing("ses_a");
         presence.closed("ses_a");
-        assert!(presence.look(&[], &[], 5).is_empty(), "that it was closed is an event of its own");
+        assert!(look(&presence, Vec::new).is_empty(), "that it was closed is an event of its own");
+    }
+
+    #[test]
+    fn no_connection_is_told_of_while_a_session_closes_and_after() {
+        let presence = Presence::default();
+        arrival(&presence, true);
+        presence.closing("ses_a");
+        assert!(look(&presence, Vec::new).is_empty(), "its connection has ended");
+        assert!(look(&presence, || vec![there()]).is_empty(), "it has not yet");
+        presence.stays("ses_a");
+        assert!(look(&presence, || vec![there()]).is_empty(), "it was there all the time");
+        presence.closing("ses_a");
+        presence.closed("ses_a");
+        assert!(arrival(&presence, false).is_empty(), "it connected, and was closed before this");
+        presence.closing("ses_b");
+        assert!(look(&presence, Vec::new).is_empty());
+    }
+
+    #[test]
+    fn a_session_that_is_closed_twice_at_once_is_closing_until_both_are_over() {
+        let presence = Presence::default();
+        arrival(&presence, true);
+        presence.closing("ses_a");
+        presence.closing("ses_a");
+        presence.stays("ses_a");
+        assert!(look(&presence, Vec::new).is_empty(), "the other one goes on");
+        presence.closed("ses_a");
+        assert_eq!(arrival(&presence, true), ["session.connected"], "nothing of it is left");
     }
 }

@@ -89,6 +89,9 @@ pub struct Holder {
     pub grant: Option<Grant>,
     /// The session of the attempt, if it reports itself.
     pub session: Option<SessionId>,
+    /// The earlier attempt that the session may mean instead: it named none, and this one was not
+    /// delivered. A report or a decline with the key and the body of that attempt's repeats it.
+    pub before: Option<u32>,
     /// The token of a request for many attempts, of which this is one.
     pub carrier: Option<Arc<Carrier>>,
 }
@@ -106,6 +109,7 @@ impl Holder {
             jti: None,
             grant: None,
             session: None,
+            before: None,
             carrier: None,
         }
     }
@@ -279,6 +283,23 @@ pub enum Answer {
         /// The reason.
         reason: String,
     },
+}
+
+/// The answer of a senior to the question of an attempt.
+#[derive(Debug, Clone)]
+pub struct Advice {
+    /// The answer.
+    pub answer: Json,
+    /// The attempt that was shown; an answer to another one is refused.
+    pub attempt: Option<u32>,
+    /// The revision that was shown; an answer to another question is refused.
+    pub revision: Option<String>,
+}
+
+impl From<Json> for Advice {
+    fn from(answer: Json) -> Self {
+        Self { answer, attempt: None, revision: None }
+    }
 }
 
 /// A token to mint.

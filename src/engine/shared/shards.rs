@@ -31,6 +31,7 @@ use crate::{
             speakers::Speakers,
             stacks::StackBook,
             trigger_board::TriggerBoard,
+            turns,
             watch_board::WatchBoard,
         },
     },
@@ -174,7 +175,13 @@ impl Shared {
     /// # Errors
     /// Returns `overloaded` if too many messages wait there.
     pub(crate) fn offer(&self, run: u64, message: Msg) -> Result<(), EngineError> {
-        self.mail_of(run).offer(message).map_err(|_| EngineError::Busy {
+        let mail = self.mail_of(run);
+        let offered = match turns::is_behind() {
+            true => mail.offer_in_order(message),
+            false => mail.offer(message),
+        };
+        turns::end();
+        offered.map_err(|_| EngineError::Busy {
             code: Code::Overloaded,
             message: "too many requests wait for the runs of one shard".to_owned(),
             retry_after_s: 1,

@@ -10,12 +10,18 @@ const ASKS: &str = r#"agents = { a = { operator = "main-ai", worker = { subagent
             timeout = "10m", park = "1h" } },
         flow = function(ctx) return ctx:run("a", 1) end"#;
 
+const HOUR_MS: u64 = 3_600_000;
+
 impl Bench {
     /// Opens a session, as the caller that speaks for it.
     async fn session(&self) -> (Caller, SessionId) {
+        self.session_for(7 * 86_400_000).await
+    }
+
+    async fn session_for(&self, ttl_ms: u64) -> (Caller, SessionId) {
         let open = OpenSession {
             operator: MAIN_AI.to_owned(),
-            ttl_ms: 7 * 86_400_000,
+            ttl_ms,
             scopes: None,
             extra_verbs: Vec::new(),
             direct: false,
@@ -67,10 +73,9 @@ async fn a_disconnected_session_keeps_what_it_was_told_until_its_time_is_over() 
     bench.engine.sessions().accept(&holder).await.unwrap();
     let bench = bench.restart().await;
     bench.clock.advance(Duration::from_secs(599));
-    assert_eq!(
-        bench.engine.sessions().session_tasks(&caller, None, usize::MAX).await.unwrap().len(),
-        1
-    );
+    let ask = TasksAsk { task: None, after: None, limit: usize::MAX };
+    let list = bench.engine.sessions().session_tasks(&caller, ask).await.unwrap();
+    assert_eq!(list.page.items.len(), 1);
     bench.clock.advance(Duration::from_secs(1));
     let error = bench.ended(run).await.error.unwrap();
     assert_eq!(error.kind, "timeout", "{error:?}");
@@ -192,4 +197,37 @@ async fn a_session_whose_token_was_revoked_ends_after_a_restart() {
     assert!(bench.engine.sessions().list(&bench.admin()).unwrap().is_empty());
     let view = bench.engine.sessions().get(&bench.admin(), &session).await.unwrap();
     assert_eq!(view.reason.as_deref(), Some("the token was revoked"), "{view:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_cannot_be_stored_changes_nothing() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session_for(HOUR_MS).await;
+    let sessions = bench.engine.sessions();
+    let before = sessions.expiry(&session);
+    let revoke = Write::RevokeToken { jti: caller.jti.clone(), at_ms: bench.clock.now_ms() };
+    bench.engine.write(Vec::new(), vec![revoke]).await.unwrap();
+    sessions.renew_session(&caller, 2 * HOUR_MS).await.unwrap_err();
+    assert_eq!(sessions.expiry(&session), before, "memory agrees with the store");
+}
+
+#[tokio::test]
+async fn of_two_renewals_at_once_the_longer_one_is_stored() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session_for(HOUR_MS).await;
+    let sessions = bench.engine.sessions();
+    for round in 1..=20 {
+        let (shorter, longer) = tokio::join!(
+            sessions.renew_session(&caller, HOUR_MS + round * 10_000),
+            sessions.renew_session(&caller, HOUR_MS + round * 10_000 + 5_000),
+        );
+        shorter.unwrap();
+        let until_ms = longer.unwrap().expires_ms;
+        assert_eq!(sessions.expiry(&session), Some(until_ms), "round {round}");
+        let token = sessions.newest_token(&session).await.unwrap();
+        let Bearer::Caller(stored) = bench.engine.authenticate(&token).unwrap() else {
+            panic!("a session's token is for no attempt");
+        };
+        assert_eq!(stored.expires_ms / 1_000, until_ms / 1_000, "round {round}");
+    }
 }

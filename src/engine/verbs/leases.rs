@@ -24,6 +24,8 @@ const LEASES: usize = 100;
 
 /// The maximum size of the prompts that come with a lease, in bytes.
 const PROMPTS: usize = 8 << 20;
+/// The number of prompts that are fetched before their size says how many more fit.
+const FIRST_PROMPTS: usize = 32;
 
 /// The time for which a report, a prompt, or a lease that is still to be stored holds up the leases
 /// of the same request, in milliseconds.
@@ -337,18 +339,25 @@ impl TaskVerbs<'_> {
         if asks.len() < leased.len() {
             return Vec::new();
         }
-        let prompts: Vec<Result<Box<PromptView>, _>> =
-            self.work_all(Verb::WorkerPrompt, asks).await;
-        let mut left = PROMPTS;
-        let fitting = prompts.into_iter().map(|prompt| {
-            let prompt = prompt.ok()?;
-            let system = prompt.system.as_ref().map_or(0, String::len);
-            let size = prompt.prompt.len() + prompt.input.len() + system;
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits.then_some(prompt)
-        });
-        fitting.collect()
+        let (mut asks, mut found) = (asks.into_iter(), Vec::with_capacity(leased.len()));
+        let (mut left, mut next) = (PROMPTS, FIRST_PROMPTS);
+        while left > 0 && found.len() < leased.len() {
+            let some = asks.by_ref().take(next).collect();
+            let prompts: Vec<Result<Box<PromptView>, _>> =
+                self.work_all(Verb::WorkerPrompt, some).await;
+            found.extend(prompts.into_iter().map(|prompt| {
+                let prompt = prompt.ok()?;
+                let system = prompt.system.as_ref().map_or(0, String::len);
+                let size = prompt.prompt.len() + prompt.input.len() + system;
+                let fits = size <= left;
+                left = left.saturating_sub(size);
+                fits.then_some(prompt)
+            }));
+            // As many as fit if they are as long as those before them.
+            let each = (PROMPTS - left) / found.len();
+            next = (left / each.max(1)).max(1);
+        }
+        found
     }
 }
 

@@ -1,7 +1,10 @@
 //! Takes up the open tasks of queues and sessions when the host starts.
 
 use crate::{
-    engine::shared::{message::Internal, shards::Shared},
+    engine::{
+        inbox::escalate,
+        shared::{message::Internal, shards::Shared},
+    },
     operator::Ticket,
     protocol::{SessionId, TaskId},
     store::{StoreError, TaskPhase, TaskRow},
@@ -19,6 +22,9 @@ pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
                 let reason = format!("session {session} ended");
                 let Ticket { run, step, attempt } = ticket;
                 shared.tell(run, Internal::Unseat { step, attempt, reason });
+            } else if let Some(answer) = escalate::answer_note(row) {
+                // It was only in memory until its frame was stored.
+                shared.sessions.tell_again(answer);
             }
         }
         (TaskPhase::Pending, _) if !shared.sessions.knows(ticket) => shared.sessions.expect_more(),

@@ -44,8 +44,14 @@ impl SessionVerbs<'_> {
                 engine.sessions().show_presence(now_ms);
                 let revoked = engine.tokens().sessions_of_revoked();
                 engine.sessions().end_all(revoked, &LinkEnd::Revoked).await;
-                let expired = engine.shared().sessions.expired(now_ms);
-                engine.sessions().end_all(expired, &LinkEnd::Expired).await;
+                for session in engine.shared().sessions.expired(now_ms) {
+                    // The ends before this one took time; it may have been renewed meanwhile.
+                    if engine.shared().sessions.expire(&session, now_ms) {
+                        engine.sessions().end_all(vec![session.clone()], &LinkEnd::Expired).await;
+                        // One that could not be ended may be renewed until the next sweep.
+                        engine.shared().sessions.remains(&session);
+                    }
+                }
             }
         });
     }
@@ -62,10 +68,9 @@ impl SessionVerbs<'_> {
     /// Writes events about the sessions and workers that came or went since the last look.
     fn show_presence(self, now_ms: u64) {
         let shared = self.engine.shared();
-        let (sessions, workers) = (shared.sessions.all(), shared.hub.book().list(now_ms));
-        for fact in shared.presence.look(&sessions, &workers, now_ms) {
-            shared.post(fact);
-        }
+        let workers = shared.hub.book().list(now_ms);
+        let sessions = || shared.sessions.all();
+        shared.presence.look(sessions, &workers, now_ms, |fact| shared.post(fact));
     }
 
     /// Asks the runs of tasks that wait for a session, and that no mailbox has, to place them.

@@ -1,10 +1,10 @@
 //! The operations of a connected session: it receives frames, acknowledges them, and works on
 //! tasks.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::engine::{
-    Caller, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
+    Advice, Caller, EngineError, Holder, IdempotencyKey, Page, PageMemory, SpawnView, TaskView,
     inbox::seats::wrong_seat,
     rfc3339,
     shared::{
@@ -14,6 +14,7 @@ use crate::engine::{
     },
     verbs::engine::SessionVerbs,
     verbs::queued::ticket_of,
+    verbs::workers::cursor,
     view,
 };
 use crate::{
@@ -26,6 +27,12 @@ use crate::{
 
 /// The maximum length of the reason of a decline, in bytes.
 const REASON_BYTES: usize = 4_096;
+/// The size of a page of a session's tasks in bytes, unless its only task is larger.
+const PAGE: usize = 8 << 20;
+/// The cost of a task in addition to its prompt and its question, in bytes.
+const OVERHEAD: usize = 1_024;
+/// The maximum time to wait for the memory of a page.
+const PAGE_WAIT: Duration = Duration::from_secs(20);
 
 /// The frames of one poll.
 #[derive(Debug)]
@@ -34,6 +41,26 @@ pub struct Polled {
     pub frames: Vec<String>,
     /// The number of the last one: the next poll acknowledges up to it.
     pub last: u64,
+}
+
+/// Which tasks of a session to list.
+#[derive(Debug, Clone, Copy)]
+pub struct TasksAsk {
+    /// Only this one.
+    pub task: Option<TaskId>,
+    /// Only those after this run and step.
+    pub after: Option<(u64, u32)>,
+    /// The maximum number of them.
+    pub limit: usize,
+}
+
+/// A page of a session's tasks, and its memory, to be held until the page is sent.
+#[derive(Debug)]
+pub struct SpawnPage {
+    /// The page.
+    pub page: Page<SpawnView>,
+    /// Its share of the memory for readers.
+    pub held: PageMemory,
 }
 
 /// The connection of a poll, which ends with it.
@@ -69,11 +96,9 @@ impl SessionVerbs<'_> {
         }
         let shared = self.engine.shared();
         let link = shared.sessions.connect(session, seen)?;
-        let operator = shared.sessions.operator_of(session).unwrap_or_default();
+        let operator = || shared.sessions.operator_of(session);
         let now_ms = shared.clock.now_ms();
-        if let Some(fact) = shared.presence.arrives(session.as_str(), &operator, now_ms) {
-            shared.post(fact);
-        }
+        shared.presence.arrives(session.as_str(), operator, now_ms, |fact| shared.post(fact));
         Ok(link)
     }
 
@@ -111,7 +136,8 @@ impl SessionVerbs<'_> {
         let shared = self.engine.shared();
         let polling = Polling { sessions: Arc::clone(&shared.sessions), link };
         let link = &polling.link;
-        shared.sessions.drop_over(session, seen.is_none());
+        let is_unnumbered = seen.is_none();
+        shared.sessions.drop_over(session, is_unnumbered);
         tokio::pin!(patience);
         let mut frames = Vec::new();
         loop {
@@ -119,7 +145,7 @@ impl SessionVerbs<'_> {
                 return Err(ended(session, end));
             }
             while frames.len() < most
-                && let Some(frame) = shared.sessions.next_polled(link)
+                && let Some(frame) = shared.sessions.next_polled(link, is_unnumbered)
             {
                 frames.push(frame.wire(&shared.handles, shared.clock.now_ms()));
             }
@@ -187,7 +213,8 @@ impl SessionVerbs<'_> {
         Ok(Caller { expires_ms, ..known.caller })
     }
 
-    /// Acknowledges every frame up to a number: the tasks in them are delivered.
+    /// Acknowledges every frame up to a number: the tasks in them are delivered. Who may read the
+    /// frames may acknowledge them, also if the work itself is for others.
     ///
     /// # Errors
     /// Fails when no frame has that number, or the store failed.
@@ -198,10 +225,14 @@ impl SessionVerbs<'_> {
         seq: u64,
     ) -> Result<(), EngineError> {
         let arrived = self.engine.shared().sessions.arrived(session, seq)?;
-        let asked = arrived.into_iter().map(|(ticket, epoch)| {
-            let holder = holder(caller, session, ticket, epoch);
-            async move { self.deadline_of(&holder).await }
-        });
+        let asked =
+            arrived.into_iter().map(|(ticket, epoch)| {
+                let holder = holder(caller, session, ticket, epoch);
+                let tasks = self.engine.tasks();
+                async move {
+                    tasks.work::<Option<u64>>(&holder, Verb::SessionRead, WorkerAsk::Accept).await
+                }
+            });
         for accepted in futures::future::join_all(asked).await {
             match accepted {
                 // An attempt that is over needs no delivery.
@@ -247,7 +278,31 @@ impl SessionVerbs<'_> {
         }
         // An earlier one is over, whosever it was.
         let ticket = Ticket { attempt: named.unwrap_or(attempt), ..newest.0 };
-        Ok(holder(caller, session, ticket, epoch))
+        let before = match named {
+            Some(_) => None,
+            None => self.meant_before(session, task, ticket).await?,
+        };
+        Ok(Holder { before, ..holder(caller, session, ticket, epoch) })
+    }
+
+    /// Returns the attempt that a client may mean that names none while the newest one is not
+    /// delivered: the one that its session had before.
+    async fn meant_before(
+        self,
+        session: &SessionId,
+        task: TaskId,
+        newest: Ticket,
+    ) -> Result<Option<u32>, EngineError> {
+        let sessions = &self.engine.shared().sessions;
+        if newest.attempt <= 1 || !sessions.is_undelivered(session, newest) {
+            return Ok(None);
+        }
+        let former = sessions.former(session, (newest.run, newest.step));
+        let before = match former {
+            Some(attempt) => Some(attempt),
+            None => self.attempt_before(session, task).await?.map(|(ticket, _)| ticket.attempt),
+        };
+        Ok(before.filter(|attempt| *attempt < newest.attempt))
     }
 
     /// Returns the last attempt at a task that was delivered to a session, with the epoch of its run.
@@ -277,24 +332,30 @@ impl SessionVerbs<'_> {
     /// # Errors
     /// Fails when the attempt is over.
     pub async fn accept(self, holder: &Holder) -> Result<Option<String>, EngineError> {
-        Ok(self.deadline_of(holder).await?.map(rfc3339))
+        let tasks = self.engine.tasks();
+        let deadline: Option<u64> =
+            tasks.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await?;
+        Ok(deadline.map(rfc3339))
     }
 
-    async fn deadline_of(self, holder: &Holder) -> Result<Option<u64>, EngineError> {
-        self.engine.tasks().work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await
-    }
-
-    /// Declines a task: the attempt ends, and another may follow.
+    /// Declines a task: the attempt ends, and another may follow. Returns false if the same decline
+    /// had ended the attempt before.
     ///
     /// # Errors
     /// Fails when the attempt is over.
-    pub async fn decline(self, holder: &Holder, reason: String) -> Result<(), EngineError> {
+    pub async fn decline(
+        self,
+        holder: &Holder,
+        reason: String,
+        key: Option<String>,
+    ) -> Result<bool, EngineError> {
         if reason.len() > REASON_BYTES {
             let (size, limit) = (reason.len(), REASON_BYTES);
             return Err(EngineError::TooLarge { what: "the reason", size, limit });
         }
         let reason = format!("the session declined: {reason}");
-        self.engine.tasks().work(holder, Verb::WorkerResult, WorkerAsk::Decline { reason }).await
+        let ask = WorkerAsk::Decline { reason, key };
+        self.engine.tasks().work(holder, Verb::WorkerResult, ask).await
     }
 
     /// Escalates a question of an attempt to a senior; the step waits.
@@ -306,65 +367,86 @@ impl SessionVerbs<'_> {
         self.engine.tasks().work(holder, Verb::TaskEscalate, ask).await
     }
 
-    /// Answers the question of an attempt.
+    /// Answers the question of an attempt. With the attempt or the revision that was shown, an answer
+    /// to another question is refused.
     ///
     /// # Errors
-    /// Fails when the caller lacks permission, or the task has no open question.
+    /// Fails when the caller lacks permission, or the task has no open question, or another one.
     pub async fn advise(
         self,
         caller: &Caller,
         task: TaskId,
-        answer: Json,
+        advice: impl Into<Advice>,
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAdvise, &[Need::Task(task)])?;
         let run = self.engine.tasks().task_view(task).await?.run;
-        let (step, by) = (task.step(), caller.clone());
+        let (step, by, advice) = (task.step(), caller.clone(), advice.into());
         self.engine
-            .once(caller, run, key, |key| ControlAsk::Advise { step, answer, caller: by, key })
+            .once(caller, run, key, |key| ControlAsk::Advise { step, advice, caller: by, key })
             .await?;
         self.engine.tasks().task_view(task).await
     }
 
-    /// Returns the tasks of a caller's session, with everything that it needs to continue them: at most
-    /// `limit`, and only `task` if it is given.
+    /// Returns a page of the tasks of a caller's session, with everything that it needs to continue
+    /// them. Large ones make the page shorter than `limit`.
     ///
     /// # Errors
-    /// Fails when the caller is not a session.
+    /// Fails when the caller is not a session, or other answers hold the memory of its token for long.
     pub async fn session_tasks(
         self,
         caller: &Caller,
-        task: Option<TaskId>,
-        limit: usize,
-    ) -> Result<Vec<SpawnView>, EngineError> {
+        TasksAsk { task, after, limit }: TasksAsk,
+    ) -> Result<SpawnPage, EngineError> {
         caller.grant.check(Verb::TaskList, &[])?;
         let Some(session) = &caller.session else {
             return Err(wrong_seat("list a session's tasks: use its own token".into()));
         };
-        let mut held = self.engine.shared().sessions.held(session);
-        if let Some(task) = task {
-            held.retain(|it| (it.run, it.step) == (task.run(), task.step()));
-        }
-        let rows = self
+        let mut tickets = self.engine.shared().sessions.held(session);
+        tickets.retain(|it| {
+            let is_it = task.is_none_or(|task| (it.run, it.step) == (task.run(), task.step()));
+            is_it && after.is_none_or(|after| (it.run, it.step) > after)
+        });
+        let mut held = self.page_memory(caller).await?;
+        let (rows, bytes, more) = self
             .engine
             .read(move |store| {
-                let mut rows: Vec<(TaskRow, Header)> = Vec::new();
-                for Ticket { run, step, attempt } in held {
+                let (mut rows, mut bytes) = (Vec::<(TaskRow, Header)>::new(), 0);
+                for Ticket { run, step, attempt } in tickets {
                     if rows.len() == limit {
-                        break;
+                        return Ok((rows, bytes, true));
                     }
                     let row = store.task(run, step)?.filter(|row| row.attempt == attempt);
-                    if let (Some(row), Some(header)) = (row, store.header(run)?) {
-                        rows.push((row, header));
+                    let (Some(row), Some(header)) = (row, store.header(run)?) else { continue };
+                    let size = size_of_task(&row);
+                    if !rows.is_empty() && bytes + size > PAGE {
+                        return Ok((rows, bytes, true));
                     }
+                    bytes += size;
+                    rows.push((row, header));
                 }
-                Ok(rows)
+                Ok((rows, bytes, false))
             })
             .await?;
+        held.shrink(bytes);
+        let last = rows.last().map(|(row, _)| (row.run, row.step));
         // Its client knows of no others: a call without a number does not mean those.
         let told = rows.iter().map(|(row, _)| ticket_of(row));
         self.engine.shared().sessions.told(session, told);
-        Ok(rows.iter().map(|(row, header)| self.spawn_view(row, header)).collect())
+        let items = rows.into_iter().map(|(row, header)| self.spawn_view(&row, &header)).collect();
+        let page = Page { items, next_cursor: last.filter(|_| more).map(cursor) };
+        Ok(SpawnPage { page, held })
+    }
+
+    /// Waits for the memory of a page, which the answers and the events of the caller's token share.
+    async fn page_memory(self, caller: &Caller) -> Result<PageMemory, EngineError> {
+        let room = self.engine.shared().readers.room(&caller.jti);
+        let waited = tokio::time::timeout(PAGE_WAIT, room.page(PAGE)).await;
+        waited.map_err(|_| EngineError::Busy {
+            code: Code::Overloaded,
+            message: "list tasks: earlier answers to this token were not read yet".to_owned(),
+            retry_after_s: 1,
+        })
     }
 
     fn spawn_view(self, row: &TaskRow, header: &Header) -> SpawnView {
@@ -386,6 +468,10 @@ impl SessionVerbs<'_> {
             system,
         }
     }
+}
+
+fn size_of_task(row: &TaskRow) -> usize {
+    row.prompt.len() + row.question.as_ref().map_or(0, String::len) + OVERHEAD
 }
 
 /// Returns the reason why a poll has no answer.
@@ -417,6 +503,7 @@ fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> H
         jti: Some(caller.jti.clone()),
         grant: Some(Grant::clone(&caller.grant)),
         session: Some(session.clone()),
+        before: None,
         carrier: None,
     }
 }

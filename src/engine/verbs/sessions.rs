@@ -94,7 +94,7 @@ impl From<SessionError> for EngineError {
         match error {
             SessionError::NotOpen(id) => Self::NotFound { what: "open session", id: id.0 },
             SessionError::Ahead { .. } => Self::Conflict { code: Code::SeqAhead, message },
-            SessionError::TooMany => {
+            SessionError::TooMany | SessionError::TooManyOfAccount => {
                 Self::Busy { code: Code::TooManySessions, message, retry_after_s: 60 }
             }
         }
@@ -114,14 +114,12 @@ impl SessionVerbs<'_> {
     ) -> Result<Opened, EngineError> {
         open.operator = self.engine.shared().registry.name_of(&open.operator).to_owned();
         caller.grant.check(Verb::SessionOpen, &[Need::Operator(&open.operator)])?;
-        if let Some(key) = &key
-            && let Some(id) = self.engine.repeated(caller, key).await?
-        {
+        if let Some(id) = self.engine.repeated(caller, key.as_ref()).await? {
             return self.opened_again(caller, id).await;
         }
         let shared = self.engine.shared();
         self.check_operator(&open.operator)?;
-        shared.sessions.admit()?;
+        shared.sessions.admit(&caller.subject)?;
         let session = SessionId::new(format!(
             "ses_{}",
             data_encoding::BASE32_NOPAD
@@ -154,11 +152,10 @@ impl SessionVerbs<'_> {
             Write::PutToken(token_row(&claims, now_ms, expires_ms)),
             Write::PutSession(Box::new(row.clone())),
         ];
-        if let Some(key) = key {
-            let (check, write) = key.keep(&caller.subject, session.to_string(), now_ms);
-            checks.push(check);
-            writes.push(write);
-        }
+        let kept = key.map(|key| key.keep(&caller.subject, session.to_string(), now_ms));
+        let (check, write) = kept.unzip();
+        checks.extend(check);
+        writes.extend(write);
         let token = self.engine.inner.auth.sign(&claims)?;
         let engine = self.engine.clone();
         // The caller may be gone in the meantime; the store and the memory must agree.
@@ -316,10 +313,16 @@ impl SessionVerbs<'_> {
         let facts = fact.into_iter().collect();
         let (engine, session) = (self.engine.clone(), session.clone());
         let closing = self.engine.shared().tasks.spawn(async move {
-            engine.write_logged(Vec::new(), vec![close], facts, |_| {}).await?;
-            engine.shared().presence.closed(session.as_str());
+            engine.shared().presence.closing(session.as_str());
+            let closed = engine.write_logged(Vec::new(), vec![close], facts, |_| {}).await;
+            if let Err(error) = closed {
+                engine.shared().presence.stays(session.as_str());
+                return Err(error);
+            }
             tracing::info!(%session, reason, "session closed");
-            for ticket in engine.shared().sessions.close(&session, why) {
+            let held = engine.shared().sessions.close(&session, why);
+            engine.shared().presence.closed(session.as_str());
+            for ticket in held {
                 let Ticket { run, step, attempt } = ticket;
                 let reason = format!("session {session} ended: {reason}");
                 engine.shared().tell(run, Internal::Unseat { step, attempt, reason });
@@ -376,7 +379,22 @@ impl SessionVerbs<'_> {
         }
     }
 
-    /// Renews a session's token; it keeps its id.
+    /// Returns the time when an open session ends, in Unix milliseconds; `None` once it is closed.
+    pub fn expiry(self, session: &SessionId) -> Option<u64> {
+        self.engine.shared().sessions.expiry(session)
+    }
+
+    /// Returns the token of a session as of its last renewal.
+    ///
+    /// # Errors
+    /// Fails when there is no such session, or the store cannot be read.
+    pub(crate) async fn newest_token(self, session: &SessionId) -> Result<String, EngineError> {
+        let looks = self.look_at(session).await?;
+        let claims = self.stored_claims(looks.row.jti).await?;
+        self.engine.inner.auth.sign(&claims)
+    }
+
+    /// Renews a session's token; it keeps its id, and never ends sooner than before.
     ///
     /// # Errors
     /// Fails when the caller is not a session.
@@ -384,10 +402,25 @@ impl SessionVerbs<'_> {
         let Some(session) = caller.session.clone() else {
             return Err(wrong_seat("renew a session: use its own token".into()));
         };
+        let engine = self.engine.clone();
+        // The caller may be gone in the meantime; the store and the memory must agree.
+        let renewing = async move { engine.sessions().renew(session, ttl_ms).await };
+        let renewed = self.engine.shared().tasks.spawn(renewing).await;
+        renewed.map_err(|_| EngineError::Stopping)?
+    }
+
+    async fn renew(self, session: SessionId, ttl_ms: u64) -> Result<Opened, EngineError> {
+        let sessions = &self.engine.shared().sessions;
+        // The token that is stored last is the one with the latest end.
+        let renewal = sessions.renewal(&session)?;
+        let _held = renewal.lock().await;
         let looks = self.look_at(&session).await?;
         let now_ms = self.engine.shared().clock.now_ms();
-        let expires_ms = (now_ms + ttl_ms.clamp(1_000, LONGEST_MS)).min(looks.row.until_ms);
+        let asked_ms = now_ms + ttl_ms.clamp(1_000, LONGEST_MS);
         let mut claims = self.stored_claims(looks.row.jti).await?;
+        // First, so that the sweep does not end a session whose renewal is about to be acknowledged.
+        let extended = sessions.extend(&session, asked_ms.min(looks.row.until_ms))?;
+        let expires_ms = extended.until_ms;
         claims.iat = now_ms / 1_000;
         claims.nbf = claims.iat;
         claims.exp = expires_ms / 1_000;
@@ -395,8 +428,11 @@ impl SessionVerbs<'_> {
             Write::PutToken(token_row(&claims, now_ms, expires_ms)),
             Write::ExtendSession { session: session.to_string(), expires_ms },
         ];
-        self.engine.write(vec![Check::TokenLive(claims.jti.clone())], writes).await?;
-        self.engine.shared().sessions.extend(&session, expires_ms);
+        let checks = vec![Check::TokenLive(claims.jti.clone())];
+        if let Err(error) = self.engine.write(checks, writes).await {
+            sessions.unextend(&session, extended);
+            return Err(error);
+        }
         let token = self.engine.inner.auth.sign(&claims)?;
         Ok(Opened { session, token, expires_ms })
     }

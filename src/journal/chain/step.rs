@@ -81,7 +81,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Returns the mark of the accepted report of an attempt.
+    /// Returns the mark of the accepted report, or of the decline, of an attempt.
     pub fn report(&self, attempt: u32) -> Option<&ReportMark> {
         self.reports.iter().find(|(of, _)| *of == attempt).map(|(_, mark)| mark)
     }

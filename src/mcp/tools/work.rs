@@ -91,8 +91,8 @@ pub(super) async fn next(transport: &dyn Transport, args: Next) -> Result<Done, 
         Some("task/answer") => "answer",
         _ => "task",
     };
-    if kind == "task" && task["prompt"].is_null() {
-        // The prompt is too large for a frame, or the session is not a direct one.
+    if kind != "cancel" && task["prompt"].is_null() {
+        // It is an answer, the prompt is too large for a frame, or the session is not a direct one.
         let only = transport.get(at.path("tasks").with("task", task["task"].as_str())).await?;
         if let Some(full) = items(&only).next() {
             for key in ["system", "prompt", "input", "output_schema"] {
@@ -110,7 +110,7 @@ fn given(kind: &str, after: Value, task: Value) -> Done {
     let text = match kind {
         "cancel" => format!("{id} is over: drop it, and call next_task"),
         "answer" => format!("a senior answered your question about {id}: go on with it"),
-        _ => format!("{id}: do what `prompt` says, then report_task"),
+        _ => format!("{id}: do what `prompt` says, then report_task with its `attempt`"),
     };
     let mut value = json!({ "kind": kind });
     value["after"] = after;
