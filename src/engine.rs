@@ -36,11 +36,12 @@ pub use shared::lent::{FromHelper, Lend, Patience, ToHelper};
 pub use shared::line_counts::{LineAct, LineActs, LineSteps, Lines};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
-    Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken, Minted,
-    Program, Report, StartRun, Started, TokenGrant, Verdict,
+    Advice, Answer, Bearer, Caller, Carrier, Holder, IdempotencyKey, Leased, Made, MintToken,
+    Minted, Program, Report, StartRun, Started, TokenGrant, Verdict,
 };
 pub use shared::server_spans::ServerSpan;
 pub use shared::stacks::Middleware;
+pub(crate) use shared::turns::Turn;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::answer_links::{AnswerLink, LINK_MS, OpenLink};
 pub use verbs::blueprint_versions::{BlueprintDiff, GraphView, VersionView};
@@ -52,7 +53,7 @@ pub use verbs::engine::{
     SafeModeVerbs, SessionVerbs, SpanVerbs, StateVerbs, TaskVerbs, TokenVerbs, TriggerVerbs,
     UpkeepVerbs,
 };
-pub use verbs::erase::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays};
+pub use verbs::erase_view::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays};
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::{Fork, ForkAsk, ForkFate, ForkPlan, ForkStep};
@@ -73,9 +74,10 @@ pub use verbs::rerun::RerunVersion;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};
 pub use verbs::run_diff::{RunDiff, StepDiff};
+pub(crate) use verbs::run_dirs::{INCARNATION, claim_work};
 pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
-pub use verbs::session_work::Polled;
+pub use verbs::session_work::{Polled, SpawnPage, TasksAsk};
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};

@@ -46,6 +46,13 @@ pub struct Settings {
     pub work: std::path::PathBuf,
 }
 
+impl Settings {
+    /// Returns the directory of the files of blueprints: it is beside [`Settings::work`].
+    pub(crate) fn bundles(&self) -> std::path::PathBuf {
+        self.work.with_file_name("bundles")
+    }
+}
+
 /// The handling of an unknown effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -30,5 +30,6 @@ pub(crate) mod speakers;
 pub(crate) mod stacks;
 pub(crate) mod taking_up;
 pub(crate) mod trigger_board;
+pub(crate) mod turns;
 pub(crate) mod verified;
 pub(crate) mod watch_board;

@@ -11,6 +11,7 @@ mod composites;
 mod copies;
 mod deltas;
 mod dispatches;
+mod erasing;
 mod fairness;
 mod forks;
 mod histories;
@@ -26,6 +27,7 @@ mod retention;
 mod sessions;
 mod simulation;
 mod state;
+mod tokens;
 mod waits;
 mod workers;
 

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        EngineError, IdempotencyKey,
+        Caller, EngineError, IdempotencyKey,
         run::{
             answers::view_of,
             reply::{Answer, Answered, ReplyTo},
@@ -11,6 +11,7 @@ use crate::{
         turn::facts::Turn,
     },
     protocol::Failure,
+    store::Check,
 };
 
 /// Keeps the answer to a request in the same batch as its effect.
@@ -23,6 +24,14 @@ pub(crate) fn keep_answer(
     let (check, write) = key.keep(principal, answer, turn.now_ms);
     turn.run.pending.checks.push(check);
     turn.run.pending.writes.push(write);
+}
+
+/// Lets a request take effect only while its caller's token is good, and once for its key.
+pub(crate) fn once(turn: &mut Turn<'_>, caller: &Caller, key: Option<&IdempotencyKey>) {
+    turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
+    if let Some(key) = key {
+        keep_answer(turn, &caller.subject, key, "null".into());
+    }
 }
 
 /// Answers a request: at once, or once everything that the answer rests on is durable.

@@ -6,7 +6,7 @@ use crate::{
     engine::{
         EngineError, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, perform::Perform, reply::Answer, task::Phase},
+        run::{answers::refuse_ended, perform::Perform, reply::Answer, task::Phase},
         turn::{
             ending,
             facts::{self, Turn},
@@ -27,9 +27,7 @@ pub(crate) fn cancel(
     reason: String,
     key: Option<IdempotencyKey>,
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     turn.run.pending.checks.extend(jti.map(Check::TokenLive));
     if let Some(key) = &key {
         answers::keep_answer(turn, &by, key, "null".into());
@@ -73,9 +71,7 @@ pub(crate) fn put_artifact(
     data: &[u8],
     jti: Option<String>,
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     weight::check_file(turn, data.len())?;
     let stored = files::put_artifact(turn, (files::OUTSIDE, 0), name, data, true);
     let stored = stored.map_err(answers::bad_request)?;
@@ -90,9 +86,7 @@ pub(crate) fn pause(
     jti: Option<String>,
     reason: String,
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     if turn.run.chain.paused().is_none() {
         turn.run.pending.checks.extend(jti.map(Check::TokenLive));
         facts::append(turn, Fact::Decided(Decision::Pause { by, reason }));
@@ -106,9 +100,7 @@ pub(crate) fn resume(
     by: String,
     jti: Option<String>,
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     if turn.run.chain.paused().is_some() {
         turn.run.pending.checks.extend(jti.map(Check::TokenLive));
         facts::append(turn, Fact::Decided(Decision::Resume { by }));

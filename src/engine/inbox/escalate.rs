@@ -5,11 +5,10 @@
 
 use crate::{
     engine::{
-        Caller, EngineError, Holder, IdempotencyKey,
+        Advice, Caller, EngineError, Holder, IdempotencyKey,
         inbox::answers,
         run::{
-            answers::closed, due::Due, perform::Perform, question::Question, reply::Answer,
-            task::OpenTask,
+            answers::refuse_ended, due::Due, perform::Perform, question::Question, reply::Answer,
         },
         turn::{
             facts::{self, Turn},
@@ -21,7 +20,7 @@ use crate::{
     operator::{Delivery, Ticket},
     protocol::{Code, Json, TaskId},
     session::{Method, Note},
-    store::{Check, Write},
+    store::{TaskRow, Write},
 };
 
 /// The largest question and the largest answer, in bytes.
@@ -51,15 +50,11 @@ pub(crate) fn escalate(
     leases::delivered(turn, step, attempt, Delivery { worker });
     let (now, steady) = (facts::time_of(turn), turn.steady_ms);
     turn.run.timers.remove(step, Due::Attempt);
-    let own = turn.run.task(step).and_then(OpenTask::own_lease_ms);
-    if own.is_some() {
-        turn.run.timers.remove(step, Due::Lease);
-    }
+    // Whoever waits for an answer need not be heard: the lease begins again with it.
+    turn.run.timers.remove(step, Due::Lease);
     let Some(task) = turn.run.task_mut(step) else { return Ok(()) };
     let Some(row) = &mut task.row else { return Ok(()) };
-    if own.is_some() {
-        row.lease_ms = None;
-    }
+    row.lease_ms = None;
     let left_ms = row.deadline_ms.take().map(|deadline| deadline.saturating_sub(steady));
     let question =
         Question { asked: asked.clone(), asked_ms: now, left_ms, answer: None, by: None };
@@ -72,11 +67,28 @@ pub(crate) fn escalate(
     Ok(())
 }
 
+/// Refuses an answer to a question other than the open one; each has an attempt and a revision.
+fn check_shown(
+    (shown, seen): (Option<u32>, Option<String>),
+    (attempt, revision): (u32, String),
+) -> Result<(), EngineError> {
+    if shown.is_none_or(|it| it == attempt) && seen.is_none_or(|it| it == revision) {
+        return Ok(());
+    }
+    Err(EngineError::Conflict {
+        code: Code::StaleTask,
+        message: format!(
+            "advise: it is not the question that you were shown; attempt {attempt} asks another one, \
+             and its revision is {revision}"
+        ),
+    })
+}
+
 /// Hands a senior's answer to the attempt that asked.
 pub(crate) fn advise(
     turn: &mut Turn<'_>,
     step: u32,
-    answer: Json,
+    Advice { answer, attempt, revision }: Advice,
     caller: &Caller,
     key: Option<IdempotencyKey>,
 ) -> Result<Answer, EngineError> {
@@ -84,17 +96,19 @@ pub(crate) fn advise(
         code: Code::NoQuestion,
         message: "advise: the task asks nothing".into(),
     };
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     if answer.len() > WORDS {
         return Err(EngineError::TooLarge { what: "the answer", size: answer.len(), limit: WORDS });
     }
-    if turn.run.task(step).is_none_or(|task| task.question.is_none()) {
-        return Err(silent());
-    }
+    let open = turn.run.task(step).and_then(|task| {
+        let question = task.question.as_ref()?;
+        Some((task.attempt, question.revision(task.attempt)))
+    });
+    let Some(open) = open else { return Err(silent()) };
     refuse_own(&turn.shared.sessions, turn.run, caller)?;
+    check_shown((attempt, revision), open)?;
     let (now, by) = (turn.steady_ms, caller.subject.clone());
+    let of_host = turn.shared.settings.lease_ms;
     let Some(task) = turn.run.task_mut(step) else { return Err(silent()) };
     let own = task.own_lease_ms();
     let (Some(mut question), Some(row)) = (task.question.take(), &mut task.row) else {
@@ -103,40 +117,45 @@ pub(crate) fn advise(
     question.answer = Some(answer.clone());
     question.by = Some(by.clone());
     row.deadline_ms = question.left_ms.map(|left| now + left);
-    if let Some(own) = own {
-        row.lease_ms = Some(now + own);
-        task.stored_lease_ms = now + own;
-    }
+    let lease_ms = own.or(row.queue.as_ref().map(|_| of_host)).map(|given| now + given);
+    row.lease_ms = lease_ms;
+    task.stored_lease_ms = lease_ms.unwrap_or_default();
     row.question = Some(serde_json::to_string(&question).expect("plain data"));
     let (row, attempt) = (row.clone(), task.attempt);
-    if let Some(own) = own {
-        turn.run.timers.insert((now + own, step, Due::Lease));
+    let note = answer_note(&row);
+    if let Some(lease_ms) = lease_ms {
+        turn.run.timers.insert((lease_ms, step, Due::Lease));
     }
     if let Some(deadline) = row.deadline_ms {
         turn.run.timers.insert((deadline, step, Due::Attempt));
     }
-    let task = TaskId::new(turn.run.num, step, row.scheduled_ms);
+    turn.run.pending.after.performs.extend(note.map(Perform::TellSession));
+    turn.run.pending.writes.push(Write::PutTask(row));
+    answers::once(turn, caller, key.as_ref());
+    facts::append(turn, Fact::Decided(Decision::Advise { by, step, attempt, answer }));
+    Ok(Answer::Done)
+}
+
+/// Returns what the session of an attempt is told of the answer to its question; `None` without an
+/// answer.
+pub(crate) fn answer_note(row: &TaskRow) -> Option<Note> {
+    let question: Question = serde_json::from_str(row.question.as_deref()?).ok()?;
+    let answer = question.answer?;
+    let task = TaskId::new(row.run, row.step, row.scheduled_ms);
     let params = serde_json::json!({
         "task": task,
-        "attempt": attempt,
+        "attempt": row.attempt,
         "question": question.asked.to_value().get("question"),
         "answer": answer,
-        "by": by,
+        "by": question.by,
     });
-    turn.run.pending.after.performs.push(Perform::TellSession(Note {
+    Some(Note {
         method: Method::Answer,
-        ticket: Ticket { run: turn.run.num, step, attempt },
+        ticket: Ticket { run: row.run, step: row.step, attempt: row.attempt },
         task,
         epoch: row.epoch,
         nonce: 0,
         timeout_ms: None,
         params: params.to_string().into(),
-    }));
-    turn.run.pending.writes.push(Write::PutTask(row));
-    turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-    if let Some(key) = &key {
-        answers::keep_answer(turn, &caller.subject, key, "null".into());
-    }
-    facts::append(turn, Fact::Decided(Decision::Advise { by, step, attempt, answer }));
-    Ok(Answer::Done)
+    })
 }

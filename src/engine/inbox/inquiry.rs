@@ -20,7 +20,7 @@ use crate::{
     operator::Inquiry,
     protocol::{Code, Failure, failure::kind},
     session::Hub,
-    store::Check,
+    token::is_same_subject,
 };
 
 /// An open task that asks people, if this caller may say anything to it.
@@ -72,7 +72,8 @@ pub(crate) fn may_answer(
 /// a task is a question and no approval: its author names the starter among those that are asked.
 pub(crate) fn asks_caller_as_starter(run: &Run, inquiry: &Inquiry, caller: &Caller) -> bool {
     let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
-    inquiry.asks_starter() && starter == Some(caller.subject.as_str())
+    let is_starter = starter.is_some_and(|starter| is_same_subject(starter, &caller.subject));
+    inquiry.asks_starter() && is_starter
 }
 
 /// Ends the time of a task for people, as if it had run out.
@@ -85,10 +86,7 @@ pub(crate) fn expire(
     let (task, _) = asked(&turn.shared.sessions, turn.run, step, caller)?;
     let attempt = task.attempt;
     fault::point("engine.expire");
-    turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-    if let Some(key) = &key {
-        answers::keep_answer(turn, &caller.subject, key, "null".into());
-    }
+    answers::once(turn, caller, key.as_ref());
     let by = caller.subject.clone();
     let failure = Failure::new(kind::TIMEOUT, format!("{by} ended the wait for an answer"));
     facts::append(turn, Fact::Decided(Decision::Expire { by, step, attempt }));

@@ -22,7 +22,6 @@ use crate::{
     journal::{Decision, Fact, Outcome},
     operator::{Delivery, GivenAnswer, Inquiry, says_no},
     protocol::{Code, Failure, Json, failure::kind},
-    store::Check,
 };
 
 /// Ends a task with what a person said, or goes on with what its step has left to others.
@@ -67,10 +66,7 @@ pub(crate) fn answer(
         }
         outcome => outcome,
     };
-    turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-    if let Some(key) = &key {
-        answers::keep_answer(turn, &caller.subject, key, "null".into());
-    }
+    answers::once(turn, &caller, key.as_ref());
     answered::record(turn, step, &caller.subject, matches!(outcome, Outcome::Failed(_)));
     match outcome {
         Outcome::Completed(output) if !says_no(&output) && wants_more(turn.run, step) => {

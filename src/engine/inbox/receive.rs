@@ -70,8 +70,8 @@ fn control(turn: &mut Turn<'_>, ask: ControlAsk) -> Answered {
         ControlAsk::TakeSeat { operator, session, by, jti } => {
             seats::take_seat(turn, operator, &session, (by, jti))
         }
-        ControlAsk::Advise { step, answer, caller, key } => {
-            escalate::advise(turn, step, answer, &caller, key)
+        ControlAsk::Advise { step, advice, caller, key } => {
+            escalate::advise(turn, step, advice, &caller, key)
         }
         ControlAsk::Answer { step, said } => people::answer(turn, step, said),
         ControlAsk::Expire { step, caller, key } => inquiry::expire(turn, step, &caller, key),

@@ -10,7 +10,7 @@ use crate::{
     engine::{
         EngineError,
         run::{
-            answers::closed,
+            answers::refuse_ended,
             perform::Perform,
             reply::Answer,
             task::{OpenTask, Phase},
@@ -35,9 +35,7 @@ pub(crate) fn take_seat(
     session: &SessionId,
     (by, jti): (String, Option<String>),
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     // Of a delegated run, every seat is the delegate's.
     let delegate = seats::delegate_of(turn.run);
     let operator = if delegate.is_some() { EVERY.to_owned() } else { operator };

@@ -6,7 +6,7 @@ use crate::{
     engine::{
         Caller, EngineError, IdempotencyKey,
         inbox::answers,
-        run::{answers::closed, reply::Answer},
+        run::{answers::refuse_ended, reply::Answer},
         shared::{
             message::{Internal, Msg},
             shards::Shared,
@@ -16,7 +16,7 @@ use crate::{
     fault,
     journal::SignalReceived,
     protocol::{Code, Json},
-    store::{Batch, Check, Errand, OutboxRow, Write},
+    store::{Batch, Errand, OutboxRow, Write},
 };
 
 /// Sends what runs have for each other. The changes for other stores have lanes of their own.
@@ -42,9 +42,7 @@ pub(crate) fn signal(
     caller: &Caller,
     key: Option<IdempotencyKey>,
 ) -> Result<Answer, EngineError> {
-    if turn.run.is_ended() {
-        return Err(closed(turn.run));
-    }
+    refuse_ended(turn.run)?;
     let limit = turn.shared.settings.queued_signals;
     if turn.run.chain.queued_signals() >= limit {
         return Err(EngineError::Busy {
@@ -55,10 +53,7 @@ pub(crate) fn signal(
     }
     weight::check_weight(turn.run, "a signal", name.len() + payload.len())?;
     fault::point("engine.signal");
-    turn.run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-    if let Some(key) = &key {
-        answers::keep_answer(turn, &caller.subject, key, "null".into());
-    }
+    answers::once(turn, caller, key.as_ref());
     signals::accept_signal(turn, SignalReceived { name, payload, sender: None });
     Ok(Answer::Done)
 }

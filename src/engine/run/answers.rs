@@ -15,8 +15,13 @@ use crate::{
 pub(crate) fn closed(run: &Run) -> EngineError {
     EngineError::Conflict {
         code: Code::RunClosed,
-        message: format!("change run {}: it has ended", run.id),
+        message: format!("change {}: the run has ended", run.id),
     }
+}
+
+/// Refuses a request after the end of a run.
+pub(crate) fn refuse_ended(run: &Run) -> Result<(), EngineError> {
+    if run.is_ended() { Err(closed(run)) } else { Ok(()) }
 }
 
 /// Returns the view of a run.

@@ -25,6 +25,13 @@ impl Question {
         serde_json::from_str::<Self>(text).ok().filter(|question| question.answer.is_none())
     }
 
+    /// Returns a hash of the question and the attempt that asks it.
+    pub(crate) fn revision(&self, attempt: u32) -> String {
+        let asked = self.asked.to_value();
+        let seen = serde_json::json!([attempt, self.asked_ms, asked]).to_string();
+        blake3::hash(seen.as_bytes()).to_hex()[..16].to_owned()
+    }
+
     /// Returns the question as one line, as lists show it.
     pub(crate) fn text(&self) -> String {
         self.whole().0.chars().take(SHOWN).collect()

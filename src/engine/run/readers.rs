@@ -64,7 +64,17 @@ pub(crate) struct Room {
 }
 
 /// Memory that is held; released when dropped.
-pub struct PageMemory(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
+#[derive(Debug)]
+pub struct PageMemory(Places);
+
+impl PageMemory {
+    /// Releases all but `bytes` of it.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        for held in self.0.iter_mut().flatten() {
+            drop(held.split(held.num_permits().saturating_sub(bytes)));
+        }
+    }
+}
 
 type Places = [Option<OwnedSemaphorePermit>; 3];
 
@@ -178,6 +188,19 @@ mod tests {
         drop(live.try_recv().unwrap());
         assert!(large.send(&event(100_000)));
         assert!(!large.send(&event(100_000)));
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_smaller_than_expected_gives_back_the_rest() {
+        let readers = Readers::default();
+        let mut page = readers.room("a").page(SHARE).await;
+        assert_eq!(readers.room("a").share.available_permits(), 0);
+        page.shrink(10);
+        assert_eq!(readers.room("a").share.available_permits(), SHARE - 10);
+        page.shrink(20);
+        assert_eq!(readers.total.available_permits(), TOTAL - 10);
+        drop(page);
+        assert_eq!(readers.total.available_permits(), TOTAL);
     }
 
     #[test]

@@ -74,7 +74,10 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
         Perform::Retire { ticket, reason } => {
             turn.shared.sessions.retire(ticket, reason.as_deref());
         }
-        Perform::TellSession(note) => drop(turn.shared.sessions.tell(note)),
+        Perform::TellSession(note) => {
+            fault::point("engine.tell_session");
+            turn.shared.sessions.tell(note);
+        }
         Perform::Announce => turn.shared.announcements.added(),
         Perform::Release(agent) => {
             let next = turn.shared.capacity.release(&agent);

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Caller, EngineError, Holder, IdempotencyKey, Report,
+        Advice, Caller, EngineError, Holder, IdempotencyKey, Report,
         run::{
             feed::Feed,
             loaded::Loaded,
@@ -143,7 +143,7 @@ pub(crate) struct NewRun {
     pub(crate) publisher: Publisher,
     /// The node that drives it; none for a run that is not lent.
     pub(crate) place: Option<Place>,
-    /// Until it is stored, nobody deletes its blueprint; none if its starter holds that.
+    /// Until it is stored, nobody deletes its blueprint; none for a run that is stored already.
     pub(crate) stored: Option<Stored>,
 }
 
@@ -180,7 +180,7 @@ pub(crate) enum ControlAsk {
     /// Assigns an operator's seat to a session; replies with the epoch of the seat.
     TakeSeat { operator: String, session: SessionId, by: String, jti: Option<String> },
     /// A senior's answer to the question of an attempt.
-    Advise { step: u32, answer: Json, caller: Caller, key: Option<IdempotencyKey> },
+    Advise { step: u32, advice: Advice, caller: Caller, key: Option<IdempotencyKey> },
     /// Leases the task to a pull worker.
     Lease { step: u32, attempt: u32, worker: String },
     /// A person's answer.
@@ -376,7 +376,9 @@ impl WorkerAsk {
                 Self::Artifact { name: text(name), data: secrets.scrub(data) }
             }
             Self::Progress { data } => Self::Progress { data: json(data) },
-            Self::Decline { reason } => Self::Decline { reason: text(reason) },
+            Self::Decline { reason, key } => {
+                Self::Decline { reason: text(reason), key: key.map(text) }
+            }
             Self::Escalate { question } => Self::Escalate { question: json(question) },
             Self::GetState { scope, key } => Self::GetState { scope, key: text(key) },
             Self::PutState { scope, key, value } => {
@@ -406,8 +408,8 @@ pub(crate) enum WorkerAsk {
     Nonce,
     /// Its session accepts it; replies with the deadline.
     Accept,
-    /// Its session declines it.
-    Decline { reason: String },
+    /// Its session declines it; replies with false if that was done before.
+    Decline { reason: String, key: Option<String> },
     /// Escalates a question to a senior, and waits.
     Escalate { question: Json },
     /// Reads state, of its run or of another scope.

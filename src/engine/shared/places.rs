@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::line_counts::LineCounts;
 use crate::{
-    journal::{Decision, Entry, Fact},
+    journal::{Decision, Entry, Fact, Scheduled},
     protocol::StepKind,
     store::{Store, StoreError, read_in_pages},
 };
@@ -199,6 +199,14 @@ pub(crate) fn entries_at(
         found.extend(window.into_iter().filter(|it| near.binary_search(&it.seq).is_ok()));
     }
     Ok(found)
+}
+
+/// Returns the step that an entry opens or records.
+pub(crate) fn scheduled(entry: &Entry) -> Option<&Scheduled> {
+    match &entry.fact {
+        Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step),
+        _ => None,
+    }
 }
 
 /// Returns the step that a fact is about.

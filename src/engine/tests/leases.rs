@@ -119,6 +119,37 @@ async fn a_lease_stands_still_while_a_senior_is_asked() {
 }
 
 #[tokio::test]
+async fn the_lease_of_the_host_stands_still_as_well_and_begins_again_with_the_answer() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q", {}) end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let question = Json::from_trusted(r#"{"question":"Which?"}"#);
+    bench.engine.sessions().escalate(&holder, question).await.unwrap();
+    let bench = bench.restart_after(60 * MINUTE, Recovery::All).await;
+    let timer = bench.start(r#"flow = function(ctx) ctx:sleep("50m") end"#, "null").await;
+    bench.waiting(timer, "timer").await;
+    bench.clock.advance(60 * MINUTE);
+    bench.ended(timer).await;
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    assert_eq!((row.attempt, row.lease_ms), (1, None));
+    let holder = bench.holder(&leased.handle);
+    assert!(!bench.engine.tasks().heartbeat(&holder).await.unwrap().cancel);
+    let task = TaskId::new(run.num(), 1, row.scheduled_ms);
+    let answer = Json::from_trusted("\"this\"");
+    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    assert!(row.lease_ms.is_some(), "a worker that is gone loses it in the end");
+    bench.clock.advance(MINUTE);
+    let next = bench.lease("q").await;
+    assert_eq!(bench.report(&leased.handle, "1").await.unwrap_err().code(), "fenced");
+    assert!(bench.report(&next.handle, "2").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "2");
+}
+
+#[tokio::test]
 async fn the_sign_of_life_that_is_shown_goes_by_the_lease_of_the_agent() {
     let bench = Bench::new();
     let run = bench.start(&task(""), "null").await;

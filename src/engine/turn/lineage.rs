@@ -17,7 +17,7 @@ use crate::{
     journal::{self, Chain, Decision, Fact},
     protocol::{Code, SessionId},
     session::Hub,
-    token::{Role, Verb},
+    token::{Role, Verb, is_same_subject},
 };
 
 /// The subject of the admin token, and of the program that embeds the host.
@@ -73,7 +73,9 @@ fn opener(sessions: &Hub, session: &str) -> Option<String> {
 
 /// Returns true if two subjects are of one party.
 pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
-    a == b || party_of(sessions, a).is_some_and(|party| Some(party) == party_of(sessions, b))
+    let party = |subject: &str| party_of(sessions, subject);
+    let of_one = |(a, b): (String, String)| is_same_subject(&a, &b);
+    is_same_subject(a, b) || party(a).zip(party(b)).is_some_and(of_one)
 }
 
 /// Refuses whoever takes part in a run, or stands behind those who do. A person who starts a run
@@ -114,9 +116,10 @@ fn refuse(
 ) -> Result<(), EngineError> {
     let Some(party) = party_of(sessions, &caller.subject) else { return Ok(()) };
     let starter = chain.started().map(|(started, _)| started.principal.as_str());
-    let starts = starter.and_then(|starter| party_of(sessions, starter)).as_ref() == Some(&party);
+    let is_own = |other: &String| is_same_subject(other, &party);
+    let starts = starter.and_then(|it| party_of(sessions, it)).as_ref().is_some_and(is_own);
     let in_person = permits_person && is_admin_in_person(caller) && starter.is_some_and(is_person);
-    if (starts && !in_person) || parties(sessions, chain).contains(&party) {
+    if (starts && !in_person) || parties(sessions, chain).iter().any(is_own) {
         let message =
             format!("answer the task: {party} takes part in this run and asks through it");
         return Err(EngineError::Conflict { code: Code::SelfApproval, message });

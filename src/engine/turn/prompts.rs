@@ -85,21 +85,13 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
         )
         .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
     Ok(Prompt {
-        task: id,
-        run: run.id,
-        agent: task.agent.name().to_string(),
-        attempt: task.attempt,
         system: rendered.system,
         addendum: config_of(task).system_addendum,
         prompt: rendered.prompt,
         input: input.clone(),
         output_schema: task.agent.agent().output.clone(),
-        summary: task.request.opts.summary.clone(),
-        idempotency_key: task.request.opts.idempotency_key.clone(),
-        inquiry: None,
-        labels: task.agent.agent().labels.clone(),
-        session: task.request.opts.session_of(),
         worker: task.agent.agent().worker.clone(),
+        ..unseen(run, task, id)
     })
 }
 

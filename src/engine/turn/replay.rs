@@ -11,21 +11,26 @@ use crate::{
             retell::{ReplayStop, Retold, retell},
         },
     },
-    journal::{Entry, RunState},
+    journal::{Entry, RunStarted, RunState},
     lua::{Program, RunFacts, ScriptFlow},
-    protocol::Failure,
+    protocol::{Failure, RunId},
 };
+
+/// Returns what a flow knows of its run.
+pub(crate) fn facts_of(run: RunId, blueprint: String, started: &RunStarted) -> RunFacts {
+    RunFacts {
+        run_id: run.to_string(),
+        blueprint,
+        input: started.input.clone(),
+        trigger: started.trigger.clone(),
+        seed: started.seed,
+    }
+}
 
 /// A flow for a run, before its first input.
 pub(crate) fn new_flow(turn: &mut Turn<'_>, program: &Arc<Program>) -> Result<ScriptFlow, Failure> {
     let (started, _) = turn.run.chain.started().expect("a run starts before its flow");
-    let facts = RunFacts {
-        run_id: turn.run.id.to_string(),
-        blueprint: program.blueprint().version(),
-        input: started.input.clone(),
-        trigger: started.trigger.clone(),
-        seed: started.seed,
-    };
+    let facts = facts_of(turn.run.id, program.blueprint().version(), started);
     let mut limits = turn.shared.settings.limits.clone();
     if let Some(width) = program.blueprint().definition().max_width {
         limits.branches = limits.branches.min(width);

@@ -22,10 +22,10 @@ pub(crate) fn schedule(turn: &mut Turn<'_>, request: StepRequest) {
     match op {
         StepOp::Task(task) => tasks::schedule_task(turn, key, *task),
         StepOp::Timer { wake_at_ms } if wake_at_ms <= now => {
-            steps::record(turn, &key, &op_timer(wake_at_ms), Outcome::Completed(Json::null()));
+            steps::record(turn, &key, &op, Outcome::Completed(Json::null()));
         }
         StepOp::Timer { wake_at_ms } => {
-            let number = steps::open(turn, &key, &op_timer(wake_at_ms), Open::Timer);
+            let number = steps::open(turn, &key, &op, Open::Timer);
             turn.run.timers.insert((wake_at_ms, number, Due::Timer));
         }
         StepOp::Signal { ref name, deadline_ms } => {
@@ -58,8 +58,4 @@ pub(crate) fn schedule(turn: &mut Turn<'_>, request: StepRequest) {
             steps::record(turn, &key, &op, outcome);
         }
     }
-}
-
-fn op_timer(wake_at_ms: u64) -> StepOp {
-    StepOp::Timer { wake_at_ms }
 }

@@ -40,17 +40,7 @@ pub(crate) fn refuse(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, failure: F
 
 /// A step that stays open; answers with its number.
 pub(crate) fn open(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, open: Open) -> u32 {
-    open_as(turn, key, op, open, None)
-}
-
-pub(crate) fn open_as(
-    turn: &mut Turn<'_>,
-    key: &StepKey,
-    op: &StepOp,
-    open: Open,
-    call_id: Option<String>,
-) -> u32 {
-    open_with(turn, key, op, open, call_id, Additions::default())
+    open_with(turn, key, op, open, None, Additions::default())
 }
 
 /// The same, with what is recorded of the step besides.

@@ -198,7 +198,8 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
             let given = own.unwrap_or(turn.shared.settings.lease_ms);
             // A renewed lease of its own is stored late by up to a quarter.
             let late = own.unwrap_or_default() / 4;
-            let lease = row.lease_ms.map(|at| (at + late).min(now + given));
+            let lease = row.lease_ms.filter(|_| task.question.is_none());
+            let lease = lease.map(|at| (at + late).min(now + given));
             task.stored_lease_ms = row.lease_ms.unwrap_or_default();
             let deadline =
                 row.deadline_ms.map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));

@@ -105,6 +105,18 @@ impl BlueprintVerbs<'_> {
         Ok(())
     }
 
+    /// Refuses a version that is not stored any more.
+    pub(crate) async fn refuse_unstored(
+        self,
+        reference: &str,
+        program: &Program,
+    ) -> Result<(), EngineError> {
+        let hash = program.blueprint().hash().to_owned();
+        let row = self.engine.read(move |store| store.blueprint(&hash)).await?;
+        let unknown = || EngineError::NotFound { what: "blueprint", id: reference.to_owned() };
+        row.map(drop).ok_or_else(unknown)
+    }
+
     /// Publishes a version under its name: its flows may call, signal and link what `grant` allows.
     /// `by` is the subject who publishes it, if it is not a file.
     pub(crate) async fn publish(
@@ -194,9 +206,7 @@ impl BlueprintVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<(BlueprintView, Vec<Finding>), EngineError> {
         caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(&name)])?;
-        if let Some(key) = &key
-            && let Some(hash) = self.engine.repeated(caller, key).await?
-        {
+        if let Some(hash) = self.engine.repeated(caller, key.as_ref()).await? {
             let view = self.view_version(&name, &hash).await?;
             return Ok((view, Vec::new()));
         }
@@ -212,11 +222,9 @@ impl BlueprintVerbs<'_> {
         let hash = blueprint.hash().to_owned();
         let mut writes = Vec::new();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
-        if let Some(key) = key {
-            let (check, write) = key.keep(&caller.subject, hash, now_ms);
-            checks.push(check);
-            writes.push(write);
-        }
+        let (check, write) = key.map(|key| key.keep(&caller.subject, hash, now_ms)).unzip();
+        checks.extend(check);
+        writes.extend(write);
         let publisher = (Grant::clone(&caller.grant), Some(caller.subject.as_str()));
         self.publish(&program, publisher, checks, writes, now_ms).await?;
         Ok((self.view(&Face::of(&program), now_ms).await?, warnings))
@@ -468,17 +476,11 @@ impl BlueprintVerbs<'_> {
 
 fn view_of(face: &Face, at_ms: u64, now_ms: u64) -> BlueprintView {
     BlueprintView {
-        name: face.name.clone(),
-        hash: face.hash.clone(),
         description: face.description.clone(),
-        tool: None,
         input: face.input.clone(),
         agents: face.agents.clone(),
         on: face.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
-        updated_at: rfc3339(at_ms),
-        archived_at: None,
-        stats: None,
-        problem: None,
+        ..bare(face.name.clone(), face.hash.clone(), at_ms)
     }
 }
 

@@ -67,11 +67,10 @@ impl HistoryVerbs<'_> {
         header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
-        if let Some(key) = key {
-            let (check, write) = key.keep(&caller.subject, id.to_string(), now_ms);
-            checks.push(check);
-            writes.push(write);
-        }
+        let kept = key.map(|key| key.keep(&caller.subject, id.to_string(), now_ms));
+        let (check, write) = kept.unzip();
+        checks.extend(check);
+        writes.extend(write);
         let ended = header.status.is_ended();
         let bytes = rows.iter().map(|row| row.bytes.len() as u64).sum();
         let admitted = shared.accounts.admit(&caller.jti, id.num(), now_ms);

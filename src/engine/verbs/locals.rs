@@ -9,13 +9,16 @@ use crate::{
     engine::{
         Caller, Divergence, EngineError, FlowForm, LocalsBranch, LocalsFrame, LocalsRole,
         LocalsVariable, LocalsView,
-        shared::looks::LookPlace,
-        turn::retell::{ReplayStop, retell_while},
+        shared::{looks::LookPlace, places::scheduled},
+        turn::{
+            replay::facts_of,
+            retell::{ReplayStop, retell_while},
+        },
         verbs::engine::HistoryVerbs,
     },
     flow::RunLimits,
     journal::{Entry, Fact, Scheduled, StepKey},
-    lua::{self, BranchStack, Moment, RunFacts, StackFrame, VariableRole, Vms, Watchdog},
+    lua::{self, BranchStack, Moment, StackFrame, VariableRole, Vms, Watchdog},
     memory::Memory,
     middleware::Stacks,
     protocol::{Code, Json, RunId, text::floor_char_boundary},
@@ -188,13 +191,7 @@ impl LocalsLook {
         let Some(Fact::RunStarted(started)) = place.entries.first().map(|entry| &entry.fact) else {
             return Err(ReplayStop::Diverged(Divergence::of("the history has no beginning")));
         };
-        let facts = RunFacts {
-            run_id: self.run.to_string(),
-            blueprint: self.program.blueprint().version(),
-            input: started.input.clone(),
-            trigger: started.trigger.clone(),
-            seed: started.seed,
-        };
+        let facts = facts_of(self.run, self.program.blueprint().version(), started);
         let mut vms = Vms::new(self.lua.clone(), &self.watchdog).within(&self.memory);
         let source = Arc::new((**self.program.source()).clone().with_names());
         let mut flow = vms
@@ -283,11 +280,4 @@ fn place_of(entries: &[Entry], step: u32) -> Option<Place<'_>> {
         (at, asked) = *steps.get(&whole)?;
     }
     None
-}
-
-fn scheduled(entry: &Entry) -> Option<&Scheduled> {
-    match &entry.fact {
-        Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step),
-        _ => None,
-    }
 }

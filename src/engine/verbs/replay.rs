@@ -7,13 +7,16 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Caller, Divergence, EngineError, Program,
-    turn::retell::{ReplayStop, Retold, retell},
+    turn::{
+        replay::facts_of,
+        retell::{ReplayStop, Retold, retell},
+    },
     verbs::engine::HistoryVerbs,
 };
 use crate::{
     flow::{Command, NextAction, RunLimits},
     journal::{Decision, Entry, Fact, Outcome, RunStarted},
-    lua::{self, RunFacts, Vms, Watchdog},
+    lua::{self, Vms, Watchdog},
     protocol::{Failure, Json, RunId, failure::kind},
     token::Verb,
 };
@@ -148,13 +151,7 @@ impl Past {
         started: &RunStarted,
         entries: &[Entry],
     ) -> Result<Retold, ReplayStop> {
-        let facts = RunFacts {
-            run_id: self.run.to_string(),
-            blueprint: self.blueprint.clone(),
-            input: started.input.clone(),
-            trigger: started.trigger.clone(),
-            seed: started.seed,
-        };
+        let facts = facts_of(self.run, self.blueprint.clone(), started);
         let flow = vms
             .start(self.program.source(), facts, self.limits.clone())
             .map_err(|failure| ReplayStop::Diverged(Divergence::of(failure.to_string())))?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::engine::{
     Caller, Checked, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
     shared::programs,
-    verbs::begin::{FOREVER, Watch},
+    verbs::begin::{Basis, FOREVER, Watch},
     verbs::engine::ResponseVerbs,
 };
 use crate::{
@@ -118,6 +118,7 @@ impl ResponseVerbs<'_> {
         key: Option<IdempotencyKey>,
     ) -> Result<Responding, EngineError> {
         self.engine.check_room()?;
+        let basis = Basis::of(self.engine, None);
         let (program, agent) = self.answering(&create.model).await?;
         let blueprint = program.blueprint();
         self.engine.blueprints().reach(caller, Verb::RunStart, &program).await?;
@@ -153,7 +154,8 @@ impl ResponseVerbs<'_> {
         let (subscriber, events_of) =
             Events::from_the_first(Arc::clone(&self.engine.inner.shared), &caller.jti);
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
-        let started = self.engine.begin_accepted(caller, start, program, key, watch).await?;
+        let found = (program, basis);
+        let started = self.engine.begin_accepted(caller, start, found, key, watch).await?;
         if started.repeated {
             return Ok(Responding {
                 repeated: true,
@@ -172,7 +174,7 @@ impl ResponseVerbs<'_> {
         caller: &Caller,
         key: &IdempotencyKey,
     ) -> Result<Option<Responding>, EngineError> {
-        let Some(run) = self.engine.repeated(caller, key).await? else { return Ok(None) };
+        let Some(run) = self.engine.repeated(caller, Some(key)).await? else { return Ok(None) };
         let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
         Ok(Some(Responding { repeated: true, ..self.responding(caller, run).await? }))
     }

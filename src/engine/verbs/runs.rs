@@ -72,8 +72,9 @@ impl Engine {
     pub(crate) async fn repeated(
         &self,
         caller: &Caller,
-        key: &IdempotencyKey,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Option<String>, EngineError> {
+        let Some(key) = key else { return Ok(None) };
         let (subject, route, word) = (caller.subject.clone(), key.route, key.key.clone());
         let oldest =
             self.shared().clock.now_ms().saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
@@ -291,16 +292,14 @@ impl Engine {
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunCancel, run)?;
         self.header(run).await?;
-        if let Some(key) = &key
-            && self.repeated(caller, key).await?.is_some()
-        {
+        if self.repeated(caller, key.as_ref()).await?.is_some() {
             return self.run_view(run).await;
         }
         let (by, jti, kept) = (caller.subject.clone(), Some(caller.jti.clone()), key.clone());
         let cancel = ControlAsk::Cancel { by, jti, reason, key };
         match (self.ask::<Box<RunView>>(run.num(), cancel).await, kept) {
             (Err(EngineError::Store(StoreError::KeyUsed { .. })), Some(key)) => {
-                self.repeated(caller, &key).await?;
+                self.repeated(caller, Some(&key)).await?;
                 self.run_view(run).await
             }
             (answer, _) => answer.map(|view| *view),
@@ -369,17 +368,14 @@ impl Engine {
         key: Option<IdempotencyKey>,
         ask: impl FnOnce(Option<IdempotencyKey>) -> ControlAsk,
     ) -> Result<(), EngineError> {
-        if let Some(key) = &key
-            && self.repeated(caller, key).await?.is_some()
-        {
+        if self.repeated(caller, key.as_ref()).await?.is_some() {
             return Ok(());
         }
         let kept = key.clone();
         match self.ask(run.num(), ask(key)).await {
-            Err(EngineError::Store(StoreError::KeyUsed { .. })) => match kept {
-                Some(key) => self.repeated(caller, &key).await.map(|_| ()),
-                None => Ok(()),
-            },
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) => {
+                self.repeated(caller, kept.as_ref()).await.map(drop)
+            }
             answer => answer,
         }
     }

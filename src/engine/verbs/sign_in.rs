@@ -1,12 +1,8 @@
 //! Signing in to the dashboard: the narrow token behind a sign-in, its end, and what is stored of it.
 
 use crate::{
-    engine::{
-        Caller, EngineError, Minted, TokenVerbs,
-        verbs::auth::{mint_claims, token_row},
-    },
-    fault,
-    store::{Check, Write},
+    engine::{Caller, EngineError, Minted, TokenVerbs, verbs::auth::mint_claims},
+    store::Write,
     token::{Grant, Verb},
 };
 
@@ -35,14 +31,7 @@ impl TokenVerbs<'_> {
         let expires_ms = now_ms.saturating_add(ttl_ms).min(caller.expires_ms);
         let claims = mint_claims(&caller.subject, grant, now_ms, expires_ms)
             .child_of(&self.claims_of(caller));
-        let token = self.engine.inner.auth.sign(&claims)?;
-        let row = token_row(&claims, now_ms, expires_ms);
-        fault::point("engine.token_mint");
-        self.engine.shared().accounts.add(&claims, now_ms);
-        self.engine
-            .write(vec![Check::TokenLive(caller.jti.clone())], vec![Write::PutToken(row)])
-            .await?;
-        Ok(Minted { token, jti: claims.jti, expires_ms })
+        self.store_token(caller, claims, now_ms, expires_ms, None).await
     }
 
     /// Revokes the caller's own token, which needs no verb.

@@ -83,9 +83,7 @@ impl HistoryVerbs<'_> {
         caller.grant.check(Verb::RunImport, &[])?;
         // A document contains the source of its run.
         caller.grant.check(Verb::RunSource, &[])?;
-        if let Some(key) = &key
-            && let Some(made) = self.engine.repeated(caller, key).await?
-        {
+        if let Some(made) = self.engine.repeated(caller, key.as_ref()).await? {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
             return self.engine.seen(caller, made.parse().map_err(|_| id())?).await;
         }
@@ -140,7 +138,10 @@ impl HistoryVerbs<'_> {
                 body,
             }));
         }
+        // Until the commit, nobody deletes the version that comes with it.
+        let stored = self.engine.shared().programs.starts.read().await;
         self.put_copy(caller, Copy { id, entries, writes, key }).await?;
+        drop(stored);
         self.engine.seen(caller, id).await
     }
 

@@ -90,6 +90,13 @@ impl TaskOf {
         crate::engine::view::events::merge(&mut data, more);
         data
     }
+
+    /// Returns the data of an event of one of its attempts.
+    fn at(&self, attempt: u32, more: Value) -> Value {
+        let mut data = self.with(json!({ "step": self.id.step(), "attempt": attempt }));
+        crate::engine::view::events::merge(&mut data, more);
+        data
+    }
 }
 
 /// Returns the type and the data of an entry; `None` if it is no event of the host. `task` finds the
@@ -138,34 +145,26 @@ pub(crate) fn say(
             ),
             _ => return None,
         },
-        Fact::AttemptDelivered { step, attempt, worker, .. } => (
-            "task.started",
-            task(*step)?.with(json!({ "step": step, "attempt": attempt, "worker": worker })),
-        ),
-        Fact::AttemptClosed(it) => (
-            "task.attempt_failed",
-            task(it.step)?.with(json!({
-                "step": it.step, "attempt": it.attempt, "error": brief(&it.error),
-                "retry_at": rfc3339(it.retry_at_ms),
-            })),
-        ),
+        Fact::AttemptDelivered { step, attempt, worker, .. } => {
+            ("task.started", task(*step)?.at(*attempt, json!({ "worker": worker })))
+        }
+        Fact::AttemptClosed(it) => {
+            let more = json!({ "error": brief(&it.error), "retry_at": rfc3339(it.retry_at_ms) });
+            ("task.attempt_failed", task(it.step)?.at(it.attempt, more))
+        }
         Fact::StepEnded { step, attempt, outcome, .. } => {
             let task = task(*step)?;
-            let about = json!({ "step": step, "attempt": attempt });
             match outcome {
                 Outcome::Completed(_) => {
-                    let mut data = task.with(about);
+                    let mut data = task.at(*attempt, json!({}));
                     add_files(&mut data, run, entry.additions.files());
                     ("task.completed", data)
                 }
                 Outcome::Failed(failure) => {
-                    let about =
-                        json!({ "step": step, "attempt": attempt, "error": brief(failure) });
-                    ("task.failed", task.with(about))
+                    ("task.failed", task.at(*attempt, json!({ "error": brief(failure) })))
                 }
                 Outcome::Canceled(reason) => {
-                    let about = json!({ "step": step, "attempt": attempt, "reason": reason });
-                    ("task.canceled", task.with(about))
+                    ("task.canceled", task.at(*attempt, json!({ "reason": reason })))
                 }
             }
         }
@@ -201,25 +200,20 @@ fn decided(
             ("run.compensating", json!({ "ending": outcome_word(ending) }))
         }
         Decision::Escalate { step, attempt, .. } => {
-            ("task.asked", task(*step)?.with(json!({ "step": step, "attempt": attempt })))
+            ("task.asked", task(*step)?.at(*attempt, json!({})))
         }
-        Decision::Advise { by, step, attempt, .. } => (
-            "task.advised",
-            task(*step)?.with(json!({ "step": step, "attempt": attempt, "by": by })),
-        ),
-        Decision::Answered { by, step, attempt, missing, .. } => (
-            "task.answered",
-            task(*step)?
-                .with(json!({ "step": step, "attempt": attempt, "by": by, "missing": missing })),
-        ),
-        Decision::Remind { step, attempt, count } => (
-            "task.reminded",
-            task(*step)?.with(json!({ "step": step, "attempt": attempt, "count": count })),
-        ),
-        Decision::Expire { by, step, attempt } => (
-            "task.expired",
-            task(*step)?.with(json!({ "step": step, "attempt": attempt, "by": by })),
-        ),
+        Decision::Advise { by, step, attempt, .. } => {
+            ("task.advised", task(*step)?.at(*attempt, json!({ "by": by })))
+        }
+        Decision::Answered { by, step, attempt, missing, .. } => {
+            ("task.answered", task(*step)?.at(*attempt, json!({ "by": by, "missing": missing })))
+        }
+        Decision::Remind { step, attempt, count } => {
+            ("task.reminded", task(*step)?.at(*attempt, json!({ "count": count })))
+        }
+        Decision::Expire { by, step, attempt } => {
+            ("task.expired", task(*step)?.at(*attempt, json!({ "by": by })))
+        }
         _ => return None,
     })
 }

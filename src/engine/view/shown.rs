@@ -134,8 +134,8 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub output_schema: Option<Json>,
-    /// A hash of what is shown of it, for people: send it with the answer, and an answer to
-    /// something else is refused.
+    /// A hash of what is shown of it to people, or of the question to a senior: send it with the
+    /// answer, and an answer to something else is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// The form of the answer, for tasks of people; only in the view of one task.

@@ -49,6 +49,10 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
         let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
         Form::of(schema.map(Json::to_value).as_ref())
     });
+    let revision = match (&asked, &question) {
+        (Some(asked), _) => Some(asked.revision.clone()),
+        (None, question) => question.as_ref().map(|it| it.revision(row.attempt)),
+    };
     let (question, question_data) = match question {
         Some(it) if whole => {
             let (text, data) = it.whole();
@@ -81,7 +85,7 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
         prompt: text,
         input,
         output_schema,
-        revision: asked.as_ref().map(|it| it.revision.clone()),
+        revision,
         form,
         by: asked.as_ref().map(|it| it.by.clone()).unwrap_or_default(),
         required: asked.as_ref().map(|it| it.required),

@@ -2,7 +2,7 @@
 //! steps. Both must match the schemas of their agents.
 
 use crate::{
-    engine::{Breach, Checked, EngineError, verbs::fork::request::Fork},
+    engine::{Breach, Checked, EngineError, shared::places::scheduled, verbs::fork::request::Fork},
     journal::{Entry, Fact, Outcome, Scheduled},
     lua,
     protocol::{Json, RunId, StepKind},
@@ -106,13 +106,6 @@ fn edit_output(
     let ended = Fact::StepEnded { step, attempt, epoch, outcome, effects: None, usage: None };
     kept.push(Entry::new(0, at_ms, ended));
     Ok(())
-}
-
-fn scheduled(entry: &Entry) -> Option<&Scheduled> {
-    match &entry.fact {
-        Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step),
-        _ => None,
-    }
 }
 
 fn missing(run: RunId, step: u32) -> EngineError {

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::{
     engine::{
         Divergence, Engine, EngineError,
+        shared::places::scheduled,
         turn::retell::{ReplayStop, Retold},
         verbs::{
             fork::request::{Fork, Prepared},
@@ -15,7 +16,7 @@ use crate::{
         },
     },
     flow::{Command, NextAction},
-    journal::{Entry, Fact, Scheduled},
+    journal::{Entry, Fact},
     lua::{self, Vms},
     protocol::{Json, RunId},
 };
@@ -227,11 +228,4 @@ fn planned(
         }
     }
     plan
-}
-
-fn scheduled(entry: &Entry) -> Option<&Scheduled> {
-    match &entry.fact {
-        Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step),
-        _ => None,
-    }
 }
