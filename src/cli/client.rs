@@ -61,6 +61,8 @@ pub struct Client {
     /// Open as long as the client goes through it.
     _socket: Option<Socket>,
     token: String,
+    /// True if the command can do without this daemon.
+    is_optional: bool,
 }
 
 impl Client {
@@ -86,13 +88,19 @@ impl Client {
         let http = http.build().context("set up the HTTP client")?;
         let wire = way.wire(&url);
         let (_socket, token) = (way.socket.clone(), token.to_owned());
-        Ok(Self { http, base: url, wire, _socket, token })
+        Ok(Self { http, base: url, wire, _socket, token, is_optional: false })
     }
 
     /// The same daemon with another token.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self.clone() }
+    }
+
+    /// The same daemon, named by an option that the command can do without.
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
     }
 
     /// The address of the daemon.
@@ -487,8 +495,8 @@ impl Client {
     }
 
     /// Answers what an attempt asked.
-    pub async fn advise(&self, task: TaskId, answer: &Value) -> Result<TaskView> {
-        self.post(&format!("/v1/tasks/{task}/advice"), &json!({ "answer": answer })).await
+    pub async fn advise(&self, task: TaskId, body: &Value) -> Result<TaskView> {
+        self.post(&format!("/v1/tasks/{task}/advice"), body).await
     }
 
     /// Waits for tasks of a queue; none if none came in time.
@@ -556,8 +564,11 @@ impl Client {
                 .next("--ca FILE (MOONSWARM_CA) names the certificate of the authority to trust");
         }
         let why = if error.is_timeout() { "does not answer" } else { "cannot be reached" };
-        Stop::new(Exit::Unavailable, format!("the daemon at {} {why}", self.url()))
-            .next("start one with `moonswarm serve`, or drop --server to run without one")
+        let next = match self.is_optional {
+            true => "start one with `moonswarm serve`, or drop --server to run without one",
+            false => "start one with `moonswarm serve`",
+        };
+        Stop::new(Exit::Unavailable, format!("the daemon at {} {why}", self.url())).next(next)
     }
 }
 
@@ -637,7 +648,13 @@ mod tests {
     async fn a_daemon_that_is_not_there_is_unavailable() {
         let client = Client::new("http://127.0.0.1:1", "t").unwrap();
         let error = client.ready(Duration::from_secs(2)).await.unwrap_err();
-        assert_eq!(crate::cli::exit::judge(&error).0, Exit::Unavailable);
+        let (exit, stop) = crate::cli::exit::judge(&error);
+        assert_eq!(exit, Exit::Unavailable);
+        let next = stop.and_then(|stop| stop.next);
+        assert_eq!(next.as_deref(), Some("start one with `moonswarm serve`"));
+        let error = client.optional().ready(Duration::from_secs(2)).await.unwrap_err();
+        let next = crate::cli::exit::judge(&error).1.and_then(|stop| stop.next);
+        assert!(next.is_some_and(|next| next.contains("drop --server")));
     }
 
     #[tokio::test]

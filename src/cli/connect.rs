@@ -7,11 +7,13 @@ use std::{
     io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::Pin,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use tokio::time::{Sleep, sleep};
 
 use super::{
     client::{Client, Way},
@@ -29,8 +31,12 @@ use crate::{
 /// The time limit for a live owner to respond and become ready.
 const ALIVE: Duration = Duration::from_secs(2);
 const BOOTING: u32 = 20;
-/// The number of tries to find an owner that has not published its address.
+/// The number of tries to find an owner that has published its address.
 const STARTING: u32 = 8;
+/// The time limit for an owner that publishes no address: it is stopping, or starting.
+const RELEASE: Duration = Duration::from_secs(12);
+/// The number of tries after which the wait for such an owner is announced.
+const QUIET: u32 = 2;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -119,6 +125,10 @@ impl Connection {
                     Client::by(&Way { ca: target.ca.clone(), ..Way::default() }, server, &token)?
                 }
             };
+            let client = match start {
+                Start::Fresh | Start::Existing => client.optional(),
+                Start::Attached => client,
+            };
             return Ok(Self { client, host: None });
         }
         if start == Start::Existing && !config.data.is_dir() {
@@ -136,28 +146,28 @@ impl Connection {
                 .next("start one with `moonswarm serve`")
                 .into());
         }
-        let opened = Host::open(embedded(config)?).await;
-        match opened {
-            Ok(host) => {
-                if let Some(migrated) = host.migrated() {
-                    terminal.say(&format!("migrated {}", told_of(&migrated)));
+        let mut wait = DirectoryWait::new();
+        loop {
+            let error = match Host::open(embedded(config)?).await {
+                Ok(host) => {
+                    if let Some(migrated) = host.migrated() {
+                        terminal.say(&format!("migrated {}", told_of(&migrated)));
+                    }
+                    let token = target.token.as_deref().unwrap_or(host.admin_token());
+                    let client = Client::new(host.url(), token)?;
+                    return Ok(Self { client, host: Some(host) });
                 }
-                let token = target.token.as_deref().unwrap_or(host.admin_token());
-                let client = Client::new(host.url(), token)?;
-                Ok(Self { client, host: Some(host) })
+                Err(error) => error,
+            };
+            // Another process became the owner since the first look, or is about to give it up.
+            if let Some(found) = attach(target, config, terminal).await? {
+                return Ok(found);
             }
-            Err(error) => {
-                // Another process became the owner since the first look; it may still be starting.
-                let is_owned = matches!(error, HostError::Store(StoreError::Owned { .. }));
-                for _ in 0..if is_owned { STARTING } else { 1 } {
-                    if let Some(found) = attach(target, config, terminal).await? {
-                        return Ok(found);
-                    }
-                    if is_owned {
-                        tokio::time::sleep(BETWEEN_TRIES).await;
-                    }
-                }
-                Err(explain(&config.data, error))
+            let HostError::Store(StoreError::Owned { pid, .. }) = &error else {
+                return Err(explain(&config.data, error));
+            };
+            if !wait.permits(&config.data, pid, |line| terminal.say(line)).await {
+                return Err(explain(&config.data, error));
             }
         }
     }
@@ -194,7 +204,7 @@ impl Connection {
                 terminal.say(&line);
                 told = true;
             }
-            tokio::time::sleep(BETWEEN_TRIES).await;
+            sleep(BETWEEN_TRIES).await;
         }
     }
 
@@ -239,6 +249,64 @@ impl Connection {
     }
 }
 
+/// The wait for a data directory of another process. A host that stops publishes no address any
+/// more, but keeps the directory until its work has ended.
+struct DirectoryWait {
+    tries: u32,
+    end: Pin<Box<Sleep>>,
+}
+
+impl DirectoryWait {
+    /// Has waited for nothing yet.
+    fn new() -> Self {
+        Self { tries: 0, end: Box::pin(sleep(RELEASE)) }
+    }
+
+    /// Waits, and returns true if another try to get the directory makes sense.
+    async fn permits(&mut self, data: &Path, pid: &str, say: impl Fn(&str)) -> bool {
+        self.tries += 1;
+        if is_published(data, pid) {
+            if self.tries >= STARTING {
+                return false;
+            }
+        } else if self.tries == QUIET {
+            let data = data.display();
+            say(&format!("process {pid} has {data}, and starts or stops: waiting for it"));
+        }
+        tokio::select! {
+            biased;
+            () = &mut self.end => false,
+            () = sleep(BETWEEN_TRIES) => true,
+        }
+    }
+}
+
+/// Returns true if a process has published its address in the data directory.
+fn is_published(data: &Path, pid: &str) -> bool {
+    Owner::read(data).is_some_and(|owner| owner.pid.to_string() == pid)
+}
+
+/// Opens the host of a daemon; waits for a data directory that another process is about to free.
+///
+/// # Errors
+/// Fails as [`Host::open`] does.
+pub async fn open_daemon(config: HostConfig, say: impl Fn(&str)) -> Result<Host> {
+    let mut wait = DirectoryWait::new();
+    loop {
+        let error = match Host::open(config.clone()).await {
+            Ok(host) => return Ok(host),
+            Err(error) => error,
+        };
+        let HostError::Store(StoreError::Owned { pid, .. }) = &error else {
+            return Err(explain(&config.data, error));
+        };
+        // A daemon at work is reported at once.
+        if is_published(&config.data, pid) || !wait.permits(&config.data, pid, &say).await {
+            return Err(explain(&config.data, error));
+        }
+    }
+}
+
 /// The reason why a data directory could not be opened, and what helps. Only one that somebody else
 /// has is a conflict.
 pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
@@ -269,6 +337,11 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
         HostError::Exposed { .. } => {
             let next = "set `tls = { cert, key }`, or `proxies` if a proxy with TLS is in front; \
                         `--insecure` does without";
+            (Exit::Usage, Some(next.to_owned()))
+        }
+        HostError::People(_) => {
+            let next = "people.secret = { file = \"PATH\" }, or { env = \"NAME\" }: see \
+                        docs/deploy.md, \"The secret of the proxy\"";
             (Exit::Usage, Some(next.to_owned()))
         }
         HostError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
@@ -417,7 +490,7 @@ async fn attach(
                 Some(_) | None => return Ok(None),
             },
         }
-        tokio::time::sleep(BETWEEN_TRIES).await;
+        sleep(BETWEEN_TRIES).await;
     }
     let message = format!("the daemon at {} (pid {}) does not get ready", owner.url, owner.pid);
     Err(Stop::new(Exit::Unavailable, message).next("`moonswarm doctor` says more").into())

@@ -257,7 +257,7 @@ fn next_step(code: Code, what: Option<&str>) -> Option<&'static str> {
         }
         Code::AlreadyAnswered => "somebody else must answer: `moonswarm show TASK` says how many",
         Code::Fenced | Code::AlreadyAccepted => "somebody else was first: `moonswarm show RUN`",
-        Code::RunClosed => "the run has ended: `moonswarm show RUN`",
+        Code::RunClosed => "`moonswarm show RUN` shows how it ended",
         Code::StorageFull => "free disk space; the daemon then continues by itself",
         Code::StorageLocked => "end the program that has the database open for writing",
         Code::StorageAway => "start the database; the daemon then continues by itself",
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(stop.exit, Exit::Conflict);
         assert_eq!(
             stop.to_string(),
-            "the run has ended [run_closed]\n  next: the run has ended: `moonswarm show RUN`"
+            "the run has ended [run_closed]\n  next: `moonswarm show RUN` shows how it ended"
         );
     }
 

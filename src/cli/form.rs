@@ -45,10 +45,14 @@ pub fn shown(task: &TaskView) -> Result<String> {
     if let Some(count) = task.reminders.filter(|count| *count > 0) {
         text.push_str(&format!("recalled {count} times\n"));
     }
-    if let Some(value) = &task.input {
-        text.push_str(&format!("input: {}\n", serde_json::to_string_pretty(&value.to_value())?));
+    let input = task.input.as_ref().map_or(Value::Null, Json::to_value);
+    // A prompt without a template is the input.
+    let is_input = task.prompt.as_ref() == Some(&plain(&input));
+    if !is_input && task.input.is_some() {
+        text.push_str(&format!("input: {}\n", serde_json::to_string_pretty(&input)?));
     }
-    if let Some(prompt) = &task.prompt {
+    let is_empty = is_input && input.is_null();
+    if let Some(prompt) = task.prompt.as_ref().filter(|_| !is_empty) {
         text.push_str(&format!("prompt:\n  {}\n", indented(prompt, "  ")));
     }
     match (&task.form, &task.output_schema) {
@@ -69,6 +73,14 @@ pub fn shown(task: &TaskView) -> Result<String> {
         text.push_str(&format!("→ {}\n", one_line(command)));
     }
     Ok(text)
+}
+
+/// An input as a text: a string as it is, else pretty JSON.
+fn plain(input: &Value) -> String {
+    match input {
+        Value::String(text) => text.clone(),
+        other => format!("{other:#}"),
+    }
 }
 
 /// A field in a line: its name, what fits, and what it is for.
@@ -163,6 +175,26 @@ mod tests {
             Ok(lines.pop_front())
         });
         (value.await.unwrap(), asked)
+    }
+
+    #[test]
+    fn an_input_that_is_the_prompt_is_shown_once() {
+        let shown_of = |input: Value, prompt: &str| {
+            let view = json!({"id": crate::protocol::TaskId::new(7, 1, 1_000),
+                "run": crate::cli::fixture::run_id(), "step": 1, "attempt": 1, "agent": "review",
+                "operator": "human", "kind": "human", "state": "pending", "scheduled_at": "",
+                "input": input, "prompt": prompt});
+            shown(&serde_json::from_str::<TaskView>(&view.to_string()).unwrap()).unwrap()
+        };
+        let text = shown_of(json!("Is it blue?"), "Is it blue?");
+        assert_eq!(text.matches("Is it blue?").count(), 1, "{text}");
+        let input = json!({"title": "Review it", "n": 1});
+        let text = shown_of(input.clone(), &format!("{input:#}"));
+        assert_eq!(text.matches("Review it").count(), 2, "in the title and the prompt: {text}");
+        let text = shown_of(input, "Please look at \"Review it\".");
+        assert!(text.contains("input: {") && text.contains("Please look"), "{text}");
+        let text = shown_of(Value::Null, "null");
+        assert!(!text.contains("null"), "{text}");
     }
 
     #[tokio::test]

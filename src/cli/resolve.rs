@@ -1,4 +1,4 @@
-//! From what a person types for a run to its id.
+//! From what a person types for a run or a task to its id.
 
 use anyhow::Result;
 
@@ -6,7 +6,11 @@ use super::{
     client::Client,
     exit::{Exit, Stop},
 };
-use crate::protocol::{RunId, TaskId};
+use crate::{
+    engine::TaskView,
+    operator::HUMAN,
+    protocol::{RunId, TaskId},
+};
 
 const PAGES: usize = 20;
 
@@ -46,16 +50,111 @@ pub async fn run(client: &Client, word: &str) -> Result<RunId> {
     }
 }
 
-/// Reads a task's id.
+/// A task as the command line names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskName {
+    /// The task with this id.
+    Id(TaskId),
+    /// The newest open task that the command can be about.
+    Last,
+}
+
+/// The open tasks that a command can be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Candidates {
+    /// Tasks that ask the holder of the token, who has not answered them.
+    You,
+    /// Tasks of people.
+    People,
+    /// Tasks whose worker asks a senior.
+    Senior,
+    /// Tasks of people, and those whose worker asks a senior.
+    Anybody,
+}
+
+/// Reads the name of a task: its id, or `last`.
 ///
 /// # Errors
-/// A word that is no task id.
-pub fn task(word: &str) -> Result<TaskId> {
-    word.parse().map_err(|_| {
-        Stop::usage(format!("{word:?} is not a task id"))
-            .next("`moonswarm inbox` lists open tasks")
-            .into()
+/// A word that is neither.
+pub fn task(word: &str) -> Result<TaskName> {
+    if word == "last" {
+        return Ok(TaskName::Last);
+    }
+    word.parse().map(TaskName::Id).map_err(|_| {
+        let stop = match word.parse::<RunId>() {
+            Ok(run) => Stop::usage(format!("{run} is a run, and no task"))
+                .next("`moonswarm show RUN` names the tasks that it waits for"),
+            Err(_) => Stop::usage(format!("{word:?} is not a task id"))
+                .next("`moonswarm inbox` lists open tasks; `last` stands for the newest"),
+        };
+        stop.into()
     })
+}
+
+impl TaskName {
+    /// Returns the id of the task.
+    ///
+    /// # Errors
+    /// No open task that the command can be about.
+    pub async fn find(self, client: &Client, among: Candidates) -> Result<TaskId> {
+        match self {
+            Self::Id(task) => Ok(task),
+            Self::Last => newest(client, among).await,
+        }
+    }
+}
+
+/// Finds the newest of the open tasks.
+async fn newest(client: &Client, among: Candidates) -> Result<TaskId> {
+    let mut newest: Option<TaskView> = None;
+    let mut cursor = None;
+    for _ in 0..PAGES {
+        let mut query = vec![("state", "open".to_owned()), ("limit", "500".to_owned())];
+        match among {
+            Candidates::You => query.push(("mine", "true".to_owned())),
+            Candidates::People => query.push(("kind", HUMAN.to_owned())),
+            Candidates::Senior | Candidates::Anybody => {}
+        }
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let page = client.tasks(&query).await?;
+        for task in page.items.into_iter().filter(|task| among.has(task)) {
+            // The list goes by runs, and an old run may have asked last.
+            if newest.as_ref().is_none_or(|known| known.scheduled_at <= task.scheduled_at) {
+                newest = Some(task);
+            }
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    newest.map(|task| task.id).ok_or_else(|| among.nothing())
+}
+
+impl Candidates {
+    fn has(self, task: &TaskView) -> bool {
+        match self {
+            Self::You | Self::People => task.kind == HUMAN,
+            Self::Senior => task.question.is_some(),
+            Self::Anybody => task.kind == HUMAN || task.question.is_some(),
+        }
+    }
+
+    fn nothing(self) -> anyhow::Error {
+        let message = match self {
+            Self::You => "no open task asks you",
+            Self::People => "no open task is for people",
+            Self::Senior => "no worker waits for the answer to a question",
+            Self::Anybody => "nothing waits for an answer",
+        };
+        let next = match self {
+            Self::Senior => "`moonswarm inbox` lists the questions of workers while they are open",
+            Self::You | Self::People | Self::Anybody => {
+                "`moonswarm inbox` lists the open tasks; name one by its id"
+            }
+        };
+        Stop::new(Exit::NotFound, message).next(next).into()
+    }
 }
 
 fn none(message: &str) -> anyhow::Error {
@@ -90,6 +189,58 @@ mod tests {
         assert_eq!(find(beginning.trim_start_matches("run_"), &[b, a]).await.unwrap(), b);
         assert!(find("run_", &[b, a]).await.unwrap_err().to_string().contains("could be"));
         assert!(find("zz", &[b, a]).await.unwrap_err().to_string().contains("no run zz"));
+    }
+
+    #[tokio::test]
+    async fn the_last_task_is_the_newest_that_the_command_can_be_about() {
+        let task = |run: u64, kind: &str, at: &str, question: Option<&str>| {
+            let id = TaskId::new(run, 1, 1_000);
+            let task = json!({"id": id, "run": RunId::new(run, 1_000), "step": 1, "attempt": 1,
+                "agent": "a", "operator": kind, "kind": kind, "state": "pending",
+                "scheduled_at": at, "question": question});
+            (id, task)
+        };
+        let (old, first) = task(1, "human", "2026-01-01T00:00:02.000Z", None);
+        let (_, second) = task(2, "human", "2026-01-01T00:00:01.000Z", None);
+        let (asking, third) = task(3, "queue", "2026-01-01T00:00:03.000Z", Some("Which?"));
+        let (_, fourth) = task(4, "queue", "2026-01-01T00:00:04.000Z", None);
+        let pages = || {
+            let one = json!({"items": [first, second], "next_cursor": "2-1"});
+            let two = json!({"items": [third, fourth], "next_cursor": null});
+            vec![(200, one.to_string()), (200, two.to_string())]
+        };
+        let all = [
+            (Candidates::You, old, "mine=true"),
+            (Candidates::People, old, "kind=human"),
+            (Candidates::Senior, asking, "limit=500"),
+            (Candidates::Anybody, asking, "limit=500"),
+        ];
+        for (among, newest, part) in all {
+            let server = fixture::serve(pages()).await;
+            let client = Client::new(&server.url, "t").unwrap();
+            assert_eq!(TaskName::Last.find(&client, among).await.unwrap(), newest, "{among:?}");
+            assert!(server.asked()[0].contains(part), "{:?}", server.asked());
+            assert!(server.asked()[1].contains("cursor=2-1"), "{:?}", server.asked());
+        }
+    }
+
+    #[tokio::test]
+    async fn without_an_open_task_last_says_where_they_are_listed() {
+        let none = json!({"items": [], "next_cursor": null}).to_string();
+        let server = fixture::serve(vec![(200, none)]).await;
+        let client = Client::new(&server.url, "t").unwrap();
+        let error = TaskName::Last.find(&client, Candidates::Senior).await.unwrap_err().to_string();
+        assert!(error.contains("no worker waits") && error.contains("moonswarm inbox"), "{error}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_task_is_told_apart_from_a_run() {
+        let id = TaskId::new(1, 1, 1_000);
+        assert_eq!(task(&id.to_string()).unwrap(), TaskName::Id(id));
+        assert_eq!(task("last").unwrap(), TaskName::Last);
+        let run = RunId::new(1, 1_000).to_string();
+        assert!(task(&run).unwrap_err().to_string().contains("is a run"));
+        assert!(task("first").unwrap_err().to_string().contains("not a task id"));
     }
 
     #[tokio::test]

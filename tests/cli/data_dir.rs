@@ -1,6 +1,11 @@
 //! A data directory has one owner, one format and no other readers.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
+};
+
+use rustix::process::Signal;
 
 use crate::support::{Daemon, Shell, repository};
 
@@ -17,6 +22,37 @@ fn a_second_owner_is_refused_and_told_who_the_first_is() {
         .exits(6)
         .says(&[&daemon.url, &format!("pid {}", daemon.pid())]);
     hello(&shell).ok();
+}
+
+#[test]
+fn a_directory_that_its_owner_is_about_to_free_is_waited_for() {
+    let shell = Shell::new();
+    hello(&shell).ok();
+    // A host that stops has no address any more, and the lock until the end.
+    let path = shell.path(".moonswarm/lock");
+    let take = || {
+        let lock = File::options().write(true).open(&path).unwrap();
+        lock.lock().unwrap();
+        fs::write(&path, std::process::id().to_string()).unwrap();
+        lock
+    };
+    let free = |lock: File| {
+        fs::write(&path, "0").unwrap();
+        drop(lock);
+    };
+    let held = take();
+    let mut run = shell.start(&["run", repository("blueprints/hello.lua").to_str().unwrap()]);
+    run.until("starts or stops: waiting for it");
+    free(held);
+    let done = run.end().ok();
+    assert!(!done.stdout.is_empty(), "{}", done.stderr);
+    let held = take();
+    let mut serve = shell.start(&["serve", "--listen", "127.0.0.1:0"]);
+    serve.until("starts or stops: waiting for it");
+    free(held);
+    serve.until("http://127.0.0.1:");
+    serve.signal(Signal::TERM);
+    serve.end().ok();
 }
 
 #[test]
@@ -39,12 +75,12 @@ fn a_directory_of_a_newer_release_is_refused_and_left_as_it_is() {
     let db = rusqlite::Connection::open(&file).unwrap();
     db.pragma_update(None, "user_version", 999).unwrap();
     db.close().unwrap();
-    let before = std::fs::read(&file).unwrap();
+    let before = fs::read(&file).unwrap();
     let done = hello(&shell);
     assert_ne!(done.code, 0);
     done.says(&["newer"]);
     assert_ne!(shell.run(&["serve", "--listen", "127.0.0.1:0"]).says(&["newer"]).code, 0);
-    assert!(std::fs::read(&file).unwrap() == before, "not a byte changed");
+    assert!(fs::read(&file).unwrap() == before, "not a byte changed");
 }
 
 #[test]
@@ -53,8 +89,8 @@ fn keys_that_others_can_read_are_refused_with_the_command_that_helps() {
     hello(&shell).ok();
     for name in ["signing.key", "handle.key", "admin.token"] {
         let file = shell.path(".moonswarm").join(name);
-        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode));
-        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode));
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         mode(0o644).unwrap();
         let done = hello(&shell);
         assert_ne!(done.code, 0, "{name}");

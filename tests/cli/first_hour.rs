@@ -75,12 +75,21 @@ async fn a_question_to_a_senior_is_in_the_inbox() {
         send(daemon.post("/v1/worker/lease", &json!({"queue": "q", "wait": "20s"}))).await;
     let handle = leased[0]["handle"].as_str().unwrap();
     shell.run(&["inbox"]).ok().says(&["nothing to answer"]);
+    shell.run(&["advise", "last", "1"]).exits(4).says(&["no worker waits", "moonswarm inbox"]);
     let asks = daemon.with(handle, Method::POST, "/v1/worker/escalate");
     assert_eq!(send(asks.json(&json!({"question": "Tabs or spaces?"}))).await.0, 204);
     let listed = shell.run(&["inbox"]).ok().stdout;
     assert!(listed.contains("asks: Tabs or spaces? (moonswarm advise)"), "{listed}");
     let shown = shell.run(&["show", &run]).ok().stdout;
     assert!(shown.contains("waiting for a senior's answer"), "{shown}");
+    let task = leased[0]["task"].as_str().unwrap();
+    let stale = ["advise", task, "\"tabs\"", "--revision", "0000"];
+    shell.run(&stale).exits(6).says(&["stale_task", "moonswarm show TASK"]);
+    let told = shell.run(&["logs", &run]).ok().stdout;
+    assert!(told.contains("asks a senior: Tabs or spaces?\n"), "{told}");
+    shell.run(&["advise", "last", "\"spaces\""]).ok().says(&[task, "goes on with the answer"]);
+    let prompt = daemon.with(handle, Method::GET, "/v1/worker/prompt");
+    assert_eq!(send(prompt).await.1["advice"]["answer"], "spaces");
 }
 
 #[tokio::test]

@@ -107,6 +107,25 @@ fn a_task_is_expired_by_its_id() {
 }
 
 #[test]
+fn the_newest_open_task_is_named_last() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (run, task) = ask(&shell, &daemon);
+    let at = ["--server", &daemon.url, "--token", &daemon.token];
+    let verb = |args: &[&str]| shell.run(&[args, &at[..]].concat());
+    let shown = verb(&["inbox", "last"]).ok().stdout;
+    assert!(shown.contains(&task) && shown.matches("Review it").count() == 2, "{shown}");
+    verb(&["answer", &run, "1"]).exits(2).says(&["is a run, and no task", "moonswarm show RUN"]);
+    verb(&["answer", "first", "1"]).exits(2).says(&["`last` stands for the newest"]);
+    verb(&["advise", "last", "1"]).exits(4).says(&["no worker waits"]);
+    verb(&["answer", "last", r#"{"verdict":"pass"}"#]).ok().says(&["answered", &task]);
+    for words in [&["answer", "last", "1"][..], &["approve", "last"], &["reject", "last"]] {
+        verb(words).exits(4).says(&["no open task asks you", "moonswarm inbox"]);
+    }
+    verb(&["expire", "last"]).exits(4).says(&["no open task is for people"]);
+}
+
+#[test]
 fn answers_are_listed_and_each_person_finds_their_own() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

@@ -89,7 +89,7 @@ async fn a_fork_is_compared_with_its_origin_and_its_input_may_be_any_json() {
     }
     let whole = shell.run(&["--json", "diff", &origin, &made]).ok().json();
     assert_eq!((&whole["differing"], &whole["same_version"]), (&json!(1), &json!(true)), "{whole}");
-    shell.run(&["diff", &origin]).exits(2).says(&["is no fork"]);
+    shell.run(&["diff", &origin]).exits(2).says(&["is not a fork of another run"]);
 
     let object = start(&daemon, json!({ "a": 1, "b": 2 }), "c").await;
     daemon.ended(&object).await;

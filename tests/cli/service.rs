@@ -63,6 +63,24 @@ fn a_health_check_needs_no_token_and_says_when_nobody_answers() {
 }
 
 #[test]
+fn a_health_check_without_a_daemon_advises_to_start_one() {
+    let shell = Shell::new();
+    Daemon::start(&shell.path("data")).kill();
+    let done = shell.run(&["health", "--data", "data"]).exits(69);
+    let done = done.says(&["cannot be reached", "next: start one with `moonswarm serve`"]);
+    assert!(!done.stderr.contains("--server"), "{}", done.stderr);
+}
+
+#[test]
+fn the_doctor_shows_the_address_of_the_daemon_that_runs() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    let told = shell.run(&["doctor"]).stdout;
+    let address = daemon.url.trim_start_matches("http://");
+    assert!(told.contains(&format!("address: {address}, for this machine")), "{told}");
+}
+
+#[test]
 fn the_manual_has_a_page_for_every_command_that_is_shown() {
     let shell = Shell::new();
     shell.run(&["manual", "man"]).ok();

@@ -197,7 +197,9 @@ fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
     shell
         .run(&["erase", "--match", "zachariasquux", "--yes"])
         .ok()
-        .says(&["nothing of it is stored"]);
+        .says(&["nothing that contains the text is stored", "sessions"]);
+    let nobody = shell.run(&["erase", "--subject", "nobody", "--yes"]).ok();
+    nobody.says(&["nothing of the subject nobody is stored", "tokens"]);
     shell.run(&["erase", "--match", "abc"]).exits(2).says(&["4 to 1024 bytes"]);
 }
 
@@ -251,6 +253,8 @@ fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
     let plan = shell.run(&["fork", id, "--from", "2", "--dry-run", "--json"]).ok().json();
     assert_eq!((&plan["kept"], &plan["redone"]), (&json!(1), &json!(1)), "{plan}");
     assert_eq!(plan["asks"][0]["name"], "e", "{plan}");
+    let plan = shell.run(&["fork", id, "--from", "2", "--dry-run"]).ok();
+    plan.says(&["the first new step is task e"]);
     let plan = shell.run(&["fork", id, "--from", "2", "--set", "n=5", "--dry-run"]).exits(6);
     assert!(plan.stdout.contains("redone"), "{}", plan.stdout);
     plan.says(&[

@@ -22,6 +22,8 @@ pub const PASSWORD: &str = "a-pass%word";
 const PASSWORD_IN_URL: &str = "a-pass%25word";
 /// The unprivileged user.
 const USER: &str = "postgres";
+/// The mark of a file system in memory, in `statfs`.
+const TMPFS: i64 = 0x0102_1994;
 /// The oldest version that is supported.
 const OLDEST: u32 = 15;
 
@@ -34,6 +36,19 @@ pub struct Server {
     options: String,
     /// Locked as long as the server is needed.
     _use: File,
+}
+
+/// Returns where the shared server is: in memory, if there was plenty when it began. Each test has a
+/// database of hundreds of files, and a file system takes longer to create and remove these than the
+/// test takes.
+fn shared_place(name: &str) -> PathBuf {
+    let (memory, plenty) = (Path::new("/dev/shm"), 6 << 30);
+    let is_roomy = rustix::fs::statfs(memory).is_ok_and(|it| {
+        let free = it.f_bavail.saturating_mul(u64::try_from(it.f_bsize).unwrap_or_default());
+        it.f_type == TMPFS && free >= plenty
+    });
+    let here = memory.join(name);
+    if is_roomy || here.exists() { here } else { std::env::temp_dir().join(name) }
 }
 
 /// A pooler before a server, which is ended with it.
@@ -105,7 +120,7 @@ impl Server {
             let place = env!("CARGO_MANIFEST_DIR").replace(|c: char| !c.is_alphanumeric(), "-");
             let uid = rustix::process::geteuid().as_raw();
             let name = format!("moonswarm-postgres-{uid}{place}");
-            Self::take(std::env::temp_dir().join(name), false, "-c fsync=off", Self::create)
+            Self::take(shared_place(&name), false, "-c fsync=off", Self::create)
         });
         server.as_ref().map_err(Clone::clone)
     }

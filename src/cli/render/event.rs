@@ -6,7 +6,7 @@ use console::Style;
 use serde_json::Value;
 
 use super::text::printable;
-use crate::engine::EventView;
+use crate::{engine::EventView, journal};
 
 /// Characters of a value that a line has room for.
 const VALUE: usize = 60;
@@ -90,7 +90,9 @@ impl Story {
             "step.completed" => format!("{step} completed{}{}", outcome(data), files(data)),
             "step.failed" => format!("{step} failed{}", outcome(data)),
             "step.canceled" => format!("{step} canceled{}", why()),
-            "step.escalated" => format!("{step} asks a senior: {}", value(&data["question"])),
+            "step.escalated" => {
+                format!("{step} asks a senior: {}", question(&data["question"]))
+            }
             "step.advised" => format!("{step} was answered{}: {}", by(), value(&data["answer"])),
             "signal" => format!("signal {} arrived: {}", or("name", "?"), value(&data["payload"])),
             "status" => format!("status: {}", or("text", "")),
@@ -99,7 +101,12 @@ impl Story {
             "seat.taken" => {
                 format!("{} took the seat of {}", or("session", "?"), or("operator", "?"))
             }
-            "session.joined" => format!("session {} joined", or("session", "?")),
+            "session.joined" => {
+                let name = or("session", "?");
+                // A pull worker joins as well, where somebody else stands behind its name.
+                let is_session = name.starts_with(journal::SESSION);
+                format!("{} {name} joined", if is_session { "session" } else { "worker" })
+            }
             "task.answered" | "task_answered" => {
                 format!("{step} answered{}: {}", by(), value(&data["output"]))
             }
@@ -165,6 +172,15 @@ fn files(data: &Value) -> String {
     }
 }
 
+/// Returns the text of a question to a senior, with its data if it has any.
+fn question(asked: &Value) -> String {
+    match (asked["question"].as_str(), &asked["data"]) {
+        (Some(_), Value::Null) => value(&asked["question"]),
+        (Some(_), data) => format!("{} (with {})", value(&asked["question"]), value(data)),
+        (None, _) => value(asked),
+    }
+}
+
 fn value(value: &Value) -> String {
     let text = match value {
         Value::String(text) => printable(text),
@@ -184,6 +200,32 @@ mod tests {
     fn event(seq: Option<u32>, kind: &str, data: &str) -> EventView {
         let at = "2026-01-01T10:20:30.456Z".into();
         EventView { seq, kind: kind.into(), at, data: Json::parse(data).unwrap() }
+    }
+
+    #[test]
+    fn a_pull_worker_that_joins_is_no_session() {
+        let mut story = Story::new(false);
+        let mut joined = |name: &str| {
+            let data = format!(r#"{{"session":"{name}","party":"session/ses_1"}}"#);
+            story.line(&event(Some(1), "session.joined", &data))
+        };
+        assert!(joined("ses_7").ends_with(" session ses_7 joined"));
+        assert!(joined("admin/queue#1").ends_with(" worker admin/queue#1 joined"));
+    }
+
+    #[test]
+    fn a_question_to_a_senior_is_its_text_and_its_data_if_it_has_any() {
+        let mut story = Story::new(false);
+        let mut asks = |question: &str| {
+            let data = format!(r#"{{"step":1,"attempt":1,"question":{question}}}"#);
+            story.line(&event(Some(1), "step.escalated", &data))
+        };
+        let plain = asks(r#"{"question":"Which branch?","data":null}"#);
+        assert!(plain.ends_with("#1 asks a senior: Which branch?"), "{plain}");
+        let more = asks(r#"{"question":"Which?","data":["a","b"]}"#);
+        assert!(more.ends_with(r#"asks a senior: Which? (with ["a","b"])"#), "{more}");
+        let other = asks(r#"{"why":1}"#);
+        assert!(other.ends_with(r#"asks a senior: {"why":1}"#), "{other}");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::{
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
-        form, resolve,
+        form,
+        resolve::{self, Candidates},
         terminal::Questions,
         values,
     },
@@ -20,7 +21,7 @@ use crate::{
 /// Answer a task with a value, or field by field
 #[derive(Debug, Args)]
 pub struct Answer {
-    /// The task's id
+    /// The task: its id, or `last`, the newest that asks you
     task: String,
     /// The output: JSON, @FILE, or - for stdin; without it, each field is asked for
     output: Option<String>,
@@ -38,6 +39,7 @@ impl Answer {
         let id = resolve::task(&self.task)?;
         let given = self.output.as_deref().map(values::document).transpose()?;
         cx.with(Start::Existing, async |at| {
+            let id = id.find(&at.client, Candidates::You).await?;
             let task = at.client.task(id).await?;
             let output = match &given {
                 Some(output) => output.clone(),

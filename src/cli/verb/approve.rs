@@ -5,14 +5,20 @@ use clap::Args;
 
 use super::{answer::missing, settle};
 use crate::{
-    cli::{connect::Start, context::Context, exit::Exit, form, people, resolve},
+    cli::{
+        connect::Start,
+        context::Context,
+        exit::Exit,
+        form, people,
+        resolve::{self, Candidates},
+    },
     protocol::Json,
 };
 
 /// Approve a task
 #[derive(Debug, Args)]
 pub struct Approve {
-    /// The task's id
+    /// The task: its id, or `last`, the newest that asks you
     task: String,
     /// A note for the flow, if the task accepts one
     note: Option<String>,
@@ -29,6 +35,7 @@ impl Approve {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let id = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
+            let id = id.find(&at.client, Candidates::You).await?;
             let task = at.client.task(id).await?;
             let schema = task.output_schema.as_ref().map(Json::to_value);
             let yes = people::approval(schema.as_ref(), self.note.as_deref())?;

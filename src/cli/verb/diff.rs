@@ -39,7 +39,7 @@ impl Diff {
                 None => {
                     let from = at.client.run(run).await?.copied_from;
                     let origin = from.and_then(|from| from.run.parse().ok()).ok_or_else(|| {
-                        Stop::usage(format!("run {run} is no fork"))
+                        Stop::usage(format!("{run} is not a fork of another run"))
                             .next("`moonswarm diff RUN OTHER` compares any two runs")
                     })?;
                     (origin, run)

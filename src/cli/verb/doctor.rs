@@ -6,6 +6,7 @@ mod upgrade;
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,12 +18,11 @@ use clap::Args;
 use crate::{
     cli::{
         client::Client,
-        connect::{Connection, Owner, Start, Target},
+        connect::{Connection, Owner, Start},
         context::Context,
         database,
         exit::Exit,
     },
-    config::Config,
     environment::{Environments, Text},
     host::doctor::{
         self, DoctorVerdict, Line, directory, disk, enforces, network, operators, retention,
@@ -30,6 +30,8 @@ use crate::{
     },
     store::Durability,
 };
+
+const DAEMON: &str = "daemon";
 
 /// Check this machine and the data directory
 #[derive(Debug, Args)]
@@ -67,13 +69,16 @@ impl Doctor {
         let mut lines = vec![Line::new(DoctorVerdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
         lines.push(directory(data));
         lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
-        lines.push(daemon(cx).await);
+        let (said, at) = daemon(cx).await;
+        lines.push(said);
         lines.push(disk(data));
         if let Some(address) = cx.config.store.as_ref().filter(|_| cx.target.server.is_none()) {
             lines.extend(doctor::database(&database::options(address, cx.config.durability)?));
         }
         lines.push(retention(data, cx.config.retention));
-        lines.extend(network(cx.config.listen, &cx.config.door(), &cx.clock));
+        // A daemon may listen elsewhere than the configuration of this command says.
+        let listen = at.unwrap_or(cx.config.listen);
+        lines.extend(network(listen, &cx.config.door(), data, &cx.clock));
         let environments = cx.config.environments.clone();
         let environments = Arc::new(Environments::new(environments, data, cx.clock.clone()));
         lines.extend(operators(&cx.config.operators, &environments).await);
@@ -123,28 +128,41 @@ async fn answering(owner: &Owner, data: &Path) -> Option<Client> {
     Some(client)
 }
 
-/// Returns true if the data directory can be used: by its owner, or else by opening it.
-async fn daemon(cx: &Context) -> Line {
-    const WHAT: &str = "daemon";
-    let Config { data, .. } = &cx.config;
-    let named = cx.target.server.clone();
-    let owner = Owner::read(data);
-    if let Some(owner) = owner.as_ref().filter(|_| named.is_none())
-        && answering(owner, data).await.is_some()
+/// Examines if the data directory can be used: by its owner, or else by opening it. Returns the
+/// address of an owner that answers as well.
+async fn daemon(cx: &Context) -> (Line, Option<SocketAddr>) {
+    let owner = Owner::read(&cx.config.data).filter(|_| cx.target.server.is_none());
+    if let Some(owner) = owner
+        && answering(&owner, &cx.config.data).await.is_some()
     {
-        let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
-        return match owner.version == env!("CARGO_PKG_VERSION") {
-            true => Line::new(DoctorVerdict::Ok, WHAT, says),
-            false => Line::new(DoctorVerdict::Warn, WHAT, format!("{says}, another version"))
-                .next("restart the daemon with this program"),
-        };
+        return (running(&owner), address_of(&owner.url));
     }
-    if named.is_none() && !data.is_dir() {
-        return Line::new(DoctorVerdict::Ok, WHAT, "none; commands run without one");
+    (reached(cx).await, None)
+}
+
+/// Describes an owner that answers.
+fn running(owner: &Owner) -> Line {
+    let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
+    match owner.version == env!("CARGO_PKG_VERSION") {
+        true => Line::new(DoctorVerdict::Ok, DAEMON, says),
+        false => Line::new(DoctorVerdict::Warn, DAEMON, format!("{says}, another version"))
+            .next("restart the daemon with this program"),
     }
-    let target = Target { server: named, ..cx.target.clone() };
-    match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {
-        Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}"))
+}
+
+/// Returns the address in the URL of a daemon.
+fn address_of(url: &str) -> Option<SocketAddr> {
+    let (_, address) = url.split_once("://")?;
+    address.trim_end_matches('/').parse().ok()
+}
+
+/// Examines the daemon that the command line names, or the data directory.
+async fn reached(cx: &Context) -> Line {
+    if cx.target.server.is_none() && !cx.config.data.is_dir() {
+        return Line::new(DoctorVerdict::Ok, DAEMON, "none; commands run without one");
+    }
+    match Connection::open(&cx.target, &cx.config, Start::Existing, cx.terminal).await {
+        Err(error) => Line::new(DoctorVerdict::Fail, DAEMON, format!("{error:#}"))
             .next("is another process using it? is it of a newer version?"),
         Ok(at) => {
             let says = match at.is_embedded() {
@@ -154,8 +172,8 @@ async fn daemon(cx: &Context) -> Line {
             let ready = at.client.ready(Duration::from_secs(5)).await;
             at.close().await;
             match ready {
-                Ok(()) => Line::new(DoctorVerdict::Ok, WHAT, says),
-                Err(error) => Line::new(DoctorVerdict::Fail, WHAT, format!("{error:#}")),
+                Ok(()) => Line::new(DoctorVerdict::Ok, DAEMON, says),
+                Err(error) => Line::new(DoctorVerdict::Fail, DAEMON, format!("{error:#}")),
             }
         }
     }
@@ -189,6 +207,14 @@ fn terminal(cx: &Context) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_daemon_is_in_its_url() {
+        let at = |url| address_of(url).map(|it| it.to_string());
+        assert_eq!(at("http://127.0.0.1:7793").as_deref(), Some("127.0.0.1:7793"));
+        assert_eq!(at("https://[::1]:7793/").as_deref(), Some("[::1]:7793"));
+        assert_eq!(at("https://swarm.example.com"), None);
+    }
 
     #[test]
     fn a_long_line_is_wrapped_to_the_terminal_and_the_next_command_stays_whole() {

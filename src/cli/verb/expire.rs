@@ -4,12 +4,17 @@ use anyhow::Result;
 use clap::Args;
 
 use super::settle;
-use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
+use crate::cli::{
+    connect::Start,
+    context::Context,
+    exit::Exit,
+    resolve::{self, Candidates},
+};
 
 /// Expire a task, as if its time had run out
 #[derive(Debug, Args)]
 pub struct Expire {
-    /// The task's id
+    /// The task: its id, or `last`, the newest for people
     task: String,
 }
 
@@ -21,6 +26,7 @@ impl Expire {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let task = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
+            let task = task.find(&at.client, Candidates::People).await?;
             let expired = at.client.expire(task).await?;
             if cx.terminal.json {
                 cx.terminal.print_json(&expired)?;

@@ -18,7 +18,7 @@ use crate::{
         resolve,
         values::{self, Pair},
     },
-    engine::{ForkPlan, ForkStep, RunView},
+    engine::{ForkAsk, ForkPlan, ForkStep, RunView},
     protocol::{Json, RunId},
     store::RunStatus,
 };
@@ -154,14 +154,25 @@ fn planned(cx: &Context, plan: &ForkPlan) -> Result<Exit> {
     if let Some(divergence) = &plan.divergence {
         cx.terminal.say(&format!("the fork would be paused: {}", printable(&divergence.message)));
     }
-    for ask in &plan.asks {
-        let name = printable(&ask.name);
-        cx.terminal.say(&format!("first: {} {name} at {}", ask.kind, ask.at));
+    let asks: Vec<_> = plan.asks.iter().map(named).collect();
+    match asks.as_slice() {
+        [] => {}
+        [one] => cx.terminal.say(&format!("the first new step is {one}")),
+        more => cx.terminal.say(&format!("the first new steps are {}", more.join(", "))),
     }
     if let Some(end) = &plan.ends {
         cx.terminal.say(&format!("the flow then is {end}"));
     }
     Ok(exit)
+}
+
+/// A step that a flow requests, by kind and name; with its branch, if it is in one.
+fn named(ask: &ForkAsk) -> String {
+    let name = printable(&format!("{} {}", ask.kind, ask.name));
+    match ask.at.rsplit_once('/') {
+        Some((branch, _)) => format!("{name} (branch {branch})"),
+        None => name,
+    }
 }
 
 /// The body that names a blueprint, with the bundle where it is a file.

@@ -10,7 +10,7 @@ use crate::{
         exit::Exit,
         form,
         render::{age, elapsed, fitted, printable},
-        resolve,
+        resolve::{self, Candidates},
     },
     engine::{AnsweredView, TaskView},
 };
@@ -18,7 +18,7 @@ use crate::{
 /// List open tasks for people, or show one
 #[derive(Debug, Args)]
 pub struct Inbox {
-    /// Show this task with its prompt, input and form
+    /// Show this task with its prompt, input and form: its id, or `last`, the newest
     task: Option<String>,
     /// List open tasks of every operator, not only of people
     #[arg(long)]
@@ -43,6 +43,7 @@ impl Inbox {
         let task = self.task.as_deref().map(resolve::task).transpose()?;
         cx.with(Start::Existing, async |at| {
             if let Some(task) = task {
+                let task = task.find(&at.client, Candidates::Anybody).await?;
                 let task = at.client.task(task).await?;
                 match cx.terminal.json {
                     true => cx.terminal.print_json(&task)?,

@@ -4,12 +4,17 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
+use crate::cli::{
+    connect::Start,
+    context::Context,
+    exit::Exit,
+    resolve::{self, Candidates},
+};
 
 /// Make a link with which one person answers one task, once, without signing in
 #[derive(Debug, Args)]
 pub struct Link {
-    /// The task
+    /// The task: its id, or `last`, the newest for people
     task: String,
     /// The person who answers with it
     #[arg(long = "for", value_name = "NAME")]
@@ -27,6 +32,7 @@ impl Link {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let task = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
+            let task = task.find(&at.client, Candidates::People).await?;
             let body = json!({ "for": self.person, "ttl": self.ttl });
             let link = at.client.link(task, &body).await?;
             match cx.terminal.json {

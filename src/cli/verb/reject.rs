@@ -4,12 +4,18 @@ use anyhow::Result;
 use clap::Args;
 
 use super::settle;
-use crate::cli::{connect::Start, context::Context, exit::Exit, form, resolve};
+use crate::cli::{
+    connect::Start,
+    context::Context,
+    exit::Exit,
+    form,
+    resolve::{self, Candidates},
+};
 
 /// Reject a task; the flow gets the error human_rejected
 #[derive(Debug, Args)]
 pub struct Reject {
-    /// The task's id
+    /// The task: its id, or `last`, the newest that asks you
     task: String,
     /// The reason
     #[arg(default_value = "rejected from the command line")]
@@ -27,6 +33,7 @@ impl Reject {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let task = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
+            let task = task.find(&at.client, Candidates::You).await?;
             let shown = at.client.task(task).await?;
             let no = ("reject", self.reason.as_str().into());
             let body = form::body(&shown, self.revision.as_deref(), no);

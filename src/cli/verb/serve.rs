@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::{
         cluster::{self, ClusterFlags},
-        connect::{disk_failed, explain, exported, told_of},
+        connect::{disk_failed, explain, exported, open_daemon, told_of},
         context::Context,
         database, descriptors,
         exit::{Exit, Stop},
@@ -24,7 +24,7 @@ use crate::{
     config::LogFormat,
     door::TlsFiles,
     environment::Text,
-    host::{Host, HostConfig, Node, blueprints_in},
+    host::{HostConfig, Node, blueprints_in},
     store::{Durability, Migrated},
     telemetry::otlp,
 };
@@ -147,7 +147,7 @@ impl Serve {
             return Box::pin(self.execute_node(cx, config, served.as_deref(), (stop, manager)))
                 .await;
         }
-        let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
+        let host = open_daemon(config, |line| say(cx, line)).await?;
         let about =
             Greeting { url: host.url(), metrics: host.metrics_at(), served: served.as_deref() };
         self.greet(cx, &about, host.migrated())?;
