@@ -17,14 +17,14 @@
 //!
 //! # Glossary
 //! - **blueprint**: a bundle of source files with agents and a flow, known by name and hash
-//! - **agent**: a role that a blueprint declares: a name, the operator of its tasks, their options
+//! - **agent**: a party that a blueprint gives tasks to: a name, their operator, and their options
 //! - **flow**: the function, or table of nodes, that decides which steps come in which order
 //! - **run**: one execution of a blueprint with one input; **signal**: a named message to a run
 //! - **journal**: the ordered record of all facts of a run; **entry**: one record of the journal
 //! - **step**: one durable operation; **chain**: the steps of a run; **replay**: running them again
 //! - **task**: a step that an operator executes; **attempt**: one try at a task, numbered from 1
 //! - **operator**: a backend that executes tasks; **worker**: the holder of an attempt
-//! - **lease**: the time a pull worker has for a task; **fenced**: refused for a newer attempt
+//! - **lease**: how long a worker holds a task in silence; **fenced**: refused for a newer one
 //! - **token**: a credential with verbs and scopes; **handle**: the credential of one attempt
 //! - **verb**: one permitted action; **scope**: where it applies; **grant**: the verbs and scopes
 //! - **session**: a connected operator; **seat**: the place of one operator in a run
