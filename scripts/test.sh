@@ -14,6 +14,8 @@ case "${1:-}" in
 esac
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
+# Where nobody works with the build (a fresh clone, CI), nothing is kept that would make the next one shorter.
+test -d "${CARGO_TARGET_DIR:-target}/debug/incremental" || export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 exec </dev/null
 
 passed=0 failed=0 failures=() skipped=() spent=()
@@ -345,8 +347,11 @@ description() {
 # A language server as a program, for what editors say about the stubs: tests/cli/authoring.rs.
 tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
 language_server() {
-  test -x "$tools/bin/emmylua_check" ||
-    cargo install --locked --debug --quiet --version 0.25.1 --root "$tools" emmylua_check
+  test -x "$tools/bin/emmylua_check" || tool emmylua_check 0.25.1
+}
+# tool CRATE VERSION: builds a program of others below target/tools, in the shortest time.
+tool() {
+  CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version "$2" --root "$tools" "$1"
 }
 # cargo-deny, built once below target/tools: about two and a half minutes.
 deny() {
@@ -354,11 +359,7 @@ deny() {
     cargo-deny --all-features "$@"
     return
   fi
-  local tools
-  tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
-  test -x "$tools/bin/cargo-deny" ||
-    CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version 0.20.2 --root "$tools" cargo-deny ||
-    return 1
+  test -x "$tools/bin/cargo-deny" || tool cargo-deny 0.20.2 || return 1
   "$tools/bin/cargo-deny" --all-features "$@"
 }
 # Everything that a release has, with the package and the image tried out: scripts/release.sh fails where
