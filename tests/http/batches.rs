@@ -324,7 +324,10 @@ async fn a_lease_needs_no_results_and_results_need_no_lease() {
     assert_eq!((answers, leased), (vec![], vec![]), "there is nothing to do yet");
     chain(&daemon, "a", 2).await;
     until_queue_has(&daemon, "/lines/0/waiting", 1).await;
-    let (answers, leased) = report_and_lease(&daemon, &token, &[], &wanted(1)).await;
+    // Without `wait`, a commit that takes a while would leave it for the next request.
+    let mut patient = wanted(1);
+    patient["wait"] = json!("30s");
+    let (answers, leased) = report_and_lease(&daemon, &token, &[], &patient).await;
     assert_eq!((answers, prompts(&leased)), (vec![], vec!["a1".to_owned()]));
 
     let asked = daemon.with(&token, Method::POST, "/v1/worker/results");
