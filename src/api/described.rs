@@ -107,7 +107,7 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         ("seq" | "starting_after", _) => number(0, u32::MAX),
         ("Idempotency-Key", _) => pattern("^[!-~]{1,255}$"),
         ("cursor", "run_list") => pattern("^(run_[a-z2-7]{26}|[0-9]{1,9})$"),
-        ("cursor", "task_list") => pattern("^[0-9]{1,9}-[0-9]{1,9}$"),
+        ("cursor", "task_list" | "session_tasks") => pattern("^[0-9]{1,9}-[0-9]{1,9}$"),
         ("cursor", "step_list" | "audit_list") => pattern("^[0-9]{1,9}$"),
         ("argument", _) => {
             // Any JSON, as a media type that the parameter has.
