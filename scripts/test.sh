@@ -14,8 +14,6 @@ case "${1:-}" in
 esac
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
-# Where nobody works with the build (a fresh clone, CI), nothing is kept that would make the next one shorter.
-test -d "${CARGO_TARGET_DIR:-target}/debug/incremental" || export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 exec </dev/null
 
 passed=0 failed=0 failures=() skipped=() spent=()
