@@ -4,9 +4,9 @@
 use super::play::{Played, play, play_lending};
 
 /// Seeds of the ordinary run, over all of its parts.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_200;
 /// The same of worlds that lend.
-const LENDING_SEEDS: u64 = 240;
+const LENDING_SEEDS: u64 = 160;
 /// Broken seeds that are shown before a part gives up.
 const SHOWN: usize = 10;
 /// Parts that run beside each other.
