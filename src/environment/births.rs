@@ -138,12 +138,13 @@ fn keep_in(privileged: bool) -> Result<(), String> {
 /// The three streams of a child.
 type Streams = [OwnedFd; 3];
 
-/// What came from the host.
+/// A message from the host, or its end.
 enum Received {
     Order(Box<Order>, Streams, UnixStream),
     /// An order that cannot be read, and the socket of its reports.
     Unreadable(UnixStream, io::Error),
-    /// An order without any of its files. The host hears its end: its attempt fails, no other.
+    /// An order that came without any of its files. Its host sees the socket of the reports close, and
+    /// only that attempt fails.
     Lost,
     /// The host is gone.
     End,
@@ -388,7 +389,7 @@ fn is_over(ends: &OwnedFd, report: &UnixStream) -> bool {
     }
 }
 
-/// The same, if the system has no more files: looks again and again.
+/// Waits like [`is_over`], but looks again and again: the system has no file left for the end.
 fn is_over_without_file(pid: Pid, report: &UnixStream) -> bool {
     while status_of(pid, WaitIdOptions::NOHANG).is_none() {
         match polled(report, PollFlags::empty(), Some(LOOK)) {
@@ -422,9 +423,7 @@ fn raw(status: &WaitIdStatus) -> Option<i32> {
 /// Returns true if the host has closed its end of the reports: it is gone, or needs the child no more.
 /// Orders that it gave before are still there then.
 fn is_abandoned(report: &UnixStream) -> bool {
-    let now = rustix::event::Timespec::default();
-    let mut end = [PollFd::new(report, PollFlags::empty())];
-    rustix::event::poll(&mut end, Some(&now)).is_ok_and(|closed| closed > 0)
+    polled(report, PollFlags::empty(), Some(0)).is_ok_and(|what| !what.is_empty())
 }
 
 fn say(to: &UnixStream, report: &Report) {
@@ -436,7 +435,7 @@ fn say(to: &UnixStream, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::IoSlice, os::fd::BorrowedFd, path::PathBuf};
+    use std::{io::IoSlice, os::fd::BorrowedFd};
 
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SocketFlags, SocketType,
@@ -475,13 +474,7 @@ mod tests {
         send(&host, &[]);
         assert!(matches!(receive(&launcher, &mut kept), Ok(Received::Lost)));
 
-        let order = Order {
-            cover: None,
-            cwd: PathBuf::from("/"),
-            program: "true".to_owned(),
-            arguments: Vec::new(),
-            variables: Vec::new(),
-        };
+        let order = Order::of("true");
         let text = crate::environment::gate::whole(&postcard::to_stdvec(&order).unwrap()).unwrap();
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let null = null.as_fd();

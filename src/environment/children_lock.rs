@@ -5,9 +5,8 @@
 //! A host that starts while one of them still works would repeat an attempt whose child is still alive.
 
 use std::{
-    fs::{DirBuilder, File},
+    fs::File,
     io,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     sync::mpsc,
@@ -16,6 +15,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+
+use super::place::make_private;
 
 /// The lock of one host's processes. Without an owner of the data directory nothing is locked: the
 /// processes of a command beside a host are no reason for that host to wait.
@@ -30,7 +31,7 @@ impl ChildrenLock {
     /// Fails with [`io::ErrorKind::TimedOut`] when they have not ended within the limit, and on errors
     /// of the file system. Those that start from now on lock all the same.
     pub(super) fn take_over(&self, directory: &Path, limit: Duration) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        make_private(directory)?;
         let file = File::open(directory)?;
         *self.0.lock() = Some(directory.to_owned());
         let (tell, ended) = mpsc::sync_channel(1);

@@ -20,7 +20,7 @@ use super::{
     launch::Program,
     launcher::Launcher,
     needs::Needs,
-    place::{self, AttemptDir},
+    place::{self, ATTEMPTS, AttemptDir},
     plan::Plan,
     sessions, source,
     veil::Cover,
@@ -82,7 +82,7 @@ impl Environments {
         Self {
             config,
             data: data.to_owned(),
-            root: data.join("work/.attempts"),
+            root: data.join("work").join(ATTEMPTS),
             id: hash[..16].to_owned(),
             helper: Helper::own(),
             launcher: Arc::new(Launcher::new(Helper::own(), Arc::clone(&lock))),

@@ -164,14 +164,15 @@ impl Needs {
                 refused.push(Refusal::new("resources.cpu", reason, helps));
             }
         }
-        if limits.pids == Some(0) {
-            let helps = "leave it out for no limit";
-            refused.push(Refusal::new("resources.pids", "nothing could run", helps));
-        }
-        if limits.pids.is_some_and(|pids| pids > MOST_PIDS) {
-            let reason = format!("no system has more than {MOST_PIDS} processes");
-            let helps = "leave it out for no limit";
-            refused.push(Refusal::new("resources.pids", reason, helps));
+        let unusable = match limits.pids {
+            Some(0) => Some("nothing could run".to_owned()),
+            Some(pids) if pids > MOST_PIDS => {
+                Some(format!("no system has more than {MOST_PIDS} processes"))
+            }
+            _ => None,
+        };
+        if let Some(reason) = unusable {
+            refused.push(Refusal::new("resources.pids", reason, "leave it out for no limit"));
         }
         if limits.gpu.is_some() {
             refused.push(Refusal::new(

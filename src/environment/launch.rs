@@ -11,7 +11,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::{AsyncRead, AsyncReadExt as _, Interest, unix::AsyncFd},
     process::{Child, ChildStderr, ChildStdout, Command},
 };
 
@@ -262,6 +262,22 @@ fn spawn(mut command: Command, stdin: OwnedFd, watch: &Arc<DeathWatch>) -> io::R
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let end = StatusSource::Child(child, ends);
     Ok(Launched { stdout, stderr, group, end, gate: None, is_around: false })
+}
+
+/// Reads a stream of a child to its end and keeps its last `cap` bytes.
+pub(crate) async fn keep_tail(
+    stream: Option<impl AsyncRead + Unpin>,
+    into: &mut Vec<u8>,
+    cap: usize,
+) {
+    let Some(mut stream) = stream else { return };
+    // A read error ends the stream; what was read before is kept.
+    while let Ok(1..) = stream.read_buf(into).await {
+        if into.len() > 2 * cap {
+            drop(into.drain(..into.len() - cap));
+        }
+    }
+    drop(into.drain(..into.len().saturating_sub(cap)));
 }
 
 impl Launched {

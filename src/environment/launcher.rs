@@ -41,8 +41,9 @@ use super::{
 /// The maximum number of looks for the end of a launcher that has closed its end of a socket: one that is
 /// ending closes its files a moment before.
 const ENDING_LOOKS: usize = 100;
-/// What the launcher cannot do and the helper may. The first is a text without a line that says what runs
-/// it: the system executes none, and the helper's exec does. The others are a want that passes.
+/// The errors of a launcher for which the helper starts the child instead. The first is that of a text
+/// without a line that says what runs it: the system executes none, and the helper's exec does. The others
+/// are a want that passes.
 const ELSEWHERE: [Errno; 5] =
     [Errno::NOEXEC, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
 
@@ -173,7 +174,7 @@ impl Launcher {
             drop(turn);
             orders
         };
-        apart(begins).await?
+        apart("launcher", begins).await?
     }
 
     /// Ends the launchers with every child that they have started. Blocks until these are gone. None
@@ -211,7 +212,7 @@ impl Post {
     /// alone.
     async fn give_up(&self, orders: Weak<OwnedFd>) {
         let turn = self.turn().await;
-        if self.state.try_read().is_some_and(|state| !state.is_of(&orders)) {
+        if self.state.try_read().is_some_and(|state| state.of(&orders).is_none()) {
             return;
         }
         let (state, of) = (Arc::clone(&self.state), orders.clone());
@@ -223,7 +224,7 @@ impl Post {
             state.write().give_up(&of);
             drop(turn);
         };
-        if apart(ends).await.is_none() {
+        if apart("launcher", ends).await.is_none() {
             // There is no thread for it.
             self.state.write().give_up(&orders);
         }
@@ -238,14 +239,17 @@ impl Unborn {
     }
 }
 
-/// Does what blocks on a thread of its own; returns `None` if the system has none.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Does what takes long on a thread of its own; returns `None` if the system has none.
+pub(crate) async fn apart<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (tell, done) = oneshot::channel();
     let work = move || {
         // Nobody may wait for it.
         let _ = tell.send(work());
     };
-    thread::Builder::new().name("launcher".to_owned()).spawn(work).ok()?;
+    thread::Builder::new().name(name.to_owned()).spawn(work).ok()?;
     done.await.ok()
 }
 
@@ -273,20 +277,19 @@ impl State {
         self.orders()
     }
 
-    /// Returns true if this is the socket of its launcher.
-    fn is_of(&self, orders: &Weak<OwnedFd>) -> bool {
-        let is_it = |it: &Process| Weak::ptr_eq(orders, &Arc::downgrade(&it.orders));
-        self.process.as_ref().is_some_and(is_it)
+    /// Returns the launcher with this socket, if it is the current one.
+    fn of(&self, orders: &Weak<OwnedFd>) -> Option<&Process> {
+        self.process.as_ref().filter(|it| Weak::ptr_eq(orders, &Arc::downgrade(&it.orders)))
     }
 
     /// Returns true if the launcher with this socket runs.
     fn runs(&self, orders: &Weak<OwnedFd>) -> bool {
-        self.is_of(orders) && self.process.as_ref().is_some_and(Process::is_alive)
+        self.of(orders).is_some_and(Process::is_alive)
     }
 
     /// Ends what is left of the launcher with this socket, unless it runs.
     fn give_up(&mut self, orders: &Weak<OwnedFd>) {
-        if self.is_of(orders) && !self.runs(orders) {
+        if self.of(orders).is_some_and(|it| !it.is_alive()) {
             self.process = None;
         }
     }
@@ -419,7 +422,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, path::PathBuf};
+    use std::fs::File;
 
     use futures::{FutureExt as _, future::join_all};
     use rustix::process::{Signal, kill_process};
@@ -441,13 +444,7 @@ mod tests {
         let of = Arc::downgrade(&orders);
         let launcher = launcher();
         launcher.open.state.write().process = Some(Process { orders, child, _noted: None });
-        let order = Order {
-            cover: None,
-            cwd: PathBuf::from("/"),
-            program: "true".to_owned(),
-            arguments: Vec::new(),
-            variables: Vec::new(),
-        };
+        let order = Order::of("true");
         let null = File::open("/dev/null").unwrap();
         let started = launcher.start(&order, null.as_fd()).await;
         let Err(Unborn::Program(error)) = started else { panic!("it may have begun") };

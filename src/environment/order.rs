@@ -38,6 +38,20 @@ pub(super) struct Order {
     pub(super) variables: Vec<(String, OsString)>,
 }
 
+#[cfg(test)]
+impl Order {
+    /// A program in the root directory, without arguments and variables.
+    pub(super) fn of(program: &str) -> Self {
+        Self {
+            cover: None,
+            cwd: PathBuf::from("/"),
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+        }
+    }
+}
+
 /// A report about one child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {

@@ -22,21 +22,30 @@ use super::{
     tree::remove_tree,
 };
 
+/// The directory of the attempts, below `work`.
+pub(crate) const ATTEMPTS: &str = ".attempts";
+/// The part of an attempt's directory that its child sees.
+pub(crate) const ROOM: &str = "room";
+
 /// The directory of one attempt.
 #[derive(Debug)]
 pub(super) struct AttemptDir(PathBuf);
+
+/// Creates a directory that only its owner can enter, and those above it.
+pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
 
 impl AttemptDir {
     /// Creates the directory. Removes an earlier one of the same name.
     pub(super) fn make(root: &Path, name: &str) -> io::Result<Self> {
         let dir = root.join(name);
         remove(&dir)?;
-        let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        private(root)?;
+        make_private(root)?;
         let place = Self(dir);
-        private(&place.0)?;
+        make_private(&place.0)?;
         for dir in [place.secrets(), place.room(), place.work(), place.tmp()] {
-            private(&dir)?;
+            make_private(&dir)?;
         }
         Ok(place)
     }
@@ -46,15 +55,15 @@ impl AttemptDir {
     }
 
     pub(super) fn room(&self) -> PathBuf {
-        self.0.join("room")
+        self.0.join(ROOM)
     }
 
     pub(super) fn work(&self) -> PathBuf {
-        self.0.join("room/work")
+        self.room().join("work")
     }
 
     pub(super) fn tmp(&self) -> PathBuf {
-        self.0.join("room/tmp")
+        self.room().join("tmp")
     }
 
     /// Writes a secret to a file that only its owner can read.

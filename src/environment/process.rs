@@ -3,12 +3,13 @@
 use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     time::timeout,
 };
 
-use super::{Asked, Environments, INHERITED, Input, Launched, NotStarted, Provisioned};
+use super::{Asked, Environments, INHERITED, Input, Launched, NotStarted, Provisioned, keep_tail};
 use crate::protocol::{
     Content, EnvError, Environment, EnvironmentSpec, ExitReason, OperatorError, OperatorInput,
     OperatorOutput, SecretAccessEvent,
@@ -99,12 +100,7 @@ impl Process {
             return Err(EnvError::ResourceExceeded(why));
         }
         if !status.success() {
-            // Half a secret may stand where it was cut off.
-            let mut complaint = match complaint.len() > COMPLAINT {
-                true => scrubber.scrub_cut(complaint),
-                false => scrubber.scrub(complaint),
-            };
-            drop(complaint.drain(..complaint.len().saturating_sub(COMPLAINT)));
+            let complaint = scrubber.scrub_tail(complaint, COMPLAINT);
             let last = String::from_utf8_lossy(&complaint);
             let last = last.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
             let why = format!("`{program}` ended with {status}: {last}");
@@ -124,7 +120,8 @@ async fn finish(
     kept: usize,
 ) -> io::Result<ExitStatus> {
     let (stdout, stderr) = (launched.stdout.take(), launched.stderr.take());
-    let pump = async { tokio::try_join!(read(stdout, answer), hear(stderr, complaint, kept)) };
+    let complaint = keep_tail(stderr, complaint, kept).map(Ok);
+    let pump = async { tokio::try_join!(read(stdout, answer), complaint) };
     tokio::pin!(pump);
     let mut is_pumping = true;
     loop {
@@ -159,22 +156,6 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> Res
             return Err(Overflow);
         }
     }
-    Ok(())
-}
-
-/// Reads a stream to its end and keeps its last bytes.
-async fn hear(
-    stream: Option<impl AsyncRead + Unpin>,
-    into: &mut Vec<u8>,
-    kept: usize,
-) -> Result<(), Overflow> {
-    let Some(mut stream) = stream else { return Ok(()) };
-    while let Ok(1..) = stream.read_buf(into).await {
-        if into.len() > 2 * kept {
-            drop(into.drain(..into.len() - kept));
-        }
-    }
-    drop(into.drain(..into.len().saturating_sub(kept)));
     Ok(())
 }
 

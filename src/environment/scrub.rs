@@ -98,6 +98,18 @@ impl Scrubber {
         self.scrub(bytes)
     }
 
+    /// Returns the last `tail` bytes without the secrets. If there are more, the start of the output was
+    /// cut off; then [`longest`](Self::longest) bytes have to stand before the tail.
+    pub fn scrub_tail(&self, bytes: Vec<u8>, tail: usize) -> Vec<u8> {
+        // Half a secret may stand where it was cut off.
+        let mut clean = match bytes.len() > tail {
+            true => self.scrub_cut(bytes),
+            false => self.scrub(bytes),
+        };
+        drop(clean.drain(..clean.len().saturating_sub(tail)));
+        clean
+    }
+
     /// Returns the end of a pattern that spans the given position.
     fn across(&self, bytes: &[u8], place: usize) -> Option<usize> {
         self.marks.iter().find_map(|mark| {

@@ -7,9 +7,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::DirBuilderExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -18,7 +16,7 @@ use rustix::{
     process::{Pid, Signal, kill_process_group},
 };
 
-use super::cgroup::DYING_PAUSE;
+use super::{cgroup::DYING_PAUSE, place::make_private};
 use crate::clock::Clock;
 
 /// The directory of the notes, in the directory of work.
@@ -36,7 +34,7 @@ impl Drop for Noted {
     }
 }
 
-/// What the system says of a process.
+/// The state of a process, from `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     is_dead: bool,
@@ -52,11 +50,11 @@ struct Stat {
 /// Fails when the note cannot be written, or the launcher has ended.
 pub(super) fn note(work: &Path, launcher: Pid) -> io::Result<Noted> {
     let notes = work.join(NOTES);
-    DirBuilder::new().recursive(true).mode(0o700).create(&notes)?;
-    let number = launcher.as_raw_nonzero();
-    let stat = stat(&number.to_string()).ok_or(io::ErrorKind::NotFound)?;
+    make_private(&notes)?;
+    let number = launcher.as_raw_nonzero().get();
+    let stat = stat(number).ok_or(io::ErrorKind::NotFound)?;
     let noted = Noted(notes.join(number.to_string()));
-    let within = cgroup(number.get()).unwrap_or_default();
+    let within = cgroup(number).unwrap_or_default();
     fs::write(&noted.0, format!("{} {}\n{within}", place()?, stat.start))?;
     Ok(noted)
 }
@@ -84,7 +82,7 @@ fn read(note: &Path) -> Option<Session> {
     let (line, within) = text.split_once('\n').unwrap_or((text.as_str(), ""));
     let (noted, start) = line.rsplit_once(' ')?;
     let start = start.parse().ok()?;
-    let is_other = stat(&number.to_string()).is_some_and(|now| now.start != start);
+    let is_other = stat(number).is_some_and(|now| now.start != start);
     let session = Session { number, start, within: within.to_owned() };
     (noted == place().ok()? && !is_other).then_some(session)
 }
@@ -139,7 +137,7 @@ impl Session {
         let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
         let processes = entries.flatten().filter_map(|entry| {
             let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = stat(&number.to_string())?;
+            let stat = stat(number)?;
             (self.has(&stat) && self.is_around(number)).then_some(stat.group)
         });
         processes.collect()
@@ -156,9 +154,9 @@ impl Session {
     }
 }
 
-fn stat(number: &str) -> Option<Stat> {
-    let number: u32 = number.parse().ok()?;
-    let stat = fs::read(format!("/proc/{number}/stat")).ok()?;
+/// Returns the state of a process; `None` if it is gone.
+fn stat(process: i32) -> Option<Stat> {
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
     read_stat(&String::from_utf8_lossy(&stat))
 }
 
@@ -200,7 +198,7 @@ mod tests {
     }
 
     fn lives(number: &str) -> bool {
-        stat(number).is_some_and(|it| !it.is_dead)
+        stat(number.parse().unwrap()).is_some_and(|it| !it.is_dead)
     }
 
     #[test]
@@ -223,7 +221,7 @@ mod tests {
         let (mut leader, child) = session();
         let pid = Pid::from_child(&leader);
         let number = pid.as_raw_nonzero().to_string();
-        let start = stat(&number).unwrap().start;
+        let start = stat(pid.as_raw_nonzero().get()).unwrap().start;
         let place = place().unwrap();
         let file = work.path().join(NOTES).join(&number);
         drop(note(work.path(), pid).unwrap());

@@ -52,8 +52,7 @@ pub fn remove_tree(dir: &Path) -> io::Result<()> {
         Err(Errno::NOTDIR) => return unless_gone(fs::remove_file(dir)),
         Err(error) => return unless_gone(Err(error.into())),
     };
-    let mut removal =
-        Removal { top: &top, full: Vec::new(), name: uuid::Uuid::new_v4(), moved: 0, error: None };
+    let mut removal = Removal::of(&top);
     removal.empty(&top, true);
     removal.empty_the_rest();
     let removed = unless_gone(fs::remove_dir(dir));
@@ -91,7 +90,11 @@ struct Removal<'a> {
     error: Option<io::Error>,
 }
 
-impl Removal<'_> {
+impl<'a> Removal<'a> {
+    fn of(top: &'a OwnedFd) -> Self {
+        Self { top, full: Vec::new(), name: uuid::Uuid::new_v4(), moved: 0, error: None }
+    }
+
     /// Removes the files of a directory, and moves its directories to the top.
     fn empty(&mut self, dir: &OwnedFd, is_top: bool) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -210,7 +213,7 @@ pub fn search_tree(dir: &Path, texts: &[Finder<'_>], is_over: &dyn Fn() -> bool)
 enum Look {
     Found,
     Nothing,
-    /// It is a directory.
+    /// The entry is a directory, which is still to be searched.
     Below(PathBuf),
 }
 
@@ -357,13 +360,7 @@ mod tests {
             fs::write(tree.join(format!("{n}/deep/a")), TEXT).unwrap();
         }
         let top = open_up(CWD, &tree).unwrap();
-        let mut removal = Removal {
-            top: &top,
-            full: vec![c"nobody".to_owned()],
-            name: uuid::Uuid::new_v4(),
-            moved: 0,
-            error: None,
-        };
+        let mut removal = Removal { full: vec![c"nobody".to_owned()], ..Removal::of(&top) };
         // As for a file that may not be removed.
         removal.note(Err(Errno::PERM));
         removal.empty(&top, true);

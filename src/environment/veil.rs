@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::paths;
+use super::{paths, place::ATTEMPTS};
 
 /// The directory to cover, and the paths inside it that stay visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Cover {
     /// would expose all of it, of `work` or of `.attempts`.
     pub(super) fn new(data: PathBuf, keep: impl IntoIterator<Item = PathBuf>) -> Self {
         let work = data.join("work");
-        let attempts = work.join(".attempts");
+        let attempts = work.join(ATTEMPTS);
         let mut keep: Vec<_> = keep
             .into_iter()
             .filter(|path| path.starts_with(&data))

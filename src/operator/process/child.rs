@@ -2,6 +2,7 @@
 
 use std::{io, process::ExitStatus, time::Duration};
 
+use futures::FutureExt as _;
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader},
@@ -10,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    environment::{Input, Launch, Launched, NotStarted, Scrubber},
+    environment::{Input, Launch, Launched, NotStarted, Scrubber, keep_tail},
     flow::RunLimits,
     operator::{Task, agent_cli::Listener},
 };
@@ -85,11 +86,7 @@ impl Exit {
         if scrubber.is_empty() {
             return self;
         }
-        let mut stderr = match self.stderr.len() > tail {
-            true => scrubber.scrub_cut(self.stderr),
-            false => scrubber.scrub(self.stderr),
-        };
-        drop(stderr.drain(..stderr.len().saturating_sub(tail)));
+        let stderr = scrubber.scrub_tail(self.stderr, tail);
         Self { stdout: scrubber.scrub(self.stdout), stderr, ..self }
     }
 }
@@ -143,7 +140,7 @@ impl Running {
                             Some(listener) => hear(out, listener, limits.stdout).await,
                         }
                     },
-                    keep_tail(err, &mut stderr, limits.stderr),
+                    keep_tail(err, &mut stderr, limits.stderr).map(Ok),
                 )
                 .map(|_| ())
             };
@@ -264,22 +261,4 @@ async fn hear(
         }
         listener.line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']));
     }
-}
-
-/// Reads a stream to its end and keeps its last `cap` bytes.
-async fn keep_tail(
-    stream: Option<impl AsyncRead + Unpin>,
-    into: &mut Vec<u8>,
-    cap: usize,
-) -> Result<(), Overflow> {
-    let Some(mut stream) = stream else { return Ok(()) };
-    loop {
-        match stream.read_buf(into).await {
-            Ok(0) | Err(_) => break,
-            Ok(_) if into.len() > 2 * cap => drop(into.drain(..into.len() - cap)),
-            Ok(_) => {}
-        }
-    }
-    drop(into.drain(..into.len().saturating_sub(cap)));
-    Ok(())
 }

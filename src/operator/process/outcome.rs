@@ -1,12 +1,14 @@
 //! The meaning of a child's exit for its attempt.
 
-use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, sync::Arc, thread};
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, sync::Arc};
 
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
 
 use super::child::Exit;
-use crate::protocol::{EnvError, Failure, Json, failure::kind};
+use crate::{
+    environment::apart,
+    protocol::{EnvError, Failure, Json, failure::kind},
+};
 
 /// The number of bytes that a failure keeps of each stream, from the end.
 const TAIL: usize = 16 * 1024;
@@ -64,17 +66,11 @@ async fn parsed(stdout: Vec<u8>) -> (Option<Json>, Vec<u8>) {
         return (parse(&stdout), stdout);
     }
     let stdout = Arc::new(stdout);
-    let (tell, told) = oneshot::channel();
     let theirs = Arc::clone(&stdout);
-    let work = move || {
-        let value = parse(&theirs);
-        drop(theirs);
-        // The attempt may be over.
-        let _ = tell.send(value);
-    };
-    let value = match thread::Builder::new().name("parse".to_owned()).spawn(work) {
-        Ok(_) => told.await.ok().flatten(),
-        Err(_) => parse(&stdout),
+    let value = match apart("parse", move || parse(&theirs)).await {
+        Some(value) => value,
+        // There is no thread for it.
+        None => parse(&stdout),
     };
     (value, Arc::unwrap_or_clone(stdout))
 }
