@@ -517,6 +517,6 @@ async fn incarnation(store: &dyn Store) -> Result<u64, HostError> {
         return Ok(known);
     }
     let fresh = uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
-    boot::put_meta(store, parts::INCARNATION, fresh.to_string()).await?;
+    boot::put_meta(store, crate::engine::INCARNATION, fresh.to_string()).await?;
     Ok(fresh)
 }

@@ -19,9 +19,6 @@ use crate::{
     token::{HandleKey, KeyRing},
 };
 
-/// The key of the incarnation.
-pub(super) const INCARNATION: &str = engine::INCARNATION;
-
 /// The parts of an engine that are opened, and not configured.
 pub(super) struct EngineBase {
     pub(super) store: Arc<dyn Store>,
@@ -95,7 +92,7 @@ fn registry(
 /// Writes the files of a blueprint to the directory where its child processes find them.
 fn bundle_dirs(data: PathBuf) -> BundleDir {
     Arc::new(move |blueprint| {
-        // Beside `work`: the engine removes what no version has any more.
+        // `Settings::bundles` of the engine, which removes the directories of deleted versions.
         let dir = data.join("bundles").join(blueprint.hash());
         blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;
         Ok(dir)
@@ -140,5 +137,5 @@ pub(super) fn url(config: &HostConfig, url: &str, address: SocketAddr) -> String
 
 /// Returns the incarnation of a database, a number that is part of every handle, if it has one yet. Blocks.
 pub(super) fn incarnation(store: &dyn Store) -> Result<Option<u64>, StoreError> {
-    Ok(store.meta(INCARNATION)?.and_then(|text| text.parse().ok()))
+    Ok(store.meta(engine::INCARNATION)?.and_then(|text| text.parse().ok()))
 }

@@ -474,16 +474,20 @@ impl Sought {
             self.stays("blueprints", &parts);
             return;
         }
-        let found = self.sources.contains(hash)
-            || parts.iter().any(|part| self.touches(part) || self.mentions(part));
+        let found = self.sources.contains(hash) || self.concerns(&parts);
         self.row(found, || Trace::Blueprint { name: name.to_owned(), hash: hash.to_owned() });
     }
 
     /// Counts a row that stays, if it has the text, the subject or a run of the target.
     pub(super) fn stays(&mut self, place: &'static str, parts: &[&[u8]]) {
-        if parts.iter().any(|part| self.touches(part) || self.mentions(part)) {
+        if self.concerns(parts) {
             *self.found.stays.entry(place).or_default() += 1;
         }
+    }
+
+    /// Returns true if one of some parts has the text, the subject or a run of the target.
+    fn concerns(&self, parts: &[&[u8]]) -> bool {
+        parts.iter().any(|part| self.touches(part) || self.mentions(part))
     }
 
     /// Returns true if some bytes contain the id of a run of the target, or of something of it.

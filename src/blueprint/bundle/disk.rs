@@ -24,7 +24,7 @@ use crate::blueprint::{
     tokens::tokens,
 };
 
-/// A number that no other process has, also none that had the same process id.
+/// A random name of this process. Its id alone can be that of an earlier process.
 static WRITER: LazyLock<String> =
     LazyLock::new(|| format!("{:016x}", RandomState::new().hash_one(std::process::id())));
 

@@ -12,7 +12,7 @@ use crate::{
         },
         rfc3339,
         run::{
-            answers::closed,
+            answers::refuse_ended,
             due::Due,
             reply::{Answer, Answered, Asked},
             resident::Run,
@@ -178,9 +178,7 @@ fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
         return Err(fenced("report: the run has changed hands since this attempt"));
     }
     if step.state.is_terminal() {
-        if run.is_ended() {
-            return Err(closed(run));
-        }
+        refuse_ended(run)?;
         return Err(EngineError::Conflict {
             code: if step.attempt == holder.attempt
                 && step.state == crate::protocol::StepState::Completed

@@ -64,9 +64,10 @@ impl Lane {
 }
 
 impl Shelf {
-    /// Puts a message into a lane; returns a caller's message if the lane is full.
+    /// Puts a message into its lane, or with `in_order` into the ordinary one; returns a caller's
+    /// message if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
-    fn put(&self, message: Msg, asked: bool, urgent: bool) -> Result<(), Msg> {
+    fn put(&self, message: Msg, asked: bool, in_order: bool) -> Result<(), Msg> {
         let mut lanes = self.lanes.lock();
         if lanes.closed {
             drop(lanes);
@@ -74,7 +75,8 @@ impl Shelf {
             drop(message);
             return Ok(());
         }
-        let lane = if urgent { &mut lanes.urgent } else { &mut lanes.ordinary };
+        let is_urgent = !in_order && message.is_urgent();
+        let lane = if is_urgent { &mut lanes.urgent } else { &mut lanes.ordinary };
         if asked && lane.asked >= ASKED {
             return Err(message);
         }
@@ -90,22 +92,20 @@ impl Mail {
     /// Sends the shard a message that must not be lost.
     pub(crate) fn send(&self, message: Msg) {
         // Only a caller's message is ever returned.
-        let urgent = message.is_urgent();
-        drop(self.0.put(message, false, urgent));
+        drop(self.0.put(message, false, false));
     }
 
     /// Sends the shard the message of a caller; returns it if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     pub(crate) fn offer(&self, message: Msg) -> Result<(), Msg> {
-        let urgent = message.is_urgent();
-        self.0.put(message, true, urgent)
+        self.0.put(message, true, false)
     }
 
     /// Sends the shard the message of a caller, behind everything in the ordinary lane; returns it if
     /// that is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     pub(crate) fn offer_in_order(&self, message: Msg) -> Result<(), Msg> {
-        self.0.put(message, true, false)
+        self.0.put(message, true, true)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Programs {
     /// Held for reading by each start, from its look at what is stored to its commit; for writing
     /// by whoever deletes blueprints or erases runs.
     pub(crate) starts: Arc<tokio::sync::RwLock<()>>,
-    /// Counts what was deleted under it: versions, and runs that were erased.
+    /// The number of deletions so far, of versions and of erased runs.
     erasures: AtomicU64,
 }
 
@@ -156,8 +156,8 @@ impl Programs {
         })
     }
 
-    /// Returns the count of what was deleted: whoever holds `starts`, and counts as many as before it
-    /// looked something up, knows that this is still stored.
+    /// Returns the number of deletions so far. A caller that holds `starts`, and gets the number of
+    /// before it looked something up, knows that this is still stored.
     pub(crate) fn erasures(&self) -> u64 {
         self.erasures.load(Ordering::Acquire)
     }

@@ -296,12 +296,6 @@ pub struct Advice {
     pub revision: Option<String>,
 }
 
-impl From<Json> for Advice {
-    fn from(answer: Json) -> Self {
-        Self { answer, attempt: None, revision: None }
-    }
-}
-
 /// A token to mint.
 #[derive(Debug, Clone)]
 pub struct MintToken {

@@ -1,4 +1,4 @@
-//! What is started, repeated or copied while its original is erased.
+//! Starts, reruns and forks while their original is erased.
 
 use std::pin::pin;
 

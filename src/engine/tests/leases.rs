@@ -35,6 +35,28 @@ async fn says(bench: &Bench, leased: &Leased) {
     bench.engine.tasks().progress(&bench.holder(&leased.handle), said).await.unwrap();
 }
 
+async fn asks_a_senior(bench: &Bench, leased: &Leased) {
+    let question = Json::from_trusted(r#"{"question":"Which?"}"#);
+    bench.engine.sessions().escalate(&bench.holder(&leased.handle), question).await.unwrap();
+}
+
+async fn no_lease_runs_for_an_hour(bench: &Bench, run: RunId) {
+    let timer = bench.start(r#"flow = function(ctx) ctx:sleep("50m") end"#, "null").await;
+    bench.waiting(timer, "timer").await;
+    bench.clock.advance(60 * MINUTE);
+    bench.ended(timer).await;
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    assert_eq!((row.attempt, row.lease_ms), (1, None));
+}
+
+async fn a_senior_answers(bench: &Bench, run: RunId) {
+    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
+    let task = TaskId::new(run.num(), 1, row.scheduled_ms);
+    let answer = Json::from_trusted("\"this\"");
+    let advice = Advice { answer, attempt: None, revision: None };
+    bench.engine.sessions().advise(&bench.admin(), task, advice, None).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_worker_that_takes_a_task_and_falls_silent_again_and_again_comes_to_an_end() {
     let bench = Bench::new();
@@ -99,18 +121,9 @@ async fn a_lease_stands_still_while_a_senior_is_asked() {
     let bench = Bench::new();
     let run = bench.start(&task(""), "null").await;
     let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
-    let question = Json::from_trusted(r#"{"question":"Which?"}"#);
-    bench.engine.sessions().escalate(&holder, question).await.unwrap();
-    let timer = bench.start(r#"flow = function(ctx) ctx:sleep("50m") end"#, "null").await;
-    bench.waiting(timer, "timer").await;
-    bench.clock.advance(60 * MINUTE);
-    bench.ended(timer).await;
-    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
-    assert_eq!((row.attempt, row.lease_ms), (1, None));
-    let task = TaskId::new(run.num(), 1, row.scheduled_ms);
-    let answer = Json::from_trusted("\"this\"");
-    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    asks_a_senior(&bench, &leased).await;
+    no_lease_runs_for_an_hour(&bench, run).await;
+    a_senior_answers(&bench, run).await;
     lose(&bench, run, 1).await;
     assert_eq!(bench.report(&leased.handle, "1").await.unwrap_err().code(), "fenced");
     let next = bench.lease("q").await;
@@ -125,21 +138,12 @@ async fn the_lease_of_the_host_stands_still_as_well_and_begins_again_with_the_an
         flow = function(ctx) return ctx:run("q", {}) end"#;
     let run = bench.start(body, "null").await;
     let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
-    let question = Json::from_trusted(r#"{"question":"Which?"}"#);
-    bench.engine.sessions().escalate(&holder, question).await.unwrap();
+    asks_a_senior(&bench, &leased).await;
     let bench = bench.restart_after(60 * MINUTE, Recovery::All).await;
-    let timer = bench.start(r#"flow = function(ctx) ctx:sleep("50m") end"#, "null").await;
-    bench.waiting(timer, "timer").await;
-    bench.clock.advance(60 * MINUTE);
-    bench.ended(timer).await;
-    let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
-    assert_eq!((row.attempt, row.lease_ms), (1, None));
+    no_lease_runs_for_an_hour(&bench, run).await;
     let holder = bench.holder(&leased.handle);
     assert!(!bench.engine.tasks().heartbeat(&holder).await.unwrap().cancel);
-    let task = TaskId::new(run.num(), 1, row.scheduled_ms);
-    let answer = Json::from_trusted("\"this\"");
-    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    a_senior_answers(&bench, run).await;
     let row = bench.store.task(run.num(), 1).unwrap().expect("it is open");
     assert!(row.lease_ms.is_some(), "a worker that is gone loses it in the end");
     bench.clock.advance(MINUTE);

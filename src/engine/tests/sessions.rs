@@ -96,7 +96,8 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     let view = bench.engine.run(&bench.admin(), run).await.unwrap();
     assert_eq!(view.status, RunStatus::Waiting, "{view:?}");
     let answer = Json::parse("\"this\"").unwrap();
-    bench.engine.sessions().advise(&bench.admin(), task, answer, None).await.unwrap();
+    let advice = Advice { answer, attempt: None, revision: None };
+    bench.engine.sessions().advise(&bench.admin(), task, advice, None).await.unwrap();
     let holder = bench.engine.sessions().holder_of(&caller, task, None).await.unwrap();
     bench.clock.advance(Duration::from_secs(299));
     assert_eq!(

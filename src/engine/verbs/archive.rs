@@ -7,7 +7,7 @@
 //! | archived, or its file was removed | archived | stands for that version again | deleted, if no run has it |
 //! | unknown | not found | not found | not found |
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     engine::{
@@ -31,8 +31,6 @@ use crate::{
 
 /// The maximum number of archived blueprints.
 const MOST: usize = 10_000;
-/// The maximum wait of a deletion for the starts that are in progress.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl BlueprintVerbs<'_> {
     /// Archives a blueprint: nothing starts under its name, its schedules and watches stop.
@@ -100,12 +98,8 @@ impl BlueprintVerbs<'_> {
 
     async fn delete_alone(self, caller: &Caller, name: &str) -> Result<(), EngineError> {
         // No start is between its look at what is stored and its commit.
-        let alone = tokio::time::timeout(PATIENCE, self.engine.upkeep().alone()).await;
-        let alone = alone.map_err(|_| EngineError::Busy {
-            code: Code::Overloaded,
-            message: format!("delete blueprint {name}: runs are being started"),
-            retry_after_s: 5,
-        })?;
+        let what = format!("delete blueprint {name}");
+        let alone = self.engine.upkeep().alone_in_time(&what).await?;
         for _ in 0..TRIES {
             if self.stands_for(name).await?.is_some() {
                 return Err(in_use(format!(

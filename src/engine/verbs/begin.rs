@@ -36,13 +36,13 @@ pub(crate) enum Permit {
     Given,
 }
 
-/// What a start was made of, before the guard that nobody deletes under: it is looked at again if
-/// something was deleted since.
+/// The state of the store that a start relies on. It is looked up before the start holds the guard
+/// against deletions, and checked under it if something was deleted since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Basis {
     /// The count of deletions before anything was looked up.
     erasures: u64,
-    /// The run that is started once more.
+    /// The run that is started once more, or forked.
     rerun: Option<RunId>,
 }
 
@@ -53,18 +53,18 @@ impl Basis {
     }
 
     /// Refuses what was deleted since it was looked up, for a caller that lets nobody delete more.
-    async fn check(
+    pub(crate) async fn check(
         self,
         engine: &Engine,
-        named: &Program,
+        named: Option<&Program>,
         program: &lua::Program,
     ) -> Result<(), EngineError> {
         if let Some(run) = self.rerun {
             engine.header(run).await?;
         }
         match named {
-            Program::Named(name) => engine.blueprints().refuse_unstored(name, program).await,
-            Program::Bundle(_) => Ok(()),
+            Some(Program::Named(name)) => engine.blueprints().refuse_unstored(name, program).await,
+            Some(Program::Bundle(_)) | None => Ok(()),
         }
     }
 }
@@ -283,7 +283,7 @@ impl Engine {
         // Until the commit, nobody deletes the version.
         let stored = Arc::clone(&shared.programs.starts).read_owned().await;
         if shared.programs.erasures() != basis.erasures {
-            Box::pin(basis.check(self, &start.program, &program)).await?;
+            Box::pin(basis.check(self, Some(&start.program), &program)).await?;
         }
         if matches!(start.program, Program::Bundle(_)) {
             Box::pin(self.blueprints().keep_posted(&program)).await?;

@@ -17,7 +17,7 @@ use crate::{
             engine::UpkeepVerbs,
             erase_steps::{portions, steps},
             erase_view::{CopyView, Erase, EraseView, Erased, ErasedRun, Stays},
-            run_dirs::{RunDirs, TextHits, is_stored},
+            run_dirs::{RunDirs, TextHits, is_stored, unstored},
         },
     },
     fault,
@@ -53,7 +53,7 @@ struct Found {
     other_nodes: u64,
 }
 
-/// What was found in directories, beside the runs that are stored.
+/// The directories with the text, or of runs of the target that are not stored.
 #[derive(Default)]
 struct Files {
     /// The runs that are not stored, and have a directory.
@@ -66,7 +66,7 @@ struct Files {
     unread: u64,
 }
 
-/// What an act could not remove.
+/// The runs and the number of versions whose directories an act could not remove.
 #[derive(Default)]
 struct Left {
     runs: BTreeSet<RunId>,
@@ -127,11 +127,8 @@ impl Files {
             Erased::Subject(_) | Erased::Match(_) => &[],
         };
         let there = dirs.all_runs();
-        for run in named.iter().copied().chain(marked) {
-            if there.contains(&run) && !is_stored(store, run)? {
-                files.unstored.insert(run);
-            }
-        }
+        let named = named.iter().copied().chain(marked).filter(|run| there.contains(run));
+        files.unstored.extend(unstored(store, named)?);
         Ok(files)
     }
 
@@ -177,11 +174,7 @@ impl Found {
         mut files: Files,
     ) -> Result<Self, StoreError> {
         // A run may have been imported since.
-        for run in std::mem::take(&mut files.unstored) {
-            if !is_stored(store, run)? {
-                files.unstored.insert(run);
-            }
-        }
+        files.unstored = unstored(store, std::mem::take(&mut files.unstored))?;
         let traces = store.upkeep().traces(target)?;
         let mut blocked = BTreeMap::new();
         for run in &traces.runs {
@@ -307,10 +300,10 @@ impl UpkeepVerbs<'_> {
         }
         let (engine, caller) = (self.engine.clone(), caller.clone());
         let (tell, told) = oneshot::channel();
-        let left = CancellationToken::new();
-        let _here = left.clone().drop_guard();
+        let gone = CancellationToken::new();
+        let _here = gone.clone().drop_guard();
         self.engine.shared().tasks.spawn(async move {
-            let result = engine.upkeep().carry_out(&caller, &erase, &target, left).await;
+            let result = engine.upkeep().carry_out(&caller, &erase, &target, gone).await;
             // The caller may be gone.
             let _ = tell.send(result);
         });
@@ -322,12 +315,12 @@ impl UpkeepVerbs<'_> {
         caller: &Caller,
         erase: &Erase,
         target: &ErasureTarget,
-        left: CancellationToken,
+        gone: CancellationToken,
     ) -> Result<EraseView, EngineError> {
         let (mut wanted, named, dirs) = (target.clone(), erase.what.clone(), self.dirs());
         let stopping = self.engine.shared().tasks.stopping().clone();
         let look = self.engine.read(move |store| {
-            let is_over = || stopping.is_cancelled() || left.is_cancelled();
+            let is_over = || stopping.is_cancelled() || gone.is_cancelled();
             let files = Files::look(store, (&dirs, &named), &mut wanted, &is_over)?;
             // A search that was cut short has found nothing for sure.
             if is_over() { Err(StoreError::Closed) } else { Ok((files, wanted)) }
@@ -415,6 +408,9 @@ impl UpkeepVerbs<'_> {
             }
         }
         let runs = self.remove_in_steps(found).await?;
+        if !self.has_unstored_bundles().await? {
+            return Ok(Left { runs, bundles: 0 });
+        }
         let alone = self.alone().await;
         Ok(Left { runs, bundles: self.remove_bundles(alone).await? })
     }
@@ -426,9 +422,11 @@ impl UpkeepVerbs<'_> {
         let (sources, rows): (Vec<&Trace>, Vec<&Trace>) = found.rows.iter().partition(is_source);
         let ids = found.runs.iter().map(|run| RunId::new(run.num, run.created_ms));
         let ids: Vec<RunId> = ids.collect();
+        let has_sources = !sources.is_empty();
         let runs = self.engine.read(move |store| {
             let with_source = |run: RunId| {
-                let header = store.header(run.num())?;
+                // Which run has a source matters only if one goes.
+                let header = if has_sources { store.header(run.num())? } else { None };
                 Ok::<_, StoreError>((run, header.map(|header| header.hash)))
             };
             ids.into_iter().map(with_source).collect::<Result<Vec<_>, _>>()
@@ -508,12 +506,8 @@ impl Engine {
             return Ok(());
         }
         if !runs.is_empty() {
-            let gone = self.read(move |store| {
-                let stored = |run: &RunId| is_stored(store, *run).map(|stored| (*run, stored));
-                runs.iter().map(stored).collect::<Result<Vec<_>, _>>()
-            });
-            let gone = gone.await?.into_iter().filter(|(_, stored)| !stored).map(|(run, _)| run);
-            let left = self.upkeep().forget_files(gone.collect()).await;
+            let gone = self.read(move |store| unstored(store, runs)).await?;
+            let left = self.upkeep().forget_files(gone).await;
             if left.is_empty() && !mark.contains(BEGUN) {
                 let unmark = Write::PutMeta { key: MARK.to_owned(), value: String::new() };
                 let unchanged = Check::MetaIs { key: MARK.to_owned(), value: Some(mark) };

@@ -29,6 +29,7 @@ use crate::engine::{
     Caller, EngineError, IdempotencyKey, Made, Program,
     shared::programs::{Programs, accept_input},
     turn::passage::Passage,
+    verbs::begin::Basis,
     verbs::copy::Copy,
     verbs::engine::HistoryVerbs,
 };
@@ -98,10 +99,8 @@ impl HistoryVerbs<'_> {
         }
         // Until the commit, nobody deletes what it is made of.
         let stored = shared.programs.starts.read().await;
-        self.engine.header(run).await?;
-        if let Some(Program::Named(name)) = &fork.program {
-            self.engine.blueprints().refuse_unstored(name, &program).await?;
-        }
+        let basis = Basis::of(self.engine, Some(run));
+        Box::pin(basis.check(self.engine, fork.program.as_ref(), &program)).await?;
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
         drop(stored);
         self.engine.seen(caller, id).await

@@ -78,6 +78,11 @@ impl VersionFacts {
     pub fn redacted(&self, name: &str, value: Value) -> Option<Value> {
         Some(self.stacks.as_ref()?.redacted_value(name, value))
     }
+
+    /// Returns the text that replaces the values of a key; `None` if no layer redacts it.
+    pub fn instead_of(&self, key: &str) -> Option<&str> {
+        self.stacks.as_ref()?.instead_of(key)
+    }
 }
 
 impl Engine {

@@ -21,7 +21,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 use crate::{
     blueprint::Bundle,
     engine::{EngineError, settings::Settings, verbs::engine::UpkeepVerbs},
-    environment::{remove_tree, search_tree},
+    environment::{ATTEMPTS, ROOM, remove_tree, search_tree},
     protocol::{Code, RunId},
     store::{Store, StoreError},
 };
@@ -30,9 +30,6 @@ use crate::{
 pub(crate) const INCARNATION: &str = "incarnation";
 /// The file that says which database has a directory `work`, and since when.
 const OWNER: &str = ".owner";
-/// The directory of the attempts that have an environment, and what a child sees of one of them.
-const ATTEMPTS: &str = ".attempts";
-const ROOM: &str = "room";
 /// The number of digits of a blueprint's hash.
 const HASH: usize = 64;
 /// The maximum wait for the starts that are in progress.
@@ -112,40 +109,32 @@ impl RunDirs {
     /// something is left. Blocks.
     pub(crate) fn sweep(&self, store: &dyn Store) -> Result<BTreeSet<RunId>, StoreError> {
         let Some(since_ms) = self.since(store)? else { return Ok(BTreeSet::new()) };
-        let mut gone = BTreeSet::new();
         // A run is stored before its directory is made, so a run of this list is stored or gone.
-        for run in self.all_runs() {
-            if run.created_ms() >= since_ms && !is_stored(store, run)? {
-                gone.insert(run);
-            }
-        }
-        Ok(self.remove(&gone))
+        let own = self.all_runs().into_iter().filter(|run| run.created_ms() >= since_ms);
+        Ok(self.remove(&unstored(store, own)?))
     }
 
     /// Gives the directories of versions that are not stored any more another name, so that nobody
-    /// uses what is left of one. Blocks. No run may be started meanwhile: it could have such a
-    /// version.
-    fn set_aside(&self, store: &dyn Store) {
+    /// uses what is left of one. Returns the renamed ones, with those that were renamed before, and
+    /// the number of those that kept their name. Blocks. No run may be started meanwhile: it could
+    /// have such a version.
+    fn set_aside(&self, store: &dyn Store) -> (Vec<PathBuf>, u64) {
+        let (mut aside, mut left) = (Vec::new(), 0);
         for dir in self.unstored_bundles(store) {
-            let is_aside = dir.extension().is_some();
-            let aside = dir.with_extension(format!("{}.partial", uuid::Uuid::new_v4()));
-            if !is_aside && let Err(error) = fs::rename(&dir, aside) {
-                tracing::warn!(dir = %dir.display(), %error, "a blueprint's directory is left");
+            if dir.extension().is_some() {
+                aside.push(dir);
+                continue;
+            }
+            let renamed = dir.with_extension(format!("{}.partial", uuid::Uuid::new_v4()));
+            match fs::rename(&dir, &renamed) {
+                Ok(()) => aside.push(renamed),
+                Err(error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "a blueprint's directory is left");
+                    left += 1;
+                }
             }
         }
-    }
-
-    /// Removes the directories that were set aside. Returns the number of those of versions that are
-    /// not stored which are left. Blocks.
-    fn remove_aside(&self, store: &dyn Store) -> u64 {
-        for dir in self.unstored_bundles(store) {
-            if dir.extension().is_some()
-                && let Err(error) = remove_tree(&dir)
-            {
-                tracing::warn!(dir = %dir.display(), %error, "a blueprint's directory is left");
-            }
-        }
-        self.unstored_bundles(store).len() as u64
+        (aside, left)
     }
 
     /// Looks for texts in the directories of runs, of their attempts, and of versions that are not
@@ -240,18 +229,17 @@ impl UpkeepVerbs<'_> {
     /// # Errors
     /// Fails when starts are in progress for too long, or the store cannot be read.
     pub(crate) async fn sweep_bundles(self) -> Result<u64, EngineError> {
-        let dirs = self.dirs();
-        let some = self.engine.read(move |store| Ok(!dirs.unstored_bundles(store).is_empty()));
-        if !some.await? {
+        if !self.has_unstored_bundles().await? {
             return Ok(0);
         }
-        let alone = tokio::time::timeout(PATIENCE, self.alone()).await;
-        let alone = alone.map_err(|_| EngineError::Busy {
-            code: Code::Overloaded,
-            message: "remove the files of blueprints: runs are being started".to_owned(),
-            retry_after_s: 5,
-        })?;
+        let alone = self.alone_in_time("remove the files of blueprints").await?;
         self.remove_bundles(alone).await
+    }
+
+    /// Returns true if there are files of versions that are not stored any more.
+    pub(crate) async fn has_unstored_bundles(self) -> Result<bool, EngineError> {
+        let dirs = self.dirs();
+        self.engine.read(move |store| Ok(!dirs.unstored_bundles(store).is_empty())).await
     }
 
     /// As [`Self::sweep_bundles`], for a caller that lets no run start. Runs start again once no name
@@ -263,15 +251,14 @@ impl UpkeepVerbs<'_> {
         self,
         alone: OwnedRwLockWriteGuard<()>,
     ) -> Result<u64, EngineError> {
-        let (dirs, same) = (self.dirs(), self.dirs());
-        let set_aside = move |store: &dyn Store| {
-            dirs.set_aside(store);
+        let dirs = self.dirs();
+        let remove = move |store: &dyn Store| {
+            let (aside, left) = dirs.set_aside(store);
             // Not before, also if the caller is gone.
             drop(alone);
-            Ok(())
+            Ok(left + remove_aside(&aside))
         };
-        self.engine.read(set_aside).await?;
-        self.engine.read(move |store| Ok(same.remove_aside(store))).await
+        self.engine.read(remove).await
     }
 
     /// Waits until no run is between its look at what is stored and its commit; none begins as long
@@ -279,11 +266,54 @@ impl UpkeepVerbs<'_> {
     pub(crate) async fn alone(self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.engine.shared().programs.starts).write_owned().await
     }
+
+    /// As [`Self::alone`], for as long as a request waits.
+    ///
+    /// # Errors
+    /// Fails when starts are in progress for too long.
+    pub(crate) async fn alone_in_time(
+        self,
+        what: &str,
+    ) -> Result<OwnedRwLockWriteGuard<()>, EngineError> {
+        let alone = tokio::time::timeout(PATIENCE, self.alone()).await;
+        alone.map_err(|_| EngineError::Busy {
+            code: Code::Overloaded,
+            message: format!("{what}: runs are being started"),
+            retry_after_s: 5,
+        })
+    }
 }
 
 /// Returns true if a run is stored: this one, and not another one with its number.
 pub(crate) fn is_stored(store: &dyn Store, run: RunId) -> Result<bool, StoreError> {
     Ok(store.header(run.num())?.is_some_and(|header| header.id() == run))
+}
+
+/// Returns those of some runs that are not stored.
+pub(crate) fn unstored(
+    store: &dyn Store,
+    runs: impl IntoIterator<Item = RunId>,
+) -> Result<BTreeSet<RunId>, StoreError> {
+    let mut unstored = BTreeSet::new();
+    for run in runs {
+        if !is_stored(store, run)? {
+            unstored.insert(run);
+        }
+    }
+    Ok(unstored)
+}
+
+/// Removes directories of blueprints that were set aside. Returns the number of those that are left.
+/// Blocks.
+fn remove_aside(aside: &[PathBuf]) -> u64 {
+    let mut left = 0;
+    for dir in aside {
+        if let Err(error) = remove_tree(dir) {
+            tracing::warn!(dir = %dir.display(), %error, "a blueprint's directory is left");
+            left += 1;
+        }
+    }
+    left
 }
 
 /// Returns the names of the directories in a directory, without links to some.

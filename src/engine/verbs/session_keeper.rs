@@ -42,12 +42,13 @@ impl SessionVerbs<'_> {
                 }
                 let now_ms = engine.shared().clock.now_ms();
                 engine.sessions().show_presence(now_ms);
-                let revoked = engine.tokens().sessions_of_revoked();
-                engine.sessions().end_all(revoked, &LinkEnd::Revoked).await;
+                for session in engine.tokens().sessions_of_revoked() {
+                    engine.sessions().end_swept(&session, LinkEnd::Revoked).await;
+                }
                 for session in engine.shared().sessions.expired(now_ms) {
                     // The ends before this one took time; it may have been renewed meanwhile.
                     if engine.shared().sessions.expire(&session, now_ms) {
-                        engine.sessions().end_all(vec![session.clone()], &LinkEnd::Expired).await;
+                        engine.sessions().end_swept(&session, LinkEnd::Expired).await;
                         // One that could not be ended may be renewed until the next sweep.
                         engine.shared().sessions.remains(&session);
                     }
@@ -56,12 +57,10 @@ impl SessionVerbs<'_> {
         });
     }
 
-    /// Ends sessions. Those that cannot be ended now are ended by the next sweep.
-    async fn end_all(self, sessions: Vec<SessionId>, why: &LinkEnd) {
-        for session in sessions {
-            if let Err(error) = self.end_session(&session, why.clone()).await {
-                tracing::warn!(%session, %error, "could not end a session");
-            }
+    /// Ends a session. One that cannot be ended now is ended by the next sweep.
+    async fn end_swept(self, session: &SessionId, why: LinkEnd) {
+        if let Err(error) = self.end_session(session, why).await {
+            tracing::warn!(%session, %error, "could not end a session");
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Polled {
     pub last: u64,
 }
 
-/// Which tasks of a session to list.
+/// A request for a page of a session's tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct TasksAsk {
     /// Only this one.
@@ -225,14 +225,10 @@ impl SessionVerbs<'_> {
         seq: u64,
     ) -> Result<(), EngineError> {
         let arrived = self.engine.shared().sessions.arrived(session, seq)?;
-        let asked =
-            arrived.into_iter().map(|(ticket, epoch)| {
-                let holder = holder(caller, session, ticket, epoch);
-                let tasks = self.engine.tasks();
-                async move {
-                    tasks.work::<Option<u64>>(&holder, Verb::SessionRead, WorkerAsk::Accept).await
-                }
-            });
+        let asked = arrived.into_iter().map(|(ticket, epoch)| {
+            let holder = holder(caller, session, ticket, epoch);
+            async move { self.deadline_of(&holder, Verb::SessionRead).await }
+        });
         for accepted in futures::future::join_all(asked).await {
             match accepted {
                 // An attempt that is over needs no delivery.
@@ -332,10 +328,12 @@ impl SessionVerbs<'_> {
     /// # Errors
     /// Fails when the attempt is over.
     pub async fn accept(self, holder: &Holder) -> Result<Option<String>, EngineError> {
-        let tasks = self.engine.tasks();
-        let deadline: Option<u64> =
-            tasks.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await?;
-        Ok(deadline.map(rfc3339))
+        Ok(self.deadline_of(holder, Verb::WorkerPrompt).await?.map(rfc3339))
+    }
+
+    /// Notes that an attempt has arrived, and returns its deadline.
+    async fn deadline_of(self, holder: &Holder, verb: Verb) -> Result<Option<u64>, EngineError> {
+        self.engine.tasks().work(holder, verb, WorkerAsk::Accept).await
     }
 
     /// Declines a task: the attempt ends, and another may follow. Returns false if the same decline
@@ -376,12 +374,12 @@ impl SessionVerbs<'_> {
         self,
         caller: &Caller,
         task: TaskId,
-        advice: impl Into<Advice>,
+        advice: Advice,
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAdvise, &[Need::Task(task)])?;
         let run = self.engine.tasks().task_view(task).await?.run;
-        let (step, by, advice) = (task.step(), caller.clone(), advice.into());
+        let (step, by) = (task.step(), caller.clone());
         self.engine
             .once(caller, run, key, |key| ControlAsk::Advise { step, advice, caller: by, key })
             .await?;
