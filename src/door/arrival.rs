@@ -111,12 +111,10 @@ impl Proxies {
         self.known.iter().any(|net| net.contains(&address))
     }
 
-    /// Reads the person whom a proxy names, and whether the proof for the name is missing. From an
-    /// address of this machine (`own`) only the secret proves anything.
+    /// Reads the person whom a proxy names, and whether the proof for the name is missing.
     fn named(&self, headers: &HeaderMap, own: bool) -> (Option<Person>, bool) {
         let Some(people) = &self.people else { return (None, false) };
-        let is_bare = own && matches!(self.proof, Proof::Needless);
-        match people.is_named(headers) && (is_bare || !self.proof.is_given(headers)) {
+        match people.is_named(headers) && !self.proof.is_given(headers, own) {
             true => (None, true),
             false => (people.of(headers), false),
         }

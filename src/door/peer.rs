@@ -112,7 +112,7 @@ impl Incoming {
         match self {
             Self::Port(stream, address, tls) => {
                 let address = address.ip().to_canonical();
-                // Who is unknown may be anybody.
+                // If the address that it reached is unknown, it may be one of this machine.
                 let reached = stream.local_addr().ok().map(|it| it.ip().to_canonical());
                 let own = address.is_loopback() || reached.is_none_or(|it| it == address);
                 Peer::Remote { address, tls: tls.is_some(), own }

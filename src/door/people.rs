@@ -374,19 +374,22 @@ mod tests {
         let people = people(&text).unwrap();
         let good = [("moonswarm-proxy-secret", "0123456789abcdef")];
         assert!(
-            !people.proof().is_given(&headers(&good)),
+            !people.proof().is_given(&headers(&good), false),
             "a secret that cannot be read is nobody's"
         );
         std::fs::write(&file, "0123456789abcdef\n").unwrap();
         let proof = people.proof();
-        assert!(proof.is_given(&headers(&good)));
-        assert!(!proof.is_given(&headers(&[])));
+        assert!(proof.is_given(&headers(&good), false));
+        assert!(!proof.is_given(&headers(&[]), false));
         assert!(
-            !proof.is_given(&headers(&[good[0], good[0]])),
+            !proof.is_given(&headers(&[good[0], good[0]]), false),
             "a client may have sent one of two"
         );
         for wrong in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0"] {
-            assert!(!proof.is_given(&headers(&[("moonswarm-proxy-secret", wrong)])), "{wrong}");
+            assert!(
+                !proof.is_given(&headers(&[("moonswarm-proxy-secret", wrong)]), false),
+                "{wrong}"
+            );
         }
         assert!(!format!("{proof:?}").contains("0123"), "it is shown nowhere");
     }

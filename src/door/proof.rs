@@ -47,7 +47,7 @@ pub enum PeopleError {
 /// The proof that a proxy gives for the person whom it names.
 #[derive(Debug, Default)]
 pub(super) enum Proof {
-    /// Its address is enough.
+    /// Its address is enough, unless it is one of this machine.
     #[default]
     Needless,
     /// A secret.
@@ -71,10 +71,11 @@ impl Proof {
         }
     }
 
-    /// Returns true if a request of a proxy has the proof. A header that comes twice is none.
-    pub(super) fn is_given(&self, headers: &HeaderMap) -> bool {
+    /// Returns true if a request of a proxy has the proof. A header that comes twice is none. From an
+    /// address of this machine (`own`), only the secret proves anything.
+    pub(super) fn is_given(&self, headers: &HeaderMap, own: bool) -> bool {
         let secret = match self {
-            Self::Needless => return true,
+            Self::Needless => return !own,
             Self::Unknown => return false,
             Self::Secret(secret) => secret.expose(),
         };

@@ -219,13 +219,12 @@ impl Tls {
     pub fn look(&self) -> Looked {
         let mut seen = self.seen.lock();
         let (marks, steady_ms) = (marks(&self.files), self.clock.steady_ms());
-        let before = seen.refused.take();
-        let is_due = before.as_ref().is_some_and(|(_, at_ms)| steady_ms >= at_ms + AGAIN_MS);
         let is_changed = seen.marks != marks;
+        let is_due = seen.refused.as_ref().is_some_and(|(_, at_ms)| steady_ms >= at_ms + AGAIN_MS);
         if !is_changed && !is_due {
-            seen.refused = before;
             return Looked::Same;
         }
+        let before = seen.refused.take();
         seen.marks = marks;
         match Certificate::read(&self.files, self.clock.now_ms()) {
             Ok(certificate) => {

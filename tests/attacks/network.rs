@@ -10,7 +10,7 @@ use crate::support::{Daemon, PATIENCE, Shell, refusal, repository, send, skip};
 
 /// The address of the one proxy; this machine has others of its own.
 const PROXY: [u8; 4] = [127, 0, 0, 2];
-/// What it proves with that it is the proxy.
+/// The header and the secret with which the proxy proves that it is the proxy.
 const SECRET: (&str, &str) = ("moonswarm-proxy-secret", "known-to-the-proxy-alone");
 
 /// A daemon that believes a proxy, which names people.

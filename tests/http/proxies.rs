@@ -69,7 +69,7 @@ fn read(path: &str, daemon: &Daemon, at: SocketAddr) -> String {
         .replace("bind :443", &format!("bind {at}"))
 }
 
-/// What a proxy that names this person sends with the name; one that names nobody sends nothing.
+/// Returns the secret that a proxy sends with the name of a person; nothing if it names nobody.
 fn secret_for(person: &str) -> &str {
     if person.is_empty() { "" } else { SECRET }
 }
