@@ -258,6 +258,12 @@ impl Stacks {
         value
     }
 
+    /// Returns the text that replaces the values of a key, if a declared layer redacts it.
+    pub fn instead_of(&self, key: &str) -> Option<&str> {
+        // The last layer has the last word.
+        self.redact.iter().rev().find_map(|layer| layer.instead_of(key))
+    }
+
     /// Creates stacks of declared layers, in order; `from` is the declaring party, `prefix` is
     /// prepended to the names.
     pub fn of(layers: &[Layer], from: &'static str, prefix: &str, means: &Means) -> Self {

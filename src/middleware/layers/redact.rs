@@ -112,6 +112,11 @@ impl Redact {
         (replaced != text).then_some(replaced)
     }
 
+    /// Returns the text that replaces the values of a key, if it is one of the layer's.
+    pub fn instead_of(&self, key: &str) -> Option<&str> {
+        self.is_key(key).then_some(&*self.settings.with)
+    }
+
     fn is_key(&self, name: &str) -> bool {
         self.settings.keys.iter().any(|it| it.eq_ignore_ascii_case(name))
     }

@@ -24,7 +24,11 @@ pub(super) fn text_of(version: &VersionFacts, name: &str, value: &Json) -> Optio
     if value.len() > VALUE {
         return Some(format!("[{} bytes]", value.len()));
     }
-    Some(match clean(version, name, value.to_value())? {
+    shown(version, name, value.to_value())
+}
+
+fn shown(version: &VersionFacts, name: &str, value: Value) -> Option<String> {
+    Some(match clean(version, name, value)? {
         Value::String(text) => cut(text),
         other => cut(other.to_string()),
     })
@@ -36,10 +40,11 @@ pub(super) fn arguments_of(version: &VersionFacts, arguments: &Json) -> Option<S
     if arguments.len() > VALUE {
         return text_of(version, "input", arguments);
     }
-    match arguments.to_value() {
-        Value::String(text) => text_of(version, "input", &Json::from(&parsed(&text))),
-        _ => text_of(version, "input", arguments),
-    }
+    let value = match arguments.to_value() {
+        Value::String(text) => parsed(&text),
+        value => value,
+    };
+    shown(version, "input", value)
 }
 
 /// Returns a value without what the layers redact, for the prompts that are rendered from it. `None` if
@@ -54,11 +59,7 @@ pub(super) fn redacted(version: &VersionFacts, name: &str, value: &Json) -> Opti
 /// Returns a value without what the layers redact, also in JSON within its texts. Keys come first: a
 /// pattern may replace the marks of JSON.
 fn clean(version: &VersionFacts, name: &str, mut value: Value) -> Option<Value> {
-    keys::within(&mut value, &|key| match version.redacted(key, Value::Bool(true)) {
-        // No pattern matches what is no text, so the key was replaced.
-        Some(Value::String(with)) => Some(with),
-        _ => None,
-    });
+    keys::within(&mut value, &|key| version.instead_of(key).map(str::to_owned));
     version.redacted(name, value)
 }
 
