@@ -345,11 +345,12 @@ description() {
 # A language server as a program, for what editors say about the stubs: tests/cli/authoring.rs.
 tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
 language_server() {
-  test -x "$tools/bin/emmylua_check" || tool emmylua_check 0.25.1
+  tool emmylua_check 0.25.1
 }
-# tool CRATE VERSION: builds a program of others below target/tools, in the shortest time.
+# tool CRATE VERSION: builds a program of others below target/tools, once and in the shortest time.
 tool() {
-  CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version "$2" --root "$tools" "$1"
+  test -x "$tools/bin/$1" ||
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version "$2" --root "$tools" "$1"
 }
 # cargo-deny, built once below target/tools: about two and a half minutes.
 deny() {
@@ -357,7 +358,7 @@ deny() {
     cargo-deny --all-features "$@"
     return
   fi
-  test -x "$tools/bin/cargo-deny" || tool cargo-deny 0.20.2 || return 1
+  tool cargo-deny 0.20.2 || return 1
   "$tools/bin/cargo-deny" --all-features "$@"
 }
 # Everything that a release has, with the package and the image tried out: scripts/release.sh fails where

@@ -244,11 +244,14 @@ impl SessionSocket {
                 Ok(held) => {
                     let stand = self.order.join(&call.method, call.params.as_str());
                     let call = methods::begin(&self.api, &self.caller, &self.watch, call);
-                    let call = match stand {
-                        Some(stand) => stand.run(call).boxed(),
-                        None => call,
+                    let call = async move {
+                        let _held = held;
+                        match stand {
+                            Some(stand) => stand.run(call).await,
+                            None => call.await,
+                        }
                     };
-                    self.calls.push(call.inspect(|_| drop(held)).boxed());
+                    self.calls.push(call.boxed());
                 }
             },
         }

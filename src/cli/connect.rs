@@ -146,7 +146,7 @@ impl Connection {
                 .next("start one with `moonswarm serve`")
                 .into());
         }
-        let mut wait = DirectoryWait::new();
+        let mut wait = DirectoryWait::new(STARTING);
         loop {
             let error = match Host::open(embedded(config)?).await {
                 Ok(host) => {
@@ -252,21 +252,23 @@ impl Connection {
 /// The wait for a data directory of another process. A host that stops publishes no address any
 /// more, but keeps the directory until its work has ended.
 struct DirectoryWait {
+    /// The number of tries while the owner has published its address.
+    most: u32,
     tries: u32,
     end: Pin<Box<Sleep>>,
 }
 
 impl DirectoryWait {
-    /// Has waited for nothing yet.
-    fn new() -> Self {
-        Self { tries: 0, end: Box::pin(sleep(RELEASE)) }
+    /// Begins a wait, with at most so many tries while the owner has published its address.
+    fn new(most: u32) -> Self {
+        Self { most, tries: 0, end: Box::pin(sleep(RELEASE)) }
     }
 
     /// Waits, and returns true if another try to get the directory makes sense.
     async fn permits(&mut self, data: &Path, pid: &str, say: impl Fn(&str)) -> bool {
         self.tries += 1;
         if is_published(data, pid) {
-            if self.tries >= STARTING {
+            if self.tries >= self.most {
                 return false;
             }
         } else if self.tries == QUIET {
@@ -291,7 +293,8 @@ fn is_published(data: &Path, pid: &str) -> bool {
 /// # Errors
 /// Fails as [`Host::open`] does.
 pub async fn open_daemon(config: HostConfig, say: impl Fn(&str)) -> Result<Host> {
-    let mut wait = DirectoryWait::new();
+    // A daemon at work is reported at once.
+    let mut wait = DirectoryWait::new(1);
     loop {
         let error = match Host::open(config.clone()).await {
             Ok(host) => return Ok(host),
@@ -300,8 +303,7 @@ pub async fn open_daemon(config: HostConfig, say: impl Fn(&str)) -> Result<Host>
         let HostError::Store(StoreError::Owned { pid, .. }) = &error else {
             return Err(explain(&config.data, error));
         };
-        // A daemon at work is reported at once.
-        if is_published(&config.data, pid) || !wait.permits(&config.data, pid, &say).await {
+        if !wait.permits(&config.data, pid, &say).await {
             return Err(explain(&config.data, error));
         }
     }

@@ -10,7 +10,7 @@ use super::{
     render::{printable, unix_ms},
 };
 use crate::{
-    blueprint::{Field, Form},
+    blueprint::{Field, Form, default_prompt},
     engine::TaskView,
     protocol::Json,
     protocol::plain::{indented, one_line},
@@ -47,7 +47,7 @@ pub fn shown(task: &TaskView) -> Result<String> {
     }
     let input = task.input.as_ref().map_or(Value::Null, Json::to_value);
     // A prompt without a template is the input.
-    let is_input = task.prompt.as_ref() == Some(&plain(&input));
+    let is_input = task.prompt.as_ref() == Some(&default_prompt(&input));
     if !is_input && task.input.is_some() {
         text.push_str(&format!("input: {}\n", serde_json::to_string_pretty(&input)?));
     }
@@ -73,14 +73,6 @@ pub fn shown(task: &TaskView) -> Result<String> {
         text.push_str(&format!("→ {}\n", one_line(command)));
     }
     Ok(text)
-}
-
-/// An input as a text: a string as it is, else pretty JSON.
-fn plain(input: &Value) -> String {
-    match input {
-        Value::String(text) => text.clone(),
-        other => format!("{other:#}"),
-    }
 }
 
 /// A field in a line: its name, what fits, and what it is for.

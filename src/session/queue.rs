@@ -67,7 +67,7 @@ impl Queues {
         all
     }
 
-    /// Returns true if an attempt of a queue is such.
+    /// Returns true if `is_such` holds for an attempt that waits in a queue.
     pub(super) fn any(&self, key: &Key, is_such: impl Fn(&Spawn) -> bool) -> bool {
         self.queues.get(key).is_some_and(|queue| queue.values().any(is_such))
     }

@@ -20,8 +20,8 @@ pub fn person(subject: &str) -> String {
     subject.split('/').map(named).collect::<Vec<_>>().join("/")
 }
 
-/// Returns true if two subjects are the same one: the case of a name makes nobody else of a person. Only
-/// an admin gives a name that is a whole subject, so nobody takes the name of a person in another case.
+/// Returns true if two subjects are the same, without regard to the case of letters. Nobody can use
+/// that to pass for another person: only an admin gives a token a name that is a whole subject.
 pub fn is_same_subject(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b)
 }

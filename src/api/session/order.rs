@@ -19,7 +19,7 @@ use crate::{
     protocol::{RunId, TaskId},
 };
 
-/// The calls that go one after the other.
+/// A line: its calls begin one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Line {
     /// Calls about a run.
@@ -97,14 +97,12 @@ impl Order {
 impl Stand {
     /// Runs the call when it is its turn.
     pub(super) async fn run<T>(self, begun: BoxFuture<'static, T>) -> T {
-        let Self { before, turn, call } = self;
+        let Self { before, turn, call: _call } = self;
         if let Some(before) = before {
             // It never sends anything: its end is the signal.
             let _ = before.await;
         }
-        let answer = turn.run(begun).await;
-        drop(call);
-        answer
+        turn.run(begun).await
     }
 }
 

@@ -78,10 +78,9 @@ impl Erase {
                 _ => json!({ "runs": ids }),
             };
             let planned = at.client.erase(&with(&body, true, None)).await?;
-            let is_nothing = planned.runs.is_empty() && planned.rows.is_empty();
             // A text that nothing has any more may still be in free space of the database.
             let cleans = self.yes && text.is_some();
-            let is_over = is_nothing && !planned.unfinished && !cleans;
+            let is_over = is_nothing(&planned) && !planned.unfinished && !cleans;
             let view = if is_over || !self.agreed(cx, &planned).await? {
                 planned
             } else {
@@ -122,8 +121,7 @@ impl Erase {
 
     /// Shows what was found; or, where nothing was, what was looked for and where.
     fn show(&self, cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
-        let is_nothing = view.runs.is_empty() && view.rows.is_empty();
-        if is_nothing && !cx.terminal.json {
+        if is_nothing(view) && !cx.terminal.json {
             cx.terminal.say(&format!("{} is stored: looked through {PLACES}", self.nothing()));
             if view.dry_run && self.text.is_some() {
                 let free = "free space of the database may still have it: --yes writes it anew";
@@ -181,6 +179,11 @@ fn sum(mut all: EraseView, next: EraseView) -> EraseView {
     EraseView { runs, rows, entries, files, bytes, ..next }
 }
 
+/// Returns true if nothing was found.
+fn is_nothing(view: &EraseView) -> bool {
+    view.runs.is_empty() && view.rows.is_empty()
+}
+
 fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
     if cx.terminal.json {
         let mut json = serde_json::to_value(view)?;
@@ -202,8 +205,7 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
         cx.terminal.print(&fitted(cx.terminal.width(), &["run", "result", "because"], rows))?;
     }
     let EraseView { runs, entries, files, bytes, .. } = view;
-    let is_nothing = runs.is_empty() && view.rows.is_empty();
-    if !is_nothing {
+    if !is_nothing(view) {
         cx.terminal.say(&format!(
             "{} run(s) {went}: {entries} entries, {files} files, about {bytes} bytes",
             runs.len()
@@ -234,7 +236,7 @@ fn shown(cx: &Context, view: &EraseView, elsewhere: &[CopyView]) -> Result<()> {
     if view.dry_run && view.unfinished {
         cx.terminal.say("an erasure was interrupted: --yes completes it");
     }
-    if view.dry_run && !is_nothing {
+    if view.dry_run && !is_nothing(view) {
         cx.terminal.say("nothing was done: --yes does it");
     } else if !view.dry_run {
         cx.terminal.say("backups that are kept elsewhere still have it: delete them, or restore");
