@@ -100,10 +100,8 @@ async fn what_happens_is_counted_and_no_label_is_an_id() {
     }
 }
 
-#[tokio::test]
-async fn a_person_has_no_usage_to_report_and_a_worker_has() {
-    let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(&dir.path().join("data"));
+/// Starts a run, answers its first task as a person and reports the second one as a pull worker.
+pub(crate) async fn run_of_a_person_and_a_worker(daemon: &Daemon) -> String {
     let source = r#"return require("swarm").blueprint { name = "asks",
         agents = { p = { operator = "human" }, q = { operator = "queue", queue = "q" } },
         flow = function(ctx) return { ctx:run("p", "sure?"), ctx:run("q", 1) } end }"#;
@@ -120,6 +118,14 @@ async fn a_person_has_no_usage_to_report_and_a_worker_has() {
     let done = json!({"ok": true, "output": 1});
     let report = daemon.with(handle, Method::POST, "/v1/worker/result").json(&done);
     assert_eq!(send(report).await.0, 200);
+    run
+}
+
+#[tokio::test]
+async fn a_person_has_no_usage_to_report_and_a_worker_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&dir.path().join("data"));
+    let run = run_of_a_person_and_a_worker(&daemon).await;
     daemon.ended(&run).await;
     let counted = async || {
         let text = scrape(&daemon).await;

@@ -29,11 +29,14 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::support::{
-    Daemon, Shell, eventually,
-    provider::{Provider, Turn},
-    receiver::Receiver,
-    repository, send, when,
+use crate::{
+    metrics::run_of_a_person_and_a_worker,
+    support::{
+        Daemon, Shell, eventually,
+        provider::{Provider, Turn},
+        receiver::Receiver,
+        repository, send, when,
+    },
 };
 
 /// A collector of both signals.
@@ -592,22 +595,7 @@ async fn the_name_of_a_person_is_not_exported_and_that_of_a_worker_is() {
     let (shell, collector) = (Shell::new(), Collector::default());
     let url = collector.start().await;
     let daemon = launch(&shell, &url);
-    let source = r#"return require("swarm").blueprint { name = "asks",
-        agents = { p = { operator = "human" }, q = { operator = "queue", queue = "q" } },
-        flow = function(ctx) return { ctx:run("p", "sure?"), ctx:run("q", 1) } end }"#;
-    let run = daemon.run_source(source, json!(null)).await;
-    daemon.waits(&run, "task").await;
-    let (_, list) = send(daemon.get("/v1/tasks")).await;
-    let path = format!("/v1/tasks/{}/answer", list["items"][0]["id"].as_str().unwrap());
-    let (status, body) = send(daemon.post(&path, &json!({"output": "yes"}))).await;
-    assert!(status < 300, "{status} {body}");
-    let lease = json!({"queue": "q", "wait": "30s"});
-    let (status, leased) = send(daemon.post("/v1/worker/lease", &lease)).await;
-    assert_eq!(status, 200, "{leased}");
-    let handle = leased[0]["handle"].as_str().unwrap();
-    let done = json!({"ok": true, "output": 1});
-    let report = daemon.with(handle, reqwest::Method::POST, "/v1/worker/result").json(&done);
-    assert_eq!(send(report).await.0, 200);
+    run_of_a_person_and_a_worker(&daemon).await;
     let pulled = collector.span("invoke_agent q").await;
     assert!(attribute(&pulled, "moonswarm.worker").is_string(), "{pulled:?}");
     let person = collector.span("invoke_agent p").await;

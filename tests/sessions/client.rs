@@ -229,12 +229,17 @@ impl Socket {
         let _ = self.stream.send(Message::text(call.to_string())).await;
     }
 
+    /// Sends a call with an id of its own, and waits for no answer.
+    pub async fn begin(&mut self, id: u64, method: &str, params: Value) {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.raw(Message::text(call.to_string())).await;
+    }
+
     /// Calls a method and gives its answer, whole.
     pub async fn call(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let id = self.calls;
-        let call = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.stream.send(Message::text(call.to_string())).await.unwrap();
+        self.begin(id, method, params).await;
         self.answer(&json!(id)).await
     }
 

@@ -1,23 +1,14 @@
 //! Calls about a run reach it in the order of their messages.
 
-use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::Message;
+use serde_json::json;
 
 use crate::{
-    client::{Socket, blueprint, open},
+    client::{blueprint, open},
     support::{Daemon, Shell},
 };
 
 /// The number of signals that are sent at once.
 const SIGNALS: u64 = 60;
-
-impl Socket {
-    /// Sends a call with an id of its own, and waits for no answer.
-    async fn begin(&mut self, id: u64, method: &str, params: Value) {
-        let call = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.raw(Message::text(call.to_string())).await;
-    }
-}
 
 #[tokio::test]
 async fn signals_that_are_sent_at_once_arrive_in_their_order() {
