@@ -19,6 +19,7 @@ mod locals;
 mod meter;
 mod natives;
 mod ordered;
+mod plain;
 mod traceback;
 
 use std::{

@@ -17,7 +17,7 @@ pub(super) struct Call<'l> {
     /// The depth; the innermost call has 0.
     pub(super) level: c_int,
     /// The file in the bundle, or the module of the library.
-    pub(super) file: Cow<'l, str>,
+    file: &'l [u8],
     /// The line in progress.
     pub(super) line: u32,
     name: *const c_char,
@@ -25,10 +25,15 @@ pub(super) struct Call<'l> {
     is_variadic: bool,
 }
 
-impl Call<'_> {
+impl<'l> Call<'l> {
+    /// Returns the file in the bundle, or the module of the library.
+    pub(super) fn file(&self) -> Cow<'l, str> {
+        String::from_utf8_lossy(self.file)
+    }
+
     /// Returns true if the function belongs to the library and not to the author.
     pub(super) fn is_of_library(&self) -> bool {
-        self.file.starts_with("swarm/")
+        self.file.starts_with(b"swarm/")
     }
 
     /// Returns the name of the function, if it has one.
@@ -56,7 +61,7 @@ impl Call<'_> {
 pub(super) unsafe fn calls<'l>(state: *mut lua_State) -> impl Iterator<Item = Call<'l>> {
     // SAFETY: the caller's promise.
     let known = (0..DEEPEST).map_while(move |level| unsafe { call(state, level) });
-    known.filter(|call| call.line != 0 && !call.file.starts_with("[C]"))
+    known.filter(|call| call.line != 0 && !call.file.starts_with(b"[C]"))
 }
 
 /// # Safety
@@ -71,7 +76,7 @@ unsafe fn call<'l>(state: *mut lua_State, level: c_int) -> Option<Call<'l>> {
     }
     // SAFETY: the name of a chunk lives as long as its functions, which the calls hold.
     let source = unsafe { CStr::from_ptr(about.source) }.to_bytes();
-    let file = String::from_utf8_lossy(source.strip_prefix(b"=").unwrap_or(source));
+    let file = source.strip_prefix(b"=").unwrap_or(source);
     let line = u32::try_from(about.currentline).unwrap_or(0);
     let (arguments, is_variadic) = (about.nparams, about.isvararg != 0);
     Some(Call { level, file, line, name: about.name, arguments, is_variadic })

@@ -11,7 +11,10 @@ use std::{
 
 use mlua::ffi::{self, lua_State};
 
-use super::encode::{DEPTH, EXACT};
+use super::{
+    encode::{DEPTH, EXACT},
+    plain::plain,
+};
 
 /// Stack slots that decoding is given; what nests takes more as it goes, since most values do not,
 /// and a branch that waits keeps its stack.
@@ -181,21 +184,19 @@ impl Decoder<'_> {
     unsafe fn string(&mut self) -> Read {
         self.at += 1;
         let start = self.at;
-        loop {
-            match self.text.get(self.at) {
-                Some(b'"') => {
-                    let plain = &self.text[start..self.at];
-                    self.at += 1;
-                    // SAFETY: one slot.
-                    unsafe { push_bytes(self.l, plain) };
-                    return Ok(());
-                }
-                // SAFETY: as above.
-                Some(b'\\') => return unsafe { self.escaped(start) },
-                Some(0..=0x1f) => return Err(c"a control character in a string"),
-                Some(_) => self.at += 1,
-                None => return Err(c"a string without an end"),
+        self.at += plain(&self.text[start..]);
+        match self.text.get(self.at) {
+            Some(b'"') => {
+                let text = &self.text[start..self.at];
+                self.at += 1;
+                // SAFETY: one slot.
+                unsafe { push_bytes(self.l, text) };
+                Ok(())
             }
+            // SAFETY: as above.
+            Some(b'\\') => unsafe { self.escaped(start) },
+            Some(_) => Err(c"a control character in a string"),
+            None => Err(c"a string without an end"),
         }
     }
 
@@ -242,9 +243,11 @@ impl Decoder<'_> {
                     }
                 }
                 Some(0..=0x1f) => return Err(c"a control character in a string"),
-                Some(byte) => {
-                    scratch.push(*byte);
-                    self.at += 1;
+                Some(_) => {
+                    let rest = &self.text[self.at..];
+                    let len = plain(rest);
+                    scratch.extend_from_slice(&rest[..len]);
+                    self.at += len;
                 }
                 None => return Err(c"a string without an end"),
             }

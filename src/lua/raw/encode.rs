@@ -9,6 +9,8 @@ use std::{
 
 use mlua::ffi::{self, lua_State};
 
+use super::plain::plain;
+
 /// The deepest nesting of tables.
 pub(super) const DEPTH: usize = 100;
 /// The steps of a path that is too deep which are shown.
@@ -191,14 +193,13 @@ impl Writer<'_> {
     fn quoted(&mut self, text: &str) {
         let out = &mut self.out.text;
         out.push('"');
-        let mut plain = 0;
-        for (at, byte) in text.bytes().enumerate() {
-            if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-                continue;
-            }
-            out.push_str(&text[plain..at]);
-            plain = at + 1;
-            match byte {
+        let mut rest = text;
+        loop {
+            let (as_it_is, from) = rest.split_at(plain(rest.as_bytes()));
+            out.push_str(as_it_is);
+            let Some(special) = from.bytes().next() else { break };
+            rest = &from[1..];
+            match special {
                 b'"' => out.push_str("\\\""),
                 b'\\' => out.push_str("\\\\"),
                 b'\n' => out.push_str("\\n"),
@@ -212,7 +213,6 @@ impl Writer<'_> {
                 }
             }
         }
-        out.push_str(&text[plain..]);
         out.push('"');
     }
 

@@ -70,7 +70,7 @@ pub(super) unsafe fn stack(glance: &mut Glance<'_, '_>) -> (Vec<StackFrame>, usi
         let function = call.function();
         frames.push(StackFrame {
             function,
-            file: call.file.into_owned(),
+            file: call.file().into_owned(),
             line: call.line,
             variables,
         });

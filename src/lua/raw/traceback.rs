@@ -37,7 +37,7 @@ pub(super) unsafe fn traceback(state: *mut lua_State) -> Vec<Frame> {
     // SAFETY: the caller's promise.
     for call in unsafe { calls(state) }.filter(|call| !call.is_of_library()) {
         let function = call.function();
-        let frame = Frame { file: call.file.into_owned(), line: call.line, function };
+        let frame = Frame { file: call.file().into_owned(), line: call.line, function };
         match frames.len() {
             MOST => frames[MOST - 1] = frame,
             _ => frames.push(frame),
@@ -63,10 +63,11 @@ pub(super) unsafe fn place(state: *mut lua_State) -> WaitPlace {
     // SAFETY: the caller's promise.
     for call in unsafe { calls(state) } {
         if !call.is_of_library() {
-            found.line = Some(format!("{}:{}", call.file, call.line));
+            // Recorded of each step: put together without a formatter.
+            found.line = Some([&*call.file(), ":", &call.line.to_string()].concat());
             break;
         }
-        if found.node.is_none() && call.file == NODES {
+        if found.node.is_none() && call.file() == NODES {
             // SAFETY: as above.
             found.node = unsafe { node(state, call.level) };
         }
