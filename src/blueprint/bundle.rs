@@ -192,7 +192,7 @@ impl Bundle {
     /// The file that `swarm.agent_md(spec)`, `swarm.template(spec)` or an include means: its path
     /// from the bundle's top, whichever file names it.
     pub fn resolve_file(&self, spec: &str) -> Option<&str> {
-        let path = relative("", spec)?;
+        let path = relative(spec)?;
         self.files.get_key_value(&path).map(|(path, _)| path.as_str())
     }
 
@@ -283,20 +283,38 @@ fn check_path(path: &str) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// A path that a file in `directory` names, from the bundle's top; `None` if it leaves the bundle.
-pub(super) fn relative(directory: &str, spec: &str) -> Option<String> {
-    let spec = spec.trim_start_matches("./");
-    let path = if directory.is_empty() { spec.to_owned() } else { format!("{directory}/{spec}") };
-    check_path(&path).is_ok().then_some(path)
+/// The path that a file names from the bundle's top; `None` if it leaves the bundle.
+pub(super) fn relative(spec: &str) -> Option<String> {
+    let path = spec.trim_start_matches("./");
+    check_path(path).is_ok().then(|| path.to_owned())
 }
 
-/// The files that `require(spec)` in the file `from` may mean, the likeliest first.
+/// The files that `require(spec)` in the file `from` may mean, the likeliest first: those that the
+/// sandbox looks for (lua/run.luau).
 pub(super) fn module_candidates(from: &str, spec: &str) -> Vec<String> {
-    let directory = from.rsplit_once('/').map_or("", |(directory, _)| directory);
-    match spec.strip_prefix("./").and_then(|spec| relative(directory, spec)) {
-        Some(path) if is_lua(&path) => vec![path],
-        Some(path) => vec![format!("{path}.luau"), format!("{path}.lua")],
-        None => Vec::new(),
+    if !(spec.starts_with("./") || spec.starts_with("../")) {
+        return Vec::new();
+    }
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in spec.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                if parts.pop().is_none() {
+                    return Vec::new();
+                }
+            }
+            part => parts.push(part),
+        }
+    }
+    let path = parts.join("/");
+    if check_path(&path).is_err() {
+        Vec::new()
+    } else if is_lua(&path) {
+        vec![path]
+    } else {
+        vec![format!("{path}.luau"), format!("{path}.lua"), format!("{path}/init.luau")]
     }
 }
 

@@ -119,6 +119,7 @@ impl Checker<'_> {
         let mut names: Vec<&str> = flowing.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         self.unused_agents(&names, flow);
+        let on = self.triggers(&table, input.as_ref());
         let named = name.clone().unwrap_or_default();
         let definition = Definition {
             name: named.clone(),
@@ -129,7 +130,7 @@ impl Checker<'_> {
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
             flow: flow.map(Into::into),
-            on: self.triggers(&table),
+            on,
             middleware: self.middleware(&table),
             ..self.limits(&table)
         };

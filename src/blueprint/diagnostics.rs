@@ -63,6 +63,8 @@ pub mod code {
     pub const BAD_WATCH: &str = "MS-B033";
     /// A duration in a form that edition 2 refuses.
     pub const OLD_DURATION: &str = "MS-B034";
+    /// A trigger whose input the blueprint refuses.
+    pub const TRIGGER_INPUT: &str = "MS-B035";
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -148,6 +150,7 @@ pub mod code {
         (BAD_SCHEDULE, "a schedule that cannot be read"),
         (BAD_WATCH, "a file watch that cannot be"),
         (OLD_DURATION, "a duration in a form that edition 2 refuses"),
+        (TRIGGER_INPUT, "a trigger whose input the blueprint refuses"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),

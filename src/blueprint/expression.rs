@@ -21,7 +21,7 @@ use super::template::{
 };
 
 /// Steps of the interpreter in one expression: a few milliseconds.
-const FUEL: u64 = 100_000;
+const FUEL: u64 = 125_000;
 
 /// The maximum depth of a value, and the maximum number of parts per level.
 const DEEPEST: usize = 100;
@@ -55,9 +55,10 @@ pub fn names(text: &str, reading: Reading) -> Result<BTreeSet<String>, TemplateE
         None => SHARED.undeclared(text),
         Some(expression) => {
             let environment = checked(expression)?;
-            let parsed = environment
-                .compile_expression(expression)
-                .map_err(|error| TemplateError::from(&error))?;
+            let bounded =
+                bounded_expression(expression).map_err(|error| TemplateError::from(&error))?;
+            let parsed =
+                environment.compile_expression(&bounded).map_err(|error| while_running(&error))?;
             let globals: BTreeSet<_> = environment.globals().map(|(name, _)| name).collect();
             let mut names: BTreeSet<_> = parsed.undeclared_variables(true).into_iter().collect();
             names.retain(|name| !globals.contains(name.split('.').next().unwrap_or(name)));
@@ -229,6 +230,10 @@ mod tests {
         let of = |text, reading| names(text, reading).unwrap().into_iter().collect::<Vec<_>>();
         assert_eq!(of("{{ plan.steps }} {{ n }}", Reading::Slots), ["n", "plan.steps"]);
         assert_eq!(of("range(n)", Reading::Expression), ["n"]);
+        assert_eq!(of("plan.steps[:n]", Reading::Expression), ["n", "plan"]);
+        assert_eq!(of("{{ (plan.steps | list)[0][1:] }}", Reading::Slots), ["plan"]);
+        assert_eq!(of("(n ~ [plan.cost])[:2]", Reading::Expression), ["n", "plan"]);
+        assert_eq!(of("{% for x in n %}{{ x[1:] }}{% endfor %}", Reading::Slots), ["n"]);
         assert!(names("n ==", Reading::Condition).is_err());
     }
 }

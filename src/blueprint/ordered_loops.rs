@@ -176,6 +176,8 @@ mod tests {
             ("for k in next, t do end", "for k in E( next, t ) do end"),
             ("for k in f()\n-- do\ndo end", "for k in E( f()\n-- do\n) do end"),
             ("while a do for k in t do end end", "while a do for k in E( t ) do end end"),
+            ("s = 'a\\z\n for k in t do '", "s = 'a\\z\n for k in t do '"),
+            ("s = 'a\\\r\n for k in t do '", "s = 'a\\\r\n for k in t do '"),
         ] {
             assert_eq!(ordered(source), expected, "{source}");
         }

@@ -27,7 +27,8 @@ pub(crate) use bounded::{begin as begin_bounded, charge, environment as bounded_
 /// The longest text that a template may render to, in bytes.
 pub const MAX_RENDERED_BYTES: usize = 1 << 20;
 
-const FUEL: u64 = 2_000_000;
+/// Steps of the interpreter in one rendering, with those that count what it makes and goes through.
+const FUEL: u64 = 2_500_000;
 
 /// Tokens in one tag, and `elif` tags in one template. The engine's parser recurses along chains
 /// of operators and of `elif`, a stack frame or more for each link.
@@ -140,9 +141,10 @@ impl Templates {
     /// # Errors
     /// Fails when it does not parse.
     pub fn undeclared(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
-        let parsed = check_chains(template)
-            .and_then(|()| self.environment.template_from_str(template))
-            .map_err(|error| TemplateError::from(&error))?;
+        // The bounded source has more of the names than the engine finds in the template itself.
+        let source = bounded_template(template).map_err(|error| TemplateError::from(&error))?;
+        let parsed = self.environment.template_from_str(&source);
+        let parsed = parsed.map_err(|error| while_running(&error))?;
         let globals: BTreeSet<_> = self.environment.globals().map(|(name, _)| name).collect();
         let mut names: BTreeSet<String> = parsed.undeclared_variables(true).into_iter().collect();
         names.retain(|name| !globals.contains(name.split('.').next().unwrap_or(name)));

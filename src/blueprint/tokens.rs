@@ -74,7 +74,7 @@ impl Token<'_> {
 /// Resolves the escapes that stand for one character; others stay as they are written.
 fn unescape(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
-    let mut chars = raw.chars();
+    let mut chars = raw.chars().peekable();
     while let Some(c) = chars.next() {
         if c != '\\' {
             out.push(c);
@@ -82,6 +82,11 @@ fn unescape(raw: &str) -> String {
         }
         match chars.next() {
             Some('n' | '\n') => out.push('\n'),
+            Some('\r') => {
+                chars.next_if_eq(&'\n');
+                out.push('\n');
+            }
+            Some('z') => while chars.next_if(|c| is_blank(*c)).is_some() {},
             Some('t') => out.push('\t'),
             Some('r') => out.push('\r'),
             Some(c @ ('\\' | '"' | '\'' | '`')) => out.push(c),
@@ -279,19 +284,34 @@ fn long_bracket(text: &str) -> Option<usize> {
     inner[level..].starts_with('[').then_some(level)
 }
 
-/// Returns the offset of the first of `ends` that no backslash precedes, or the end of the text.
+/// Returns the offset of the first of `ends` that belongs to no escape, or the end of the text.
 fn unescaped(text: &str, ends: &[char]) -> usize {
-    let mut escaped = false;
-    for (offset, c) in text.char_indices() {
-        if escaped {
-            escaped = false;
-        } else if c == '\\' {
-            escaped = true;
-        } else if ends.contains(&c) {
-            return offset;
+    let mut offset = 0;
+    while let Some(c) = text[offset..].chars().next() {
+        if ends.contains(&c) {
+            break;
         }
+        offset += if c == '\\' { escape(&text[offset..]) } else { c.len_utf8() };
     }
-    text.len()
+    offset
+}
+
+/// Returns the length of the escape that a text begins with. `\z` takes the blanks and line breaks
+/// that follow it; a line break is one character, also as CR LF; the brace of `\u{…}` opens nothing.
+fn escape(text: &str) -> usize {
+    let escaped = &text[1..];
+    match escaped.chars().next() {
+        Some('z') => text.len() - escaped[1..].trim_start_matches(is_blank).len(),
+        Some('\r') if escaped.starts_with("\r\n") => 3,
+        Some('u') if escaped.starts_with("u{") => 3,
+        Some(c) => 1 + c.len_utf8(),
+        None => 1,
+    }
+}
+
+/// Returns true for what Luau takes for a blank.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t'..='\r')
 }
 
 #[cfg(test)]
@@ -313,6 +333,14 @@ long]] .. [==[a]]b]==]"#
             ),
             ["x\"y", "z", "long", "a]]b"]
         );
+    }
+
+    #[test]
+    fn an_escape_takes_all_that_belongs_to_it() {
+        assert_eq!(texts("a = 'x\\z \n \t y' .. \"z\""), ["xy", "z"]);
+        assert_eq!(texts("a = 'x\\\r\ny' .. 'z\\\ny'"), ["x\ny", "z\ny"]);
+        assert_eq!(texts("a = `\\u{e9} {'b'} \\{` .. 'c\\u{e9}'"), ["b", "c\\u{e9}"]);
+        assert!(!tokens("a = `\\u{e9}`").iter().any(|token| token.is_name("e9")));
     }
 
     #[test]

@@ -146,7 +146,8 @@ fn state(co: &Coroutine, limit: usize) -> Result<StepOp, Refusal> {
         "unlink" => StateOp::Unlink { key, to: text(co, 4)?, relation: text(co, 6)? },
         _ => {
             let depth = u32::try_from(number(co, 4)?).unwrap_or(u32::MAX);
-            StateOp::Traverse { key, relation: co.text(6), depth }
+            let relation = if co.is_nil(6) { None } else { Some(text(co, 6)?) };
+            StateOp::Traverse { key, relation, depth }
         }
     };
     Ok(match co.text(5) {
@@ -182,9 +183,12 @@ fn tags(given: &Json) -> Result<Tags, Refusal> {
     tags.map_err(|reason| Refusal::Usage(format!("opts.tags: {reason}")))
 }
 
-/// The text at `at`, which the library has checked to be a string.
+/// The text at `at`, which the library has checked to be a string. Two names that are not UTF-8
+/// would otherwise be stored as the same one.
 pub(crate) fn text(co: &Coroutine, at: i32) -> Result<String, Refusal> {
-    co.text(at).ok_or_else(|| Refusal::Usage("a string is missing".to_owned()))
+    let bytes = co.bytes(at).ok_or_else(|| Refusal::Usage("a string is missing".to_owned()))?;
+    String::from_utf8(bytes)
+        .map_err(|_| Refusal::Usage("a name, a key or an id must be UTF-8".to_owned()))
 }
 
 /// The number at `at`, which the library has checked.

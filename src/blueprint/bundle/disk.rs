@@ -155,7 +155,7 @@ impl Bundle {
 
 /// The files that a file refers to, each as its candidates.
 fn references(from: &str, text: &str) -> Vec<Vec<String>> {
-    let single = |name: &str| relative("", name).into_iter().collect::<Vec<_>>();
+    let single = |name: &str| relative(name).into_iter().collect::<Vec<_>>();
     if !is_lua(from) {
         return template::includes(text).iter().map(|(_, name)| single(name)).collect();
     }

@@ -111,7 +111,10 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
   prompt = [[{% include "inline.md" %}]], command = { "python3", "{{ bundle }}/tools/count.py" } }"#,
         ),
         ("lib/parts.luau", r#"return require("./deep")"#),
-        ("lib/deep.lua", "return {}"),
+        ("lib/deep.lua", r#"return { require("../top"), require("./../pack") }"#),
+        ("top.lua", r#"return require("../outside")"#),
+        ("pack/init.luau", r#"return require("./inner")"#),
+        ("pack/inner.luau", "return {}"),
         ("agents/a.md", "---\nname: a\n---\n{%- include 'shared/rules.md' %}"),
         ("shared/rules.md", "rules"),
         ("t.md", "t"),
@@ -128,15 +131,20 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
             "inline.md",
             "lib/deep.lua",
             "lib/parts.luau",
+            "pack/init.luau",
+            "pack/inner.luau",
             "review.lua",
             "shared/rules.md",
             "t.md",
             "tools/count.py",
+            "top.lua",
         ]
     );
     assert_eq!(bundle.resolve_module("review.lua", "./lib/parts"), Some("lib/parts.luau"));
     assert_eq!(bundle.resolve_module("lib/parts.luau", "./deep"), Some("lib/deep.lua"));
+    assert_eq!(bundle.resolve_module("lib/parts.luau", "../top"), Some("top.lua"));
     assert_eq!(bundle.resolve_module("lib/parts.luau", "../t"), None);
+    assert_eq!(bundle.resolve_module("lib/parts.luau", "../../top"), None);
     assert_eq!(bundle.resolve_file("./t.md"), Some("t.md"));
 }
 

@@ -17,6 +17,7 @@ use crate::{
         locate::pointer,
     },
     protocol::Tags,
+    schema::{Schema, first_of},
 };
 
 /// The events that a trigger can wait for, each with its own keys.
@@ -33,9 +34,11 @@ const MOST_WATCHES: usize = 8;
 const SETTLES: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 impl Checker<'_> {
-    pub(super) fn triggers(&mut self, table: &Table<'_>) -> Vec<Trigger> {
+    pub(super) fn triggers(&mut self, table: &Table<'_>, input: Option<&Value>) -> Vec<Trigger> {
         let mut triggers = Vec::new();
         let list = self.list(table, "on");
+        let input = input.filter(|_| !list.is_empty());
+        let accepts = input.and_then(|it| Schema::compile_value(it.clone(), true).ok());
         if list.len() > MOST {
             let message =
                 format!("`on` has {} triggers, and at most {MOST} are allowed", list.len());
@@ -43,7 +46,13 @@ impl Checker<'_> {
         }
         for (value, at) in list.into_iter().take(MOST) {
             match Table::new(value, &at, "a trigger in `on`") {
-                Some(trigger) => triggers.extend(self.trigger(&trigger)),
+                Some(trigger) => {
+                    let read = self.trigger(&trigger);
+                    if let (Some(read), Some(accepts)) = (&read, &accepts) {
+                        self.starts(&trigger, read, accepts);
+                    }
+                    triggers.extend(read);
+                }
                 None => {
                     let message = format!("a trigger is a table, and this is {}", describe(value));
                     let finding = self
@@ -100,6 +109,26 @@ impl Checker<'_> {
             _ => TriggerEvent::Signal(text),
         };
         Some(Trigger { event, input, tags })
+    }
+
+    /// Warns of a trigger that starts no run, since the blueprint refuses its input.
+    fn starts(&mut self, table: &Table<'_>, trigger: &Trigger, accepts: &Schema) {
+        let (input, at) = match (table.get("input"), &trigger.event) {
+            (Some(input), _) => (input.clone(), table.pointer("input")),
+            // Its sender gives it.
+            (None, TriggerEvent::Signal(_)) => return,
+            (None, TriggerEvent::Schedule { .. } | TriggerEvent::Watch { .. }) => {
+                (serde_json::json!({}), table.at().to_owned())
+            }
+        };
+        if let Err(violations) = accepts.accept(input) {
+            let message = format!(
+                "this trigger starts no run: its input does not match the blueprint's `input`{}",
+                first_of(&violations)
+            );
+            let finding = self.at_value(&at, code::TRIGGER_INPUT, message).warning();
+            self.findings.push(finding.hint("write the `input` of its runs in the trigger"));
+        }
     }
 
     /// Reads the tags of the runs that a trigger starts.

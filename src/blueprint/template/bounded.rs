@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value,
-    escape_formatter, filters, functions,
+    escape_formatter, filters, functions, tests,
     value::{Kwargs, Rest, StringInput, ValueKind, ValueOrKwargs},
 };
 
@@ -15,6 +15,10 @@ use minijinja::{
 const MAX_MADE_BYTES: usize = 4 << 20;
 /// The maximum number of bytes that one rendering may create.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
+/// The maximum number of parts that filters, comparisons and `in` may go through in one rendering.
+const MOST_LOOKS: usize = 10_000_000;
+/// The bytes of a text that count as one such part.
+const LOOK_BYTES: usize = 64;
 /// The bytes that a part of a list or map counts, beside its own.
 const PART_BYTES: usize = 16;
 /// The maximum depth of a value.
@@ -27,6 +31,8 @@ const MOST_INDENT: usize = 16;
 thread_local! {
     /// The bytes that the rendering on this thread has created so far.
     static SPENT: Cell<usize> = const { Cell::new(0) };
+    /// The parts that it has gone through.
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A bare environment for templates: strict, without escapes, with so much fuel, and bounded.
@@ -43,12 +49,23 @@ pub(crate) fn environment(fuel: u64) -> Environment<'static> {
     environment.add_function("add__", add);
     environment.add_function("mul__", mul);
     environment.add_function("sized__", sized);
+    environment.add_function("cut__", |value: Value, _of: Rest<Value>| sized(value));
     environment.add_function("plain__", plain);
+    environment.add_function("looked__", looked);
     environment.add_function("spend__", |bytes: usize| charge(bytes).map(|()| Value::from("")));
     environment.add_function("dict", |value: Option<Value>, more: Kwargs| {
         sized(functions::dict(value, more)?)
     });
+    environment.add_function("namespace", |defaults: Option<ValueOrKwargs>| {
+        if let Some(defaults) = &defaults {
+            look(&Value::from(defaults.clone()), 0)?;
+        }
+        functions::namespace(defaults)
+    });
+    environment.add_test("in", is_in);
     environment.add_filter("sized__", sized);
+    environment.add_filter("looked__", looked);
+    environment.add_filter("glanced__", |value: Value| glance(&value).map(|()| value));
     environment.add_filter("replace", replace);
     environment.add_filter("format", format);
     environment.add_filter("indent", indent);
@@ -62,6 +79,7 @@ pub(crate) fn environment(fuel: u64) -> Environment<'static> {
 /// Begins a rendering on this thread.
 pub(crate) fn begin() {
     SPENT.set(0);
+    LOOKS.set(0);
 }
 
 fn too_large(what: &str) -> Error {
@@ -131,6 +149,54 @@ impl Size {
         }
         Ok(())
     }
+}
+
+/// Counts one part that is about to be looked at.
+fn glance(value: &Value) -> Result<(), Error> {
+    let parts = 1 + value.as_str().map_or(0, |text| text.len() / LOOK_BYTES);
+    let looks = LOOKS.get().saturating_add(parts);
+    LOOKS.set(looks);
+    if looks > MOST_LOOKS {
+        let message = "the template goes through more than 10 million parts of values";
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    Ok(())
+}
+
+/// Counts a value that is about to be gone through, with all its parts. A value of a flow may be
+/// deeper than one that is made.
+fn look(value: &Value, depth: usize) -> Result<(), Error> {
+    if depth > 2 * DEEPEST {
+        return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deep"));
+    }
+    glance(value)?;
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            for part in value.try_iter()? {
+                look(&part, depth + 1)?;
+            }
+        }
+        ValueKind::Map => {
+            for key in value.try_iter()? {
+                look(&value.get_item(&key)?, depth + 1)?;
+                look(&key, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Lets a value pass that may be gone through.
+fn looked(value: Value) -> Result<Value, Error> {
+    look(&value, 0)?;
+    Ok(value)
+}
+
+/// `is in`, which `select` and its like call for each part of a list.
+fn is_in(state: &State<'_, '_>, value: &Value, container: &Value) -> Result<bool, Error> {
+    look(container, 0)?;
+    tests::is_in(state, value, container)
 }
 
 /// Lets a value pass that is not too large.

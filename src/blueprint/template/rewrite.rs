@@ -4,8 +4,12 @@
 //! them takes: `a ~ a` doubles, a list of lists multiplies when it is written out, and captured text
 //! grows with every turn of a loop. Its operators cannot be replaced, so the source is: each operator
 //! that makes a value becomes a call of a function in [`super::bounded`], and each value made by a
-//! literal, a slice or a filter passes `sized__`. Nothing is added that has a line break, so lines
-//! stay what they were.
+//! literal, a slice or a filter passes `sized__`. Nor does it count what one instruction goes
+//! through: `in`, a comparison or a filter may look at a list of a million parts, in a loop. So such
+//! a value passes `looked__`, or `glanced__` if only a text takes long there. Nothing is added that
+//! has a line break, so lines stay what they were.
+
+use std::collections::BTreeSet;
 
 use minijinja::{
     Error,
@@ -19,6 +23,27 @@ use minijinja::{
 
 /// Text between tags that is shorter than this is bounded well enough by the number of instructions.
 const SHORT: usize = 32;
+/// Filters that do not go through the parts of a value.
+const GLANCES: [&str; 6] = ["attr", "bool", "count", "first", "length", "safe"];
+/// Tests that go through the parts of a value.
+const COMPARISONS: [&str; 16] = [
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "eq",
+    "equalto",
+    "ge",
+    "greaterthan",
+    "gt",
+    "le",
+    "lessthan",
+    "lt",
+    "ne",
+    "sameas",
+];
 
 /// The source of a template with its values bounded.
 ///
@@ -40,6 +65,58 @@ pub(super) fn expression(source: &str) -> Result<String, Error> {
     let mut edits = Edits::of(source, true)?;
     edits.expression(&parsed);
     Ok(edits.apply())
+}
+
+/// Adds the variables that an expression reads.
+fn variables<'e>(expr: &'e Expr<'_>, into: &mut BTreeSet<&'e str>) {
+    let mut parts: Vec<&Expr<'_>> = Vec::new();
+    let mut args: &[CallArg<'_>] = &[];
+    match expr {
+        Expr::Var(it) => {
+            into.insert(it.id);
+        }
+        Expr::Const(_) => {}
+        Expr::Slice(it) => {
+            parts.push(&it.expr);
+            parts.extend([&it.start, &it.stop, &it.step].into_iter().flatten());
+        }
+        Expr::UnaryOp(it) => parts.push(&it.expr),
+        Expr::BinOp(it) => parts.extend([&it.left, &it.right]),
+        Expr::Compare(it) => {
+            parts.push(&it.expr);
+            parts.extend(it.ops.iter().map(|op| &op.expr));
+        }
+        Expr::IfExpr(it) => {
+            parts.extend([&it.test_expr, &it.true_expr]);
+            parts.extend(&it.false_expr);
+        }
+        Expr::Filter(it) => {
+            parts.extend(&it.expr);
+            args = &it.args;
+        }
+        Expr::Test(it) => {
+            parts.push(&it.expr);
+            args = &it.args;
+        }
+        Expr::GetAttr(it) => parts.push(&it.expr),
+        Expr::GetItem(it) => parts.extend([&it.expr, &it.subscript_expr]),
+        Expr::Call(it) => {
+            parts.push(&it.expr);
+            args = &it.args;
+        }
+        Expr::List(it) => parts.extend(&it.items),
+        Expr::Tuple(it) => parts.extend(&it.items),
+        Expr::Map(it) => parts.extend(it.keys.iter().chain(&it.values)),
+    }
+    parts.extend(args.iter().map(|arg| match arg {
+        CallArg::Pos(it)
+        | CallArg::Kwarg(_, it)
+        | CallArg::PosSplat(it)
+        | CallArg::KwargSplat(it) => it,
+    }));
+    for part in parts {
+        variables(part, into);
+    }
 }
 
 /// One change of the text: how many bytes it takes away, and what it puts there.
@@ -100,24 +177,34 @@ impl<'s> Edits<'s> {
             Expr::GetItem(it) => &it.expr,
             Expr::Call(it) => &it.expr,
             Expr::Test(it) => &it.expr,
+            // `x is not y`: it begins where its test does.
+            Expr::UnaryOp(it)
+                if matches!(it.expr, Expr::Test(_))
+                    && it.expr.span().start_offset == expr.span().start_offset =>
+            {
+                &it.expr
+            }
             Expr::Filter(it) if it.expr.is_some() => it.expr.as_ref().expect("the guard looked"),
             other => return other.span().start_offset as usize,
         };
         let (start, end) = (self.start(inner), expr.span().end_offset as usize);
         let mut open = 0_i32;
         let mut missing = 0;
-        for (_, opens) in self.parentheses.iter().filter(|(at, _)| (start..end).contains(at)) {
+        let [first, last] =
+            [start, end].map(|place| self.parentheses.partition_point(|(at, _)| *at < place));
+        for (_, opens) in self.parentheses.get(first..last).unwrap_or_default() {
             open += if *opens { 1 } else { -1 };
             missing = missing.max(-open);
         }
-        let mut before = self.parentheses.iter().rev().filter(|(at, opens)| *at < start && *opens);
+        let mut before = self.parentheses[..first].iter().rev().filter(|(_, opens)| *opens);
         let outer = usize::try_from(missing).ok().filter(|missing| *missing > 0);
         outer.and_then(|missing| before.nth(missing - 1)).map_or(start, |(at, _)| *at)
     }
 
     /// Begins a call around an expression, and returns where it has to end.
     fn call(&mut self, name: &str, expr: &Expr<'_>) -> usize {
-        self.put(self.start(expr), true, 0, format!("{name}("));
+        // The blank keeps it apart from a word before it: `not[1]`.
+        self.put(self.start(expr), true, 0, format!(" {name}("));
         expr.span().end_offset as usize
     }
 
@@ -240,26 +327,47 @@ impl<'s> Edits<'s> {
         self.put(end, false, 0, ")");
     }
 
+    /// Passes a value that is about to be gone through to a function that counts it.
+    fn counted(&mut self, expr: &Expr<'_>) {
+        let end = self.call("looked__", expr);
+        self.expression(expr);
+        self.put(end, false, 0, ")");
+    }
+
     fn expression(&mut self, expr: &Expr<'_>) {
         let span = expr.span();
         match expr {
             Expr::Var(_) | Expr::Const(_) => {}
-            Expr::Slice(it) => self.made(expr, |edits| {
-                edits.expression(&it.expr);
-                edits.maybe(it.start.as_ref());
-                edits.maybe(it.stop.as_ref());
-                edits.maybe(it.step.as_ref());
-            }),
+            Expr::Slice(it) => {
+                // The engine overlooks the names in what is sliced: it finds them beside it.
+                let mut names = BTreeSet::new();
+                variables(&it.expr, &mut names);
+                let beside =
+                    names.into_iter().fold(String::new(), |beside, name| beside + ", " + name);
+                let end = self.call("cut__", expr);
+                self.counted(&it.expr);
+                self.maybe(it.start.as_ref());
+                self.maybe(it.stop.as_ref());
+                self.maybe(it.step.as_ref());
+                self.put(end, false, 0, format!("{beside})"));
+            }
             Expr::UnaryOp(it) => self.expression(&it.expr),
             Expr::BinOp(it) => self.operator(it, span),
             Expr::Compare(it) => {
-                let mut left = &it.expr;
+                let (mut left, mut is_container) = (&it.expr, false);
                 for op in &it.ops {
                     let is_in = matches!(op.op, CompareOpKind::In | CompareOpKind::NotIn);
+                    let end = is_container.then(|| self.call("looked__", left));
                     self.operand(left, is_in);
-                    left = &op.expr;
+                    if let Some(end) = end {
+                        self.put(end, false, 0, ")");
+                    }
+                    (left, is_container) = (&op.expr, is_in);
                 }
-                self.expression(left);
+                match is_container {
+                    true => self.counted(left),
+                    false => self.expression(left),
+                }
             }
             Expr::IfExpr(it) => {
                 self.expression(&it.test_expr);
@@ -269,11 +377,33 @@ impl<'s> Edits<'s> {
             // The span of a filter leaves out what it is applied to.
             Expr::Filter(it) => {
                 self.maybe(it.expr.as_ref());
+                let look = match it.name {
+                    "default" | "d" => None,
+                    name if GLANCES.contains(&name) => Some("|glanced__"),
+                    _ => Some("|looked__"),
+                };
+                if let Some(look) = look {
+                    // Nothing but blanks stands between the bar and the name.
+                    let before = &self.source[..span.start_offset as usize];
+                    let bar = before.rfind('|').expect("a bar stands before a filter");
+                    self.put(bar, false, 0, look);
+                }
                 self.arguments(&it.args);
                 self.put(span.end_offset as usize, false, 0, "|sized__");
             }
             Expr::Test(it) => {
                 self.expression(&it.expr);
+                let look = match it.name {
+                    "defined" | "undefined" => None,
+                    name if COMPARISONS.contains(&name) => Some("|looked__ "),
+                    _ => Some("|glanced__ "),
+                };
+                if let Some(look) = look {
+                    // `is` or `is not`, and then its name, where its span begins.
+                    let before = self.source[..span.start_offset as usize].trim_end();
+                    let before = before.strip_suffix("not").unwrap_or(before).trim_end();
+                    self.put(before.len() - "is".len(), false, 0, look);
+                }
                 self.arguments(&it.args);
             }
             Expr::GetAttr(it) => self.expression(&it.expr),
@@ -288,7 +418,7 @@ impl<'s> Edits<'s> {
             Expr::List(it) => self.made(expr, |edits| edits.every(&it.items)),
             // Without its parentheses a tuple would be the call's arguments.
             Expr::Tuple(it) => {
-                self.put(span.start_offset as usize, true, 0, "sized__((");
+                self.put(span.start_offset as usize, true, 0, " sized__((");
                 self.every(&it.items);
                 self.put(span.end_offset as usize, false, 0, "))");
             }
@@ -305,12 +435,12 @@ impl<'s> Edits<'s> {
         }
     }
 
-    /// A left side, which `in` writes out to look for it in a text.
+    /// A left side: `in` writes it out to look for it in a text, a comparison goes through it.
     fn operand(&mut self, expr: &Expr<'_>, is_shown: bool) {
         if is_shown {
             self.made(expr, |edits| edits.expression(expr));
         } else {
-            self.expression(expr);
+            self.counted(expr);
         }
     }
 
@@ -321,7 +451,7 @@ impl<'s> Edits<'s> {
             BinOpKind::Mul => ("mul__", "*"),
             BinOpKind::In => {
                 self.operand(&it.left, true);
-                self.expression(&it.right);
+                self.counted(&it.right);
                 return;
             }
             BinOpKind::Eq
@@ -329,8 +459,12 @@ impl<'s> Edits<'s> {
             | BinOpKind::Lt
             | BinOpKind::Lte
             | BinOpKind::Gt
-            | BinOpKind::Gte
-            | BinOpKind::ScAnd
+            | BinOpKind::Gte => {
+                self.operand(&it.left, false);
+                self.expression(&it.right);
+                return;
+            }
+            BinOpKind::ScAnd
             | BinOpKind::ScOr
             | BinOpKind::Sub
             | BinOpKind::Div
@@ -344,7 +478,7 @@ impl<'s> Edits<'s> {
         };
         let left = it.left.span().end_offset as usize;
         let end = span.end_offset as usize;
-        self.put(span.start_offset as usize, true, 0, format!("{name}("));
+        self.put(span.start_offset as usize, true, 0, format!(" {name}("));
         self.expression(&it.left);
         // Nothing but blanks and closing parentheses stands before it.
         let sign_at = self.source[left..].find(sign).expect("the operator follows its operand");

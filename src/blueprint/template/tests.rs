@@ -80,6 +80,10 @@ fn names_from_outside_are_told_from_a_templates_own() {
         .undeclared("{% set a = 1 %}{% for x in input.steps %}{{ x }}{{ a }}{{ run.id }}{% endfor %}{{ range(3) }}{{ b }}")
         .unwrap();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["b", "input.steps", "run.id"]);
+    let names = templates.undeclared("{% macro m(x) %}{{ input.a[:n] ~ x[1:] }}{% endmacro %}");
+    assert_eq!(names.unwrap().into_iter().collect::<Vec<_>>(), ["input", "n"]);
+    let cut = "{% macro m(x) %}{{ step[:2] ~ x[1:] }}{% endmacro %}{{ m('abc') }}";
+    assert_eq!(render(cut, json!({"step": "xyz"})).unwrap(), "xybc");
     let error = templates.undeclared("x\n{{ a").unwrap_err();
     assert_eq!(error.line, Some(2));
 }
@@ -145,6 +149,34 @@ fn nothing_that_a_template_makes_is_larger_than_it_may_be() {
     }
 }
 
+/// Templates that go through a value again and again, each in another way.
+const ROUNDS: &[&str] = &[
+    "{% for i in range(99999) %}{% if -1 in input.list %}{% endif %}{% endfor %}",
+    "{% for i in range(99999) %}{% if input.list | last == 1 %}{% endif %}{% endfor %}",
+    "{% for i in range(99999) %}{% if input.list == input.list %}{% endif %}{% endfor %}",
+    "{{ range(99999) | reject('in', input.text) | list | length }}",
+    "{% for i in range(99999) %}{% set x = input.text[:1] %}{% endfor %}",
+    "{% for i in range(99999) %}{% set x = namespace(input.map) %}{% endfor %}",
+    "{% for i in range(99999) %}{% if input.text is startingwith('x') %}{% endif %}{% endfor %}",
+    "{% for i in range(99999) %}{% if input.text | length %}{% endif %}{% endfor %}",
+];
+
+#[test]
+fn what_a_template_goes_through_is_bounded() {
+    // A text counts by its length: few and long ones take little time.
+    let list = vec!["x".repeat(50_000); 40];
+    let map: Map<String, Value> =
+        (0..).zip(&list).map(|(n, text)| (format!("k{n}"), text.as_str().into())).collect();
+    let input = json!({ "list": list, "map": map, "text": "x".repeat(500_000) });
+    for template in ROUNDS {
+        let error = render(template, input.clone()).expect_err(template);
+        assert!(error.message.contains("goes through more than"), "{template}: {error}");
+    }
+    let fewer =
+        "{% for i in range(300) %}{{ i in input.list }}{{ input.list | length }}{% endfor %}";
+    assert!(render(fewer, input).is_ok());
+}
+
 #[test]
 fn bounded_templates_say_what_they_said_before() {
     let slots = slots(json!({
@@ -185,6 +217,10 @@ fn bounded_templates_say_what_they_said_before() {
         "{{ list[2].k[0:2][0] }} {{ (list)[0:2][1:] }} {{ ((a ~ a)[1:] ~ (list[2]).k[:1] | length) }} {{ (a ~ '(')[0:1] }}",
         "{{ list[2].k[0] in [3.5] }} {{ (list[2]).k[1] not in list[2].k[:1] }} {{ (a|upper)[0:] ~ text[0:1].x|default('(d)') }}",
         "{{ dict(a=1, b=n) }} {{ list | length + 1 }} {{ [a, a] | unique | list }} {{ 'ab' | list }} {{ (a ~ a) | length }}",
+        "{% for x in(1, 2) %}{{ x }}{% endfor %}{% if not[1] %}a{% elif'x'in a %}{{ a in('x', 'y') }}{% endif %}",
+        "{{ 1 in [1] in [[1], true] }} {{ 1 < 2 == 2 }} {{ nope is undefined }} {{ a is eq('x') }} {{ [1, 2] | select('in', [2]) | list }}",
+        "{{ a is not none | string }} {{ (n is not none) == (a is not lower) }} {{ (a is not none | string)[1:] }} {{ not (a is none) | string }}",
+        "{{ list is iterable and text is not lower }} {{ (a if n else nope) | length }} {{ (n == 3) | string }} {{ dict(**{'b': 1}) }}",
         "{{ [3, 1] | sort | first ~ [1] | last }} {{ [1, 2] | sum * 2 }} {{ list | select('string') | list }} {{ a is string and n is divisibleby 3 }}",
     ] {
         same(template);

@@ -1,6 +1,10 @@
-//! The library functions that must look at the running coroutine, or at an address.
+//! The library functions that must look at the running coroutine, at an address, or at what the
+//! original would do with its arguments.
 
-use std::{ffi::c_int, ptr};
+use std::{
+    ffi::{CStr, c_int},
+    ptr,
+};
 
 use mlua::{
     Function, Table,
@@ -8,14 +12,17 @@ use mlua::{
 };
 
 use super::{
-    Machine, decode,
+    Machine, decode, encode,
     meter::{METER, Parcel},
     ordered,
 };
 
+/// The bytes of a text times those of the longest set of a pattern, at most.
+const MOST_COMPARED: usize = 256_000_000;
+
 impl Machine {
-    /// The functions that look at the running coroutine, by name.
-    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 10]> {
+    /// These functions, by name.
+    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 14]> {
         let strings: Table = self.lua.globals().get("string")?;
         let original: Function = strings.get("format")?;
         // SAFETY: in protected mode; the functions keep to the module's rules.
@@ -30,11 +37,27 @@ impl Machine {
                 ffi::lua_pushcclosurek(l, format, c"format".as_ptr(), 1, None);
             })?
         };
+        let bounded = |name: &'static CStr, level: c_int| -> mlua::Result<Function> {
+            let original: Function = strings.get(name.to_str().unwrap_or_default())?;
+            // SAFETY: as above.
+            unsafe {
+                self.lua.exec_raw::<Function>((original, f64::from(level)), |l| {
+                    ffi::lua_pushcclosurek(l, matching, name.as_ptr(), 2, None);
+                })
+            }
+        };
+        // A function of the library stands between the author and this `find`.
+        let (find, match_) = (bounded(c"find", 2)?, bounded(c"match", 1)?);
+        let (gmatch, gsub) = (bounded(c"gmatch", 1)?, bounded(c"gsub", 1)?);
         // SAFETY: as above.
         unsafe {
             Ok([
                 ("await", await_),
                 ("format", format),
+                ("find", find),
+                ("match", match_),
+                ("gmatch", gmatch),
+                ("gsub", gsub),
                 ("tostring", self.lua.create_c_function(tostring)?),
                 ("running", self.lua.create_c_function(running)?),
                 ("yield", self.lua.create_c_function(author_yield)?),
@@ -219,6 +242,61 @@ unsafe extern "C-unwind" fn format(l: *mut lua_State) -> c_int {
             None => 0,
         }
     }
+}
+
+/// A function that takes a text and a pattern: the original, which goes on in the same frame. A
+/// repeated set is compared as a whole with each byte of the text, all within one step that nothing
+/// interrupts: what that could take is bounded before.
+///
+/// # Safety
+/// Called by Lua.
+unsafe extern "C-unwind" fn matching(l: *mut lua_State) -> c_int {
+    // SAFETY: a C function has free slots; the upvalues are the original, which has none of its own,
+    // and the level of the author's call; nothing here needs dropping.
+    unsafe {
+        if ffi::lua_type(l, 1) == ffi::LUA_TSTRING && ffi::lua_type(l, 2) == ffi::LUA_TSTRING {
+            let (text, pattern) = (&*encode::bytes_at(l, 1), &*encode::bytes_at(l, 2));
+            let is_over = |len: usize| text.len().saturating_mul(len) > MOST_COMPARED;
+            if is_over(pattern.len()) && is_over(longest_set(pattern)) {
+                let level = ffi::lua_tonumber(l, ffi::lua_upvalueindex(2));
+                ffi::luaL_where(l, level as c_int);
+                ffi::lua_pushstring_(l, c"the pattern is too long for so long a text".as_ptr());
+                ffi::lua_concat(l, 2);
+                ffi::lua_error(l);
+            }
+        }
+        match ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) {
+            Some(original) => original(l),
+            None => 0,
+        }
+    }
+}
+
+/// Returns the length of the longest set of a pattern, such as `[a-z]`.
+fn longest_set(pattern: &[u8]) -> usize {
+    let (mut at, mut longest) = (0, 0);
+    while let Some(byte) = pattern.get(at) {
+        let from = at;
+        at += match byte {
+            b'%' if pattern.get(at + 1) == Some(&b'b') => 4,
+            b'%' => 2,
+            _ => 1,
+        };
+        if *byte != b'[' {
+            continue;
+        }
+        at += usize::from(pattern.get(at) == Some(&b'^'));
+        // The first byte belongs to the set, even a bracket.
+        loop {
+            at += if pattern.get(at) == Some(&b'%') { 2 } else { 1 };
+            if pattern.get(at).is_none_or(|byte| *byte == b']') {
+                break;
+            }
+        }
+        at += 1;
+        longest = longest.max(at - from);
+    }
+    longest
 }
 
 /// Raises if the key at `index` is one whose place in a table depends on its address.

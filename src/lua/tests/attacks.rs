@@ -64,6 +64,18 @@ const ATTACKS: &[(&str, &str)] = &[
         "a long sort",
         "local t = {} for i = 1, 900000 do t[i] = i * 7919 % 900001 end while true do table.sort(t) end",
     ),
+    (
+        "a sort of long texts",
+        "local a = string.rep(\"x\", 2000000) local t = { a .. \"a\", a .. \"b\" } for i = 3, 20000 do t[i] = t[i % 2 + 1] end while true do table.sort(t) end",
+    ),
+    (
+        "patterns with a long set",
+        "local s, p = string.rep(\"a\", 1000000), \"[\" .. string.rep(\"b\", 1000000) .. \"a]*\" local all = { string.find, string.match, string.gmatch, string.gsub } while true do for _, f in ipairs(all) do pcall(f, s, p, \"\") end end",
+    ),
+    (
+        "a table.move over all numbers",
+        "while true do for _, from in ipairs({ 0 / 0, -1e10, 1e10 }) do pcall(table.move, {}, from, -2, -5) end end",
+    ),
     ("a gsub callback that loops", "string.gsub(\"abc\", \".\", function() while true do end end)"),
     (
         "a gsub that grows",

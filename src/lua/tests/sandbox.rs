@@ -28,6 +28,16 @@ fn what_is_missing_says_what_to_use() {
         ("string.rep(\"x\", 1e9)", "string.rep: the result is larger"),
         ("table.create(1e9)", "table.create: more than"),
         ("table.move({}, 1, 1e9, 2)", "table.move: more than"),
+        ("table.move({}, 0 / 0, 9, 2)", "main.lua:1: table.move: more than"),
+        ("table.move({}, 1e10, -2, -5)", "table.move: more than"),
+        (
+            "string.find(string.rep(\"a\", 1e6), \"[\" .. string.rep(\"b\", 1000) .. \"]*\")",
+            "main.lua:1: the pattern is too long",
+        ),
+        (
+            "string.gsub(string.rep(\"a\", 1e6), \"[\" .. string.rep(\"b\", 1000) .. \"]*\", \"\")",
+            "main.lua:1: the pattern is too long",
+        ),
         (
             "table.concat({ string.rep(\"x\", 1e7), string.rep(\"y\", 1e7) })",
             "table.concat: the result is larger",
@@ -62,6 +72,21 @@ fn replaced_functions_still_do_their_work() {
         "local list = {} for i = 1, 5000 do list[i] = 5001 - i end table.sort(list) return { list[1], list[5000] }",
     );
     assert_eq!(sorted, json!([1, 5000]));
+    let texts = bench.value(
+        r#"local long = string.rep("x", 100000) local list = {} for i = 1, 100 do list[i] = long .. (101 - i) end table.sort(list)
+           return { list[1] == long .. 1, list[2] == long .. 10, list[100] == long .. 99 }"#,
+    );
+    assert_eq!(texts, json!([true, true, true]));
+    let patterns = bench.value(
+        r#"local words = {} for word in string.gmatch("a b", "[ab]") do table.insert(words, word) end
+           return { words, { string.match("k=v", "([a-z])=(.)") }, { ("aXa"):gsub("[A-Z]", "-") }, { ("a"):find("[a]", 1) } }"#,
+    );
+    assert_eq!(patterns, json!([["a", "b"], ["k", "v"], ["a-a", 1], [1, 1]]));
+    let long = bench.value(
+        r#"local text, word = string.rep("a", 1000000), string.rep("a", 500)
+           return { text:match(word .. "[^]b]") == word .. "a", text:find("^" .. word .. "%b[][]]") == nil }"#,
+    );
+    assert_eq!(long, json!([true, true]));
     let rest = bench.value(
         r#"return { table.concat({ 1, 2, "x" }, "-", 2, 3), table.concat(table.move({ 1, 2, 3 }, 2, 3, 1), ","),
                     ("x"):rep(3), #table.create(3, 0), { next({ 5 }) }, tostring({}), tostring(print), string.format("%s %d %q %*", {}, 5, "a", {}),

@@ -107,6 +107,25 @@ fn what_has_no_json_form_names_its_path() {
 }
 
 #[test]
+fn names_that_are_not_utf_8_are_refused_and_never_replaced() {
+    let mut bench = Bench::new();
+    for body in [
+        r#"ctx.state:set("\xff", 1)"#,
+        r#"ctx.state:get("\xff")"#,
+        r#"ctx.state:link("a", "\xff", "r")"#,
+        r#"ctx.state:traverse("a", { relation = "\xff" })"#,
+        r#"ctx:run("\xff")"#,
+        r#"ctx:wait("\xff")"#,
+        r#"ctx:artifact("\xff", "x")"#,
+        r#"ctx:on_query("\xff", print)"#,
+    ] {
+        let failure = bench.failure(body);
+        assert!(failure.message.contains("main.lua:1: ctx:"), "{body}: {failure}");
+        assert!(failure.message.contains("must be UTF-8"), "{body}: {failure}");
+    }
+}
+
+#[test]
 fn text_that_is_not_json_is_refused_with_its_place() {
     let mut bench = Bench::new();
     for text in [
