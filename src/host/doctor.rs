@@ -215,16 +215,17 @@ pub fn disk(data: &Path) -> Line {
 pub fn retention(data: &Path, kept: Retention) -> Line {
     let Retention { age_ms, runs, bytes } = kept;
     let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
-    let size = fs::metadata(data.join("moonswarm.db")).map_or(0, |file| file.len());
+    // The database may be a server's.
+    let size = fs::metadata(data.join("moonswarm.db")).ok().map(|file| file.len() >> 20);
+    let size = size.map_or_else(String::new, |mib| format!("; the database has {mib} MiB"));
     Line::new(
         DoctorVerdict::Ok,
         "retention",
         format!(
-            "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
+            "ended runs are kept; age: {}, count: {}, size: {}{size}",
             limit(age_ms > 0, format!("{:.1} days", age_ms as f64 / 86_400_000.0)),
             limit(runs > 0, counted(runs, "run")),
             limit(bytes > 0, format!("{} MiB", bytes >> 20)),
-            size >> 20,
         ),
     )
 }

@@ -51,6 +51,7 @@ macro_rules! conformance {
             only_what_nothing_open_needs_is_retired
             the_bytes_of_a_run_are_its_entries_and_its_files
             room_is_measured_and_everything_is_checked
+            what_retention_counts_is_less_after_each_deletion
             a_value_of_the_host_is_changed_by_who_has_seen_it
             a_task_is_replaced_and_closed
             queued_tasks_are_counted_by_queue_and_holder
@@ -96,12 +97,14 @@ macro_rules! conformance {
             any_json_is_kept_and_a_write_takes_the_place_of_the_last
             scopes_and_keys_of_any_length_and_characters_never_collide
             keys_are_listed_in_order_by_their_prefix_and_in_pages
+            a_list_has_the_revisions_and_the_times_of_its_keys
             concurrent_writes_lose_nothing
             a_value_expires_and_overwriting_it_begins_anew
             a_transient_value_is_readable_until_it_is_cleared_and_never_stored
             a_transient_value_is_found_in_place_of_the_one_that_it_lies_over
             hints_are_kept_with_their_value
             a_search_finds_what_has_every_word_ranks_it_and_shows_where
+            a_search_goes_on_past_what_does_not_fit_its_options
             links_are_followed_as_far_as_asked_and_go_with_their_keys
             the_links_of_a_scope_are_listed_in_their_order_and_of_no_other
             a_batch_of_state_is_made_whole_or_not_at_all

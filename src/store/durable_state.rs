@@ -5,6 +5,7 @@
 //! every scope through it, except a live run's own scope, which its shard has in memory.
 
 mod reads;
+mod transient;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,11 +24,12 @@ use super::{
 use crate::{
     clock::Clock,
     protocol::{
-        ChangeKey, Lifetime, MemoryLink, Scope, SearchOptions, SearchResult, StateError,
+        ChangeKey, Lifetime, MemoryLink, RunId, Scope, SearchOptions, SearchResult, StateError,
         StateStore, StoreOptions,
     },
     tasks::Tasks,
 };
+use transient::{Transient, bytes_of};
 
 /// The longest time that a store of somebody else's takes for a change.
 const FOREIGN_WRITE: Duration = Duration::from_secs(60);
@@ -41,7 +43,7 @@ pub struct StateLimits {
     pub value: usize,
     /// The maximum number of transient values.
     pub transients: usize,
-    /// The maximum total size of transient values, in bytes.
+    /// The maximum total size of transient values, with their keys and scopes, in bytes.
     pub transient_bytes: usize,
 }
 
@@ -62,21 +64,6 @@ pub struct DurableState {
     foreign: Arc<ForeignStores>,
     /// One writer at a time in each scope that others keep.
     gates: Arc<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// The values that live only as long as the process.
-#[derive(Default)]
-struct Transient {
-    rows: BTreeMap<(String, String), Arc<StateRow>>,
-    bytes: usize,
-}
-
-impl Transient {
-    fn remove(&mut self, scope: &str, key: &str) {
-        if let Some(row) = self.rows.remove(&(scope.to_owned(), key.to_owned())) {
-            self.bytes -= row.value.len();
-        }
-    }
 }
 
 impl DurableState {
@@ -207,8 +194,16 @@ impl DurableState {
     /// Removes a transient value, if there is one, before a durable value takes its place.
     pub fn drop_transient(&self, scope: &str, key: &str) {
         let mut transient = self.transient.lock();
-        if !transient.rows.is_empty() {
+        if !transient.is_empty() {
             transient.remove(scope, key);
+        }
+    }
+
+    /// Removes the transient values of a run and of its operators: it has ended, or was deleted.
+    pub fn drop_run(&self, run: RunId) {
+        let mut transient = self.transient.lock();
+        if !transient.is_empty() {
+            transient.remove_run(run);
         }
     }
 
@@ -249,12 +244,13 @@ impl DurableState {
 
     fn make_room(&self, passing: &[&StateChange]) -> Result<(), StoreError> {
         let Some(first) = passing.first() else { return Ok(()) };
-        let more: usize = passing.iter().map(|change| value_of(change).len()).sum();
-        let transient = self.transient.lock();
+        let bytes = passing.iter().map(|it| bytes_of(&it.scope, &it.key, value_of(it)));
+        let more: usize = bytes.sum();
+        let mut transient = self.transient.lock();
+        transient.expire(self.clock.now_ms());
         let StateLimits { transients, transient_bytes, .. } = self.limits;
-        if transient.rows.len() + passing.len() > transients
-            || transient.bytes + more > transient_bytes
-        {
+        let fresh = passing.iter().filter(|it| transient.get(&it.scope, &it.key).is_none()).count();
+        if transient.len() + fresh > transients || transient.bytes() + more > transient_bytes {
             let reason = format!(
                 "there is room for {transients} transient values of {transient_bytes} bytes in \
                  all; delete some or write it durably"
@@ -271,12 +267,10 @@ impl DurableState {
         let (scope, key) = (change.scope.as_str(), change.key.as_str());
         match &change.act {
             StateAct::Put { value, hints, .. } if is_transient(change) => {
-                let place = (scope.to_owned(), key.to_owned());
-                let revision = transient.rows.get(&place).map_or(1, |row| row.revision + 1);
                 let now_ms = self.clock.now_ms();
-                transient.remove(scope, key);
-                transient.bytes += value.len();
-                let row = StateRow {
+                let before = transient.get(scope, key).filter(|row| row.is_live(now_ms));
+                let revision = before.map_or(1, |row| row.revision + 1);
+                transient.put(StateRow {
                     scope: scope.to_owned(),
                     key: key.to_owned(),
                     value: value.clone(),
@@ -284,8 +278,7 @@ impl DurableState {
                     updated_ms: now_ms,
                     expires_ms: hints.ttl.map(|ttl| now_ms.saturating_add(ttl.as_millis())),
                     hints: hints.clone(),
-                };
-                transient.rows.insert(place, Arc::new(row));
+                });
                 Some(Changed { revision, value: None })
             }
             StateAct::Put { .. } | StateAct::Delete => {
@@ -414,3 +407,6 @@ impl StateStore for DurableState {
         self.walk(&scope.to_string(), from_key, relation, max_depth).await.map_err(not_read)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,37 @@ pub struct StateFilter {
     pub now_ms: u64,
 }
 
+/// A key in a listing of a scope, without its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateKey {
+    /// The key.
+    pub key: String,
+    /// Increases with every write.
+    pub revision: u64,
+    /// When it was written, in Unix milliseconds.
+    pub updated_ms: u64,
+    /// The expiry, in Unix milliseconds.
+    pub expires_ms: Option<u64>,
+}
+
+impl StateKey {
+    /// Returns the key of a row.
+    pub fn of(row: &StateRow) -> Self {
+        let StateRow { key, revision, updated_ms, expires_ms, .. } = row;
+        Self {
+            key: key.clone(),
+            revision: *revision,
+            updated_ms: *updated_ms,
+            expires_ms: *expires_ms,
+        }
+    }
+
+    /// Returns true if the value has not expired.
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|at| at > now_ms)
+    }
+}
+
 /// The selection of scopes in a listing.
 #[derive(Debug, Clone, Default)]
 pub struct ScopeFilter {

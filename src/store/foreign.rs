@@ -10,7 +10,9 @@ use futures::executor::block_on;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Changed, Errand, Reducer, StateAct, StateChange, StateHit, StateRow, StoreError};
+use super::{
+    Changed, Errand, Reducer, StateAct, StateChange, StateHit, StateKey, StateRow, StoreError,
+};
 use crate::protocol::{
     ChangeKey, MemoryLink, Scope, SearchOptions, StateError, StateStore, StoreOptions,
 };
@@ -112,13 +114,15 @@ impl Foreign<'_> {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateRow>, StoreError> {
+    ) -> Result<Vec<StateKey>, StoreError> {
         let mut keys = block_on(self.0.list(scope, prefix)).map_err(not_read)?;
         keys.retain(|key| key.starts_with(prefix) && after.is_none_or(|it| key.as_str() > it));
         keys.sort_unstable();
         keys.dedup();
-        let rows = keys.into_iter().take(limit);
-        Ok(rows.map(|key| row(scope, key, "null".to_owned())).collect())
+        let keys = keys.into_iter().take(limit);
+        // They have no revisions and no times.
+        let listed = |key| StateKey { key, revision: 0, updated_ms: 0, expires_ms: None };
+        Ok(keys.map(listed).collect())
     }
 
     pub(super) fn find(

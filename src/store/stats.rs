@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::journal::{Dimension, Ending, HOUR_MS, Measure, Tally, TallyKey};
 
@@ -31,6 +31,18 @@ pub struct CountedRun {
     pub ending: Ending,
     /// The counts of its history.
     pub tally: Tally,
+}
+
+/// Decodes stored counts. Damaged ones are logged and count as none: a run that ends does not fail for the
+/// statistics of others.
+pub(super) fn decode_counts<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+    match postcard::from_bytes(body) {
+        Ok(counts) => Some(counts),
+        Err(error) => {
+            tracing::error!(%error, "damaged counts are left out of the statistics");
+            None
+        }
+    }
 }
 
 /// The length of the time that a sum is for.

@@ -20,7 +20,7 @@ use crate::{
             waiting::{self, Quarantine},
         },
     },
-    store::{Batch, RunWrite, StoreError, TaskFilter, TaskRow},
+    store::{Batch, RunStatus, RunWrite, StoreError, TaskFilter, TaskRow},
 };
 
 impl Shard {
@@ -55,8 +55,11 @@ impl Shard {
         match (result, &mut run.failed) {
             (Ok(()), None) => {
                 run.is_stored = true;
-                if run.charged && run.is_ended() && run.submitted.is_empty() {
-                    self.shared.accounts.ended(run.num);
+                if run.is_ended() && run.submitted.is_empty() {
+                    self.shared.state.drop_run(run.id);
+                    if run.charged {
+                        self.shared.accounts.ended(run.num);
+                    }
                 }
                 perform::perform(&mut self.on(&mut run), after);
                 if run.submitted.is_empty() {
@@ -186,7 +189,6 @@ impl Shard {
     ) {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms);
         batch::hand_in(&*shared.store);
-        shared.counts.quarantined.inc();
         let recounts = self.unplaced.contains_key(&num);
         self.shared.tasks.spawn_blocking(move || {
             if recounts {
@@ -202,6 +204,12 @@ impl Shard {
                     return done(Err(error));
                 }
             };
+            let error = Some(waiting::paused(&reason));
+            if header.status == RunStatus::Paused && header.error == error {
+                // It was read once more, in vain.
+                return done(Ok(()));
+            }
+            shared.counts.quarantined.inc();
             let expected = Some(header.cursor);
             let header = waiting::quarantined(header, sort, &reason, now_ms);
             shared.store.submit(Batch {

@@ -59,6 +59,7 @@ impl Shard {
         fault::point("engine.give_home");
         drop(self.held.remove(&run.num));
         places::cancel_workers(&mut run);
+        self.shared.state.drop_run(run.id);
         self.silence(&run);
     }
 }

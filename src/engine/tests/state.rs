@@ -169,6 +169,37 @@ async fn a_runs_own_state_is_changed_from_outside_through_the_run() {
     assert_eq!(bench.store.state(&own.to_string()).unwrap().len(), 1, "it was never stored");
 }
 
+#[tokio::test]
+async fn what_is_transient_of_a_run_goes_with_it() {
+    let bench = Bench::new();
+    let run = bench.start(r#"flow = function(ctx) return ctx:wait("go") end"#, "null").await;
+    bench.waiting(run, "signal").await;
+    let own = Scope::Workflow(run.to_string().into());
+    let within = Scope::Operator { workflow: run.to_string().into(), operator: "coder".into() };
+    let hints = StoreOptions { lifetime: Some(Lifetime::Transient), ..Default::default() };
+    let state = bench.engine.state();
+    for scope in [&own, &within, &Scope::Global] {
+        state.write_hinted(scope, "k", 1.into(), &hints).await.unwrap();
+    }
+    let held = |scope: &Scope| {
+        bench.engine.shared().state.transient_value(&scope.to_string(), "k").is_some()
+    };
+    assert!(held(&own) && held(&within));
+    bench.signal(run, "go", "1").await.unwrap();
+    bench.ended(run).await;
+    let gone = async {
+        while held(&own) || held(&within) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("they go when it ends");
+
+    state.write_hinted(&within, "k", 1.into(), &hints).await.unwrap();
+    bench.engine.upkeep().delete_runs(Vec::new(), vec![run]).await.unwrap();
+    assert!(!held(&within), "it goes when the run is deleted");
+    assert!(held(&Scope::Global));
+}
+
 const ASKS: &str = r#"agents = { q = { operator = "queue", queue = "q" } },
     flow = function(ctx) return ctx:run("q") end"#;
 

@@ -19,7 +19,7 @@ use crate::{
         Failure, Json, OperatorId, RunId, Scope, SearchOptions, SearchResult, StateError,
         StateReader, WorkflowId,
     },
-    store::{DurableState, StateRow, StoreError},
+    store::{DurableState, StateKey, StateRow, StoreError},
     token::{Grant, Need, Verb},
 };
 
@@ -47,14 +47,22 @@ pub(crate) enum Read {
     Reached { relation: Option<String>, depth: u32 },
 }
 
-/// The result of a read: the value after the layers, and the stored value if the layers had it
-/// read.
+/// The result of a read: the value after the layers, and what is stored if the layers had it read.
 pub(crate) struct StateRead {
     pub(crate) value: Json,
-    /// The rows of a value or a page.
-    pub(crate) rows: Vec<StateRow>,
+    /// What is stored.
+    pub(crate) rows: Rows,
     /// True if the layers had it read at all.
     pub(crate) was_read: bool,
+}
+
+/// What a read found in the store.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// The row of a value.
+    pub(crate) value: Option<StateRow>,
+    /// The keys of a page.
+    pub(crate) keys: Vec<StateKey>,
 }
 
 impl Read {
@@ -95,19 +103,19 @@ impl Read {
         state: &DurableState,
         scope: &str,
         key: &str,
-    ) -> Result<(Json, Vec<StateRow>), StoreError> {
+    ) -> Result<(Json, Rows), StoreError> {
         let plain = |keys: &[String]| Json::encode(keys).expect("strings are JSON");
         Ok(match self {
             Self::Value => {
                 let row = state.value(scope, key)?;
                 let value = row.as_ref().map(|row| Json::from_trusted(row.value.as_str()));
-                (value.unwrap_or_else(Json::null), row.into_iter().collect())
+                (value.unwrap_or_else(Json::null), Rows { value: row, keys: Vec::new() })
             }
-            Self::Keys => (plain(&state.blocking_keys(scope, key)?), Vec::new()),
+            Self::Keys => (plain(&state.blocking_keys(scope, key)?), Rows::default()),
             Self::Page { after, limit } => {
-                let rows = state.blocking_page(scope, key, after.as_deref(), *limit)?;
-                let keys: Vec<String> = rows.iter().map(|row| row.key.clone()).collect();
-                (plain(&keys), rows)
+                let keys = state.blocking_page(scope, key, after.as_deref(), *limit)?;
+                let names: Vec<String> = keys.iter().map(|it| it.key.clone()).collect();
+                (plain(&names), Rows { value: None, keys })
             }
             Self::Found { prefix, limit, options } => {
                 let hits = state.blocking_find(scope, key, prefix, *limit, options.clone())?;
@@ -118,11 +126,11 @@ impl Read {
                     ..StateItem::default()
                 });
                 let items: Vec<StateItem> = items.collect();
-                (Json::encode(&items).expect("hits are plain data"), Vec::new())
+                (Json::encode(&items).expect("hits are plain data"), Rows::default())
             }
             Self::Reached { relation, depth } => {
                 let keys = state.blocking_walk(scope, key, relation.as_deref(), *depth)?;
-                (plain(&keys), Vec::new())
+                (plain(&keys), Rows::default())
             }
         })
     }
@@ -199,7 +207,7 @@ impl Passage {
             let (value, rows) = read.read(state, scope, key)?;
             return Ok(StateRead { value, rows, was_read: true });
         }
-        let (mut found, mut was_read) = (Vec::new(), false);
+        let (mut found, mut was_read) = (Rows::default(), false);
         let call = self.call(read.op(), scope, key, None);
         let value = read_through(&self.stacks, call, |key| {
             was_read = true;
@@ -234,7 +242,7 @@ impl Passage {
         let given = self.read(Read::Value, scope.to_string(), key.to_owned()).await;
         let given = given.map_err(not_read)?;
         let is_there = match given.was_read {
-            true => !given.rows.is_empty(),
+            true => given.rows.value.is_some(),
             // A layer that answers in place of state says what it has.
             false => given.value != Json::null(),
         };

@@ -153,6 +153,8 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
         return refuse(error);
     }
     let rest = parcel.run.as_ref().map(|write| rest_of(&write.header));
+    let ended = parcel.run.as_ref().filter(|write| write.header.status.is_ended());
+    let ended = ended.map(|write| write.header.id());
     let (mut signals, mut places) = (Vec::new(), Vec::new());
     for write in &parcel.writes {
         match write {
@@ -177,6 +179,9 @@ fn commit(shared: &Arc<Shared>, link: &Arc<HelperLink>, number: u64, mut parcel:
             // A durable value takes the place of a transient one.
             for (scope, key) in &places {
                 shared_of.state.drop_transient(scope, key);
+            }
+            if let Some(ended) = ended {
+                shared_of.state.drop_run(ended);
             }
         }
         link.say(ToHelper::Settled { number, result });

@@ -190,13 +190,15 @@ impl UpkeepVerbs<'_> {
         let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
         view.more = pass.more;
         if !dry && !view.more {
+            // The size is only known when that is cleared.
+            let debris = self.engine.read(|store| store.upkeep().space()).await?.debris;
             self.sweep_directories().await?;
             match self.sweep_bundles().await {
                 // A later collection removes them.
                 Ok(_) | Err(EngineError::Busy { .. }) => {}
                 Err(error) => return Err(error),
             }
-            view.more = self.tidy(0).await?;
+            view.more = self.tidy(0).await? || (debris && pass.policy.bytes > 0);
         }
         let space = self.engine.read(|store| store.upkeep().space()).await?;
         (view.used_bytes, view.free_bytes) = (space.used, space.free);
@@ -255,13 +257,15 @@ impl UpkeepVerbs<'_> {
             after,
             kept: None,
             ended,
-            used: self.engine.read(|store| store.upkeep().space()).await?.used,
+            used: self.used(policy).await?,
             over: false,
             more: false,
         };
         let mut view = GcView { dry_run: dry, ..GcView::default() };
         while !pass.over {
             let gone;
+            // Below the limit, deletions change nothing, and to measure may read every run.
+            let is_over = pass.used > policy.bytes;
             (pass, gone) = self
                 .engine
                 .read(move |store| {
@@ -269,12 +273,21 @@ impl UpkeepVerbs<'_> {
                     Ok((pass, gone))
                 })
                 .await?;
+            let is_less = is_over && !pass.dry && !gone.is_empty();
             self.let_go(&mut view, gone, dry).await?;
-            if !pass.dry {
-                pass.used = self.engine.read(|store| store.upkeep().space()).await?.used;
+            if is_less {
+                pass.used = self.used(policy).await?;
             }
         }
         Ok((pass, view))
+    }
+
+    /// Returns the bytes that are compared with the limit of a policy; 0 if it has none.
+    async fn used(self, policy: Retention) -> Result<u64, EngineError> {
+        match policy.bytes {
+            0 => Ok(0),
+            limit => self.engine.read(move |store| store.upkeep().retained_bytes(limit)).await,
+        }
     }
 
     /// Deletes runs in one commit, with their files; only counts them if `dry`.
@@ -392,6 +405,9 @@ impl UpkeepVerbs<'_> {
             }
         };
         self.engine.write(checks, writes).await?;
+        for run in runs {
+            self.engine.shared().state.drop_run(*run);
+        }
         self.engine.shared().accounts.freed(&charges);
         fault::point("engine.runs_deleted");
         Ok(())

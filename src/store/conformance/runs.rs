@@ -404,6 +404,25 @@ pub fn the_bytes_of_a_run_are_its_entries_and_its_files(store: &dyn Store) {
     assert_eq!(store.run_bytes(2).unwrap(), 0);
 }
 
+pub fn what_retention_counts_is_less_after_each_deletion(store: &dyn Store) {
+    let counted = || store.upkeep().retained_bytes(0).unwrap();
+    let before = counted();
+    for num in [1, 2] {
+        let mut run = ended(num, 9);
+        let output = Json::from_trusted(format!("\"{}\"", "x".repeat(200_000)));
+        let end = Fact::RunEnded(Outcome::Completed(output));
+        let write = append(store, &mut run, vec![started(None), end]);
+        commit(store, vec![], Some(write), vec![]).unwrap();
+    }
+    let both = counted();
+    assert!(both >= before + 400_000, "{before} {both}");
+    put(store, vec![Write::DeleteRun { run: 1 }]);
+    let one = counted();
+    assert!(one + 190_000 <= both, "{both} {one}");
+    put(store, vec![Write::DeleteRun { run: 2 }]);
+    assert!(counted() + 190_000 <= one, "{one}");
+}
+
 pub fn room_is_measured_and_everything_is_checked(store: &dyn Store) {
     let before = store.upkeep().space().unwrap();
     let mut run = ended(1, 9);

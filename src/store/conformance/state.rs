@@ -13,7 +13,7 @@ use crate::{
     },
     store::{
         Answers, Changed, DurableState, MOST_COUNTED, Reducer, ScopeFilter, StateAct, StateBatch,
-        StateChange, StateLimits, Store, StoreError, Write,
+        StateChange, StateKey, StateLimits, Store, StoreError, Write,
     },
     tasks::Tasks,
 };
@@ -144,6 +144,33 @@ pub fn keys_are_listed_in_order_by_their_prefix_and_in_pages(store: Arc<dyn Stor
         assert!(list("z").await.is_empty());
         let page = state.page("global", "a", Some("a/10".into()), 2).await.unwrap();
         assert_eq!(page.iter().map(|row| row.key.as_str()).collect::<Vec<_>>(), ["a/2", "a0"]);
+    });
+}
+
+pub fn a_list_has_the_revisions_and_the_times_of_its_keys(store: Arc<dyn Store>) {
+    run(store, async |state, clock| {
+        let large = json!("x".repeat(1 << 20));
+        let hints = StoreOptions { ttl: Some(DurationMs::from_millis(500)), ..Default::default() };
+        state.write(&Scope::Global, "large", large.clone()).await.unwrap();
+        state.write_hinted(&Scope::Global, "passing", large.clone(), &hints).await.unwrap();
+        clock.advance(Duration::from_millis(100));
+        state.write(&Scope::Global, "large", large).await.unwrap();
+        let key = |key: &str, revision, updated_ms, expires_ms| StateKey {
+            key: key.to_owned(),
+            revision,
+            updated_ms,
+            expires_ms,
+        };
+        let mut expected =
+            [key("large", 2, NOW + 100, None), key("passing", 1, NOW, Some(NOW + 500))];
+        assert_eq!(state.page("global", "", None, 9).await.unwrap(), expected);
+        assert_eq!(state.page("global", "", None, 1).await.unwrap(), expected[..1]);
+        let transient = StoreOptions { lifetime: Some(Lifetime::Transient), ..Default::default() };
+        state.write_hinted(&Scope::Global, "large", json!(1), &transient).await.unwrap();
+        expected[0].revision = 1;
+        assert_eq!(state.page("global", "", None, 9).await.unwrap(), expected, "it hides that");
+        clock.advance(Duration::from_millis(400));
+        assert_eq!(state.page("global", "", None, 9).await.unwrap(), expected[..1]);
     });
 }
 
@@ -321,6 +348,23 @@ pub fn a_search_finds_what_has_every_word_ranks_it_and_shows_where(store: Arc<dy
         );
         let only = state.find("global", "lighthouse", "keeper/", 9, SearchOptions::default()).await;
         assert_eq!(only.unwrap().len(), 1);
+    });
+}
+
+pub fn a_search_goes_on_past_what_does_not_fit_its_options(store: Arc<dyn Store>) {
+    run(store, async |state, _| {
+        for n in 0..100 {
+            state.write(&Scope::Global, &format!("k{n}"), json!("lighthouse")).await.unwrap();
+        }
+        let hints = StoreOptions { tier: Some(MemoryTier::Hot), ..StoreOptions::default() };
+        let filler = "and other words that say nothing of it ".repeat(8);
+        let last = json!(format!("a lighthouse {filler}"));
+        state.write_hinted(&Scope::Global, "last", last, &hints).await.unwrap();
+        let options = SearchOptions { tier: Some(MemoryTier::Hot), ..SearchOptions::default() };
+        let found = state.find("global", "lighthouse", "", 1, options).await.unwrap();
+        assert_eq!(found.iter().map(|hit| &*hit.key).collect::<Vec<_>>(), ["last"]);
+        let all = StateStore::search(&state, &Scope::Global, "lighthouse", 90).await.unwrap();
+        assert_eq!(all.len(), 90);
     });
 }
 

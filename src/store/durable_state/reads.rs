@@ -11,7 +11,7 @@ use std::{
 use super::DurableState;
 use crate::{
     protocol::SearchOptions,
-    store::{StateFilter, StateHit, StateRow, StateSearch, StoreError, find},
+    store::{StateFilter, StateHit, StateKey, StateRow, StateSearch, StoreError, find},
 };
 
 /// The maximum number of keys that one traversal visits.
@@ -38,8 +38,8 @@ impl DurableState {
         Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
     }
 
-    /// Returns a page of a scope, sorted by key: at most `limit` values after the key `after`.
-    /// Blocks.
+    /// Returns a page of the keys of a scope, sorted: at most `limit` after the key `after`. The
+    /// values, which may be large, are not read. Blocks.
     ///
     /// # Errors
     /// Fails when it cannot be read.
@@ -49,7 +49,7 @@ impl DurableState {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateRow>, StoreError> {
+    ) -> Result<Vec<StateKey>, StoreError> {
         if let Some((foreign, scope)) = self.foreign_to(scope) {
             return foreign.page(&scope, prefix, after, limit);
         }
@@ -63,12 +63,12 @@ impl DurableState {
         let rows = self.store.state_page(&filter)?;
         let is_whole = rows.len() < limit;
         let last = rows.last().map(|row| row.key.clone());
-        let mut rows: BTreeMap<String, StateRow> =
+        let mut rows: BTreeMap<String, StateKey> =
             rows.into_iter().map(|row| (row.key.clone(), row)).collect();
         for row in self.transients(scope, prefix) {
             let on_page = is_whole || last.as_ref().is_some_and(|last| row.key <= *last);
             if on_page && after.is_none_or(|after| row.key.as_str() > after) {
-                rows.insert(row.key.clone(), (*row).clone());
+                rows.insert(row.key.clone(), StateKey::of(&row));
             }
         }
         Ok(rows.into_values().take(limit).collect())
@@ -84,7 +84,7 @@ impl DurableState {
         prefix: &str,
         after: Option<String>,
         limit: usize,
-    ) -> Result<Vec<StateRow>, StoreError> {
+    ) -> Result<Vec<StateKey>, StoreError> {
         let (scope, prefix) = (scope.to_owned(), prefix.to_owned());
         self.beside(move |state| state.blocking_page(&scope, &prefix, after.as_deref(), limit))
             .await
@@ -226,11 +226,10 @@ impl DurableState {
     pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
         let now_ms = self.clock.now_ms();
         let transient = self.transient.lock();
-        if transient.rows.is_empty() {
+        if transient.is_empty() {
             return None;
         }
-        let place = (scope.to_owned(), key.to_owned());
-        transient.rows.get(&place).filter(|row| row.is_live(now_ms)).map(|row| (**row).clone())
+        transient.get(scope, key).filter(|row| row.is_live(now_ms)).cloned()
     }
 
     /// Returns the keys of the transient values of a scope, sorted.
@@ -242,13 +241,8 @@ impl DurableState {
     fn transients(&self, scope: &str, prefix: &str) -> Vec<Arc<StateRow>> {
         let now_ms = self.clock.now_ms();
         let transient = self.transient.lock();
-        transient
-            .rows
-            .range((scope.to_owned(), prefix.to_owned())..)
-            .take_while(|((of, key), _)| of == scope && key.starts_with(prefix))
-            .filter(|(_, row)| row.is_live(now_ms))
-            .map(|(_, row)| Arc::clone(row))
-            .collect()
+        let rows = transient.of_prefix(scope, prefix);
+        rows.filter(|row| row.is_live(now_ms)).map(Arc::clone).collect()
     }
 
     async fn beside<T: Send + 'static>(

@@ -12,7 +12,7 @@ use crate::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, LoadedRows, MOST_COUNTED, OpenTasksRow,
         OutboxRow, PageMark, Partition, QueuedRow, Reader, Retired, RunFilter, RunPage,
-        ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        ScopeFilter, ScopeRow, SessionRow, StateFilter, StateHit, StateKey, StateRow, StateSearch,
         StatsFilter, StatsRow, StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED,
         VersionRow, Want, find,
         page::Pages,
@@ -362,14 +362,17 @@ impl Reader for Memory {
         self.read(|tables| tables.state.get(&(scope.to_owned(), key.to_owned())).cloned())
     }
 
-    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError> {
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateKey>, StoreError> {
         let fits = |row: &&StateRow| {
             row.scope == filter.scope
                 && row.key.starts_with(&filter.prefix)
                 && filter.after.as_ref().is_none_or(|after| row.key > *after)
                 && row.is_live(filter.now_ms)
         };
-        self.read(|tables| tables.state.values().filter(fits).take(filter.limit).cloned().collect())
+        self.read(|tables| {
+            let rows = tables.state.values().filter(fits).take(filter.limit);
+            rows.map(StateKey::of).collect()
+        })
     }
 
     fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError> {

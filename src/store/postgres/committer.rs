@@ -7,6 +7,7 @@
 //! | something in it is refused | it was rolled back: each batch alone, and only the offender is refused |
 //! | its disk, memory or connections are used up | it was rolled back: again, until it can write |
 //! | nothing, or the connection broke | nobody knows: a new connection, and the mark of the lane tells |
+//! | the same again and again, but not for a mark without the group | each batch alone, and only the offender is refused |
 //! | the lane has no row | another host has taken over: nothing more is written |
 
 use std::{
@@ -38,10 +39,15 @@ use crate::{
 
 /// The number of times that a group is tried again at once.
 const TRIES: u32 = 5;
+/// The number of connections in a row that a group may break while a mark alone can be committed: what it has may
+/// be too much for the server, or for the way to it.
+const BREAKS: u32 = 5;
 /// The pause before a group is tried again, or the database is called again.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The maximum of such a pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The work of a lane in messages.
+const WRITE: &str = "write to the database";
 /// The number of calls of a database that is away, after the store began to close.
 const LAST_CALLS: u32 = 5;
 
@@ -70,7 +76,7 @@ impl Committer {
     /// # Errors
     /// Fails when the database cannot be reached.
     pub fn new(wire: Wire, lane: Lane, common: Arc<Common>) -> Result<Self, Failed> {
-        let session = Some(wire.writer(&lane.name())?);
+        let session = Some(wire.lane(&lane.name())?);
         Ok(Self { wire, lane, session, seq: 0, common })
     }
 
@@ -132,7 +138,7 @@ impl Committer {
     /// Returns the result of each batch of a group that is now durable, or the error of the whole
     /// group. While the database cannot be reached, it waits.
     fn transact(&mut self, group: &[&Batch]) -> GroupResult {
-        let mut tries = 0;
+        let (mut tries, mut breaks) = (0, 0);
         let mut pauses = 0;
         // The results of the batches, if the group turns out to be committed.
         let mut unknown: Option<Option<Decided>> = None;
@@ -146,6 +152,7 @@ impl Committer {
                         let pending = unknown.take().flatten();
                         if was_committed && let Some(decided) = pending {
                             self.seq += 1;
+                            breaks = 0;
                             // A commit whose answer was lost may be undone by a failover, until a later
                             // one was answered.
                             match self.confirm() {
@@ -161,6 +168,20 @@ impl Committer {
                                 }
                             }
                             continue;
+                        }
+                        // It was not committed, and cannot be any more: its connection was ended.
+                        if breaks > 0
+                            && let Err(error) = self.confirm()
+                        {
+                            // An outage, which the group waits for like all others.
+                            breaks = 0;
+                            self.session = None;
+                            self.wait_for(error, &mut pauses)?;
+                            continue;
+                        }
+                        if breaks >= BREAKS {
+                            self.common.wrote(self.lane);
+                            return self.one_by_one(group, unwritable());
                         }
                     }
                     Err(Failed::Store(error)) => {
@@ -181,6 +202,7 @@ impl Committer {
                 }
                 Attempt::Unknown(error, decided) => {
                     self.session = None;
+                    breaks += 1;
                     unknown = Some(decided);
                     self.wait_for(error, &mut pauses)?;
                 }
@@ -195,16 +217,21 @@ impl Committer {
                     }
                     Meaning::Waiting => self.wait_for(error, &mut pauses)?,
                     Meaning::Again | Meaning::Refused | Meaning::Unknown => {
-                        if let [_] = group {
-                            return Ok(vec![Err(error.into_error("write to the database"))]);
-                        }
-                        // What was committed stays so if the host is ended before the rest.
-                        let alone = |batch: &&Batch| self.transact(&[*batch])?.remove(0);
-                        return Ok(group.iter().map(alone).collect());
+                        return self.one_by_one(group, error.into_error(WRITE));
                     }
                 },
             }
         }
+    }
+
+    /// Commits each batch of a group that is refused as a whole. One that is alone is refused with `error`.
+    fn one_by_one(&mut self, group: &[&Batch], error: StoreError) -> GroupResult {
+        if let [_] = group {
+            return Ok(vec![Err(error)]);
+        }
+        // What was committed stays so if the host is ended before the rest.
+        let alone = |batch: &&Batch| self.transact(&[*batch])?.remove(0);
+        Ok(group.iter().map(alone).collect())
     }
 
     /// Makes one transaction of a group.
@@ -239,7 +266,7 @@ impl Committer {
     /// last known one was committed.
     fn reconnect(&mut self, is_unknown: bool) -> Result<bool, Failed> {
         let name = self.lane.name();
-        let session = self.wire.writer(&name)?;
+        let session = self.wire.lane(&name)?;
         session.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE datname = current_database() AND usename = current_user AND application_name = $1
@@ -278,10 +305,14 @@ impl Committer {
         Ok(seq > self.seq)
     }
 
-    /// Commits nothing but a mark.
+    /// Commits nothing but the mark of the last group.
     fn confirm(&mut self) -> Result<(), Failed> {
         let Some(session) = &self.session else { return Err(Failed::Silent) };
-        session.begin(&[self.lane.lock()])?;
+        let found = session.begin(&[self.lane.lock()])?;
+        if found.first().is_none_or(Vec::is_empty) {
+            // A commit that writes nothing waits for no standby.
+            return Err(Failed::Silent);
+        }
         session.commit(&[self.lane.mark(self.seq)])
     }
 
@@ -291,7 +322,7 @@ impl Committer {
     /// Returns the error if the store is closing and the database was away for long.
     fn wait_for(&mut self, error: Failed, pauses: &mut u32) -> Result<(), StoreError> {
         *pauses += 1;
-        let error = error.into_error("write to the database");
+        let error = error.into_error(WRITE);
         if self.common.closing.load(Ordering::Acquire) && *pauses > LAST_CALLS {
             // What is still queued would wait as long.
             self.common.lose(error.clone());
@@ -381,6 +412,12 @@ fn plan(
         verdicts.push(planned.add(batch)?);
     }
     Ok(planned.finish(verdicts))
+}
+
+/// Returns the refusal of a batch that breaks every connection.
+fn unwritable() -> StoreError {
+    let reason = format!("{BREAKS} connections in a row broke over it");
+    StoreError::Away { context: WRITE.to_owned(), reason }
 }
 
 fn rolled(session: &Session, error: Failed) -> Attempt {

@@ -370,6 +370,14 @@ impl Upkeep for Postgres {
         self.pool.read("measure the database", space::space)
     }
 
+    fn retained_bytes(&self, limit: u64) -> Result<u64, StoreError> {
+        match self.space()?.used {
+            used if used <= limit => Ok(used),
+            // A file of the server keeps its size when rows are deleted: by it, every run would be too many.
+            _ => self.at_length("sum up what runs have", space::of_runs),
+        }
+    }
+
     fn has_expired(&self, what: Expiring, before_ms: u64) -> Result<bool, StoreError> {
         self.pool.read("look for what has expired", |db| kept::has_expired(db, what, before_ms))
     }

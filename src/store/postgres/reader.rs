@@ -16,7 +16,7 @@ use crate::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OpenTasksRow, OutboxRow, PageMark,
         Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow,
-        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        SessionRow, StateFilter, StateHit, StateKey, StateRow, StateSearch, StatsFilter, StatsRow,
         StoreError, TaskFilter, TaskRow, TokenRow, VersionRow, Want,
     },
 };
@@ -149,7 +149,7 @@ impl Reader for Postgres {
         self.pool.read("read a value of state", |db| state::one(db, scope, key))
     }
 
-    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError> {
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateKey>, StoreError> {
         self.pool.read("list state", |db| state::page(db, filter))
     }
 

@@ -11,7 +11,7 @@ use super::{
     session::Session,
     value::{after_prefix, in_row, int, json, limit, text, text_or_null, uint, uint_or_null},
 };
-use crate::store::{StateFilter, StateRow};
+use crate::store::{StateFilter, StateKey, StateRow};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -63,8 +63,8 @@ pub fn list(db: &Session, scope: &str) -> Result<Vec<StateRow>, Failed> {
 pub(super) const LIST: &str =
     concat!("SELECT ", columns!(), " FROM state WHERE ", of_scope!(), " ORDER BY ", by_key!());
 
-/// Returns a page of a scope, sorted by key.
-pub fn page(db: &Session, filter: &StateFilter) -> Result<Vec<StateRow>, Failed> {
+/// Returns a page of the keys of a scope, sorted. The values, which may be large, are not read.
+pub fn page(db: &Session, filter: &StateFilter) -> Result<Vec<StateKey>, Failed> {
     // One lower bound, so that the keys before the page are not read.
     let after = filter.after.as_deref().filter(|after| *after >= filter.prefix.as_str());
     let from = after.unwrap_or(&filter.prefix);
@@ -72,13 +72,26 @@ pub fn page(db: &Session, filter: &StateFilter) -> Result<Vec<StateRow>, Failed>
     let (scope, from, now_ms) = (filter.scope.as_bytes(), from.as_bytes(), int(filter.now_ms));
     let with_from = after.is_none();
     let rows = db.query(PAGE, &[&scope, &from, &to, &with_from, &now_ms, &limit(filter.limit)])?;
-    rows.iter().map(read).collect()
+    rows.iter().map(|row| listed(row, &filter.scope)).collect()
+}
+
+fn listed(row: &Row, scope: &str) -> Result<StateKey, Failed> {
+    let read = || -> Result<StateKey, Failed> {
+        Ok(StateKey {
+            key: text(row, 0)?,
+            revision: uint(row, 1)?,
+            updated_ms: uint(row, 2)?,
+            expires_ms: uint_or_null(row, 3)?,
+        })
+    };
+    read().map_err(in_row(|| {
+        let key = text(row, 0).unwrap_or_else(|_| "?".to_owned());
+        format!("state {key:?} of {scope}")
+    }))
 }
 
 pub(super) const PAGE: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM state WHERE ",
+    "SELECT key, revision, updated_ms, expires_ms FROM state WHERE ",
     of_scope!(),
     " AND substring(key from 1 for 1024) >= substring($2::bytea from 1 for 1024)
       AND substring(key from 1 for 1024) <= substring($3::bytea from 1 for 1024)

@@ -10,21 +10,24 @@ use super::{
     failed::Failed,
     session::Session,
     stats_fold::unfolded,
-    value::{bytes, damaged, in_row, int, text, uint, word},
+    value::{bytes, in_row, int, text, uint, word},
 };
 use crate::{
     journal::{Ending, Measure},
-    store::{CostlyRun, Grain, StatsFilter, StatsRow, stats::most_expensive},
+    store::{
+        CostlyRun, Grain, StatsFilter, StatsRow,
+        stats::{decode_counts, most_expensive},
+    },
 };
 
 /// Returns the sums that a filter names, by time, name and ending. Call it within a snapshot.
 pub fn list(db: &Session, filter: &StatsFilter) -> Result<Vec<StatsRow>, Failed> {
-    let mut found: BTreeMap<(u64, String, Ending), Measure> = BTreeMap::new();
+    let mut found: BTreeMap<SumKey, Measure> = BTreeMap::new();
     let (grain, of) = (codes::grain(filter.grain), codes::dimension(filter.of));
     let name = filter.name.as_deref().map(str::as_bytes);
     for row in db.query(LIST, &[&grain, &of, &int(filter.since_ms), &name])? {
         let (key, measure) = sum(&row).map_err(in_row(|| "a sum of runs".to_owned()))?;
-        found.insert(key, measure);
+        found.extend(measure.map(|measure| (key, measure)));
     }
     for row in unfolded(db)?.find(filter) {
         found.entry((row.at_ms, row.name, row.ending)).or_default().add(&row.measure);
@@ -37,10 +40,12 @@ const LIST: &str = "
     SELECT at_ms, name, ending, body FROM stats
     WHERE grain = $1 AND of = $2 AND at_ms >= $3 AND ($4::bytea IS NULL OR name = $4)";
 
-fn sum(row: &Row) -> Result<((u64, String, Ending), Measure), Failed> {
+/// The key of a sum: its time, name and ending.
+type SumKey = (u64, String, Ending);
+
+fn sum(row: &Row) -> Result<(SumKey, Option<Measure>), Failed> {
     let key = (uint(row, 0)?, text(row, 1)?, word(row, 2, codes::ending_of)?);
-    let measure = postcard::from_bytes(bytes(row, 3)?);
-    Ok((key, measure.map_err(|error| damaged("a sum of runs", error))?))
+    Ok((key, decode_counts(bytes(row, 3)?)))
 }
 
 /// Returns the most expensive runs of the days since a time. Call it within a snapshot.

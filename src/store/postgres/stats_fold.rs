@@ -8,20 +8,19 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use serde::de::DeserializeOwned;
 use tokio_postgres::Row;
 
 use super::{
     codes,
     failed::Failed,
     session::Session,
-    value::{bytes, damaged, int, text, uint, word},
+    value::{bytes, int, text, uint, word},
 };
 use crate::{
     journal::{Dimension, Ending, Measure, TallyKey},
     store::{
         CountedRun, Grain,
-        stats::{COSTLY, HOURS_KEPT_MS, Sums},
+        stats::{COSTLY, HOURS_KEPT_MS, Sums, decode_counts},
     },
 };
 
@@ -106,7 +105,9 @@ pub fn names(db: &Session) -> Result<BTreeSet<String>, Failed> {
 fn sums_of(rows: &[Row]) -> Result<Sums, Failed> {
     let mut sums = Sums::default();
     for row in rows {
-        sums.add(&decode::<CountedRun>(bytes(row, 0)?)?);
+        if let Some(counted) = decode_counts::<CountedRun>(bytes(row, 0)?) {
+            sums.add(&counted);
+        }
     }
     Ok(sums)
 }
@@ -185,7 +186,9 @@ fn known(db: &Session, keys: &Keys) -> Result<BTreeMap<Place, Measure>, Failed> 
             text(&row, 3)?,
             word(&row, 4, codes::ending_of)?,
         );
-        known.insert(place, decode(bytes(&row, 5)?)?);
+        if let Some(measure) = decode_counts(bytes(&row, 5)?) {
+            known.insert(place, measure);
+        }
     }
     Ok(known)
 }
@@ -218,10 +221,6 @@ const TRIM: &str = "
                                      ORDER BY nano_usd DESC, tokens DESC, run DESC) AS place
            FROM stats_costly WHERE day_ms = ANY ($1)) r
     WHERE r.place > $2 AND c.day_ms = r.day_ms AND c.run = r.run";
-
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
-    postcard::from_bytes(body).map_err(|error| damaged("the counts of a run", error))
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! The committer: one transaction for a group of batches.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicI32, Ordering},
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{
     erase,
-    error::{database, is_locked, is_lost},
+    error::{database, is_locked, is_lost, is_of_a_row},
     group::{BatchFailure, Group},
     mark::{self, Mark, MarkFile},
     meta,
@@ -41,6 +41,23 @@ const NOTHING_WRITTEN: i32 = -1;
 const LOCK_TRY: Duration = Duration::from_secs(1);
 /// The number of attempts before a batch is refused; two minutes in total.
 const LOCK_TRIES: u32 = 120;
+
+/// The results of the batches of a group that is durable, and the tokens that were revoked.
+type Written = (Vec<BatchResult>, HashSet<String>);
+
+/// The reason why a group was rolled back.
+enum Stopped {
+    /// The batch at this place needs a row that cannot be read.
+    At(usize, rusqlite::Error),
+    /// The transaction failed.
+    Failed(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Stopped {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// The only connection that writes, and the state it keeps between transactions.
 pub struct Committer {
@@ -298,12 +315,35 @@ impl Committer {
         }
     }
 
-    /// Writes a group durably. Returns the results, and the tokens that were revoked.
-    fn write(&self, group: &[Batch]) -> rusqlite::Result<(Vec<BatchResult>, HashSet<String>)> {
+    /// Writes a group durably. A batch that needs a row which cannot be read is refused alone, and the
+    /// others are written anew.
+    fn write(&self, group: &[Batch]) -> rusqlite::Result<Written> {
+        let mut refused = BTreeMap::new();
+        loop {
+            match self.write_without(group, &refused) {
+                Ok(written) => return Ok(written),
+                Err(Stopped::Failed(error)) => return Err(error),
+                Err(Stopped::At(place, error)) => {
+                    refused.insert(place, database("write to the database")(error));
+                }
+            }
+        }
+    }
+
+    /// Writes a group durably, without the batches at the places that are `refused`.
+    fn write_without(
+        &self,
+        group: &[Batch],
+        refused: &BTreeMap<usize, StoreError>,
+    ) -> Result<Written, Stopped> {
         let mut tx = self.begin()?;
         let mut revoked = HashSet::new();
         let mut verdicts = Vec::with_capacity(group.len());
-        for batch in group {
+        for (place, batch) in group.iter().enumerate() {
+            if let Some(error) = refused.get(&place) {
+                verdicts.push(Err(error.clone()));
+                continue;
+            }
             let is_revoked = |jti: &str| self.revoked.contains(jti) || revoked.contains(jti);
             match tx.apply(batch, is_revoked) {
                 Ok(()) => {
@@ -312,7 +352,10 @@ impl Committer {
                     verdicts.push(Ok(()));
                 }
                 Err(BatchFailure::Refused(error)) => verdicts.push(Err(error)),
-                Err(BatchFailure::Failed(error)) => return Err(error),
+                Err(BatchFailure::Failed(error)) if is_of_a_row(&error) => {
+                    return Err(Stopped::At(place, error));
+                }
+                Err(BatchFailure::Failed(error)) => return Err(Stopped::Failed(error)),
             }
         }
         tx.insert_rows()?;

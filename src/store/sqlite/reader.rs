@@ -19,7 +19,7 @@ use crate::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, CostlyRun, EvidenceRow, FeedRow,
         FrameRow, Header, IdempotencyRow, KeptRow, Loaded, OpenTasksRow, OutboxRow, PageMark,
         Partition, QueuedRow, Reader, Retired, RunFilter, RunPage, ScopeFilter, ScopeRow,
-        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StatsFilter, StatsRow,
+        SessionRow, StateFilter, StateHit, StateKey, StateRow, StateSearch, StatsFilter, StatsRow,
         StoreError, TaskFilter, TaskRow, TokenRow, VersionRow, Want,
     },
 };
@@ -156,7 +156,7 @@ impl Reader for Sqlite {
         self.read("read a value of state", |conn| state::one(conn, scope, key))
     }
 
-    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError> {
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateKey>, StoreError> {
         self.read("list state", |conn| state::page(conn, filter))
     }
 

@@ -24,6 +24,9 @@ use crate::store::{
     lock::{Lock, make_private_dir},
 };
 
+/// The file that becomes the database when the copy is complete, and those that SQLite may have beside it.
+const DRAFT: [&str; 3] = ["moonswarm.draft", "moonswarm.draft-wal", "moonswarm.draft-shm"];
+
 /// The content of a restored data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
@@ -40,24 +43,23 @@ pub struct Restored {
 /// # Errors
 /// Returns [`StoreError::Occupied`] if `dir` is not empty, [`StoreError::Owned`],
 /// [`StoreError::Newer`], or [`StoreError::Damaged`] if the backup is not intact. Fails on errors
-/// of the file system or the database. The directory is then unchanged, except for its lock.
+/// of the file system or the database. The directory is then unchanged, except for its lock and for what a
+/// restore that was killed has left.
 pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     verify(from)?;
     make_private_dir(dir)?;
     // Held to the end, so that no host opens an incomplete directory.
     let _lock = Lock::take(dir)?;
     vacant(dir)?;
-    let draft = dir.join("moonswarm.draft");
+    remove_draft(dir);
+    let draft = dir.join(DRAFT[0]);
     let restored = backup::copy(from, &draft).and_then(|_| begin_anew(&draft)).and_then(|found| {
         File::open(&draft).and_then(|it| it.sync_all()).map_err(file("sync", &draft))?;
         fs::rename(&draft, dir.join(DATABASE)).map_err(file("rename", &draft))?;
         Ok(found)
     });
     if restored.is_err() {
-        for name in ["moonswarm.draft", "moonswarm.draft-wal", "moonswarm.draft-shm"] {
-            // It may not exist.
-            let _ = fs::remove_file(dir.join(name));
-        }
+        remove_draft(dir);
     }
     let restored = restored?;
     sync(dir)?;
@@ -79,10 +81,18 @@ fn verify(from: &Path) -> Result<(), StoreError> {
     }
 }
 
+fn remove_draft(dir: &Path) {
+    for name in DRAFT {
+        // It may not exist.
+        let _ = fs::remove_file(dir.join(name));
+    }
+}
+
+/// Checks that a directory has nothing but its lock, and what a restore that was killed has left.
 fn vacant(dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(file("list", dir))? {
         let name = entry.map_err(file("list", dir))?.file_name();
-        if name != "lock" {
+        if name != "lock" && !DRAFT.iter().any(|draft| name == *draft) {
             return Err(StoreError::Occupied {
                 path: dir.display().to_string(),
                 found: name.to_string_lossy().into_owned(),

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     protocol::{RunId, StoreOptions},
     store::{
-        StateBatch, StateFilter, StateRow, StoreError,
+        StateBatch, StateFilter, StateKey, StateRow, StoreError,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -76,12 +76,13 @@ pub fn list(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<StateRow>> {
         .collect()
 }
 
-/// Returns a page of a scope, sorted by key.
-pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<StateRow>> {
-    let mut statement = conn.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM state WHERE scope = ?1 AND key >= ?2 AND (?3 IS NULL OR key > ?3)
-         ORDER BY key"
-    ))?;
+/// Returns a page of the keys of a scope, sorted. The values, which may be large, are not read.
+pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<StateKey>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT key, revision, updated_ms, expires_ms
+         FROM state WHERE scope = ?1 AND key >= ?2 AND (?3 IS NULL OR key > ?3)
+         ORDER BY key",
+    )?;
     // One lower bound, so that the keys before the page are not read.
     let from = filter.after.as_deref().filter(|after| *after > filter.prefix.as_str());
     let mut rows =
@@ -90,7 +91,7 @@ pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<Sta
     while found.len() < filter.limit
         && let Some(row) = rows.next()?
     {
-        let row = read(row)?;
+        let row = listed(row, &filter.scope)?;
         if !row.key.starts_with(&filter.prefix) {
             break;
         }
@@ -99,6 +100,21 @@ pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<Sta
         }
     }
     Ok(found)
+}
+
+fn listed(row: &Row<'_>, scope: &str) -> rusqlite::Result<StateKey> {
+    let read = || -> rusqlite::Result<StateKey> {
+        Ok(StateKey {
+            key: row.get(0)?,
+            revision: uint(row, 1)?,
+            updated_ms: uint(row, 2)?,
+            expires_ms: uint_or_null(row, 3)?,
+        })
+    };
+    read().map_err(in_row(|| {
+        let key = row.get::<_, String>(0).unwrap_or_else(|_| "?".to_owned());
+        format!("state {key:?} of {scope}")
+    }))
 }
 
 /// Removes all values of a run and of its operators, and the receipts of its steps.

@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
+use rusqlite::{Connection, OptionalExtension as _, params, types::ValueRef};
 
 use super::value::int;
 use crate::{
     journal::{Dimension, Ending, Measure, Tally, TallyKey},
     store::{
         CostlyRun, CountedRun, Grain, RunStatus, StatsFilter, StatsRow,
-        stats::{COSTLY, HOURS_KEPT_MS, Sums, most_expensive},
+        stats::{COSTLY, HOURS_KEPT_MS, Sums, decode_counts, most_expensive},
     },
 };
 
@@ -48,12 +48,12 @@ fn write(conn: &Connection, sums: Sums) -> rusqlite::Result<()> {
     for ((grain, key), more) in sums.rows {
         let TallyKey { hour_ms, of, name, ending } = key;
         let place = (grain_code(grain), int(hour_ms), of_code(of), name, ending_code(ending));
-        let mut sum = known
+        let stored = known
             .query_row(params![place.0, place.1, place.2, place.3, place.4], |row| {
-                decode::<Measure>(&row.get::<_, Vec<u8>>(0)?)
+                Ok(decode::<Measure>(row.get_ref(0)?))
             })
-            .optional()?
-            .unwrap_or_default();
+            .optional()?;
+        let mut sum = stored.flatten().unwrap_or_default();
         sum.add(&more);
         let body = postcard::to_allocvec(&sum).expect("counts are plain data");
         put.execute(params![place.0, place.1, place.2, place.3, place.4, body])?;
@@ -96,7 +96,9 @@ fn unfolded(conn: &Connection) -> rusqlite::Result<Sums> {
     let mut rows = conn.prepare_cached("SELECT body FROM stats_new ORDER BY id")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
-        sums.add(&decode::<CountedRun>(row.get_ref(0)?.as_blob()?)?);
+        if let Some(counted) = decode::<CountedRun>(row.get_ref(0)?) {
+            sums.add(&counted);
+        }
     }
     Ok(sums)
 }
@@ -113,7 +115,9 @@ pub fn list(conn: &Connection, filter: &StatsFilter) -> rusqlite::Result<Vec<Sta
     let mut rows = rows.query(place)?;
     while let Some(row) = rows.next()? {
         let key = (super::value::uint(row, 0)?, row.get(1)?, ending_of(row.get(2)?));
-        found.insert(key, decode(row.get_ref(3)?.as_blob()?)?);
+        if let Some(measure) = decode(row.get_ref(3)?) {
+            found.insert(key, measure);
+        }
     }
     for row in unfolded(conn)?.find(filter) {
         found.entry((row.at_ms, row.name, row.ending)).or_default().add(&row.measure);
@@ -198,9 +202,8 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     write(conn, sums)
 }
 
-fn decode<T: serde::de::DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
-    postcard::from_bytes(body)
-        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(error)))
+fn decode<T: serde::de::DeserializeOwned>(body: ValueRef<'_>) -> Option<T> {
+    decode_counts(body.as_blob().unwrap_or_default())
 }
 
 fn grain_code(grain: Grain) -> i64 {

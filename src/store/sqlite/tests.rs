@@ -11,10 +11,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    journal::Fact,
+    journal::{Dimension, Ending, Fact, Tally},
     protocol::{RunId, StoreOptions},
     store::{
-        Batch, Check, Loaded, Reader, StoreError, Upkeep as _, Want, Write, Writer,
+        Batch, Check, CountedRun, Grain, Loaded, Reader, StatsFilter, StoreError, Upkeep as _,
+        Want, Write, Writer,
         conformance::{append, batch, begin, commit, conformance, header, put, resumed, started},
     },
 };
@@ -99,6 +100,37 @@ fn a_damaged_row_is_named_by_run_and_lsn() {
     let error = store.entries(7, 0).unwrap_err();
     let StoreError::Damaged { what, .. } = error else { panic!("{error}") };
     assert_eq!(what, format!("row {} of the journal of run 7", run.cursor));
+}
+
+#[test]
+fn damaged_counts_of_runs_hold_up_no_run_that_ends() {
+    let (dir, store) = fresh();
+    let filter =
+        StatsFilter { grain: Grain::Day, since_ms: 0, of: Dimension::Blueprint, name: None };
+    let end = |num: u64| {
+        let mut run = header(num);
+        let write = append(&*store, &mut run, vec![started(None)]);
+        let counted = CountedRun {
+            run: num,
+            created_ms: 1,
+            ended_ms: 5,
+            blueprint: "ship".to_owned(),
+            ending: Ending::Completed,
+            tally: Tally::default(),
+        };
+        let counted = Write::CountRun(Box::new(counted));
+        commit(&*store, vec![], Some(write), vec![counted]).unwrap();
+        let rows = store.stats(&filter).unwrap();
+        rows.iter().map(|row| row.measure.count).sum::<u64>()
+    };
+    assert_eq!(end(1), 1);
+    // The next row is the one with which all are folded.
+    raw(&dir).execute("INSERT INTO stats_new (id, body) VALUES (255, x'ff')", []).unwrap();
+    assert_eq!(end(2), 2);
+    let both =
+        "UPDATE stats SET body = x'ff'; INSERT INTO stats_new (id, body) VALUES (255, x'ff')";
+    raw(&dir).execute_batch(both).unwrap();
+    assert_eq!(end(3), 1, "what the damaged sum had is lost");
 }
 
 #[test]
@@ -223,6 +255,21 @@ fn a_copy_is_one_state_with_a_life_of_its_own() {
     drop(copy);
     let again = restore(&to, &there).unwrap_err();
     assert!(matches!(again, StoreError::Occupied { .. }), "{again}");
+}
+
+#[test]
+fn a_restore_that_was_killed_is_done_again() {
+    let (dir, store) = fresh();
+    begin(&*store, header(1));
+    let (copy, there) = (dir.path().join("copy.db"), dir.path().join("there"));
+    store.backup(&copy).unwrap();
+    fs::create_dir(&there).unwrap();
+    let left = ["moonswarm.draft", "moonswarm.draft-wal"].map(|name| there.join(name));
+    for file in &left {
+        fs::write(file, b"a half").unwrap();
+    }
+    assert_eq!(restore(&copy, &there).unwrap().open, 1);
+    assert!(left.iter().all(|file| !file.exists()));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     protocol::StoreOptions,
     store::{
         Health, Reader as _, StoreError, Upkeep as _, Write, Writer as _,
-        conformance::{begin, commit, header, put},
+        conformance::{batch, begin, commit, header, put},
     },
 };
 
@@ -48,6 +48,54 @@ fn a_commit_whose_answer_is_lost_is_made_once() {
     network.lose_answer_to_commit();
     put(&*store, vec![counted("5")]);
     assert_eq!(store.header(7).unwrap().unwrap(), run);
+}
+
+#[test]
+fn a_batch_that_breaks_every_connection_is_refused_and_those_beside_it_are_committed() {
+    let Some(home) = Home::new() else { return };
+    let store = home.open();
+    home.database.sql(
+        "CREATE FUNCTION moonswarm.die() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
+         CREATE TRIGGER die BEFORE INSERT ON moonswarm.kept FOR EACH ROW
+             WHEN (NEW.key = 'deadly'::bytea) EXECUTE FUNCTION moonswarm.die()",
+    );
+    let keep = |key: &str| {
+        let (layer, key, value) = ("l".to_owned(), key.to_owned(), "1".to_owned());
+        batch(vec![], None, vec![Write::PutKept { layer, key, value, expires_ms: None }])
+    };
+    let ((deadly, refused), (sound, committed)) = (keep("deadly"), keep("sound"));
+    store.submit_all(vec![deadly, sound]);
+    let refused = refused.recv().unwrap();
+    assert!(matches!(refused, Err(StoreError::Away { .. })), "{refused:?}");
+    committed.recv().unwrap().unwrap();
+    let keys: Vec<_> = store.kept_by("l", "", 9).unwrap().into_iter().map(|it| it.key).collect();
+    assert_eq!(keys, ["sound"]);
+    assert!(matches!(store.health(), Health::Well), "{:?}", store.health());
+}
+
+#[test]
+fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
+    let Some(home) = Home::new() else { return };
+    let store = home.open();
+    // The next connections break at every mark, whatever else is written. A number is taken for good.
+    home.database.sql(
+        "CREATE SEQUENCE moonswarm.marked;
+         CREATE FUNCTION moonswarm.die() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN
+                 IF nextval('moonswarm.marked') <= 6 THEN
+                     PERFORM pg_terminate_backend(pg_backend_pid());
+                 END IF;
+                 RETURN NEW;
+             END $$;
+         CREATE TRIGGER die BEFORE UPDATE ON moonswarm.marks FOR EACH ROW
+             EXECUTE FUNCTION moonswarm.die()",
+    );
+    put(&*store, vec![counted("1")]);
+    let last = home.database.sql("SELECT last_value FROM moonswarm.marked");
+    assert!(last.trim().parse::<u32>().unwrap() > 6, "{last}");
+    assert_eq!(store.state_value("global", "count").unwrap().unwrap().revision, 1);
+    assert!(matches!(store.health(), Health::Well), "{:?}", store.health());
 }
 
 #[test]

@@ -171,6 +171,8 @@ fn the_limits_of_a_server_do_not_end_what_has_its_own() {
     assert_eq!(show(&wire.writer("w").unwrap(), "idle_session_timeout"), "0");
     // The other side of a copy may be read for longer than any limit.
     assert_eq!(show(&wire.copier().unwrap(), "idle_in_transaction_session_timeout"), "0");
+    // A transaction is idle while a large value arrives.
+    assert_eq!(show(&wire.lane("l").unwrap(), "idle_in_transaction_session_timeout"), "10s");
 }
 
 #[test]

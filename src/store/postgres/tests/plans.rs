@@ -50,7 +50,7 @@ fn every_read_of_a_growing_table_is_answered_by_an_index_in_its_order() {
         (tasks::LIST, &[&zero, &most, &zero, &zero, &none, &none, &ten], "using tasks_pkey"),
         (tasks::LIST, &[&seven, &seven, &zero, &zero, &none, &none, &most], "using tasks_pkey"),
         (state::PAGE, &[&a_text, &k, &end, &with, &now, &ten], "Index Scan using state_list"),
-        (state_text::FOUND, &[&words, &a_text, &k, &end, &now], "state_words"),
+        (state_text::FOUND, &[&words, &a_text, &k, &end, &now, &ten, &zero], "state_words"),
         (scopes::FROM, &[&a_text], "Index Scan using state_list"),
         (scopes::AFTER, &[&a_text], "Index Scan using state_list"),
         (links::FROM, &[&b"s".as_slice(), &f, &none, &ten], "state_links_from"),

@@ -145,6 +145,20 @@ fn of_a_refused_batch_no_row_is_inserted() {
 }
 
 #[test]
+fn a_row_that_cannot_be_read_fails_the_batch_that_needs_it_and_no_other() {
+    let (_dir, mut committer) = committer();
+    let damaged =
+        "INSERT INTO charges (run, jti, bytes, tokens, nano_usd) VALUES (7, 't', -1, 1, 1)";
+    committer.conn.execute(damaged, []).unwrap();
+    let delete = Write::DeleteRun { run: 7 };
+    let group = [put_meta("a"), delete, put_meta("b")].map(|write| (vec![], vec![write]));
+    let verdicts = verdicts(&mut committer, group.into());
+    assert!(verdicts[0].is_ok() && verdicts[2].is_ok(), "{verdicts:?}");
+    assert!(matches!(verdicts[1], Err(StoreError::Damaged { .. })), "{verdicts:?}");
+    assert!(stored(&committer, "a") && stored(&committer, "b"));
+}
+
+#[test]
 fn a_row_that_cannot_be_inserted_fails_the_whole_group_and_later_batches_go_on() {
     let (_dir, mut committer) = committer();
     let (numbers, mut run, mut other) = (Memory::default(), header(1), header(2));

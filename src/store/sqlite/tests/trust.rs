@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     journal::{Decision, Fact},
-    store::{Answers, Checked, Health, StateAct, StateBatch, StateChange},
+    store::{Answers, Checked, Health, StateAct, StateBatch, StateChange, StateFilter},
 };
 
 fn data(dir: &TempDir) -> std::path::PathBuf {
@@ -196,6 +196,9 @@ fn a_damaged_value_is_named_and_refuses_only_who_needs_it() {
     raw(&dir).execute("UPDATE state SET value = '{\"x' WHERE key = 'a'", []).unwrap();
     assert_eq!(damaged(store.state_value("global", "a")), r#"state "a" of global"#);
     assert!(store.state_value("global", "b").unwrap().is_some());
+    // A list reads no values.
+    let filter = StateFilter { scope: "global".into(), limit: 9, ..StateFilter::default() };
+    assert_eq!(store.state_page(&filter).unwrap().len(), 2);
 
     // All three are in one group. The unreadable row of one must not affect the others.
     let verdicts = ["b", "a", "b"].map(|key| {
