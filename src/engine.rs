@@ -79,6 +79,7 @@ pub use verbs::run_list::RunList;
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::session_work::{Polled, SpawnPage, TasksAsk};
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
+pub(crate) use verbs::sign_in::SignInRecord;
 pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};

@@ -36,7 +36,12 @@ pub(crate) struct Auth {
     pub(crate) first_epochs: HashMap<u64, u32>,
     /// The last use of tokens, in Unix milliseconds, by id.
     uses: Mutex<LruCache<String, u64>>,
+    /// Locked while a sign-in begins, each for some of the tokens.
+    sign_ins: [Arc<tokio::sync::Mutex<()>>; SIGN_IN_LOCKS],
 }
+
+/// The number of sign-ins that may begin at the same time.
+const SIGN_IN_LOCKS: usize = 64;
 
 /// The maximum number of tokens whose last use is remembered.
 const MOST_USES: usize = 10_000;
@@ -56,7 +61,14 @@ impl Auth {
             verified: Mutex::new(LruCache::new(REMEMBERED)),
             first_epochs: store.runs_without_nonce()?.into_iter().collect(),
             uses: Mutex::new(LruCache::new(MOST_USES)),
+            sign_ins: std::array::from_fn(|_| Arc::default()),
         })
+    }
+
+    /// Returns the lock that is held while a sign-in with a token begins.
+    pub(crate) fn sign_in_lock(&self, jti: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mark = blake3::hash(jti.as_bytes());
+        Arc::clone(&self.sign_ins[usize::from(mark.as_bytes()[0]) % SIGN_IN_LOCKS])
     }
 
     /// Notes that a token was used.

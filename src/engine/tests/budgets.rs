@@ -55,6 +55,39 @@ async fn a_run_over_its_budget_fails_typed_and_still_cleans_up() {
     assert_eq!(view.usage.unwrap().total.cost.as_deref(), Some("0.61"));
 }
 
+/// Returns the number of compensations that a run has executed.
+fn undone(bench: &Bench, run: RunId) -> usize {
+    bench.count(run, |fact| match fact {
+        Fact::StepRecorded(step, _) => step.request.as_str() == "\"undo\"",
+        _ => false,
+    })
+}
+
+#[tokio::test]
+async fn a_run_over_a_limit_of_steps_or_entries_still_cleans_up() {
+    let body = |limits: &str| {
+        format!(
+            r#"limits = {{ {limits} }}, agents = {{ e = {{ operator = "echo" }} }},
+            flow = function(ctx)
+                for i = 1, 3 do ctx:defer(function() ctx:run("e", "undo") end) end
+                for i = 1, 1000 do ctx:run("e", i) end
+            end"#
+        )
+    };
+    let all = RunLimits::default();
+    for (own, limits) in [
+        ("steps = 3", all.clone()),
+        ("steps = 900", RunLimits { steps: 40, ..all.clone() }),
+        ("steps = 900", RunLimits { entries: 40, ..all }),
+    ] {
+        let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(1_700_000_000_000));
+        let bench = Bench::open_with(Arc::new(dir), clock, 2, limits, Recovery::All);
+        let run = bench.start(&body(own), "null").await;
+        assert_eq!(bench.ended(run).await.error.unwrap().kind, "limit");
+        assert_eq!(undone(&bench, run), 3, "{own}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_reported_is_counted_as_such() {
     let bench = Bench::new();

@@ -107,3 +107,27 @@ async fn a_lease_that_began_after_the_pause_is_not_put_off() {
     assert!(bench.report(&next.handle, "2").await.unwrap());
     bench.ended(run).await;
 }
+
+#[tokio::test]
+async fn the_wall_limit_cuts_no_compensation_short_also_after_a_restart() {
+    let body = r#"limits = { wall = "10m" }, agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            ctx:defer(function() ctx:run("q", "undo") end)
+            ctx:wait("never")
+        end"#;
+    for (seconds, ending) in [(600, RunStatus::Failed), (590, RunStatus::Canceled)] {
+        let bench = Bench::new();
+        let run = bench.start(body, "null").await;
+        bench.waiting(run, "signal").await;
+        bench.clock.advance(Duration::from_secs(seconds));
+        if ending == RunStatus::Canceled {
+            bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
+        }
+        let compensates = |view: &RunView| view.status == RunStatus::Compensating;
+        bench.until(run, "its compensation", compensates).await;
+        let bench = bench.restart_after(Duration::from_secs(20), Recovery::All).await;
+        let undo = bench.lease("q").await;
+        assert!(bench.report(&undo.handle, "null").await.unwrap());
+        assert_eq!(bench.ended(run).await.status, ending);
+    }
+}

@@ -169,3 +169,18 @@ async fn a_run_that_is_called_gets_the_edited_input() {
     assert_eq!(bench.ended(copy).await.output.unwrap().as_str(), "2");
     replays(&bench, copy).await;
 }
+
+#[tokio::test]
+async fn the_same_fork_twice_at_once_is_one_run() {
+    let bench = Bench::new();
+    let run = chained(&bench).await;
+    let key =
+        |body: &str| Some(IdempotencyKey { route: "fork", key: "k".into(), body: body.into() });
+    let (admin, histories) = (bench.admin(), bench.engine.histories());
+    let fork = |body| histories.fork(&admin, run, Fork::new(2), key(body));
+    let (one, other) = tokio::join!(fork("x"), fork("x"));
+    assert_eq!(one.unwrap().id(), other.unwrap().id());
+    assert_eq!(fork("y").await.unwrap_err().code(), "idempotency_mismatch");
+    let runs = bench.store.headers(&RunFilter { limit: 9, ..Default::default() }).unwrap();
+    assert_eq!(runs.len(), 2, "the origin and its fork");
+}

@@ -92,3 +92,17 @@ async fn a_signal_to_a_run_that_cannot_be_read_for_a_moment_arrives() {
     bench.clock.advance(Duration::from_secs(2));
     assert_eq!(bench.ended(waits).await.output.unwrap().as_str(), "7");
 }
+
+#[tokio::test]
+async fn a_run_that_cannot_be_read_is_not_read_all_the_time_for_whoever_waits_for_it() {
+    let bench = Bench::new();
+    let run = bench.start("flow = function(ctx) return ctx:wait('go') end", "null").await;
+    bench.waiting(run, "signal").await;
+    let bench = bench.restart().await;
+    tamper(bench.dir.path(), "UPDATE journal SET entry = x'00'");
+    let wait = Duration::from_secs(2);
+    let view = bench.engine.wait(&bench.admin(), run, WaitFor::Ended, wait).await.unwrap();
+    assert_eq!(view.status, RunStatus::Paused);
+    let quarantined = bench.engine.counts().quarantined.get();
+    assert!((1..10).contains(&quarantined), "{quarantined}");
+}

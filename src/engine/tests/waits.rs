@@ -152,6 +152,33 @@ async fn a_run_that_rests_while_it_compensates_is_found_among_the_paused() {
 }
 
 #[tokio::test]
+async fn an_act_on_many_runs_cuts_no_compensation_short() {
+    let bench = Bench::new();
+    let body = r#"agents = {},
+        flow = function(ctx)
+            ctx:defer(function() ctx:wait("undone") end)
+            ctx:wait("never")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "signal").await;
+    let admin = bench.admin();
+    bench.engine.cancel(&admin, run, "enough".into(), None).await.unwrap();
+    bench.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+    let cancel = |digest| Bulk {
+        runs: BulkRuns::Ids(vec![run]),
+        act: BulkAct::Cancel,
+        digest,
+        reason: "again".into(),
+        key: None,
+    };
+    let planned = bench.engine.bulk(&admin, cancel(None)).await.unwrap();
+    let done = bench.engine.bulk(&admin, cancel(Some(planned.digest))).await.unwrap();
+    assert_eq!((planned.eligible, done.items[0].result.as_str()), (0, "unchanged"));
+    bench.signal(run, "undone", "1").await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+}
+
+#[tokio::test]
 async fn a_paused_run_accepts_results_and_goes_on_when_resumed() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q" } },

@@ -1,4 +1,5 @@
-//! Enforces the limits of a run on steps, entries and tasks. A breach ends the run.
+//! Enforces the limits of a run on steps, entries and tasks. A breach ends the run; what it defers
+//! has room beyond them.
 
 use crate::{
     engine::{
@@ -12,19 +13,27 @@ use crate::{
     protocol::{Failure, failure::kind},
 };
 
+/// Returns the effective value of a limit of the host. What a run defers may take a quarter more:
+/// it ends the run in order.
+fn spared(run: &Run, most: u64) -> u64 {
+    match run.chain.state() {
+        RunState::Active => most,
+        RunState::Compensating(_) | RunState::Ended(_) => most.saturating_add(most / 4),
+    }
+}
+
 /// Returns the reason why a run's history may not grow, if there is one.
 pub(crate) fn long_history(turn: &Turn<'_>) -> Option<String> {
     let most = turn.shared.settings.limits.entries;
-    (turn.run.chain.entries() >= most)
+    (u64::from(turn.run.chain.entries()) >= spared(turn.run, most.into()))
         .then(|| format!("more than {most} entries in one history; use ctx:continue_as"))
 }
 
 /// Returns the reason why a run may hold no more, if there is one.
 fn overweight(turn: &Turn<'_>) -> Option<String> {
     let limits = &turn.shared.settings.limits;
-    // What a run defers may take a little more: it ends the run in order.
     let is_ending = *turn.run.chain.state() != RunState::Active;
-    let spare = |most: u64| if is_ending { most.saturating_add(most / 4) } else { most };
+    let spare = |most: u64| spared(turn.run, most);
     if turn.run.account.over.is_some() && !is_ending {
         return turn.run.account.over.clone();
     }
@@ -57,16 +66,18 @@ fn overweight(turn: &Turn<'_>) -> Option<String> {
 pub(crate) fn breach(turn: &Turn<'_>) -> Option<String> {
     let limits = &turn.shared.settings.limits;
     let (steps, _) = turn.run.chain.counts();
-    let max_steps = turn
-        .run
-        .program
-        .as_ref()
+    // What a run defers is held to the host's limit alone, and to its time.
+    let is_active = *turn.run.chain.state() == RunState::Active;
+    let program = turn.run.program.as_ref().filter(|_| is_active);
+    let max_steps = program
         .and_then(|program| program.blueprint().definition().max_steps)
         .map_or(limits.steps, |steps| steps.min(limits.steps));
     let open = limits.open_steps;
     match long_history(turn).or_else(|| overweight(turn)) {
         Some(breach) => Some(breach),
-        None if steps >= max_steps => Some(format!("more than {max_steps} steps in one history")),
+        None if u64::from(steps) >= spared(turn.run, max_steps.into()) => {
+            Some(format!("more than {max_steps} steps in one history"))
+        }
         None if turn.run.open.len() >= open as usize => {
             Some(format!("more than {open} steps open at the same time"))
         }

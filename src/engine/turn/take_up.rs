@@ -34,7 +34,8 @@ pub(crate) fn take_up_open(turn: &mut Turn<'_>, rows: &Rows, mut ops: HashMap<St
         })
         .collect();
     let paused = turn.run.chain.paused().is_some();
-    if let Some(program) = &turn.run.program
+    if *turn.run.chain.state() == RunState::Active
+        && let Some(program) = &turn.run.program
         && let Some(wall) = program.blueprint().definition().wall_ms
     {
         let began = turn.shared.clock.steady_of(turn.run.header.created_ms);

@@ -336,7 +336,10 @@ impl Engine {
             publisher,
             stored: Some(stored),
         };
-        shared.offer(id.num(), Msg::Start(Box::new(new)))?;
+        if let Err(refused) = shared.offer(id.num(), Msg::Start(Box::new(new))) {
+            shared.accounts.never(id.num());
+            return Err(refused);
+        }
         match answer.await.map_err(|_| EngineError::Stopping)? {
             Ok(()) => Ok(Started { run: id, repeated: false }),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {

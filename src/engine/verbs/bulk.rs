@@ -51,7 +51,8 @@ impl BulkAct {
     /// Returns true if a run of this status is eligible.
     fn takes(self, status: RunStatus) -> bool {
         match self {
-            Self::Cancel => !status.is_ended(),
+            // A second cancel would cut short what a run defers.
+            Self::Cancel => !status.is_ended() && status != RunStatus::Compensating,
             Self::Pause => !status.is_ended() && status != RunStatus::Paused,
             Self::Resume => status == RunStatus::Paused,
             Self::Delete | Self::Rerun => status.is_ended(),

@@ -5,6 +5,8 @@
 //! continues it, the run is named in it; whoever reads it next takes that answer in, once. So an
 //! answer is added exactly once, also over a crash, and no two responses continue it at a time.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -49,6 +51,14 @@ impl StoredConversation {
     /// Returns true if a response continues it at the moment.
     pub fn is_continued(&self) -> bool {
         self.continued_by.is_some()
+    }
+
+    /// Returns the conversation without the items that are not in `left`, if it has some.
+    fn shortened_as(mut self, left: &Self) -> Option<Self> {
+        let left: HashSet<&str> = left.items.iter().filter_map(|it| it["id"].as_str()).collect();
+        let had = self.items.len();
+        self.items.retain(|it| it["id"].as_str().is_none_or(|id| left.contains(id)));
+        (self.items.len() < had).then_some(self)
     }
 }
 
@@ -104,18 +114,39 @@ impl ResponseVerbs<'_> {
         reaches(caller, verb, id)?;
         for _ in 0..TRIES {
             let mut conversation = self.read_conversation(caller, id).await?;
+            let before = conversation.is_continued().then(|| conversation.clone());
             let taken_in = self.take_answer(caller, &mut conversation).await?;
-            if !(change(&mut conversation)? | taken_in) {
+            let had = conversation.items.len();
+            let changed = change(&mut conversation)?;
+            if !(changed | taken_in) {
                 return Ok(conversation);
             }
-            if conversation.items.len() > MOST_ITEMS {
+            // An answer is taken in beyond the limit too: then items can be deleted.
+            if conversation.items.len() > MOST_ITEMS.max(had) {
                 let message = format!(
                     "the conversation has {} items; at most {MOST_ITEMS} are kept; compact it",
                     conversation.items.len()
                 );
                 return Err(EngineError::BadRequest(message));
             }
-            match self.put_conversation(caller, &conversation).await {
+            let done = match (self.put_conversation(caller, &conversation).await, before) {
+                // With its answer it is too large to be stored: it is shown all the same, and what
+                // was there before is shortened.
+                (
+                    Err(EngineError::Store(refused @ StoreError::StateRefused { .. })),
+                    Some(before),
+                ) => {
+                    if !changed {
+                        return Ok(conversation);
+                    }
+                    match before.shortened_as(&conversation) {
+                        Some(shorter) => self.put_conversation(caller, &shorter).await,
+                        None => Err(EngineError::Store(refused)),
+                    }
+                }
+                (done, _) => done,
+            };
+            match done {
                 Err(EngineError::Store(StoreError::Revision { .. })) => {}
                 done => {
                     conversation.revision = done?;
@@ -181,7 +212,11 @@ impl ResponseVerbs<'_> {
             Ok(stream) if !stream.is_over() => return Ok(false),
             // What failed or was canceled said nothing.
             Ok(stream) if matches!(stream.status(), "failed" | "cancelled") => {}
-            Ok(stream) => conversation.items = stream.conversation(),
+            Ok(stream) => {
+                let trigger = stream.trigger();
+                let before = trigger.conversation.len().saturating_sub(trigger.own);
+                conversation.items.extend(stream.conversation().into_iter().skip(before));
+            }
             Err(error) => return Err(error),
         }
         conversation.continued_by = None;
@@ -202,7 +237,7 @@ impl ResponseVerbs<'_> {
         }
         let passage = self.engine.stored_state().passage(&caller.subject);
         let given = passage.read(Read::Value, scope(id).to_string(), KEY.to_owned()).await?;
-        let row = given.rows.into_iter().next().ok_or_else(missing)?;
+        let row = given.rows.value.ok_or_else(missing)?;
         let conversation: StoredConversation = given.value.decode().map_err(|error| {
             EngineError::BadRequest(format!("read the conversation {id}: {error}"))
         })?;

@@ -4,8 +4,11 @@
 
 use crate::{
     engine::{
-        Caller, EngineError, IdempotencyKey, run::values::child_id, shared::message::ControlAsk,
-        turn::waiting, verbs::engine::HistoryVerbs,
+        Caller, EngineError, IdempotencyKey,
+        run::values::child_id,
+        shared::message::ControlAsk,
+        turn::waiting,
+        verbs::{engine::HistoryVerbs, runs::mismatch},
     },
     journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Code, Json, MemoryLink, RunId, StepKind},
@@ -35,7 +38,8 @@ pub(crate) struct Copy {
 
 impl HistoryVerbs<'_> {
     /// Stores a copied history as a new run, and takes it up unless it is paused or has ended.
-    pub(crate) async fn put_copy(self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
+    /// Returns the run: that of the same request, if one with the same key was faster.
+    pub(crate) async fn put_copy(self, caller: &Caller, copy: Copy) -> Result<RunId, EngineError> {
         let Copy { id, mut entries, mut writes, key } = copy;
         if entries.len() > MOST_ENTRIES {
             return Err(EngineError::Conflict {
@@ -67,7 +71,7 @@ impl HistoryVerbs<'_> {
         header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
-        let kept = key.map(|key| key.keep(&caller.subject, id.to_string(), now_ms));
+        let kept = key.as_ref().map(|key| key.keep(&caller.subject, id.to_string(), now_ms));
         let (check, write) = kept.unzip();
         checks.extend(check);
         writes.extend(write);
@@ -80,7 +84,13 @@ impl HistoryVerbs<'_> {
         let run = RunWrite { header, expected: None, entries: rows, whole: true };
         if let Err(error) = self.submit(checks, run, writes).await {
             shared.accounts.never(id.num());
-            return Err(error);
+            return match (error, key) {
+                (EngineError::Store(StoreError::KeyUsed { .. }), Some(key)) => {
+                    let made = Box::pin(self.engine.repeated(caller, Some(&key))).await?;
+                    made.and_then(|made| made.parse().ok()).ok_or_else(|| mismatch(&key))
+                }
+                (error, _) => Err(error),
+            };
         }
         if ended {
             shared.accounts.ended(id.num());
@@ -88,7 +98,7 @@ impl HistoryVerbs<'_> {
         if goes_on {
             self.engine.ask::<()>(id.num(), ControlAsk::TakeUp).await?;
         }
-        Ok(())
+        Ok(id)
     }
 
     /// A child run reports to the original run; an open call of a copy starts a child run of its

@@ -8,6 +8,7 @@ use crate::{
     engine::{
         Caller, Engine, EngineError, EventView, Page,
         run::readers::{Live, PageMemory, Room, Subscriber},
+        settings::{ROOM_MS, STORAGE_RETRY_MS},
         shared::{message::Internal, shards::Shared},
         view::events::{SYNC, view},
     },
@@ -218,12 +219,21 @@ impl Events {
 }
 
 /// Subscribes to a run; a subscriber whom the run does not have sees the end of its events.
-pub(super) async fn subscribe(shared: &Shared, run: RunId, subscriber: Subscriber) {
+pub(super) async fn subscribe(shared: &Arc<Shared>, run: RunId, subscriber: Subscriber) {
     let (reply, subscribed) = oneshot::channel();
     shared.tell(run.num(), Internal::Subscribe(subscriber, reply));
-    // A run without subscriptions has ended: the store has all of it.
-    if subscribed.await.is_err() && shared.memory.level() == Level::Full {
-        // Or it cannot be loaded at the moment.
-        tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS)).await;
+    if subscribed.await.is_ok() {
+        return;
+    }
+    // A run without subscriptions has ended: the store has all of it. Or it cannot be read, and is
+    // not to be read all the time.
+    let host = Arc::clone(shared);
+    let header = shared.tasks.spawn_blocking(move || host.store.header(run.num())).await;
+    if let Ok(Ok(Some(header))) = header
+        && !header.status.is_ended()
+    {
+        let is_full = shared.memory.level() == Level::Full;
+        let pause_ms = if is_full { ROOM_MS } else { STORAGE_RETRY_MS };
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
     }
 }

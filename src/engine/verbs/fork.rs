@@ -101,9 +101,9 @@ impl HistoryVerbs<'_> {
         let stored = shared.programs.starts.read().await;
         let basis = Basis::of(self.engine, Some(run));
         Box::pin(basis.check(self.engine, fork.program.as_ref(), &program)).await?;
-        self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
+        let made = self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
         drop(stored);
-        self.engine.seen(caller, id).await
+        self.engine.seen(caller, made).await
     }
 
     /// Returns what a fork would keep and do again, and what its flow would request first. Nothing

@@ -9,7 +9,7 @@ use crate::{
         Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
         SeatView, StepView, WaitFor,
         run::reply::Waiter,
-        settings::ROOM_MS,
+        settings::{ROOM_MS, STORAGE_RETRY_MS},
         shared::{
             message::{ControlAsk, Internal, Msg},
             places::{self, PlaceBook, Places, entries_at},
@@ -31,6 +31,8 @@ use crate::{
 
 /// The maximum length of the name of a signal or a query, in bytes.
 const NAME_BYTES: usize = 200;
+/// The number of times that a run is asked at once again, when it does not answer a waiter.
+const REFUSED: u32 = 3;
 
 impl Engine {
     /// Returns the program that a run can be started of: one that a request names, or brings along.
@@ -447,12 +449,14 @@ async fn awaited(
     wait: Duration,
 ) -> Result<Option<RunView>, EngineError> {
     let deadline = tokio::time::Instant::now() + wait;
+    let mut refused = 0;
     loop {
         if engine.header(run).await?.status.is_ended() {
             return Ok(None);
         }
         let (reply, answer) = oneshot::channel();
         let wait = Internal::Wait(Waiter { until, reply });
+        let asked = tokio::time::Instant::now();
         engine.shared().offer(run.num(), Msg::Run(run.num(), wait.into()))?;
         match tokio::time::timeout_at(deadline, answer).await {
             Ok(Ok(view)) => return Ok(Some(view)),
@@ -465,10 +469,18 @@ async fn awaited(
                     return Err(EngineError::Stopping);
                 }
                 let full = engine.shared().memory.level() == Level::Full;
-                if full || matches!(health, Health::Waiting(_)) {
-                    let room = Duration::from_millis(ROOM_MS);
-                    let soon = deadline.min(tokio::time::Instant::now() + room);
-                    tokio::time::sleep_until(soon).await;
+                let pause_ms = if full || matches!(health, Health::Waiting(_)) {
+                    ROOM_MS
+                } else if refused >= REFUSED {
+                    // What cannot be read is not read all the time.
+                    STORAGE_RETRY_MS
+                } else {
+                    0
+                };
+                refused += 1;
+                if pause_ms > 0 {
+                    let soon = asked + Duration::from_millis(pause_ms);
+                    tokio::time::sleep_until(deadline.min(soon)).await;
                 }
             }
         }

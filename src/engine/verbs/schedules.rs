@@ -197,8 +197,8 @@ impl TriggerVerbs<'_> {
         for trigger in triggers {
             let TriggerEvent::Schedule { schedule, missed } = &trigger.event else { continue };
             let id = format!("{} {}", schedule.text(), schedule.zone());
-            // A new schedule begins now.
-            let last = before.get(&id).copied().unwrap_or(now);
+            // A new schedule begins now; so does one that was checked while the clock was ahead.
+            let last = before.get(&id).map_or(now, |last| (*last).min(now));
             let due = due(schedule, last, now);
             let mut done = due.last().copied().unwrap_or(last);
             let trigger_id = id_of(name, trigger);

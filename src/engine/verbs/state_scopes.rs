@@ -60,7 +60,7 @@ impl StateVerbs<'_> {
         let (mut items, mut after, mut looked) = (Vec::new(), after, 0);
         let now_ms = self.engine.shared().clock.now_ms();
         while looked < MOST_LOOKED {
-            let (prefix, from) = (prefix.to_owned(), after.take());
+            let (prefix, from) = (prefix.to_owned(), after.clone());
             let filter = ScopeFilter { prefix, after: from, limit: READ, now_ms };
             let rows = self.engine.read(move |store| store.state_scopes(&filter)).await?;
             if rows.is_empty() {

@@ -22,7 +22,7 @@ use crate::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
     },
-    store::{Changed, Check, StateAct, StateChange, StateRow},
+    store::{Changed, Check, StateAct, StateChange, StateKey, StateRow},
     token::{Need, Verb},
 };
 
@@ -117,7 +117,7 @@ impl StateVerbs<'_> {
         let passage = self.passage(&caller.subject);
         let StateRead { value, rows, .. } =
             passage.read(Read::Value, scope.clone(), key.to_owned()).await?;
-        let row = rows.into_iter().next();
+        let row = rows.value;
         row.map(|row| StateView::of(StateRow { value: value.as_str().to_owned(), ..row }))
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
     }
@@ -138,11 +138,12 @@ impl StateVerbs<'_> {
         let scope = may_read(caller, scope, prefix)?;
         let read = Read::Page { after, limit };
         let given = self.passage(&caller.subject).read(read, scope, prefix.to_owned()).await?;
-        let last = given.rows.last().filter(|_| given.rows.len() == limit);
+        let stored = &given.rows.keys;
+        let last = stored.last().filter(|_| stored.len() == limit);
         let next_cursor = last.map(|row| row.key.clone());
         let keys = given.keys();
-        let mut rows: BTreeMap<String, StateRow> =
-            given.rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let mut rows: BTreeMap<String, StateKey> =
+            given.rows.keys.into_iter().map(|row| (row.key.clone(), row)).collect();
         let items = keys.into_iter().map(|key| match rows.remove(&key) {
             Some(row) => StateItem {
                 key,

@@ -140,9 +140,9 @@ impl HistoryVerbs<'_> {
         }
         // Until the commit, nobody deletes the version that comes with it.
         let stored = self.engine.shared().programs.starts.read().await;
-        self.put_copy(caller, Copy { id, entries, writes, key }).await?;
+        let made = self.put_copy(caller, Copy { id, entries, writes, key }).await?;
         drop(stored);
-        self.engine.seen(caller, id).await
+        self.engine.seen(caller, made).await
     }
 
     async fn read_document(

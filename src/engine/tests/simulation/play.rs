@@ -10,7 +10,7 @@ use super::{
     history::Event,
     world::{Lent, World},
 };
-use crate::store::{Reader as _, StateFilter};
+use crate::store::Reader as _;
 
 /// The outcome of a seed.
 pub struct Played {
@@ -57,14 +57,9 @@ pub fn stand_still() -> EnterGuard<'static> {
 pub fn judge(seed: u64, mut world: World) -> Played {
     let commits = world.store.commits(0);
     let tokens: Vec<String> = world.tokens.iter().map(|token| token.jti.clone()).collect();
-    let shared = StateFilter {
-        scope: "global".to_owned(),
-        prefix: SHARED.to_owned(),
-        after: None,
-        limit: usize::MAX,
-        now_ms: world.now_ms(),
-    };
-    let shared = world.store.state_page(&shared).unwrap().into_iter();
+    let now_ms = world.now_ms();
+    let shared = world.store.state("global").unwrap().into_iter();
+    let shared = shared.filter(|row| row.key.starts_with(SHARED) && row.is_live(now_ms));
     let shared: Vec<(String, String)> = shared.map(|row| (row.key, row.value)).collect();
     let case = Case {
         flow: &world.flow,

@@ -88,6 +88,25 @@ fn what_was_missed_is_passed_over_or_done_once_or_done_for_each() {
 }
 
 #[test]
+fn a_schedule_that_was_checked_while_the_clock_was_far_ahead_goes_on() {
+    let mut stage = stage("once");
+    look(&mut stage);
+    let begin = stage.now_ms();
+    let checked = json!({ "0 * * * * UTC": begin + 365 * 24 * HOUR }).to_string();
+    stage
+        .ask(move |engine, _| {
+            let (key, value) = ("schedules:nightly".to_owned(), checked.clone());
+            async move { engine.write(Vec::new(), vec![Write::PutMeta { key, value }]).await }
+        })
+        .unwrap();
+    look(&mut stage);
+    stage.pass_to(begin + HOUR);
+    look(&mut stage);
+    stage.settle().unwrap();
+    assert_eq!(runs(&mut stage).len(), 1);
+}
+
+#[test]
 fn an_archived_blueprint_is_not_started_and_misses_nothing_until_it_is_restored() {
     let mut stage = stage("all");
     look(&mut stage);

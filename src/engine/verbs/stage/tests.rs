@@ -3,8 +3,12 @@ use serde_json::json;
 use super::*;
 use crate::{
     blueprint::Bundle,
-    engine::{Program, StartRun, Started},
+    engine::{
+        Program, StartRun, Started,
+        shared::message::{Internal, Msg},
+    },
     store::RunStatus,
+    token::{Claims, Quotas, TokenKind},
 };
 
 const SOURCE: &str = r#"
@@ -282,4 +286,36 @@ fn a_fresh_history_waits_for_its_commit() {
         stage.store.commit(1);
         while stage.store.acknowledge() {}
     }
+}
+
+#[test]
+fn a_start_that_is_refused_for_a_full_mailbox_counts_against_no_quota() {
+    let mut stage = Stage::set(&Registry::new(BTreeMap::new())).unwrap();
+    let source =
+        r#"return require("swarm").blueprint { name = "t", flow = function() return 1 end }"#;
+    let bundle = Bundle::from_source("t.lua", source).unwrap();
+    stage
+        .ask(move |engine, _| {
+            let bundle = bundle.clone();
+            async move { engine.blueprints().adopt_blueprint(bundle).await }
+        })
+        .unwrap();
+    let (owner, engine) = (stage.owner.clone(), stage.live().engine.clone());
+    let mut claims = Claims::new(
+        TokenKind::Api,
+        &owner.subject,
+        &owner.jti,
+        Grant::new(Role::Admin, Scopes::all()),
+        0,
+        100,
+    );
+    claims.quotas = Some(Quotas { open_runs: Some(1), ..Quotas::default() });
+    engine.shared().accounts.add(&claims, stage.now_ms());
+    while engine.shared().offer(9, Msg::Run(9, Internal::Wake.into())).is_ok() {}
+    let start = || StartRun::new(Program::Named("t".to_owned()));
+    let refused =
+        without_shards(&mut stage, async move { engine.start(&owner, start(), None).await });
+    assert_eq!(refused.unwrap_err().code(), "overloaded");
+    stage.settle().unwrap();
+    stage.ask(move |engine, by| async move { engine.start(&by, start(), None).await }).unwrap();
 }
