@@ -109,12 +109,20 @@ pub(in crate::respond) struct Used {
 }
 
 impl Used {
+    /// Adds the usage of an event of a run, if it has some.
+    pub(super) fn hear(&mut self, data: &Value) {
+        if let Ok(usage) = serde_json::from_value::<Usage>(data["usage"].clone()) {
+            self.add(&usage);
+        }
+    }
+
     pub(in crate::respond) fn add(&mut self, usage: &Usage) {
         let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost: _ } = usage;
-        self.input += input_tokens.unwrap_or(0);
-        self.output += output_tokens.unwrap_or(0);
-        self.cached += cached_tokens.unwrap_or(0);
-        self.reasoning += reasoning_tokens.unwrap_or(0);
+        let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
+        add(&mut self.input, *input_tokens);
+        add(&mut self.output, *output_tokens);
+        add(&mut self.cached, *cached_tokens);
+        add(&mut self.reasoning, *reasoning_tokens);
         self.reported |= input_tokens.is_some() || output_tokens.is_some();
     }
 
@@ -135,7 +143,7 @@ impl Used {
             "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": 0 },
             "output_tokens": output,
             "output_tokens_details": { "reasoning_tokens": reasoning },
-            "total_tokens": input + output,
+            "total_tokens": input.saturating_add(output),
         })
     }
 }
@@ -201,15 +209,40 @@ pub(super) fn ended(response: &Value) -> Result<(), Value> {
     }
 }
 
-/// Returns the calls without an output, which are the client's.
+/// Returns the calls that the client is to answer.
 pub(super) fn open_calls(response: &Value) -> impl Iterator<Item = &Value> {
-    let items = || response["output"].as_array().into_iter().flatten();
-    items().filter(move |call| {
-        call["type"] == "function_call"
-            && !items().any(|item| {
-                item["type"] == "function_call_output" && item["call_id"] == call["call_id"]
-            })
-    })
+    let items = response["output"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_whole = response["status"] == "completed";
+    let calls = items.iter().enumerate().filter(move |(at, _)| is_open(items, *at));
+    let calls = calls.map(|(_, call)| call);
+    calls.filter(move |call| is_whole || is_clients(call, &response["tools"]))
+}
+
+/// Returns the output without the calls that nobody answers.
+pub(super) fn without_lost<'a>(
+    output: &'a [Value],
+    status: &Status,
+    tools: &'a Value,
+) -> impl Iterator<Item = &'a Value> {
+    let is_whole = *status == Status::Completed;
+    let stays =
+        move |at: usize, item: &Value| is_whole || !is_open(output, at) || is_clients(item, tools);
+    output.iter().enumerate().filter(move |(at, item)| stays(*at, item)).map(|(_, item)| item)
+}
+
+/// Returns true for a call whose output does not follow.
+fn is_open(items: &[Value], at: usize) -> bool {
+    let call = &items[at];
+    let answers =
+        |item: &Value| item["type"] == "function_call_output" && item["call_id"] == call["call_id"];
+    call["type"] == "function_call" && !items[at + 1..].iter().any(answers)
+}
+
+/// Returns true if the client answers a call of a response that did not complete: one of its own
+/// tools that was not cut off.
+fn is_clients(call: &Value, tools: &Value) -> bool {
+    let mut tools = tools.as_array().into_iter().flatten();
+    call["status"] != "incomplete" && tools.any(|tool| tool["name"] == call["name"])
 }
 
 #[cfg(test)]

@@ -23,10 +23,7 @@ use super::{
     open_responses::{Conversation, Create},
     response::{self, ResponseFields, Status, Used},
 };
-use crate::{
-    journal::Usage,
-    protocol::{Json, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply},
-};
+use crate::protocol::{Json, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply};
 
 /// The trigger kind of a run that was started for a response. Reserved.
 pub const TRIGGER: &str = "response";
@@ -210,9 +207,12 @@ impl Stream {
         self.status.word()
     }
 
-    /// Returns the conversation for the next request: the input and the output.
+    /// Returns the conversation for the next request: the input, and the output without calls that
+    /// nobody answers.
     pub fn conversation(&self) -> Vec<Value> {
-        self.trigger.conversation.iter().chain(&self.output).cloned().collect()
+        let tools = self.trigger.settings.get("tools").unwrap_or(&Value::Null);
+        let output = response::without_lost(&self.output, &self.status, tools);
+        self.trigger.conversation.iter().chain(output).cloned().collect()
     }
 
     /// Returns the items so far.
@@ -256,11 +256,10 @@ impl Stream {
                 }
             }
             "step.scheduled" => self.scheduled(&fact.data.to_value()),
+            "attempt.failed" | "step.followed" => self.used.hear(&fact.data.to_value()),
             "step.completed" | "step.failed" | "step.canceled" => {
                 let data = fact.data.to_value();
-                if let Ok(usage) = serde_json::from_value::<Usage>(data["usage"].clone()) {
-                    self.used.add(&usage);
-                }
+                self.used.hear(&data);
                 if data["kind"].is_string() {
                     // The step was scheduled and ended in one transition.
                     self.scheduled(&data);

@@ -82,7 +82,8 @@ fn claude(result: Value) -> Vec<Value> {
 fn claude_done(text: &str) -> Vec<Value> {
     claude(json!({"type": "result", "subtype": "success", "is_error": false, "result": text,
         "session_id": "c-1", "num_turns": 2, "total_cost_usd": 0.0125,
-        "usage": {"input_tokens": 10, "output_tokens": 4, "cache_read_input_tokens": 3}}))
+        "usage": {"input_tokens": 10, "output_tokens": 4, "cache_read_input_tokens": 3,
+            "cache_creation_input_tokens": 2}}))
 }
 
 #[test]
@@ -95,7 +96,8 @@ fn claude_code_gets_its_flags_and_its_stream_is_a_result_with_usage() {
     assert_eq!(run["usage"]["total"]["cost"], "0.0250", "{run}");
     assert_eq!(
         (&run["usage"]["total"]["input_tokens"], &run["usage"]["total"]["cached_tokens"]),
-        (&json!(20), &json!(6))
+        (&json!(30), &json!(6)),
+        "tokens of a cache are part of the input"
     );
     // The second call goes on with the conversation of the first.
     let expected = "-p --output-format stream-json --verbose --model sonnet \

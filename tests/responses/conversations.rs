@@ -105,6 +105,55 @@ async fn a_response_continues_a_conversation_and_is_added_to_it_once_also_over_a
     assert_eq!(said(&daemon, &id).await.len(), 7, "an answer is added once");
 }
 
+/// Stores the items of a conversation as the value of state that it is.
+async fn holds(daemon: &Daemon, id: &str, items: Vec<Value>) {
+    let path = format!("/v1/state/session:{id}/conversation");
+    let (_, stored) = send(daemon.get(&path)).await;
+    let mut value = stored["value"].clone();
+    value["items"] = items.into();
+    let (status, put) = send(daemon.put(&path, &json!({ "value": value }))).await;
+    assert_eq!(status, 200, "{put}");
+}
+
+fn item(at: usize, text: &str) -> Value {
+    json!({ "type": "message", "id": format!("msg_{at}"), "role": "user",
+        "content": [{ "type": "input_text", "text": text }] })
+}
+
+#[tokio::test]
+async fn a_conversation_that_outgrew_its_limit_is_shown_and_shortened() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let ask =
+        |id: &str, input: &str| json!({ "model": "mirror", "input": input, "conversation": id });
+    let (many, large) = (begun(&daemon).await, begun(&daemon).await);
+    holds(&daemon, &many, (0..1_999).map(|at| item(at, "x")).collect()).await;
+    // Without one of these and with its answer, it is still too large.
+    holds(&daemon, &large, (0..40).map(|at| item(at, &"x".repeat(97_500))).collect()).await;
+    for (id, input) in [(&many, "hi".to_owned()), (&large, "y".repeat(200_000))] {
+        assert_eq!(create(&daemon, ask(id, &input)).await["status"], "completed");
+        let path = format!("/v1/conversations/{id}");
+        let (status, shown) = send(daemon.get(&path)).await;
+        assert_eq!(status, 200, "{shown}");
+        let (_, list) = send(daemon.get(&format!("{path}/items?limit=1"))).await;
+        let last = list["data"][0]["content"][0]["text"].as_str().unwrap();
+        assert!(last.starts_with("You said: "), "{id}: the answer is there");
+        let (status, refused) = send(daemon.post("/v1/responses", &ask(id, "more"))).await;
+        assert!(status == 400 || status == 413, "{id}: {status} {refused}");
+        for at in 0..2 {
+            let item = format!("{path}/items/msg_{at}");
+            let delete = daemon.with(&daemon.token, reqwest::Method::DELETE, &item);
+            let (status, gone) = send(delete).await;
+            assert_eq!(status, 200, "{id}: {gone}");
+        }
+    }
+    assert_eq!(create(&daemon, ask(&large, "more")).await["status"], "completed");
+    let more = json!({ "items": [{ "role": "user", "content": "two" }] });
+    let path = format!("/v1/conversations/{many}/items");
+    assert_eq!(send(daemon.post(&path, &more)).await.0, 200);
+    assert_eq!(send(daemon.post(&path, &more)).await.0, 400, "it has 2,000 again");
+}
+
 /// A client that may write the state of a conversation can store the id of any run in it.
 #[tokio::test]
 async fn a_conversation_takes_no_answer_in_that_was_not_for_it() {

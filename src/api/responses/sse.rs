@@ -59,7 +59,7 @@ fn since(after: Option<u64>, mut event: Event) -> Option<Event> {
         return Some(event);
     }
     if number < after && event.is_last() {
-        event.data["sequence_number"] = (after + 1).into();
+        event.data["sequence_number"] = after.saturating_add(1).into();
         return Some(event);
     }
     None

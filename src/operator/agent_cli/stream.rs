@@ -9,7 +9,7 @@ use super::{
 use crate::{
     environment::Scrubber,
     journal::Usage,
-    middleware::TaskDone,
+    middleware::{Short, TaskDone},
     operator::{Task, read_usage},
     protocol::{Failure, Json, ModelDelta, failure::kind},
 };
@@ -89,10 +89,17 @@ impl<'a> Listener<'a> {
                 }
             }
             Some("result") => {
-                let mut usage = event["usage"].clone();
-                usage["cached"] = usage["cache_read_input_tokens"].clone();
-                usage["cost"] = event["total_cost_usd"].clone();
-                self.heard.usage = read_usage(&usage);
+                let used = &event["usage"];
+                // Tokens read from and written to a cache are not included in `input_tokens`.
+                let of_cache = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+                let input = used["input_tokens"].as_u64().map(|plain| {
+                    let of_cache = of_cache.iter().filter_map(|name| used[*name].as_u64());
+                    of_cache.fold(plain, u64::saturating_add)
+                });
+                self.heard.usage = read_usage(&json!({
+                    "input": input, "output": used["output_tokens"],
+                    "cached": used["cache_read_input_tokens"], "cost": event["total_cost_usd"],
+                }));
                 let answer = match &event["structured_output"] {
                     Value::Null => text(&event["result"]).to_owned(),
                     value => value.to_string(),
@@ -226,20 +233,23 @@ impl<'a> Listener<'a> {
     /// its process.
     ///
     /// # Errors
-    /// Returns the failure that the stream names, or that of the process.
+    /// Returns the failure that the stream names, or that of the process, with what was used.
     pub(in crate::operator) fn end(
         self,
         process: Result<(), Failure>,
-    ) -> Result<TaskDone, Failure> {
+    ) -> Result<TaskDone, Box<Short>> {
         let Received { conversation, answer, usage, total, end, .. } = self.heard;
-        match (end, process) {
-            (Some(Err(failure)), _) | (None, Err(failure)) => return Err(failure),
-            (Some(Ok(())), _) => {}
-            (None, Ok(())) if self.profile.stream == Stream::Text => {}
+        let failure = match (end, process) {
+            (Some(Err(failure)), _) | (None, Err(failure)) => Some(failure),
+            (Some(Ok(())), _) => None,
+            (None, Ok(())) if self.profile.stream == Stream::Text => None,
             (None, Ok(())) => {
                 let message = format!("`{}` ended without a result", self.profile.program);
-                return Err(Failure::new(kind::PROCESS, message).retryable());
+                Some(Failure::new(kind::PROCESS, message).retryable())
             }
+        };
+        if let Some(failure) = failure {
+            return Err(Box::new(Short { failure, usage, effects: Vec::new() }));
         }
         let output = match &self.task.agent.output {
             Some(_) => json_in(&answer),

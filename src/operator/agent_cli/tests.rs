@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::AgentCliSettings;
 use crate::{
     environment::Config,
+    middleware::Short,
     operator::{
         Backend, Builtin, Reply, Settings as _, Task,
         fixture::{Attempt, environments},
@@ -35,6 +36,14 @@ fn prints(key: &str, lines: &[Value]) -> (tempfile::TempDir, Arc<dyn Backend>) {
     (dir, settings.build(&builtin))
 }
 
+/// Returns the end of an attempt that fails.
+async fn fails(cli: &dyn Backend, task: Arc<Task>) -> Short {
+    match cli.execute(task, json!("hi").into()).await {
+        Ok(Reply::Short(short)) => *short,
+        other => panic!("it is no failure of a program: {other:?}"),
+    }
+}
+
 /// Returns a task of the session `talk`.
 fn talk() -> Task {
     let mut task = Arc::into_inner(Attempt::new().task()).unwrap();
@@ -56,12 +65,26 @@ async fn nothing_that_a_program_says_of_its_key_is_passed_on() {
     );
     let attempt = Attempt::new();
     let heard = attempt.heard();
-    let failure = cli.execute(attempt.task(), json!("hi").into()).await.unwrap_err();
+    let Short { failure, .. } = fails(&*cli, attempt.task()).await;
     assert!(failure.is(kind::MODEL), "{failure}");
     assert_eq!(failure.message, "`sh` failed: invalid key [secret KEY]");
     let said = format!("{:?} {:?}", heard.deltas(), heard.progress());
     assert_eq!(said.matches("[secret KEY]").count(), 2, "{said}");
     assert!(!said.contains("canary"), "{said}");
+}
+
+#[tokio::test]
+async fn what_a_program_used_before_it_failed_is_reported_with_the_tokens_of_its_cache() {
+    let usage = json!({ "input_tokens": 10, "output_tokens": 4, "cache_read_input_tokens": 300,
+        "cache_creation_input_tokens": 20 });
+    for subtype in ["error_max_turns", "error_during_execution"] {
+        let result = json!({ "type": "result", "subtype": subtype, "is_error": true,
+            "total_cost_usd": 1.5, "usage": usage });
+        let (_dir, cli) = prints("canary-815", &[result]);
+        let used = fails(&*cli, Attempt::new().task()).await.usage.unwrap();
+        assert_eq!((used.input_tokens, used.cached_tokens), (Some(330), Some(300)), "{subtype}");
+        assert_eq!((used.output_tokens, used.cost.as_deref()), (Some(4), Some("1.5")));
+    }
 }
 
 #[tokio::test]

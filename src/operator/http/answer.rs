@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::settings::AnswerIs;
 use crate::{
-    middleware::TaskDone,
+    middleware::{Short, TaskDone},
     operator::read_usage,
     protocol::{Effect, Failure, Json, failure::kind},
 };
@@ -27,6 +27,8 @@ const KEPT: usize = 4 * 1024;
 pub(super) enum Answered {
     /// The result.
     Done(TaskDone),
+    /// A failure that was reported with what was used.
+    Short(Box<Short>),
     /// The webhook will report through the worker API.
     Later,
 }
@@ -74,26 +76,30 @@ pub(super) fn read(
         AnswerIs::Report => {
             let report = Report::deserialize(value)
                 .map_err(|error| malformed(format!("no report: {error}")))?;
-            report.verdict(malformed).map(Answered::Done)
+            report.verdict(malformed)
         }
     }
 }
 
 impl Report {
-    fn verdict(self, malformed: impl Fn(String) -> Failure) -> Result<TaskDone, Failure> {
+    fn verdict(self, malformed: impl Fn(String) -> Failure) -> Result<Answered, Failure> {
         let failed = self.ok == Some(false) || (self.ok.is_none() && self.error.is_some());
+        let usage = self.usage.as_ref().and_then(read_usage);
         if failed {
-            return Err(failure(self.error.as_ref(), self.output));
+            let failure = failure(self.error.as_ref(), self.output);
+            return match usage {
+                None => Err(failure),
+                usage => {
+                    Ok(Answered::Short(Box::new(Short { failure, usage, effects: Vec::new() })))
+                }
+            };
         }
         let Some(output) = self.output else {
             let why = "no report: it has neither `output` nor `ok: false` with an `error`";
             return Err(malformed(why.to_owned()));
         };
-        Ok(TaskDone {
-            output: output.into(),
-            usage: self.usage.as_ref().and_then(read_usage),
-            effects: self.effects.unwrap_or_default(),
-        })
+        let effects = self.effects.unwrap_or_default();
+        Ok(Answered::Done(TaskDone { output: output.into(), usage, effects }))
     }
 }
 

@@ -204,6 +204,15 @@ async fn a_report_of_a_failure_keeps_its_words() {
 }
 
 #[tokio::test]
+async fn a_report_of_a_failure_says_what_was_used() {
+    let report = r#"{"ok":false,"error":"no disk","usage":{"input":12}}"#;
+    let hook = Hook::answers([answer("200 OK", "", report)]);
+    let Ok(Reply::Short(short)) = execute(&hook.webhook("")).await else { panic!("it fails") };
+    assert_eq!(short.failure.message, "no disk");
+    assert_eq!(short.usage.unwrap().input_tokens, Some(12));
+}
+
+#[tokio::test]
 async fn an_answer_that_is_no_report_is_an_invalid_result() {
     for body in ["<html>", "{}", "[]", r#"{"ok":true}"#, r#"{"output":1,"effects":[{"type":"x"}]}"#]
     {

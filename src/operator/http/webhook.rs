@@ -208,6 +208,7 @@ impl Backend for Webhook {
         };
         match answered? {
             Answered::Done(done) => Ok(Reply::Done(done)),
+            Answered::Short(short) => Ok(Reply::Short(short)),
             Answered::Later => {
                 let host = self.settings.url.host_str().unwrap_or_default();
                 task.reporter.delivered(Delivery { worker: host.to_owned() });

@@ -281,7 +281,11 @@ fn thought(item: &Value) -> Result<Option<Value>, Failure> {
         return Ok(Some(json!({ "type": "redacted_thinking", "data": data })));
     }
     let Some(signature) = sealed.strip_prefix(SIGNED) else { return Ok(None) };
-    let thinking = content::text(item.get("content").unwrap_or(&Value::Null))?;
+    // Clients of the Messages API send it back as a summary.
+    let said = ["content", "summary"].map(|key| &item[key]);
+    let is_said = |parts: &&Value| parts.as_array().map_or(!parts.is_null(), |it| !it.is_empty());
+    let said = said.into_iter().find(is_said);
+    let thinking = content::text(said.unwrap_or(&Value::Null))?;
     Ok(Some(json!({ "type": "thinking", "thinking": thinking, "signature": signature })))
 }
 

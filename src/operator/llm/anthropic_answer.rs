@@ -264,7 +264,8 @@ fn count(usage: &Value, draft: &mut Draft) {
     let written = usage["cache_creation_input_tokens"].as_u64();
     if let Some(plain) = usage["input_tokens"].as_u64() {
         // Tokens read from and written to a cache are not included in `input_tokens`.
-        tokens.input = Some(plain + read.unwrap_or(0) + written.unwrap_or(0));
+        let of_cache = read.unwrap_or(0).saturating_add(written.unwrap_or(0));
+        tokens.input = Some(plain.saturating_add(of_cache));
         tokens.cached = read.or(tokens.cached);
         tokens.cache_written = written.or(tokens.cache_written);
     }

@@ -80,6 +80,8 @@ impl ChatAnswer {
             }
             match &choice["finish_reason"] {
                 Value::Null => {}
+                // Some servers send it with every chunk.
+                Value::String(reason) if reason.is_empty() => {}
                 Value::String(reason) => draft.stop = Some(stop(reason, chunk)?),
                 _ => return Err(malformed("a finish_reason is no text", chunk)),
             }

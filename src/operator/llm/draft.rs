@@ -11,6 +11,8 @@ use crate::protocol::{ModelDelta, ModelReply, ModelStop};
 const ITEMS: usize = 1_000;
 /// The maximum number of parts of an item.
 const PARTS: usize = 1_000;
+/// The maximum number of parts that the deltas of an answer begin, in all its items.
+const ALL_PARTS: usize = 4_000;
 
 /// An answer in progress.
 ///
@@ -21,6 +23,8 @@ pub(super) struct Draft {
     seed: String,
     items: Vec<Value>,
     pieces: Vec<ModelDelta>,
+    /// The number of parts that deltas began: a short delta may name a late part.
+    parts: usize,
     /// The number of items that were reported as done.
     over: usize,
     /// The model, as the provider names it.
@@ -82,6 +86,7 @@ impl Draft {
             seed: seed.into(),
             items: Vec::new(),
             pieces: Vec::new(),
+            parts: 0,
             over: 0,
             model: None,
             tokens: Tokens::default(),
@@ -95,6 +100,7 @@ impl Draft {
         if place == ITEMS {
             return Err(Wrong::malformed(format!("it has more than {ITEMS} items"), b""));
         }
+        check(&item)?;
         self.name(&mut item, place);
         let mut begins = Map::new();
         for key in ["type", "id", "role", "name", "call_id"] {
@@ -150,12 +156,12 @@ impl Draft {
         if place >= self.items.len() {
             return self.begin(item).map(drop);
         }
+        check(&item)?;
         // An id that was generated and emitted earlier is kept.
         for key in ["id", "call_id"] {
             let known = self.items[place].get(key).filter(|it| it.is_string()).cloned();
             if !item.get(key).is_some_and(is_named)
                 && let Some(known) = known
-                && item.is_object()
             {
                 item[key] = known;
             }
@@ -193,12 +199,17 @@ impl Draft {
         if part >= PARTS {
             return Err(Wrong::malformed(format!("it has more than {PARTS} parts"), b""));
         }
+        self.parts += (part + 1).saturating_sub(parts.len());
+        if self.parts > ALL_PARTS {
+            return Err(Wrong::malformed(format!("it has more than {ALL_PARTS} parts"), b""));
+        }
         while parts.len() <= part {
             parts.push(grows.part());
         }
-        match parts[part].get_mut(text) {
+        let into = parts[part].as_object_mut().ok_or_else(lost)?;
+        match into.get_mut(text) {
             Some(Value::String(text)) => text.push_str(delta),
-            _ => parts[part][text] = delta.into(),
+            _ => drop(into.insert(text.to_owned(), delta.into())),
         }
         self.say(grows.piece(item, part, delta.to_owned()));
         Ok(())
@@ -324,6 +335,14 @@ impl Draft {
         if is_call {
             own("call_id", "call");
         }
+    }
+}
+
+/// Refuses an item that is no object, which nothing that reads a reply expects.
+fn check(item: &Value) -> Result<(), Wrong> {
+    match item.is_object() {
+        true => Ok(()),
+        false => Err(Wrong::malformed("an item is no object", item.to_string().as_bytes())),
     }
 }
 

@@ -74,11 +74,7 @@ impl ResponsesAnswer {
         match kind {
             "response.output_item.added" => {
                 let index = index(said)?;
-                let item = said["item"].take();
-                if !item.is_object() {
-                    return Err(malformed("an added item is no object", &item));
-                }
-                let place = draft.begin(item)?;
+                let place = draft.begin(said["item"].take())?;
                 self.places.insert(index, place);
                 Ok(())
             }
@@ -89,9 +85,6 @@ impl ResponsesAnswer {
             "response.output_item.done" => {
                 let index = index(said)?;
                 let item = said["item"].take();
-                if !item.is_object() {
-                    return Err(malformed("a finished item is no object", &item));
-                }
                 let place = *self.places.entry(index).or_insert(draft.len());
                 draft.put(place, item)?;
                 if place == draft.told() {
@@ -102,7 +95,10 @@ impl ResponsesAnswer {
             "response.completed"
             | "response.incomplete"
             | "response.failed"
-            | "response.cancelled" => self.end(&mut said["response"], draft),
+            | "response.cancelled" => match said.get_mut("response") {
+                Some(response) => self.end(response, draft),
+                None => Err(malformed("an event has no response", said)),
+            },
             "error" => {
                 let error = said.get("error").filter(|error| error.is_object()).unwrap_or(said);
                 Err(Wrong::Reported(Reported::read(error)))

@@ -121,9 +121,11 @@ impl Server {
     /// Returns its tools: from a cache, until the server announces a change.
     pub(super) async fn tools(&self) -> Result<Tools, Failure> {
         let connection = self.connect().await?;
-        if !connection.changed.swap(false, Ordering::AcqRel)
-            && let Some(tools) = &*connection.tools.lock()
-        {
+        if connection.changed.swap(false, Ordering::AcqRel) {
+            // Before the new list is there: its request may fail, or be given up.
+            *connection.tools.lock() = None;
+        }
+        if let Some(tools) = &*connection.tools.lock() {
             return Ok(Arc::clone(tools));
         }
         let listed = match list(&connection).await {
@@ -265,9 +267,14 @@ impl Server {
                 if slot.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
                     *slot = None;
                 }
-                let last = connection.child.as_ref().and_then(|(_, complaints)| complaints.last());
+                let complaints = connection.child.as_ref().map(|(_, complaints)| complaints);
+                let why = match complaints.is_some_and(Complaints::is_flooded) {
+                    true => stdio::TOO_LONG.to_owned(),
+                    false => error.to_string(),
+                };
+                let last = complaints.and_then(Complaints::last);
                 let said = last.map_or(String::new(), |line| format!("; its last words: {line}"));
-                let message = format!("lost the MCP server `{}`: {error}{said}", self.name());
+                let message = format!("lost the MCP server `{}`: {why}{said}", self.name());
                 Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
             }
             other => Failure::new(

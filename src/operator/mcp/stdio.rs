@@ -4,8 +4,11 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use parking_lot::Mutex;
@@ -24,6 +27,8 @@ use crate::{
 
 /// The maximum size of a message, in bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
+/// The reason why a server is stopped that sent more.
+pub(super) const TOO_LONG: &str = "it sent a message of more than 8 MiB";
 /// The number of bytes of stderr that are kept.
 const TAIL: usize = 2 * 1024;
 
@@ -35,6 +40,8 @@ pub(super) type Pipes = AsyncRwTransport<RoleClient, Talk, Sender>;
 pub(super) struct Complaints {
     kept: Arc<Mutex<VecDeque<u8>>>,
     secrets: Arc<Scrubber>,
+    /// True if the server sent a message that is too long.
+    is_flooded: Arc<AtomicBool>,
 }
 
 /// A started server; dropping it kills its process group.
@@ -79,16 +86,23 @@ pub(super) async fn start(
     })?;
     let (stdout, stderr) = child.pipes().expect("the streams of a new child are pipes");
     let secrets = Arc::new(secrets);
-    let complaints = Complaints { kept: Arc::default(), secrets: Arc::clone(&secrets) };
-    let talk = Talk { stdout, stderr: Some(stderr), complaints: complaints.clone() };
+    let complaints = Complaints {
+        kept: Arc::default(),
+        secrets: Arc::clone(&secrets),
+        is_flooded: Arc::default(),
+    };
+    let talk = Talk { stdout, message: 0, stderr: Some(stderr), complaints: complaints.clone() };
     let pipes = AsyncRwTransport::new(talk, stdin).with_max_line_length(LONGEST);
     Ok(Started { child, pipes, complaints, secrets })
 }
 
 /// The output of a server. Reading it drains stderr as well, so that a full pipe never blocks the
-/// server.
+/// server. It fails at a message that is too long: nobody knows which call that answers, and a call
+/// whose answer is left out would wait for its timeout.
 pub(super) struct Talk {
     stdout: ChildStdout,
+    /// The bytes of the message that were read so far.
+    message: usize,
     stderr: Option<ChildStderr>,
     complaints: Complaints,
 }
@@ -110,7 +124,26 @@ impl AsyncRead for Talk {
                 Poll::Ready(_) => self.stderr = None,
             }
         }
-        Pin::new(&mut self.stdout).poll_read(cx, into)
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stdout).poll_read(cx, into))?;
+        Poll::Ready(self.count(&into.filled()[before..]))
+    }
+}
+
+impl Talk {
+    /// Counts the bytes of a message.
+    fn count(&mut self, read: &[u8]) -> io::Result<()> {
+        for piece in read.split_inclusive(|byte| *byte == b'\n') {
+            self.message += piece.len();
+            if self.message > LONGEST {
+                self.complaints.is_flooded.store(true, Ordering::Release);
+                return Err(io::Error::other(TOO_LONG));
+            }
+            if piece.ends_with(b"\n") {
+                self.message = 0;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +153,11 @@ impl Complaints {
         kept.extend(bytes);
         let over = kept.len().saturating_sub(TAIL + self.secrets.longest());
         drop(kept.drain(..over));
+    }
+
+    /// Returns true if the server was left because of a message that is too long.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.is_flooded.load(Ordering::Acquire)
     }
 
     /// Returns the last line without secrets, if there is one.

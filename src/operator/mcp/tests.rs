@@ -24,8 +24,12 @@ fn settings(toml: &str) -> McpSettings {
 }
 
 fn over_pipes() -> Mcp {
+    with_variable("EXTRA")
+}
+
+fn with_variable(name: &str) -> Mcp {
     Mcp::new(
-        settings(&format!("command = [\"python3\", {SERVER:?}]\nenv = {{ EXTRA = \"1\" }}")),
+        settings(&format!("command = [\"python3\", {SERVER:?}]\nenv = {{ {name} = \"1\" }}")),
         environments(),
     )
 }
@@ -138,6 +142,33 @@ async fn new_tools_are_seen_and_unknown_ones_named() {
     assert!(failure.is(kind::REFUSED) && failure.message.contains("grow"), "{failure}");
     call(&mcp, "grow", json!({})).await.unwrap();
     assert_eq!(call(&mcp, "grown", json!({})).await.unwrap(), json!("new"));
+}
+
+#[tokio::test]
+async fn a_list_that_fails_leaves_no_older_one_behind() {
+    let mcp = with_variable("MORE");
+    let texts = json!({ "a": "one", "b": "two" });
+    let mut failure = call(&mcp, "add", texts.clone()).await.unwrap_err();
+    assert!(failure.is(kind::INVALID_INPUT), "{failure}");
+    call(&mcp, "loosen", json!({})).await.unwrap();
+    while failure.is(kind::INVALID_INPUT) {
+        // The notice of the change comes after the answer.
+        tokio::task::yield_now().await;
+        failure = call(&mcp, "add", texts.clone()).await.unwrap_err();
+    }
+    assert!(failure.message.contains("not now"), "{failure}");
+    assert_eq!(call(&mcp, "add", texts).await.unwrap(), json!({ "sum": "onetwo" }));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_ends_its_call_with_the_reason() {
+    let mcp = with_variable("MORE");
+    let first = call(&mcp, "where", json!({})).await.unwrap();
+    let failure = call(&mcp, "flood", json!({})).await.unwrap_err();
+    assert!(failure.is(kind::OPERATOR_UNAVAILABLE) && failure.retryable, "{failure}");
+    assert!(failure.message.contains("more than 8 MiB"), "{failure}");
+    let again = call(&mcp, "where", json!({})).await.unwrap();
+    assert_ne!(first["pid"], again["pid"]);
 }
 
 #[tokio::test]

@@ -85,7 +85,12 @@ fn texts(item: &Value) -> impl Iterator<Item = &str> {
 pub(super) fn calls(response: &Value) -> Vec<Value> {
     open_calls(response).map(|call| {
         let arguments = call["arguments"].as_str().unwrap_or_default();
-        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        let input = match serde_json::from_str(arguments) {
+            Ok(object @ Value::Object(_)) => object,
+            _ if arguments.is_empty() => json!({}),
+            // What no tool of the client takes for arguments of its own.
+            Ok(_) | Err(_) => json!({ "malformed_arguments": arguments }),
+        };
         json!({ "type": "tool_use", "id": call["call_id"], "name": call["name"], "input": input })
     })
     .collect()
@@ -166,6 +171,20 @@ pub(super) mod tests {
         let usage = json!({ "input_tokens": 6, "cache_read_input_tokens": 4,
             "cache_creation_input_tokens": 0, "output_tokens": 2 });
         assert_eq!(message["usage"], usage);
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_shown_as_what_they_are() {
+        for (arguments, input) in [
+            ("{\"a\": oops", json!({ "malformed_arguments": "{\"a\": oops" })),
+            ("[1]", json!({ "malformed_arguments": "[1]" })),
+            ("", json!({})),
+        ] {
+            let mut call = call("1");
+            call["arguments"] = arguments.into();
+            let message = message(&response(json!([call])), Stops::default()).unwrap();
+            assert_eq!(message["content"][0]["input"], input, "{arguments}");
+        }
     }
 
     #[test]

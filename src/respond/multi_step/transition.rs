@@ -40,7 +40,7 @@ pub struct ToolLoop {
     pub agents: BTreeMap<String, ModelRequest>,
     /// The tools whose calls are returned to the caller.
     pub callers: Vec<String>,
-    /// The limits of each loop.
+    /// The limits of each loop. Its cost is not limited: a chain does not know what its steps cost.
     pub limits: LoopLimits,
 }
 

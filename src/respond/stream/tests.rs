@@ -246,7 +246,8 @@ fn a_call_that_is_tried_again_goes_on_under_the_numbers_it_had() {
     let text = |delta: &str| json!({ "type": "text", "item": 0, "part": 0, "delta": delta });
     piece(&mut stream, (2, 1, 0), begins.clone());
     piece(&mut stream, (2, 1, 1), text("one two "));
-    hear(&mut stream, "attempt.failed", json!({ "step": 2, "attempt": 1 }));
+    let used = json!({ "input_tokens": 4, "output_tokens": 1 });
+    hear(&mut stream, "attempt.failed", json!({ "step": 2, "attempt": 1, "usage": used }));
     piece(&mut stream, (2, 2, 0), begins);
     piece(&mut stream, (2, 2, 1), text("one two three"));
     reply(&mut stream, 2, json!([said("msg_1", "one two three")]));
@@ -254,6 +255,35 @@ fn a_call_that_is_tried_again_goes_on_under_the_numbers_it_had() {
     let events = stream.take();
     assert_eq!(self::text(&events), "one two three");
     assert_eq!(kinds(&events).iter().filter(|kind| **kind == "output_item.added").count(), 1);
+    assert_eq!(stream.response()["usage"]["total_tokens"], 12, "what failed was used too");
+}
+
+#[test]
+fn a_response_that_did_not_complete_goes_on_without_the_calls_that_nobody_answers() {
+    let tool = json!({ "type": "function", "name": "ask" });
+    let body = json!({ "model": "b/helper", "input": "hi", "tools": [tool] });
+    let named = |id: &str, name: &str, status: &str| {
+        let mut call = call(id);
+        (call["name"], call["status"]) = (name.into(), status.into());
+        call
+    };
+    // The id of a call may be one that was used before.
+    let items = json!([
+        call("a"),
+        output("a", "1"),
+        call("a"),
+        named("b", "ask", "completed"),
+        named("c", "ask", "incomplete"),
+    ]);
+    for (end, left) in [("max_tool_calls", 4), ("length", 4), ("handed_back", 6)] {
+        let mut stream = start(body.clone(), true);
+        hear(&mut stream, "step.scheduled", json!({ "step": 1, "scope": "", "kind": "task" }));
+        answer(&mut stream, items.clone(), end);
+        let conversation = stream.conversation();
+        assert_eq!(conversation.len(), left, "{end}: {conversation:#?}");
+        let open = response::open_calls(&stream.response()).count();
+        assert_eq!(open, left - 3, "{end}");
+    }
 }
 
 #[test]

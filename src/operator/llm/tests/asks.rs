@@ -264,6 +264,16 @@ async fn what_a_model_thought_goes_back_as_it_came() {
             ),
         }
     }
+    // As a client of the Messages API sends it.
+    let summarized = json!({ "items": [
+        { "type": "reasoning", "id": "r", "encrypted_content": "anthropic/signature:signed==",
+          "summary": [{ "type": "summary_text", "text": "step by step" }] },
+        { "role": "assistant", "content": "42" },
+    ] });
+    assert_json(
+        &asked("anthropic", "", summarized).await.body["messages"][0]["content"][0],
+        &json!({ "type": "thinking", "thinking": "step by step", "signature": "signed==" }),
+    );
     // A chat server receives reasoning only if that is configured.
     let thought = json!({ "items": [
         { "type": "reasoning", "id": "r", "summary": [],

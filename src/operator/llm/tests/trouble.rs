@@ -57,6 +57,18 @@ async fn an_answer_that_is_not_what_the_api_says_is_malformed() {
             "belongs to no item",
         ),
         ("responses", "data: {\"type\":\"response.completed\",\"response\":{}}\n\n", "no status"),
+        ("responses", "event: response.completed\ndata: []\n\n", "no response"),
+        (
+            "responses",
+            "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"output\":[5]}}\n\n",
+            "an item is no object",
+        ),
+        (
+            "responses",
+            "data: {\"type\":\"response.output_item.added\",\"output_index\":0,\"item\":{\"content\":[5]}}\n\n\
+             data: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"x\"}\n\n",
+            "belongs to no item",
+        ),
         (
             "anthropic",
             "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"x\"}}\n\n",
@@ -72,6 +84,25 @@ async fn an_answer_that_is_not_what_the_api_says_is_malformed() {
         assert_eq!((code.as_str(), failure.retryable), ("malformed", true), "{bytes}: {failure}");
         assert!(failure.message.contains(why), "{bytes}: {failure}");
     }
+}
+
+#[tokio::test]
+async fn short_deltas_begin_only_so_many_parts() {
+    // The last part of an item that has none, in one item after another.
+    let item = |n: usize| {
+        format!(
+            "data: {{\"type\":\"response.output_item.added\",\"output_index\":{n},\
+             \"item\":{{\"type\":\"message\",\"content\":[]}}}}\n\n\
+             data: {{\"type\":\"response.output_text.delta\",\"output_index\":{n},\
+             \"content_index\":999,\"delta\":\"x\"}}\n\n"
+        )
+    };
+    let items = |count: usize| (0..count).map(item).collect::<Vec<_>>().concat();
+    let (failure, code) = comes_to("responses", items(5).as_bytes()).await;
+    assert_eq!((code.as_str(), failure.retryable), ("malformed", true), "{failure}");
+    assert!(failure.message.contains("more than 4000 parts"), "{failure}");
+    let (failure, code) = comes_to("responses", items(4).as_bytes()).await;
+    assert_eq!(code, "cut", "{failure}");
 }
 
 #[tokio::test]
@@ -107,6 +138,13 @@ async fn an_answer_that_is_cut_off_is_no_answer() {
             assert_eq!((code.as_str(), failure.retryable), ("cut", true), "{api}: {failure}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_empty_reason_is_no_end() {
+    let chunk = r#"data: {"choices":[{"delta":{"content":"half of it"},"finish_reason":""}]}"#;
+    let (failure, code) = comes_to("chat", format!("{chunk}\n\n").as_bytes()).await;
+    assert_eq!((code.as_str(), failure.retryable), ("cut", true), "{failure}");
 }
 
 #[tokio::test]

@@ -24,6 +24,11 @@ TOLD = os.environ.get("TOLD", "")
 if TOLD:
     for name in ["tell", "told"]:
         TOOLS.append({"name": name, "description": TOLD, "inputSchema": {"type": "object"}})
+if os.environ.get("MORE"):
+    for name in ["flood", "loosen"]:
+        TOOLS.append({"name": name, "inputSchema": {"type": "object"}})
+# The methods that fail once.
+FAILS = []
 
 
 def text(words, **more):
@@ -50,6 +55,12 @@ def call(name, arguments):
     if name == "grow":
         TOOLS.append({"name": "grown", "inputSchema": {"type": "object"}})
         return text("grown")
+    if name == "flood":
+        return text("x" * (9 << 20))
+    if name == "loosen":
+        TOOLS[0]["inputSchema"] = {"type": "object"}
+        FAILS.append("tools/list")
+        return text("loose")
     if name == "grown":
         return text("new")
     return None
@@ -67,6 +78,9 @@ def answer(message):
             "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": {"name": "small", "version": "1"},
         }
+    elif method in FAILS:
+        FAILS.remove(method)
+        reply["error"] = {"code": -32603, "message": "not now"}
     elif method == "tools/list":
         reply["result"] = {"tools": TOOLS}
     elif method == "ping":
@@ -86,7 +100,7 @@ def over_pipes():
         reply = answer(message)
         if reply is not None:
             print(json.dumps(reply), flush=True)
-        if message.get("method") == "tools/call" and message["params"]["name"] == "grow":
+        if message.get("method") == "tools/call" and message["params"]["name"] in ["grow", "loosen"]:
             print(
                 json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}),
                 flush=True,
