@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     door::{Arrival, Code, Entered, Problem},
-    engine::{Bearer, IdempotencyKey, RerunVersion, rfc3339},
+    engine::{Bearer, RerunVersion, rfc3339},
     protocol::{ArtifactId, Json, RunId},
     token::Role,
 };
@@ -208,30 +208,26 @@ pub(super) async fn rerun(
         Some("newest") => RerunVersion::Newest,
         _ => RerunVersion::Same,
     };
-    let once = fields.given("once").filter(|once| once.len() <= 64);
-    let key = once.map(|once| IdempotencyKey {
-        route: "dashboard rerun",
-        key: once.to_owned(),
-        body: format!("{run}/{version:?}"),
-    });
+    let key = fields.once("dashboard rerun", &format!("{run}/{version:?}"));
     let made = desk.engine.rerun(&visitor.caller, run, version, key).await?;
     Ok(back(made.id(), "start"))
 }
 
-/// Sends a signal to a run.
+/// Sends a signal to a run; a form that is sent twice sends one.
 pub(super) async fn signal(
     State(desk): State<Desk>,
     visitor: Visitor,
     Path(run): Path<String>,
     fields: Fields,
 ) -> Result<Redirect, Problem> {
-    let run = id(&run)?;
+    let run: RunId = id(&run)?;
     let payload =
         Json::parse(fields.given("payload").unwrap_or("null").trim()).map_err(|error| {
             Problem::new(Code::MalformedJson, format!("the payload is not JSON: {error}"))
         })?;
     let name = fields.text("name").to_owned();
-    desk.engine.signal(&visitor.caller, run, name, payload, None).await?;
+    let key = fields.once("dashboard signal", &format!("{run} {name} {payload}"));
+    desk.engine.signal(&visitor.caller, run, name, payload, key).await?;
     Ok(back(run, "signal"))
 }
 

@@ -7,10 +7,15 @@ use axum::{
 };
 
 use super::desk::Desk;
-use crate::door::{Code, Entered, Problem};
+use crate::{
+    door::{Code, Entered, Problem},
+    engine::IdempotencyKey,
+};
 
 /// The maximum number of fields.
 const MOST_FIELDS: usize = 1_000;
+/// The maximum length of the field by which a form that is sent twice is known, in bytes.
+const MOST_ONCE: usize = 64;
 
 /// Named texts, in their order.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +71,14 @@ impl Fields {
     /// Returns the first field of a name, unless it is empty.
     pub(super) fn given(&self, name: &str) -> Option<&str> {
         Some(self.text(name)).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Returns the key under which a form has its effect once, however often it is sent; `body` is all
+    /// that it asks for.
+    pub(super) fn once(&self, route: &'static str, body: &str) -> Option<IdempotencyKey> {
+        let key = self.given("once").filter(|once| once.len() <= MOST_ONCE)?.to_owned();
+        let body = blake3::hash(body.as_bytes()).to_hex().to_string();
+        Some(IdempotencyKey { route, key, body })
     }
 
     /// Returns every field of a name.

@@ -127,8 +127,9 @@ async fn enter(
     if !is_page {
         return Ok(None);
     }
-    let cookie = desk.sign_ins.open(&token).await?;
-    let found = desk.sign_ins.find(&cookie, By::Person).await?;
+    let cookie = desk.sign_ins.open_named(&token).await?;
+    // The person uses it when the cookie comes back.
+    let found = desk.sign_ins.find(&cookie, By::Page).await?;
     let secure = is_secure(&arrival, headers);
     let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);
     Ok(found.map(|found| (found, HeaderValue::try_from(cookie).ok())))

@@ -2,8 +2,9 @@
 //!
 //! A sign-in is stored under the hash of its cookie, and its token is sealed with a key that only
 //! the cookie gives: neither the memory of the host nor its database has anything that lets somebody
-//! in. It is stored, and not only in memory, so that a page goes on after the host was restarted. A
-//! request needs the store only if the host does not remember the sign-in.
+//! in, but for the tokens of people whom a proxy names. It is stored, and not only in memory, so that
+//! a page goes on after the host was restarted. A request needs the store only if the host does not
+//! remember the sign-in.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use subtle::ConstantTimeEq as _;
 use crate::{
     clock::Clock,
     door::{Code, Problem},
-    engine::{Bearer, Caller, Engine, MintToken},
+    engine::{Bearer, Caller, Engine, MintToken, Minted, SignInRecord},
     token::{Quotas, Role, Verb, permits},
 };
 
@@ -103,8 +104,13 @@ pub(super) struct SignIns {
     engine: Engine,
     clock: Clock,
     codes: Mutex<Vec<OneTime>>,
-    known: Mutex<LruCache<String, Arc<Entry>>>,
+    known: Arc<Known>,
+    /// The tokens behind the sign-ins of people whom a proxy names, by the ids of their own tokens.
+    named: Mutex<LruCache<String, String>>,
 }
+
+/// The sign-ins in memory; `None` stands for one that ended because another began.
+type Known = Mutex<LruCache<String, Option<Arc<Entry>>>>;
 
 /// A code that was not used yet.
 struct OneTime {
@@ -170,8 +176,9 @@ impl SignedIn {
 impl SignIns {
     /// Creates the sign-ins of a host.
     pub(super) fn new(engine: Engine, clock: Clock) -> Self {
-        let known = Mutex::new(LruCache::new(MOST_REMEMBERED));
-        Self { engine, clock, codes: Mutex::default(), known }
+        let known = Arc::new(Mutex::new(LruCache::new(MOST_REMEMBERED)));
+        let named = Mutex::new(LruCache::new(MOST_REMEMBERED));
+        Self { engine, clock, codes: Mutex::default(), known, named }
     }
 
     /// Makes a code that signs in once, within a minute, with a token that `by` mints then.
@@ -214,50 +221,83 @@ impl SignIns {
         secret: &str,
         foreign: Option<&str>,
     ) -> Result<String, Problem> {
-        let (minted, examples) = if secret.starts_with(CODE) {
-            let OneTime { by, role, .. } = self.take_code(secret)?;
-            let examples =
-                permits(role, Verb::BlueprintWrite) && by.grant.has(Verb::BlueprintWrite);
-            let may = |verb: &&Verb| permits(role, **verb) && by.grant.has(**verb);
-            let verbs = VERBS.iter().filter(may).map(|verb| verb.as_str().to_owned()).collect();
-            let mint = MintToken {
-                role,
-                verbs: Some(verbs),
-                extra_verbs: Vec::new(),
-                scopes: None,
-                ttl_ms: LONGEST_MS,
-                name: None,
-                quotas: Quotas::default(),
-            };
-            (self.engine.tokens().mint(&by, mint, None).await?, examples)
-        } else {
-            let caller = match self.engine.authenticate(secret)? {
-                Bearer::Caller(caller) if caller.session.is_none() => caller,
-                Bearer::Caller(_) | Bearer::Holder(_) => {
-                    let detail = "sign in with a token for the API, not one of a session or a task";
-                    return Err(Problem::new(Code::ForbiddenVerb, detail));
-                }
-            };
-            let minted = self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS).await?;
-            (minted, caller.grant.has(Verb::BlueprintWrite))
+        if secret.starts_with(CODE) {
+            return self.open_code(secret).await;
+        }
+        let caller = self.caller_of(secret)?;
+        let examples = caller.grant.has(Verb::BlueprintWrite);
+        let (cookie, now_ms) = (random(), self.clock.now_ms());
+        let (sealing, foreign) = (cookie.clone(), foreign.map(str::to_owned));
+        let record = move |minted: &Minted| {
+            let entry = Entry::new(&sealing, &minted.token, foreign.as_deref(), examples, now_ms);
+            SignInRecord {
+                key: key_of(&sealing),
+                value: entry.to_text(),
+                expires_ms: entry.ends_ms(),
+            }
+        };
+        let known = Arc::clone(&self.known);
+        let over = move |key| drop(known.lock().insert(key, None));
+        self.engine.tokens().sign_in(&caller, VERBS, LONGEST_MS, record, over).await?;
+        Ok(cookie)
+    }
+
+    async fn open_code(&self, code: &str) -> Result<String, Problem> {
+        let OneTime { by, role, .. } = self.take_code(code)?;
+        let examples = permits(role, Verb::BlueprintWrite) && by.grant.has(Verb::BlueprintWrite);
+        let may = |verb: &&Verb| permits(role, **verb) && by.grant.has(**verb);
+        let verbs = VERBS.iter().filter(may).map(|verb| verb.as_str().to_owned()).collect();
+        let mint = MintToken {
+            role,
+            verbs: Some(verbs),
+            extra_verbs: Vec::new(),
+            scopes: None,
+            ttl_ms: LONGEST_MS,
+            name: None,
+            quotas: Quotas::default(),
+        };
+        let minted = self.engine.tokens().mint(&by, mint, None).await?;
+        let cookie = random();
+        let entry = Entry::new(&cookie, &minted.token, None, examples, self.clock.now_ms());
+        self.store(&key_of(&cookie), &entry).await?;
+        Ok(cookie)
+    }
+
+    /// Signs in a person whom a proxy names with each request, with the person's token. The sign-in is
+    /// in memory only until its cookie comes back, and those of a token share the one behind them:
+    /// a client that keeps no cookies leaves nothing.
+    ///
+    /// # Errors
+    /// Fails as `open`.
+    pub(super) async fn open_named(&self, token: &str) -> Result<String, Problem> {
+        let caller = self.caller_of(token)?;
+        let shared = self.named.lock().get(&caller.jti).cloned();
+        let shared = match shared.filter(|it| self.engine.authenticate(it).is_ok()) {
+            Some(shared) => shared,
+            None => {
+                let tokens = self.engine.tokens();
+                let minted = tokens.sign_in_token(&caller, VERBS, LONGEST_MS).await?;
+                self.named.lock().insert(caller.jti.clone(), minted.token.clone());
+                minted.token
+            }
         };
         let cookie = random();
-        let now_ms = self.clock.now_ms();
-        let entry = Entry {
-            sealed: sealed(OWN, &cookie, minted.token.as_bytes()),
-            foreign: foreign.map(|token| {
-                let kept = if token.len() > MOST_FOREIGN { "" } else { token };
-                sealed(FOREIGN, &cookie, kept.as_bytes())
-            }),
-            examples,
-            made_ms: now_ms,
-            used_ms: AtomicU64::new(now_ms),
-            stored_ms: AtomicU64::new(now_ms),
-        };
-        let key = key_of(&cookie);
-        self.store(&key, &entry).await?;
-        self.known.lock().insert(key, Arc::new(entry));
+        let examples = caller.grant.has(Verb::BlueprintWrite);
+        let entry = Entry::new(&cookie, &shared, None, examples, self.clock.now_ms());
+        entry.stored_ms.store(0, Ordering::Relaxed);
+        self.known.lock().insert(key_of(&cookie), Some(Arc::new(entry)));
         Ok(cookie)
+    }
+
+    /// Returns the caller of a token that may sign in.
+    fn caller_of(&self, token: &str) -> Result<Caller, Problem> {
+        match self.engine.authenticate(token)? {
+            Bearer::Caller(caller) if caller.session.is_none() => Ok(caller),
+            Bearer::Caller(_) | Bearer::Holder(_) => {
+                let detail = "sign in with a token for the API, not one of a session or a task";
+                Err(Problem::new(Code::ForbiddenVerb, detail))
+            }
+        }
     }
 
     /// Returns true if a sign-in is of the person whom a token is of, with the same role and scopes.
@@ -293,17 +333,25 @@ impl SignIns {
         }
         let key = key_of(cookie);
         let known = self.known.lock().get(&key).cloned();
-        let entry = match known {
-            Some(entry) => entry,
+        let known = match known {
+            Some(known) => known,
             None => {
                 let kept = self.engine.tokens().kept_sign_in(key.clone()).await?;
                 let stored = kept.and_then(|text| serde_json::from_str::<Stored>(&text).ok());
                 let Some(entry) = stored.and_then(Entry::of) else { return Ok(None) };
-                let entry = Arc::new(entry);
-                self.known.lock().insert(key.clone(), Arc::clone(&entry));
-                entry
+                let mut known = self.known.lock();
+                // It may have been read by another request meanwhile, or have ended.
+                match known.get(&key) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let entry = Arc::new(entry);
+                        known.insert(key.clone(), Some(Arc::clone(&entry)));
+                        Some(entry)
+                    }
+                }
             }
         };
+        let Some(entry) = known else { return Ok(None) };
         let now_ms = self.clock.now_ms();
         if entry.ends_ms() <= now_ms {
             self.known.lock().remove(&key);
@@ -317,6 +365,12 @@ impl SignIns {
         if by == By::Person && now_ms.saturating_sub(stored_ms) > STORED_EVERY_MS {
             entry.stored_ms.store(now_ms, Ordering::Relaxed);
             self.store(&key, &entry).await?;
+            let has_ended = self.known.lock().get(&key).is_some_and(Option::is_none);
+            if has_ended {
+                // Meanwhile, and now it is stored again.
+                self.engine.tokens().drop_sign_in(key).await?;
+                return Ok(None);
+            }
         }
         let token = String::from_utf8(sealed(OWN, cookie, &entry.sealed)).ok();
         let form = blake3::derive_key("moonswarm dashboard form 1", cookie.as_bytes());
@@ -329,7 +383,8 @@ impl SignIns {
     /// again.
     pub(super) async fn ended(self: Arc<Self>, signed_in: SignedIn) {
         loop {
-            let ends_ms = self.known.lock().get(&signed_in.key).map(|entry| entry.ends_ms());
+            let known = self.known.lock().get(&signed_in.key).cloned().flatten();
+            let ends_ms = known.map(|entry| entry.ends_ms());
             let left_ms = ends_ms.unwrap_or(0).saturating_sub(self.clock.now_ms());
             if left_ms == 0 {
                 return;
@@ -349,7 +404,7 @@ impl SignIns {
         caller: &Caller,
         cookie: &str,
     ) -> Result<Option<String>, Problem> {
-        let entry = self.known.lock().remove(&signed_in.key);
+        let entry = self.known.lock().remove(&signed_in.key).flatten();
         self.engine.tokens().drop_sign_in(signed_in.key.clone()).await?;
         self.engine.tokens().sign_out(caller).await?;
         let foreign = entry.as_ref().and_then(|entry| entry.foreign.as_ref());
@@ -357,19 +412,39 @@ impl SignIns {
     }
 
     async fn store(&self, key: &str, entry: &Entry) -> Result<(), Problem> {
-        let stored = Stored {
-            sealed: BASE64.encode(&entry.sealed),
-            foreign: entry.foreign.as_ref().map(|it| BASE64.encode(it)),
-            examples: entry.examples,
-            made_ms: entry.made_ms,
-            used_ms: entry.used_ms.load(Ordering::Relaxed),
-        };
-        let text = serde_json::to_string(&stored).expect("a sign-in is plain data");
-        Ok(self.engine.tokens().keep_sign_in(key.to_owned(), text, entry.ends_ms()).await?)
+        let (key, text) = (key.to_owned(), entry.to_text());
+        Ok(self.engine.tokens().keep_sign_in(key, text, entry.ends_ms()).await?)
     }
 }
 
 impl Entry {
+    /// Returns a new sign-in, with the token behind it and that of a provider.
+    fn new(cookie: &str, token: &str, foreign: Option<&str>, examples: bool, now_ms: u64) -> Self {
+        Self {
+            sealed: sealed(OWN, cookie, token.as_bytes()),
+            foreign: foreign.map(|token| {
+                let kept = if token.len() > MOST_FOREIGN { "" } else { token };
+                sealed(FOREIGN, cookie, kept.as_bytes())
+            }),
+            examples,
+            made_ms: now_ms,
+            used_ms: AtomicU64::new(now_ms),
+            stored_ms: AtomicU64::new(now_ms),
+        }
+    }
+
+    /// Returns the stored form.
+    fn to_text(&self) -> String {
+        let stored = Stored {
+            sealed: BASE64.encode(&self.sealed),
+            foreign: self.foreign.as_ref().map(|it| BASE64.encode(it)),
+            examples: self.examples,
+            made_ms: self.made_ms,
+            used_ms: self.used_ms.load(Ordering::Relaxed),
+        };
+        serde_json::to_string(&stored).expect("a sign-in is plain data")
+    }
+
     fn of(stored: Stored) -> Option<Self> {
         Some(Self {
             sealed: BASE64.decode(stored.sealed.as_bytes()).ok()?,

@@ -6,13 +6,13 @@ use axum::{Router, http::request::Parts};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, ErrorCode,
-        GetPromptRequestParams, GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult,
-        Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ServerCapabilities, ServerConfig, SubscribeRequestParams,
-        SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CustomRequest, CustomResult,
+        ErrorCode, GetPromptRequestParams, GetPromptResponse, GetPromptResult, GetTaskParams,
+        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
+        InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig,
+        SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
     transport::streamable_http_server::SessionRestoreMarker,
@@ -48,6 +48,20 @@ search_docs, check_blueprint, save_blueprint. To work on tasks yourself: open_se
 next_task and report_task in a loop; pass the `after` of the last next_task. Approvals of your own \
 runs are answered by people: wait with get_run. Resources have the documentation and what runs \
 produced; prompts begin common work.";
+
+/// The methods that have parameters of a form. The library takes one whose parameters have another
+/// form for a method that it does not know.
+const METHODS: [&str; 9] = [
+    "logging/setLevel",
+    "prompts/get",
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "tasks/cancel",
+    "tasks/get",
+    "tasks/update",
+    "tools/call",
+];
 
 /// The server. One value serves every client, or the one of a pipe.
 #[derive(Clone)]
@@ -372,6 +386,22 @@ impl ServerHandler for Desk {
     ) -> Result<(), ErrorData> {
         self.level.set(request.level);
         Ok(())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, .. } = request;
+        if METHODS.contains(&method.as_str()) {
+            let message = format!(
+                "the params of {method} have another form: names, ids and addresses are texts, and \
+                 arguments are an object, not its text"
+            );
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None))
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {

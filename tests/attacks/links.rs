@@ -88,6 +88,7 @@ async fn a_link_answers_once_for_its_person_and_looking_at_it_uses_nothing_up() 
         assert_eq!(status, 200, "{page}");
         assert!(page.contains("&lt;script&gt;it") && page.contains("ann"), "{page}");
         assert!(!page.contains("/ui/runs") && !page.contains(&run), "it leads nowhere: {page}");
+        assert!(page.contains("/away-"), "a second click sends nothing: {page}");
     }
     let form = form_of(&page(&daemon, &path).await.1);
     for wrong in ["", "0123456789abcdef0123456789abcdef"] {

@@ -188,6 +188,22 @@ async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
 }
 
 #[tokio::test]
+async fn a_client_behind_the_proxy_that_keeps_no_cookies_leaves_no_tokens() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    for _ in 0..30 {
+        let page = from(&daemon, PROXY, "/ui/tokens").header("remote-user", "eve");
+        let page = page.header(SECRET.0, SECRET.1).header("remote-groups", "readers");
+        let answer = page.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert!(answer.headers().contains_key("set-cookie"), "each is signed in");
+    }
+    let (_, tokens) = send(daemon.get("/v1/tokens")).await;
+    let eves = tokens["items"].as_array().unwrap().iter().filter(|it| it["subject"] == "eve");
+    assert_eq!(eves.count(), 2, "the person's token, and the one behind all sign-ins: {tokens}");
+}
+
+#[tokio::test]
 async fn nobody_listens_to_other_machines_in_plain_text_by_mistake() {
     let shell = Shell::new();
     let serve = |more: &[&str]| {

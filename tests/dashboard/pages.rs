@@ -360,6 +360,51 @@ async fn a_form_that_is_sent_twice_starts_one_run() {
     assert!(missing.status == 422 && missing.html.contains("invalid_input"), "{}", missing.html);
 }
 
+#[tokio::test]
+async fn an_answer_that_is_sent_twice_is_recorded_and_not_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let boss = Person::of_role(&daemon, "approver").await;
+    let run = Person::of_role(&daemon, "operator").await.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    let (_, tasks) = send(daemon.get("/v1/tasks")).await;
+    let path = format!("/ui/inbox/{}", tasks["items"][0]["id"].as_str().unwrap());
+    let shown = boss.get(&path).await;
+    let (once, revision) = (shown.hidden("once"), shown.hidden("revision"));
+    let (ship, path) = (field(&shown.html, "Ship it?"), format!("{path}/answer"));
+    let fields = [("once", &*once), ("revision", &*revision), (&*ship, "true")];
+    let first = boss.post(&path, &fields).await;
+    assert_eq!(first.to, format!("/ui/inbox?done=answer&run={run}"), "{}", first.html);
+    daemon.waits(&run, "signal").await;
+    let again = boss.post(&path, &fields).await;
+    assert_eq!(again.to, first.to, "{}", again.html);
+    let other = boss.post(&path, &[("revision", &*revision), ("raw", "{\"ship\":true}")]).await;
+    assert!(other.status == 409 && other.html.contains("already_accepted"), "{}", other.html);
+}
+
+#[tokio::test]
+async fn a_signal_that_is_sent_twice_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let waits = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "waits",
+          flow = function(ctx) return { ctx:wait("go"), ctx:wait("go") } end }"#;
+    let run = daemon.run_source(waits, json!(null)).await;
+    daemon.waits(&run, "signal").await;
+    let path = format!("/ui/runs/{run}");
+    let once = desk.get(&path).await.hidden("once");
+    let signal = async |once: &str, payload: &str| {
+        let fields = [("once", once), ("name", "go"), ("payload", payload)];
+        let sent = desk.post(&format!("{path}/signal"), &fields).await;
+        assert_eq!(sent.to, format!("{path}?done=signal"), "{}", sent.html);
+    };
+    signal(&once, "1").await;
+    signal(&once, "1").await;
+    signal(&desk.get(&path).await.hidden("once"), "2").await;
+    assert_eq!(daemon.ended(&run).await["output"], json!([1, 2]));
+}
+
 /// The name of the field with this label.
 pub fn field(page: &str, label: &str) -> String {
     let (before, _) = page.split_once(&format!("<bdi>{label}</bdi>")).unwrap();

@@ -138,6 +138,40 @@ async fn signing_out_ends_the_token_behind_the_sign_in() {
 }
 
 #[tokio::test]
+async fn a_token_has_twenty_sign_ins_and_one_more_ends_the_oldest() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let token = mint(&daemon, "observer", &json!({ "name": "ann" })).await;
+    let mut people = Vec::new();
+    for _ in 0..21 {
+        people.push(Person::with(&daemon, &token).await);
+    }
+    assert_eq!(people[0].get("/ui").await.status, 303, "the oldest one has ended");
+    for person in &people[1..] {
+        assert_eq!(person.get("/ui").await.status, 200, "the others go on");
+    }
+    // Also when many begin at the same time, and after the next start.
+    let at_once = (0..30).map(|_| Person::with(&daemon, &token));
+    let at_once = futures::future::join_all(at_once).await;
+    let cookies: Vec<String> = at_once.into_iter().map(|it| it.cookie).collect();
+    let good = async |daemon: &Daemon| {
+        let mut good = Vec::new();
+        for cookie in &cookies {
+            good.push(crate::person::get_with(daemon, "/ui", cookie).await.status == 200);
+        }
+        good
+    };
+    let before = good(&daemon).await;
+    assert_eq!(before.iter().filter(|it| **it).count(), 20, "{before:?}");
+    let (_, tokens) = send(daemon.get("/v1/tokens")).await;
+    let anns = tokens["items"].as_array().unwrap().iter().filter(|it| it["subject"] == "ann");
+    assert_eq!(anns.count(), 21, "the token, and those of its sign-ins");
+    daemon.kill();
+    let next = Daemon::start(&dir.path().join("data"));
+    assert_eq!(good(&next).await, before);
+}
+
+#[tokio::test]
 async fn a_revoked_token_takes_its_sign_ins_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path()).await;
@@ -196,6 +230,18 @@ async fn a_link_signs_in_once_with_its_role() {
         let again = post_bare(&daemon, "/ui/login", &[("token", code)]).await;
         assert_eq!(again.status, 401, "{}", again.html);
     }
+}
+
+#[tokio::test]
+async fn a_link_signs_in_anew_where_somebody_is_signed_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let admin = Person::with(&daemon, &daemon.token).await;
+    // The code is in the fragment of the link, which no server is sent: the form brings it.
+    let page = admin.get("/ui/login").await.page();
+    assert!(page.contains("class=\"sign-in\"") && page.contains("/sign_in-"), "{page}");
+    let asked = admin.get("/ui/login?next=%2Fui%2Fruns").await;
+    assert_eq!((asked.status, asked.to.as_str()), (303, "/ui/runs"));
 }
 
 #[tokio::test]

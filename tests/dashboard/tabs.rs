@@ -96,7 +96,24 @@ async fn events_and_logs_are_filtered_by_their_url() {
     let step = named.split("/steps/").nth(1).and_then(|it| it.split('"').next()).unwrap();
     assert_eq!(rows(&tab(&format!("artifacts&step={step}")).await), 1);
     assert!(tab("artifacts&step=9999").await.contains("No file matches"));
+    for last in ["artifacts", "source"] {
+        tab(&format!("{last}&cursor={}", usize::MAX)).await;
+    }
     assert_eq!(desk.get(&format!("/ui/runs/{run}?tab=artifacts&step=x")).await.status, 400);
+}
+
+#[tokio::test]
+async fn an_open_run_is_followed_with_all_that_its_page_asks_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path()).await;
+    let desk = Person::of_role(&daemon, "operator").await;
+    let run = desk.starts("moon").await;
+    daemon.waits(&run, "task").await;
+    for query in ["tab=data&whole=1", "tab=children&status=failed&status=completed"] {
+        let page = desk.get(&format!("/ui/runs/{run}?{query}")).await.page();
+        let live = format!("data-live=\"/ui/live/runs/{run}?{}\"", query.replace('&', "&amp;"));
+        assert!(page.contains(&live), "{live}: {page}");
+    }
 }
 
 #[tokio::test]

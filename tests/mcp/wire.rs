@@ -82,6 +82,23 @@ async fn the_door_is_the_one_of_the_api() {
 }
 
 #[tokio::test]
+async fn parameters_of_another_form_are_not_taken_for_an_unknown_method() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let text = json!({ "name": "doctor", "arguments": "{}" });
+    for (method, params, code) in [
+        ("tools/call", text, -32602),
+        ("tools/call", json!({}), -32602),
+        ("resources/read", json!({ "uri": 5 }), -32602),
+        ("tools/cal", json!({}), -32601),
+    ] {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let answer = send(post(&daemon, &daemon.token, &body)).await.1;
+        assert_eq!(answer["error"]["code"], code, "{method} {params}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_revoked_token_has_no_tools() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

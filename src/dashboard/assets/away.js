@@ -1,11 +1,13 @@
 // Says so when the host does not answer: a page that stands there still looks alive. A form is sent only
-// once the host answers, so that nothing that was typed is lost.
+// once the host answers, so that nothing that was typed is lost; a second click does not send it again.
 // @ts-check
 
 const main = document.querySelector("main");
 /** Where a page without a stream of its own asks. It needs no sign-in, so asking keeps none alive. */
 const here = document.querySelector('link[rel="icon"]')?.getAttribute("href") ?? "/ui/login";
 const PAUSE = 10_000;
+/** The time in which nothing more is sent after a form: its answer is the next page, or a download. */
+const SENT = 3_000;
 
 /** @type {HTMLElement | null} */
 let banner = null;
@@ -65,12 +67,12 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (asking) return;
   asking = true;
-  const answers = await ask();
-  asking = false;
-  if (!answers) {
+  if (!(await ask())) {
+    asking = false;
     banner?.scrollIntoView({ block: "nearest" });
     return;
   }
+  setTimeout(() => (asking = false), SENT);
   passing = form;
   form.requestSubmit(/** @type {SubmitEvent} */ (event).submitter);
 });

@@ -95,17 +95,18 @@ fn one(at: usize, field: &Field, sent: Option<&Fields>, wrong: Option<&Wrong>) -
             label for=(id) { (text::line(&field.label, 200)) @if required { " *" } }
             @if let Some(words) = &field.description { p.hint id=(hint) { (text::line(words, 1_000)) } }
             @match field.r#type.as_str() {
+                // Without a default nothing is preset: who sends the form has chosen.
                 "boolean" => {
-                    select id=(id) name=(id) aria-describedby=[described] {
-                        @if !required { option value="" { "—" } }
+                    select id=(id) name=(id) required[required] aria-describedby=[described] {
+                        option value="" { "—" }
                         @for (word, label) in [("true", "yes"), ("false", "no")] {
                             option value=(word) selected[value == word] { (label) }
                         }
                     }
                 }
                 "choice" => {
-                    select id=(id) name=(id) aria-describedby=[described] {
-                        @if !required { option value="" { "—" } }
+                    select id=(id) name=(id) required[required] aria-describedby=[described] {
+                        option value="" { "—" }
                         @for choice in &field.choices {
                             @let word = choice.as_str();
                             option value=(word) selected[value == word || quoted(&value) == word] {
@@ -282,6 +283,24 @@ mod tests {
         let shown = fields_of(&form(), &sent, &wrong);
         assert!(shown.contains("value=\"seven\"") && shown.contains("this is not a number"));
         assert!(shown.contains("Ship &lt;it&gt;?"), "{shown}");
+    }
+
+    #[test]
+    fn what_is_required_is_chosen_and_never_preset() {
+        let form = Form::of(Some(&json!({
+            "type": "object",
+            "required": ["approved", "how"],
+            "properties": {
+                "approved": {"type": "boolean"},
+                "how": {"enum": ["fast", "slow"]},
+                "later": {"type": "boolean", "default": false},
+            },
+        })));
+        let shown = super::fields(&form, None, &[]).into_string();
+        let open = " required><option value=\"\">—</option>";
+        assert_eq!(shown.matches(open).count(), 2, "{shown}");
+        assert!(shown.contains("<option value=\"false\" selected>"), "{shown}");
+        assert_eq!(shown.matches(" selected>").count(), 1, "{shown}");
     }
 
     fn fields_of(form: &Form, sent: &Fields, wrong: &[Wrong]) -> String {

@@ -77,7 +77,8 @@ fn form_of(link: &OpenLink) -> Form {
 
 fn page(title: &str, status: StatusCode, body: &Markup) -> Response {
     let main = html! { main #main { div.narrow { (body) } } };
-    document(title, Theme::System, &[], status, &main)
+    // A second click would find the link used up.
+    document(title, Theme::System, &["away.js"], status, &main)
 }
 
 fn thanks() -> Response {

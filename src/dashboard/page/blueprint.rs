@@ -31,10 +31,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{
-        BlueprintView, EngineError, IdempotencyKey, Program, StartRun, StatsAsk, StatsBy,
-        StatsView, shell,
-    },
+    engine::{BlueprintView, EngineError, Program, StartRun, StatsAsk, StatsBy, StatsView, shell},
     protocol::{Json, Tags},
     store::DAY_MS,
     token::{Need, Verb},
@@ -134,13 +131,7 @@ pub(in crate::dashboard) async fn start(
     };
     let start = StartRun { input, tags, ..StartRun::new(Program::Named(name)) };
     // A form that is sent twice starts one run.
-    let key = fields.given("once").filter(|once| once.len() <= 64).map(|once| IdempotencyKey {
-        route: "dashboard start",
-        key: once.to_owned(),
-        body: blake3::hash(format!("{} {:?}", start.input, start.tags).as_bytes())
-            .to_hex()
-            .to_string(),
-    });
+    let key = fields.once("dashboard start", &format!("{} {:?}", start.input, start.tags));
     match desk.engine.start(&visitor.caller, start, key).await {
         Ok(started) => {
             Ok(Redirect::to(&format!("/ui/runs/{}?done=start", started.run)).into_response())

@@ -22,7 +22,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{Fork, ForkFate, ForkPlan, IdempotencyKey, Program, RunView, StepView, shell},
+    engine::{Fork, ForkFate, ForkPlan, Program, RunView, StepView, shell},
     protocol::{Json, RunId},
 };
 
@@ -75,12 +75,7 @@ pub(in crate::dashboard) async fn act(
         };
         return Ok(at.shown(&visitor, Some(&fields), &outcome, status));
     }
-    let once = fields.given("once").filter(|once| once.len() <= 64);
-    let key = once.map(|once| IdempotencyKey {
-        route: "dashboard fork",
-        key: once.to_owned(),
-        body: blake3::hash(format!("{run} {fork:?}").as_bytes()).to_hex().to_string(),
-    });
+    let key = fields.once("dashboard fork", &format!("{run} {fork:?}"));
     match desk.engine.histories().fork(&visitor.caller, run, fork, key).await {
         Ok(made) => Ok(Redirect::to(&format!("/ui/runs/{}?done=fork", made.id())).into_response()),
         Err(error) => {

@@ -14,14 +14,17 @@ use crate::{
     door::Problem,
 };
 
-/// Shows the form; whoever is signed in goes on.
+/// Shows the form. Whoever is signed in goes on to the page that is asked for. Without one the form is
+/// shown all the same: this may be a link, whose code signs in anew and comes only with the form.
 pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let next = next(fields.text("next"));
-    if let Some(cookie) = headers::cookie(&headers, desk.site.cookie())
+    let asked = fields.given("next");
+    let next = next(asked.unwrap_or_default());
+    if asked.is_some()
+        && let Some(cookie) = headers::cookie(&headers, desk.site.cookie())
         && let Some(signed_in) = desk.sign_ins.find(cookie, By::Page).await?
         && desk.engine.authenticate(&signed_in.token).is_ok()
     {
@@ -76,9 +79,11 @@ fn host_of(issuer: &str) -> &str {
 
 /// Returns the page to go to after the sign-in: one of this dashboard.
 pub(in crate::dashboard) fn next(asked: &str) -> &str {
-    let fits = asked.starts_with("/ui") && !asked.contains(['\\', '\r', '\n', ':']);
+    let fits = asked.starts_with("/ui") && !asked.contains(['\\', ':']);
     let own = asked.len() == 3 || asked.as_bytes().get(3).is_some_and(|it| b"/?".contains(it));
-    if fits && own && asked.is_ascii() { asked } else { "/ui" }
+    // It becomes a header.
+    let is_plain = asked.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits && own && is_plain { asked } else { "/ui" }
 }
 
 #[cfg(test)]
@@ -98,6 +103,9 @@ mod tests {
             "/ui\\x",
             "",
             "/ui/\r\nx: y",
+            "/ui/\u{1}",
+            "/ui/ x",
+            "/ui/é",
         ] {
             assert_eq!(next(other), "/ui", "{other:?}");
         }

@@ -53,7 +53,7 @@ const TABS: [(&str, &str, Verb); 9] = [
 ];
 
 /// The parameters of the URL that the tabs read, and their live fragments with them.
-const FILTERS: [&str; 15] = [
+const FILTERS: [&str; 16] = [
     "scope",
     "fold",
     "file",
@@ -69,6 +69,7 @@ const FILTERS: [&str; 15] = [
     "skip",
     "status",
     "blueprint",
+    "whole",
 ];
 
 /// Shows the page.
@@ -88,6 +89,7 @@ pub(in crate::dashboard) async fn show(
         (parts.head.html)
         (parts.waits.html)
         (parts.acts.html)
+        (acts::kept(&view))
         nav.tabs aria-label="Parts of the run" {
             @for (word, label, verb) in TABS {
                 @if visitor.may(verb) {
@@ -107,7 +109,8 @@ pub(in crate::dashboard) async fn show(
         }
     };
     let mut query = vec![("tab", tab)];
-    query.extend(FILTERS.map(|name| (name, fields.given(name).unwrap_or_default())));
+    let given = |name| fields.all(name).map(move |value| (name, value));
+    query.extend(FILTERS.into_iter().flat_map(given));
     // A moment of the past does not change, and is not looked for again and again.
     let moves = view.ended_at.is_none() && fields.given("at").is_none();
     let live = moves.then(|| pager::url(&format!("/ui/live/runs/{run}"), &query));

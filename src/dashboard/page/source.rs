@@ -82,7 +82,7 @@ pub(super) async fn tab(
     };
     let inspects = visitor.caller.may(Verb::RunInspect, view.id).is_ok();
     let rows = Rows { run: view.id, file, lines: &lines, fault: fault.as_ref(), moment, inspects };
-    let is_last = source.lines().nth(first - 1 + LINES).is_none();
+    let is_last = source.lines().nth((first - 1).saturating_add(LINES)).is_none();
     let next = (!is_last).then(|| (first + LINES).to_string());
     let query = [("tab", "source"), ("file", file)];
     Ok(html! {

@@ -19,7 +19,7 @@ use crate::{
         visitor::{Visitor, id},
     },
     door::{Code, Problem},
-    engine::{Advice, EngineError, TaskView},
+    engine::{Advice, EngineError, IdempotencyKey, TaskView},
     protocol::{Json, TaskId},
     token::Verb,
 };
@@ -35,7 +35,8 @@ pub(in crate::dashboard) async fn show(
     Ok(shown(&visitor, &view, None, &[], &html! {}, StatusCode::OK))
 }
 
-/// Answers a task. If that is refused, the page comes again with what was written and the reason.
+/// Answers a task. If that is refused, the page comes again with what was written and the reason. A form
+/// that is sent twice answers once.
 pub(in crate::dashboard) async fn answer(
     State(desk): State<Desk>,
     visitor: Visitor,
@@ -44,6 +45,10 @@ pub(in crate::dashboard) async fn answer(
 ) -> Result<Response, Problem> {
     let task: TaskId = id(&task)?;
     let view = desk.engine.tasks().get(&visitor.caller, task).await?;
+    if is_recorded(&desk, &visitor, task, &fields).await {
+        // Its task may be over by now, and its fields with it.
+        return Ok(recorded(&view));
+    }
     let revision = fields.given("revision").map(str::to_owned);
     let answer = match form::answer(&form_of(&view), &fields) {
         Ok(answer) => answer,
@@ -53,7 +58,8 @@ pub(in crate::dashboard) async fn answer(
             return Ok(shown(&visitor, &view, Some(&fields), &wrong, &words, status));
         }
     };
-    let told = desk.engine.tasks().answer(&visitor.caller, task, (answer, revision), None).await;
+    let (answer, key) = ((answer, revision), key_of(task, &fields));
+    let told = desk.engine.tasks().answer(&visitor.caller, task, answer, key).await;
     ended(&desk, &visitor, task, &fields, told).await
 }
 
@@ -69,8 +75,26 @@ pub(in crate::dashboard) async fn advise(
     let answer = Json::from(Value::from(fields.text("advice").replace("\r\n", "\n")));
     let revision = fields.given("revision").map(str::to_owned);
     let advice = Advice { answer, attempt: None, revision };
-    let told = desk.engine.sessions().advise(&visitor.caller, task, advice, None).await;
+    let key = key_of(task, &fields);
+    let told = desk.engine.sessions().advise(&visitor.caller, task, advice, key).await;
     ended(&desk, &visitor, task, &fields, told).await
+}
+
+/// Returns the key of what was sent.
+fn key_of(task: TaskId, sent: &Fields) -> Option<IdempotencyKey> {
+    sent.once("dashboard answer", &format!("{task} {sent:?}"))
+}
+
+/// Returns true if exactly this form was sent before and is recorded.
+async fn is_recorded(desk: &Desk, visitor: &Visitor, task: TaskId, sent: &Fields) -> bool {
+    let key = key_of(task, sent);
+    let before = desk.engine.repeated(&visitor.caller, key.as_ref()).await;
+    matches!(before, Ok(Some(_)))
+}
+
+/// Leads back to the inbox, which says that the answer is recorded.
+fn recorded(view: &TaskView) -> Response {
+    Redirect::to(&format!("/ui/inbox?done=answer&run={}", view.run)).into_response()
 }
 
 /// Leads back to the inbox or, if what was sent is refused, shows the task as it is now, with that and the
@@ -83,16 +107,16 @@ async fn ended(
     told: Result<TaskView, EngineError>,
 ) -> Result<Response, Problem> {
     let refused = match told {
-        Ok(view) => {
-            let to = format!("/ui/inbox?done=answer&run={}", view.run);
-            return Ok(Redirect::to(&to).into_response());
-        }
+        Ok(view) => return Ok(recorded(&view)),
         Err(error) => Problem::from(error),
     };
     if !refused.status().is_client_error() {
         return Err(refused);
     }
     let fresh = desk.engine.tasks().get(&visitor.caller, task).await?;
+    if is_recorded(desk, visitor, task, sent).await {
+        return Ok(recorded(&fresh));
+    }
     let why = html! {
         (problem::banner(refused.body()))
         // What was sent is for the revision that was shown.
@@ -220,6 +244,7 @@ fn is_input(prompt: &str, view: &TaskView) -> bool {
 fn of_shown(visitor: &Visitor, view: &TaskView) -> Markup {
     html! {
         (layout::token(visitor))
+        input type="hidden" name="once" value=(uuid::Uuid::new_v4().simple());
         input type="hidden" name="revision" value=(view.revision.as_deref().unwrap_or_default());
         @for (name, _, hash) in seen(view) { input type="hidden" name=(name) value=(hash); }
     }

@@ -16,7 +16,7 @@ use crate::{
         visitor::Visitor,
     },
     door::Problem,
-    engine::{IdempotencyKey, TriggerEntry, shell},
+    engine::{TriggerEntry, shell},
     protocol::Json,
     token::Verb,
 };
@@ -179,12 +179,7 @@ pub(in crate::dashboard) async fn fire(
         let detail = format!("the payload is not JSON: {error}");
         Problem::new(crate::door::Code::MalformedJson, detail)
     })?;
-    let once = fields.given("once").filter(|once| once.len() <= 64);
-    let key = once.map(|once| IdempotencyKey {
-        route: "dashboard fire",
-        key: once.to_owned(),
-        body: trigger.clone(),
-    });
+    let key = fields.once("dashboard fire", &trigger);
     let made = desk.engine.triggers().fire(&visitor.caller, &trigger, payload, key).await?;
     Ok(Redirect::to(&format!("/ui/runs/{}", made.id())))
 }

@@ -140,7 +140,7 @@ try {
   await accessible(phone, "task-phone");
   await fits(phone, "task-phone");
   await photo(phone, "task-phone-dark");
-  await phone.getByRole("button", { name: "Send the answer" }).click();
+  await phone.getByRole("button", { name: "Send the answer" }).dblclick();
   await phone.getByText("Your answer is recorded.").waitFor();
 
   await desk.getByText('Waits for signal "go"').waitFor();
@@ -174,7 +174,7 @@ try {
   await still.close();
   await desk.locator("summary", { hasText: "Signal" }).click();
   await desk.getByLabel("Payload").fill('{"now": true}');
-  await desk.getByRole("button", { name: "Send the signal" }).click();
+  await desk.getByRole("button", { name: "Send the signal" }).dblclick();
   await desk.getByText("The signal is recorded.").waitFor();
   await desk.locator("#run-head .status.ok").waitFor();
   await photo(desk, "run-completed-light");

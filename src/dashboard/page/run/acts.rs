@@ -13,6 +13,19 @@ use crate::{
     token::{Verb, permits},
 };
 
+/// The id of the form of a signal.
+const SIGNAL: &str = "signal-form";
+
+/// Returns what stays as it is when the buttons are rendered anew: the field by which a signal that is
+/// sent twice is known.
+pub(super) fn kept(view: &RunView) -> Markup {
+    html! {
+        @if view.ended_at.is_none() {
+            input type="hidden" form=(SIGNAL) name="once" value=(uuid::Uuid::new_v4().simple());
+        }
+    }
+}
+
 /// Returns the buttons that the token and the run's status allow.
 pub(super) fn of(visitor: &Visitor, view: &RunView) -> Markup {
     let may = |verb| visitor.caller.may(verb, view.id).is_ok();
@@ -115,7 +128,7 @@ fn signal(visitor: &Visitor, view: &RunView) -> Markup {
     html! {
         details data-key="signal" {
             summary { "Signal …" }
-            form method="post" action={ "/ui/runs/" (id) "/signal" } {
+            form id=(SIGNAL) method="post" action={ "/ui/runs/" (id) "/signal" } {
                 (layout::token(visitor))
                 div.field {
                     label for="signal-name" { "Name" }

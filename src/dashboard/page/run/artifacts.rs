@@ -50,7 +50,7 @@ pub(super) async fn tab(
         file.name.to_lowercase().contains(&name) && step.is_none_or(|step| file.step == step)
     });
     let fits: Vec<_> = fits.collect();
-    let next = (fits.len() > skip + LIMIT).then(|| (skip + LIMIT).to_string());
+    let next = (fits.len() > skip.saturating_add(LIMIT)).then(|| (skip + LIMIT).to_string());
     let path = format!("/ui/runs/{}", view.id);
     let opened = match fields.given("open") {
         Some(open) => Some(tasks.artifact(&visitor.caller, id(open)?).await?),

@@ -33,13 +33,15 @@ pub(super) async fn tab(
     let Some(page) = allowed(page)? else {
         return Ok(html! { div.empty { "This token does not reach the state of this run." } });
     };
-    let mut values = Vec::with_capacity(page.items.len());
+    let mut room = json::ROOM;
+    let mut trees = Vec::with_capacity(page.items.len());
     for item in &page.items {
-        values.push(allowed(stored.state_value(caller, &scope, &item.key).await).ok().flatten());
+        // One value at a time: each may be large.
+        let value = allowed(stored.state_value(caller, &scope, &item.key).await).ok().flatten();
+        trees.push(value.and_then(|it| json::part(&it.value, &mut room)));
     }
     let path = format!("/ui/runs/{}", view.id);
     let name = scope.to_string();
-    let mut room = json::ROOM;
     Ok(html! {
         @if !page.items.is_empty() || !prefix.is_empty() {
             form.card.filters method="get" action=(path) {
@@ -59,12 +61,12 @@ pub(super) async fn tab(
                     @else { "No key begins with that." }
                 }
             }
-            @for (item, value) in page.items.iter().zip(&values) {
+            @for (item, tree) in page.items.iter().zip(&trees) {
                 details data-key=(text::short(&item.key, 200)) {
                     summary { code { (text::short(&item.key, 200)) }
                         @if let Some(revision) = item.revision { span.dim.small { " revision " (revision) } }
                     }
-                    @if let Some(tree) = value.as_ref().and_then(|it| json::part(&it.value, &mut room)) { (tree) }
+                    @if let Some(tree) = tree { (tree) }
                     a.small href=(value_path(&name, &item.key)) { "Its page" }
                 }
             }
