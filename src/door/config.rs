@@ -52,7 +52,8 @@ pub struct Limits {
     /// Concurrent requests over all connections; fewer than connections. One token may use a
     /// quarter.
     pub in_flight: usize,
-    /// Total bytes of all request bodies in memory. One token may use a quarter.
+    /// Total bytes of all request bodies in memory. One token may use a quarter. Large answers that
+    /// were not read yet may have twice as many.
     pub body_bytes: usize,
     /// Requests per second for one token.
     pub rate: u32,

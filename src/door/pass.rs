@@ -16,7 +16,7 @@ use axum::{
 use futures::{FutureExt, StreamExt as _};
 
 use super::{
-    Code, DoorConfig, Limits,
+    Code, DoorConfig, Limits, answers,
     arrival::{Arrival, Proxies},
     away::{self, Away},
     cors,
@@ -45,6 +45,8 @@ pub struct Door {
     site: Site,
     rates: Rates,
     places: Arc<Places>,
+    /// The places of large answers.
+    answers: Arc<Places>,
     away: Away,
     /// The limits.
     pub(crate) limits: Limits,
@@ -66,6 +68,8 @@ impl Door {
             site: Site::new(listens_on, &config.hosts, &config.origins),
             rates: Rates::new(config.clock.clone(), limits.rate, limits.burst),
             places: Places::new(limits.in_flight, limits.body_bytes),
+            // So that one token can download two of the largest files at a time.
+            answers: Places::new(limits.in_flight, limits.body_bytes.saturating_mul(2)),
             away: Away::new(),
             limits,
             clock: config.clock.clone(),
@@ -318,9 +322,10 @@ pub(crate) async fn pass(
     let origin = door.site.caller_of(uri, request.headers());
     let client = request.extensions().get::<Arrival>().and_then(|arrival| arrival.client);
     let handled = async {
-        let (bearer, _places) = enter(&engine, &door, rule, &mut request).await?;
+        let (bearer, [_waits, place]) = enter(&engine, &door, rule, &mut request).await?;
         let method = request.method().clone();
         let response = away::bounded(&engine, &method, next.run(request)).await?;
+        let response = answers::counted(&door.answers, place.as_deref(), &method, response)?;
         Ok(match bearer {
             Some(given) if is_of_events(&response) => {
                 while_good(engine, given, door.clock.clone(), response)

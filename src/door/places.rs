@@ -1,10 +1,11 @@
 //! Places: limits on concurrent requests and on their bodies in memory, per bearer and in total.
 //!
-//! A place is taken after the bearer was verified, and released when the response was sent. The
-//! messages of a socket are counted as bodies, but an idle socket is no request. Each
-//! bearer has a share, and so has each account (all tokens derived from one token, or all attempts
-//! of one run). So a client that sends slowly, or a lot at once, does not lock out others. Admins
-//! have a reserve beyond the common total.
+//! A place is taken after the bearer was verified, and released when its request was answered; a
+//! large answer is counted by itself until its client has taken it. The messages of a socket are
+//! counted as bodies, but an idle socket is no request. Each bearer has a share, and so has each
+//! account (all tokens derived from one token, or all attempts of one run). So a client that sends
+//! slowly, or a lot at once, does not lock out others. Admins have a reserve beyond the common
+//! total.
 
 use std::{
     collections::HashMap,
@@ -153,7 +154,12 @@ impl Place {
     /// Returns a place of the same bearer for a socket or one of its messages: it has no bytes yet,
     /// and takes nothing of the number of requests.
     pub(crate) fn beside(&self) -> Self {
-        let (places, bytes) = (Arc::clone(&self.places), AtomicUsize::new(0));
+        self.among(&self.places)
+    }
+
+    /// Returns such a place among other places.
+    pub(super) fn among(&self, places: &Arc<Places>) -> Self {
+        let (places, bytes) = (Arc::clone(places), AtomicUsize::new(0));
         Self { places, requests: 0, bytes, ..*self }
     }
 

@@ -3,13 +3,14 @@
 use std::{io::Read as _, net::TcpStream};
 
 use futures::{SinkExt as _, StreamExt as _};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream,
     tungstenite::{Message, client::IntoClientRequest as _},
 };
 
-use crate::support::{Daemon, PATIENCE, Shell, eventually, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
 
 /// A history of 8 MB in 70 steps.
 const LARGE: &str = r#"local swarm = require("swarm")
@@ -81,6 +82,49 @@ async fn readers_that_do_not_read_hold_a_page_each_and_not_the_history() {
     // Others are served meanwhile, in full.
     assert_eq!(read_all(&daemon, &run).await.len(), 2 + 70);
     drop(readers);
+}
+
+/// A reader that asks for something with a token, and takes the status and no more.
+fn takes_the_status(daemon: &Daemon, token: &str, path: &str) -> (TcpStream, String) {
+    use std::io::Write as _;
+    let address = daemon.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    (stream, String::from_utf8_lossy(&status[9..]).into_owned())
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_have_a_share_of_the_memory() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let run = daemon.run_source(SMALL, json!({})).await;
+    let put = format!("/v1/runs/{run}/artifacts?name=large");
+    let put = daemon.with(&daemon.token, Method::POST, &put).body(vec![b'x'; 8 << 20]);
+    let (status, file) = send(put).await;
+    assert_eq!(status, 200, "{file}");
+    let path = format!("/v1/artifacts/{}", file["id"].as_str().unwrap());
+    let slow = json!({ "role": "observer", "ttl": "1h" });
+    let (_, slow) = send(daemon.post("/v1/tokens", &slow)).await;
+    let slow = slow["token"].as_str().unwrap();
+    // A quarter of 512 MiB is sixteen of them.
+    let readers: Vec<_> = (0..24).map(|_| takes_the_status(&daemon, slow, &path)).collect();
+    let served = readers.iter().filter(|(_, status)| status == "200").count();
+    assert!((16..24).contains(&served), "{served} of 24");
+    assert_eq!(readers[23].1, "429");
+    // Others are served meanwhile, and so is what is small.
+    assert_eq!(send(daemon.get(&path)).await.0, 200);
+    assert_eq!(send(daemon.with(slow, Method::GET, "/v1/runs")).await.0, 200);
+    drop(readers);
+    eventually("the share comes back", async || {
+        let (status, _) = send(daemon.with(slow, Method::GET, &path)).await;
+        when(status == 200, status)
+    })
+    .await;
 }
 
 #[tokio::test]
