@@ -1,6 +1,9 @@
 //! An exec middleware of the protocol, as a layer of a host.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -66,7 +69,7 @@ impl ExecLayer for ProtocolExec {
             "env": call.env,
         }});
         let input = OperatorInput::new(message, TriggerType::Task).with_metadata(metadata);
-        let rest = Rest { call, next, came: Mutex::default() };
+        let rest = Rest { call, next, passed: AtomicBool::new(false), came: Mutex::default() };
         let answered = self.middleware.run(input, &EnvironmentSpec::default(), &rest).await;
         let came = rest.came.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (came, answered) {
@@ -92,6 +95,8 @@ type Came = (Result<Dispatched, Failure>, Result<OperatorOutput, String>);
 struct Rest<'a> {
     call: ExecCall,
     next: ExecNext<'a>,
+    /// True from when a call is passed on, whether or not it comes to an end.
+    passed: AtomicBool,
     came: Mutex<Option<Came>>,
 }
 
@@ -102,9 +107,6 @@ impl ProtocolNext for Rest<'_> {
         input: OperatorInput,
         _: &EnvironmentSpec,
     ) -> Result<OperatorOutput, EnvError> {
-        if self.came.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            return Err(EnvError::ProvisionFailed("a program is passed on once".to_owned()));
-        }
         if self.call.kind != PROGRAMS {
             let changed = input.message != message_of(&self.call.input);
             let given = if changed { value_of(&input.message) } else { self.call.input.clone() };
@@ -127,6 +129,9 @@ impl ProtocolNext for Rest<'_> {
 impl Rest<'_> {
     /// Passes a call on, and keeps what came of it.
     async fn pass(&self, call: ExecCall) -> Result<OperatorOutput, EnvError> {
+        if self.passed.swap(true, Ordering::Relaxed) {
+            return Err(EnvError::ProvisionFailed("a program is passed on once".to_owned()));
+        }
         let came = self.next.run(call).await;
         let said = match &came {
             Ok(Dispatched::Parked) => {
@@ -161,6 +166,10 @@ impl Rest<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::{
         middleware::{ExecStack, ExecTerminal, TaskDone},
@@ -173,6 +182,8 @@ mod tests {
         Refuses,
         Swaps,
         Nothing,
+        AtOnce,
+        GivesUp,
     }
 
     #[async_trait]
@@ -200,16 +211,31 @@ mod tests {
                     next.run(input, spec).await
                 }
                 Self::Nothing => next.run(input, spec).await,
+                Self::AtOnce => {
+                    let (one, other) =
+                        tokio::join!(next.run(input.clone(), spec), next.run(input, spec));
+                    assert!(other.unwrap_err().to_string().contains("passed on once"));
+                    one
+                }
+                Self::GivesUp => {
+                    assert!(next.run(input.clone(), spec).now_or_never().is_none(), "it waits");
+                    next.run(input, spec).await
+                }
             }
         }
     }
 
-    /// Says its arguments; without any it fails.
-    struct Program;
+    /// Says its arguments, after it has waited a little; without any it fails.
+    #[derive(Default)]
+    struct Program {
+        starts: AtomicUsize,
+    }
 
     #[async_trait]
     impl ExecTerminal for Program {
         async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
+            self.starts.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
             if call.args.is_empty() {
                 return Err(Failure::new(kind::PROCESS, "no arguments"));
             }
@@ -218,6 +244,14 @@ mod tests {
     }
 
     async fn through(own: Own, args: &[&str]) -> Result<String, (String, String)> {
+        around(own, args, &Program::default()).await
+    }
+
+    async fn around(
+        own: Own,
+        args: &[&str],
+        program: &Program,
+    ) -> Result<String, (String, String)> {
         let stack = ExecStack::builder().guard(ProtocolExec::new("own", Arc::new(own))).build();
         let call = ExecCall {
             run: RunId::new(1, 0),
@@ -231,7 +265,7 @@ mod tests {
             args: args.iter().map(|it| (*it).to_owned()).collect(),
             env: Vec::new(),
         };
-        match stack.run(call, &Program).await {
+        match stack.run(call, program).await {
             Ok(Dispatched::Done(done)) => Ok(done.output.as_str().to_owned()),
             Ok(other) => panic!("{other:?}"),
             Err(failure) => Err((failure.kind, failure.message)),
@@ -249,5 +283,16 @@ mod tests {
         assert!(message.contains("another program"), "{message}");
         let (kind, message) = through(Own::Nothing, &[]).await.unwrap_err();
         assert_eq!((kind.as_str(), message.as_str()), (kind::PROCESS, "no arguments"));
+    }
+
+    #[tokio::test]
+    async fn a_program_is_started_once_also_by_calls_at_once_and_after_one_that_was_dropped() {
+        let program = Program::default();
+        assert_eq!(around(Own::AtOnce, &["x"], &program).await.unwrap(), r#"["x"]"#);
+        assert_eq!(program.starts.into_inner(), 1);
+        let program = Program::default();
+        let (kind, message) = around(Own::GivesUp, &["x"], &program).await.unwrap_err();
+        assert!(kind == kind::REFUSED && message.contains("passed on once"), "{kind} {message}");
+        assert_eq!(program.starts.into_inner(), 1);
     }
 }

@@ -4,16 +4,19 @@ use serde_json::Value;
 
 use super::Json;
 
+/// The number of code fences of a text that are looked at.
+const FENCES: usize = 100;
+
 /// Returns the values that an output may stand for, the likeliest first: the output itself; then,
-/// for a text, the JSON that it holds, bare or within a Markdown fence. A caller with a schema
-/// takes the first value that satisfies it.
+/// for a text, the JSON that it holds, bare or within one of its first 100 Markdown fences. A
+/// caller with a schema takes the first value that satisfies it.
 pub fn fold(output: &Json) -> Vec<Json> {
     let mut candidates = vec![output.clone()];
     if !output.as_str().trim_start().starts_with('"') {
         return candidates;
     }
     let Ok(text) = output.decode::<String>() else { return candidates };
-    for inner in std::iter::once(text.trim()).chain(fences(&text)) {
+    for inner in std::iter::once(text.trim()).chain(fences(&text).take(FENCES)) {
         // A document is kept as it was written, so that no number loses a digit. One that is nested
         // too deeply to parse remains a text.
         if serde_json::from_str::<Value>(inner).is_ok() {
@@ -66,6 +69,13 @@ mod tests {
         assert_eq!(folded("```json\n{\"ok\":true}\n```"), [r#"{"ok":true}"#]);
         assert_eq!(folded("Here:\n```\n[1]\n```\nand\n```js\n[2]\n```\nthanks"), ["[1]", "[2]"]);
         assert_eq!(folded("```json\n{\"ok\":"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_very_many_fences_the_first_are_looked_at() {
+        let text: String = (0..1_000).map(|n| format!("```\n{n}\n```\n")).collect();
+        let first: Vec<String> = (0..FENCES).map(|n| n.to_string()).collect();
+        assert_eq!(folded(&text), first);
     }
 
     #[test]

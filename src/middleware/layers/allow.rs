@@ -163,13 +163,17 @@ impl Guard {
         };
         check("agent", settings.agents.as_ref(), &dispatch.agent)?;
         check("operator", settings.operators.as_ref(), &dispatch.operator)?;
+        // A layer outside of this one may have another operator execute the task.
+        if let Some(route) = &dispatch.route {
+            check("operator", settings.operators.as_ref(), route)?;
+        }
         dispatch.tools.iter().try_for_each(|tool| check("tool", settings.tools.as_ref(), tool))
     }
 
     async fn agrees(&self, predicate: &Predicate, dispatch: &Dispatch) -> Result<bool, Failure> {
         let task = json!({
             "agent": &*dispatch.agent,
-            "operator": &*dispatch.operator,
+            "operator": &**dispatch.route.as_ref().unwrap_or(&dispatch.operator),
             "blueprint": &*dispatch.blueprint,
             "principal": &*dispatch.principal,
             "attempt": dispatch.attempt,
@@ -297,6 +301,21 @@ mod tests {
             (json!({"agents": ["counter"], "deny": ["c*"]}), false),
         ] {
             assert_eq!(allows(settings.clone(), fixture::dispatch("1")), expected, "{settings}");
+        }
+    }
+
+    #[test]
+    fn an_operator_that_a_layer_routes_to_must_be_allowed_too() {
+        for (settings, expected) in [
+            (json!({"operators": ["echo"]}), false),
+            (json!({"operators": ["other"]}), false),
+            (json!({"operators": ["echo", "other"]}), true),
+            (json!({"deny": ["other"]}), false),
+            (json!({"predicate": "task.operator == 'echo'"}), false),
+            (json!({"predicate": "task.operator == 'other'"}), true),
+        ] {
+            let dispatch = Dispatch { route: Some("other".into()), ..fixture::dispatch("1") };
+            assert_eq!(allows(settings.clone(), dispatch), expected, "{settings}");
         }
     }
 

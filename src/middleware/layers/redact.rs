@@ -12,8 +12,10 @@ use crate::{
         About, Dispatch, DispatchLayer, Dispatched, Next, Settled, StoreCall, StoreLayer,
         StoreNext, Stored, stack::settle_now,
     },
-    protocol::{Failure, Json},
+    protocol::{Effect, Failure, Json},
 };
+
+mod written;
 
 /// The settings of `kind = "redact"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -150,10 +152,26 @@ impl Redact {
         }
     }
 
+    /// Replaces what its patterns and keys match in a document, which is otherwise kept as it was
+    /// written.
     fn json(&self, json: Json) -> Json {
-        let mut value = json.to_value();
-        // A document without a match is kept as it was written.
-        if self.value(&mut value) { Json::from(value) } else { json }
+        let named = |key: &str| self.instead_of(key).map(str::to_owned);
+        let clean = written::replaced(json.as_str(), &named, &|text| self.text(text));
+        clean.map_or(json, Json::from_trusted)
+    }
+
+    /// Replaces what its patterns and keys match in the lines that a result adds to the log.
+    fn lines(&self, effects: &mut [Effect]) {
+        for effect in effects {
+            if let Effect::Log { message, data, .. } = effect {
+                if let Some(clean) = self.text(message) {
+                    *message = clean;
+                }
+                if let Some(data) = data {
+                    self.value(data);
+                }
+            }
+        }
     }
 
     fn failure(&self, mut failure: Failure) -> Failure {
@@ -188,10 +206,12 @@ impl DispatchLayer for Redact {
         match outcome {
             Ok(mut done) => {
                 done.output = self.json(done.output);
+                self.lines(&mut done.effects);
                 Ok(done)
             }
             Err(mut short) => {
                 short.failure = self.failure(short.failure);
+                self.lines(&mut short.effects);
                 Err(short)
             }
         }
@@ -215,7 +235,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::middleware::{DispatchStack, fixture};
+    use crate::{
+        middleware::{DispatchStack, TaskDone, fixture},
+        protocol::LogLevel,
+    };
 
     fn redact(settings: Value) -> Redact {
         Redact::new("redact", serde_json::from_value(settings).unwrap())
@@ -260,5 +283,41 @@ mod tests {
         assert_eq!(quiet.prepare("a", "o", input()), input());
         let loud = redact(json!({"patterns": ["violet"], "input": true, "with": "$0"}));
         assert_eq!(loud.prepare("a", "o", input()).as_str(), "\"$0\"");
+    }
+
+    #[test]
+    fn documents_that_have_no_tree_of_values_are_redacted_all_the_same() {
+        let layer = redact(json!({"patterns": ["sk-[a-z0-9]+"], "keys": ["password"]}));
+        let deep = |value: &str| format!("{}{value}{}", "[".repeat(200), "]".repeat(200));
+        let (shown, hidden) = (deep(r#"{"password":[1]}"#), deep(r#"{"password":"[redacted]"}"#));
+        for (input, expected) in [
+            (r#"{"n":1e999,"password":"a"}"#, r#"{"n":1e999,"password":"[redacted]"}"#),
+            (r#"[1e999, "sk-1"]"#, r#"[1e999, "[redacted]"]"#),
+            (r#"{"password":"a","password":null}"#, r#"{"password":"[redacted]","password":null}"#),
+            (r#"{"a":"sk-1","a":"b"}"#, r#"{"a":"[redacted]","a":"b"}"#),
+            (&*shown, &*hidden),
+        ] {
+            assert_eq!(output(layer.clone(), input), expected);
+        }
+    }
+
+    #[test]
+    fn lines_that_a_result_adds_to_the_log_are_redacted_too() {
+        let layer = redact(json!({"patterns": ["violet"], "keys": ["password"]}));
+        let line = |text: &str, data: Value| Effect::Log {
+            level: LogLevel::Info,
+            message: text.to_owned(),
+            data: Some(data),
+        };
+        let said = || vec![line("saw violet", json!({"password": 1, "x": "violet"}))];
+        let data = json!({"password": "[redacted]", "x": "[redacted]"});
+        let clean = vec![line("saw [redacted]", data)];
+        let about = fixture::dispatch("1").about;
+        let done = TaskDone { effects: said(), ..TaskDone::new(Json::null()) };
+        assert_eq!(layer.settle(&about, &Json::null(), Ok(done)).unwrap().effects, clean);
+        let mut short: crate::middleware::Short = Failure::new("worker", "failed").into();
+        short.effects = said();
+        let short = layer.settle(&about, &Json::null(), Err(Box::new(short))).unwrap_err();
+        assert_eq!(short.effects, clean);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::builder::builder;
 use crate::protocol::{
     Scope, StateError,
-    state::{MemoryLink, SearchOptions, SearchResult, StateStore, StoreOptions},
+    state::{ChangeKey, MemoryLink, SearchOptions, SearchResult, StateStore, StoreOptions},
 };
 
 /// The remaining stack of a write.
@@ -261,14 +261,27 @@ impl StoreOtherNext for Rest<'_, dyn StoreOtherNext + '_> {
     }
 }
 
-/// A store wrapped by a stack.
+/// A store wrapped by a stack. The hints of a read and the key of a change reach the store, and no
+/// layer sees them; what a layer writes besides has the same key.
 pub struct Layered<S> {
     stack: StoreStack,
     store: S,
 }
 
-/// The store itself, at the end of the stack.
-struct Innermost<'a, S>(&'a S);
+/// The store itself, at the end of the stack, with what the layers do not see of an operation.
+struct Innermost<'a, S> {
+    store: &'a S,
+    /// The hints of a read.
+    hints: Option<&'a StoreOptions>,
+    /// The key of a change that is made at least once.
+    change: Option<&'a ChangeKey>,
+}
+
+impl<'a, S> Innermost<'a, S> {
+    fn of(store: &'a S) -> Self {
+        Self { store, hints: None, change: None }
+    }
+}
 
 #[async_trait]
 impl<S: StateStore> StoreWriteNext for Innermost<'_, S> {
@@ -279,9 +292,13 @@ impl<S: StateStore> StoreWriteNext for Innermost<'_, S> {
         value: Value,
         options: Option<&StoreOptions>,
     ) -> Result<(), StateError> {
-        match options {
-            None => StateStore::write(self.0, scope, key, value).await,
-            Some(options) => self.0.write_hinted(scope, key, value, options).await,
+        match (self.change, options) {
+            (None, None) => StateStore::write(self.store, scope, key, value).await,
+            (None, Some(options)) => self.store.write_hinted(scope, key, value, options).await,
+            (Some(change), options) => {
+                let options = options.cloned().unwrap_or_default();
+                self.store.write_keyed(scope, key, value, &options, change).await
+            }
         }
     }
 }
@@ -289,17 +306,23 @@ impl<S: StateStore> StoreWriteNext for Innermost<'_, S> {
 #[async_trait]
 impl<S: StateStore> StoreReadNext for Innermost<'_, S> {
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
-        StateStore::read(self.0, scope, key).await
+        match self.hints {
+            None => StateStore::read(self.store, scope, key).await,
+            Some(hints) => StateStore::read_hinted(self.store, scope, key, hints).await,
+        }
     }
 }
 
 #[async_trait]
 impl<S: StateStore> StoreOtherNext for Innermost<'_, S> {
     async fn other(&self, scope: &Scope, asked: StoreQuestion) -> Result<StoreAnswer, StateError> {
-        let store = self.0;
+        let store = self.store;
         Ok(match asked {
             StoreQuestion::Delete { key } => {
-                store.delete(scope, &key).await?;
+                match self.change {
+                    None => store.delete(scope, &key).await?,
+                    Some(change) => store.delete_keyed(scope, &key, change).await?,
+                }
                 StoreAnswer::Done
             }
             StoreQuestion::List { prefix } => {
@@ -326,7 +349,7 @@ impl<S: StateStore> StoreOtherNext for Innermost<'_, S> {
 
 impl<S: StateStore> Layered<S> {
     async fn ask(&self, scope: &Scope, asked: StoreQuestion) -> Result<StoreAnswer, StateError> {
-        self.stack.other_with(scope, asked, &Innermost(&self.store)).await
+        self.stack.other_with(scope, asked, &Innermost::of(&self.store)).await
     }
 
     async fn keys(&self, scope: &Scope, asked: StoreQuestion) -> Result<Vec<String>, StateError> {
@@ -344,11 +367,11 @@ fn odd() -> StateError {
 #[async_trait]
 impl<S: StateStore> StateStore for Layered<S> {
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
-        self.stack.read_with(scope, key, &Innermost(&self.store)).await
+        self.stack.read_with(scope, key, &Innermost::of(&self.store)).await
     }
 
     async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
-        self.stack.write_with(scope, key, value, None, &Innermost(&self.store)).await
+        self.stack.write_with(scope, key, value, None, &Innermost::of(&self.store)).await
     }
 
     async fn write_hinted(
@@ -358,7 +381,41 @@ impl<S: StateStore> StateStore for Layered<S> {
         value: Value,
         options: &StoreOptions,
     ) -> Result<(), StateError> {
-        self.stack.write_with(scope, key, value, Some(options), &Innermost(&self.store)).await
+        let end = Innermost::of(&self.store);
+        self.stack.write_with(scope, key, value, Some(options), &end).await
+    }
+
+    async fn write_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+        change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        let end = Innermost { change: Some(change), ..Innermost::of(&self.store) };
+        self.stack.write_with(scope, key, value, Some(options), &end).await
+    }
+
+    async fn read_hinted(
+        &self,
+        scope: &Scope,
+        key: &str,
+        options: &StoreOptions,
+    ) -> Result<Option<Value>, StateError> {
+        let end = Innermost { hints: Some(options), ..Innermost::of(&self.store) };
+        self.stack.read_with(scope, key, &end).await
+    }
+
+    async fn delete_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        let asked = StoreQuestion::Delete { key: key.to_owned() };
+        let end = Innermost { change: Some(change), ..Innermost::of(&self.store) };
+        self.stack.other_with(scope, asked, &end).await.map(drop)
     }
 
     async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {

@@ -9,7 +9,7 @@ use crate::protocol::{
     Content, EnvError, ExitReason, OperatorId, OperatorInput, OperatorOutput, OrchError, Scope,
     StateError, TriggerType,
     environment::{Environment, EnvironmentSpec},
-    state::{MemoryLink, StateStore, StoreOptions},
+    state::{ChangeKey, Lifetime, MemoryLink, SearchResult, StateStore, StoreOptions},
     test_utils::{EchoOperator, InMemoryStore, LocalEnvironment},
 };
 
@@ -257,4 +257,84 @@ fn a_layered_store_is_a_store() {
     assert_eq!(store.read(&scope, "k").now_or_never().unwrap().unwrap(), None);
     assert!(store.search(&scope, "k", 5).now_or_never().unwrap().unwrap().is_empty());
     assert_eq!(visits.all(), "o:write o:read o:read");
+}
+
+/// Notes the hints of reads, and the keys of changes.
+struct Notes(InMemoryStore, Visits);
+
+#[async_trait]
+impl StateStore for Notes {
+    async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
+        StateStore::read(&self.0, scope, key).await
+    }
+
+    async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
+        self.0.write(scope, key, value).await
+    }
+
+    async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
+        self.0.delete(scope, key).await
+    }
+
+    async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
+        StateStore::list(&self.0, scope, prefix).await
+    }
+
+    async fn search(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        StateStore::search(&self.0, scope, query, limit).await
+    }
+
+    async fn read_hinted(
+        &self,
+        scope: &Scope,
+        key: &str,
+        options: &StoreOptions,
+    ) -> Result<Option<Value>, StateError> {
+        self.1.note(format!("read:{:?}", options.lifetime));
+        StateStore::read(&self.0, scope, key).await
+    }
+
+    async fn write_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+        change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        self.1.note(format!("write:{change}"));
+        self.0.write_hinted(scope, key, value, options).await
+    }
+
+    async fn delete_keyed(
+        &self,
+        scope: &Scope,
+        key: &str,
+        change: &ChangeKey,
+    ) -> Result<(), StateError> {
+        self.1.note(format!("delete:{change}"));
+        self.0.delete(scope, key).await
+    }
+}
+
+#[test]
+fn a_layered_store_gets_the_keys_of_changes_and_the_hints_of_reads() {
+    let visits = Visits::default();
+    let store = Notes(InMemoryStore::new(), visits.clone());
+    let layered = StoreStack::builder().observe(hook("o", &visits)).build().over(store);
+    let (scope, change) = (Scope::Global, ChangeKey::new("r", 1, 2));
+    let options = StoreOptions { lifetime: Some(Lifetime::Durable), ..StoreOptions::default() };
+    let store: &dyn StateStore = &layered;
+    let written = store.write_keyed(&scope, "k", json!(1), &options, &change);
+    written.now_or_never().unwrap().unwrap();
+    let read = store.read_hinted(&scope, "k", &options).now_or_never().unwrap();
+    assert_eq!(read.unwrap(), Some(json!(1)));
+    store.delete_keyed(&scope, "k", &change).now_or_never().unwrap().unwrap();
+    assert_eq!(visits.all(), "o:write write:r/1/2 o:read read:Some(Durable) delete:r/1/2");
+    assert!(store.list(&scope, "").now_or_never().unwrap().unwrap().is_empty());
 }
