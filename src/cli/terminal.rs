@@ -129,6 +129,45 @@ impl Terminal {
     }
 }
 
+/// Bytes that come in parts and go to stdout as they come. A character that is split between two
+/// parts is written with the second one.
+#[derive(Debug, Default)]
+pub struct Parts {
+    begun: Vec<u8>,
+}
+
+impl Parts {
+    /// Writes the next part.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print(&mut self, terminal: &Terminal, part: &[u8]) -> io::Result<()> {
+        terminal.print_bytes(&self.whole(part))
+    }
+
+    /// Writes what is left after the last part.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn end(self, terminal: &Terminal) -> io::Result<()> {
+        terminal.print_bytes(&self.begun)
+    }
+
+    /// Returns what can be written with the next part, and keeps a character that has only begun.
+    fn whole(&mut self, part: &[u8]) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.begun);
+        bytes.extend_from_slice(part);
+        let is_begun = |at: &usize| {
+            let rest = std::str::from_utf8(&bytes[*at..]);
+            rest.is_err_and(|it| it.valid_up_to() == 0 && it.error_len().is_none())
+        };
+        // A character has at most four bytes.
+        let begun = (bytes.len().saturating_sub(3)..bytes.len()).find(is_begun);
+        self.begun = bytes.split_off(begun.unwrap_or(bytes.len()));
+        bytes
+    }
+}
+
 /// Asks somebody at the terminal. There is one for a process: stdin is read ahead.
 pub struct Questions(Lines<BufReader<Stdin>>);
 
@@ -148,5 +187,25 @@ impl Questions {
     pub async fn ask(&mut self, question: &str) -> io::Result<Option<String>> {
         write!(io::stderr().lock(), "{} ", plain::lines(question))?;
         Ok(self.0.next_line().await?.map(|line| line.trim().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_that_is_split_between_parts_is_written_as_a_whole() {
+        let text = "a é – 🌙 z".as_bytes();
+        for size in 1..=text.len() {
+            let mut parts = Parts::default();
+            let shown: Vec<Vec<u8>> = text.chunks(size).map(|part| parts.whole(part)).collect();
+            assert!(shown.iter().all(|part| std::str::from_utf8(part).is_ok()), "{size}");
+            assert_eq!((shown.concat().as_slice(), parts.begun.len()), (text, 0), "{size}");
+        }
+        let mut parts = Parts::default();
+        assert_eq!(parts.whole(b"\xff\xc3"), b"\xff");
+        assert_eq!(parts.whole(b"\xc3\xc3"), b"\xc3\xc3");
+        assert_eq!(parts.begun, b"\xc3", "what is no text is kept back no longer than it must");
     }
 }

@@ -140,6 +140,10 @@ async fn nothing_that_a_flow_or_a_worker_wrote_steers_the_terminal_of_whoever_lo
     assert!(steering(&shown.replace("  next:", "")).is_empty(), "{shown:?}");
     let exact: Value = shell.run(&["result", &said, "--json"]).ok().json();
     assert_eq!(exact, EVIL);
+    let ended = ["events", "--since", "first", "--types", "run.ended", "--limit", "1", "--json"];
+    let event = shell.run(&ended).ok().json();
+    let message = event["data"]["error"]["message"].as_str().unwrap();
+    assert!(message.contains('\u{202e}'), "JSON means what it meant: {event}");
     let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
     assert!(steering(&log).is_empty(), "{:?}", steering(&log));
 }

@@ -134,6 +134,8 @@ fn the_command_line_has_every_verb_of_state() {
     state(&["set", "n", "2", "--reduce", "sum"]).ok();
     assert_eq!(state(&["set", "n", "3", "--reduce", "sum"]).ok().json(), 5);
     state(&["set", "n", "1", "--if-revision", "1"]).exits(6);
+    assert_eq!(state(&["set", "below", "-5", "--reduce", "sum"]).ok().json(), -5);
+    state(&["delete", "below"]).ok();
     state(&["link", "a", "n", "counts"]).ok();
     assert_eq!(state(&["get", "a"]).ok().json(), json!({"t": "amber light"}));
     assert_eq!(state(&["ls", "--json"]).ok().json()[1]["revision"], 2);
@@ -181,4 +183,31 @@ async fn scopes_are_listed_with_their_sizes_as_far_as_the_token_reaches() {
     let approver = mint(json!({ "role": "approver", "ttl": "1h" })).await;
     let refused = refusal(daemon.with(&approver, Method::GET, "/v1/state")).await;
     assert_eq!(refused, (403, "forbidden_verb".to_owned()));
+}
+
+#[tokio::test]
+async fn every_scope_is_on_a_page_however_large_the_pages_are() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    let put = |n: u32| {
+        let scope = format!("custom:{n:04}");
+        json!({ "op": "put", "scope": scope, "key": "k", "value": 1 })
+    };
+    let ops: Vec<Value> = (0..600).map(put).collect();
+    ok(daemon.post("/v1/state/batch", &json!({ "ops": ops })), 200).await;
+    for limit in [70, 100, 500] {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/state?limit={limit}&cursor={cursor}");
+            let page = ok(daemon.get(&path), 200).await;
+            let items = page["items"].as_array().unwrap();
+            found.extend(items.iter().map(|it| it["scope"].as_str().unwrap().to_owned()));
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            next.clone_into(&mut cursor);
+        }
+        let all: Vec<String> = (0..600).map(|n| format!("custom:{n:04}")).collect();
+        assert_eq!(found, all, "{limit}");
+    }
+    let listed = shell.run(&["state", "scopes", "--json"]).ok().json();
+    assert_eq!(listed.as_array().unwrap().len(), 600);
 }

@@ -24,6 +24,7 @@ pub struct Answer {
     /// The task: its id, or `last`, the newest that asks you
     task: String,
     /// The output: JSON, @FILE, or - for stdin; without it, each field is asked for
+    #[arg(allow_negative_numbers = true)]
     output: Option<String>,
     /// Only if the task still has this revision [default: the current one]
     #[arg(long)]

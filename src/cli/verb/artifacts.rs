@@ -10,9 +10,11 @@ use tokio::io::AsyncWriteExt;
 use crate::cli::{
     connect::{Connection, Start},
     context::Context,
+    download::Download,
     exit::{Exit, Stop},
     render::{fitted, printable},
     resolve,
+    terminal::Parts,
 };
 
 /// List or fetch the files of a run
@@ -84,23 +86,29 @@ async fn get(cx: &Context, at: &Connection, file: &str, output: Option<&PathBuf>
         Some((run, name)) => named(at, run, name).await?,
         None => file.to_owned(),
     };
-    let mut content = at.client.artifact(&id).await?.bytes_stream();
-    let mut to = match output {
+    let answer = at.client.artifact(&id).await?;
+    match output {
+        // A device or a pipe cannot be replaced by a file.
+        Some(path) if path.metadata().is_ok_and(|it| !it.is_file()) => {
+            let to = tokio::fs::File::create(path).await;
+            let mut to = to.with_context(|| format!("write {}", path.display()))?;
+            let mut content = answer.bytes_stream();
+            while let Some(bytes) = content.next().await {
+                to.write_all(&bytes.context("read the file")?).await.context("write the file")?;
+            }
+            to.flush().await.context("write the file")?;
+        }
         Some(path) => {
-            let made = tokio::fs::File::create(path).await;
-            Some(made.with_context(|| format!("write {}", path.display()))?)
+            Download::over(path)?.fill(answer).await?;
         }
-        None => None,
-    };
-    while let Some(bytes) = content.next().await {
-        let bytes = bytes.context("read the file")?;
-        match &mut to {
-            Some(to) => to.write_all(&bytes).await.context("write the file")?,
-            None => cx.terminal.print_bytes(&bytes)?,
+        None => {
+            let mut parts = Parts::default();
+            let mut content = answer.bytes_stream();
+            while let Some(bytes) = content.next().await {
+                parts.print(&cx.terminal, &bytes.context("read the file")?)?;
+            }
+            parts.end(&cx.terminal)?;
         }
-    }
-    if let Some(to) = &mut to {
-        to.flush().await.context("write the file")?;
     }
     Ok(Exit::Ok)
 }

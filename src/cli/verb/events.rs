@@ -52,7 +52,7 @@ impl Events {
                 };
                 match cx.terminal.json {
                     // One object a line, for a program that reads along.
-                    true => cx.terminal.print(&serde_json::to_string(&event)?)?,
+                    true => cx.terminal.print_json_line(&event)?,
                     false => cx.terminal.print(&line(&event))?,
                 }
                 left -= 1;

@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use futures::StreamExt as _;
 
-use crate::cli::{connect::Start, context::Context, download::Download, exit::Exit, resolve};
+use crate::cli::{
+    connect::Start, context::Context, download::Download, exit::Exit, resolve, terminal::Parts,
+};
 
 /// Export a run as a document for `import`
 #[derive(Debug, Args)]
@@ -37,10 +39,12 @@ impl Export {
                     cx.terminal.say(&format!("run {id}: {bytes} bytes"));
                 }
                 None => {
+                    let mut parts = Parts::default();
                     let mut lines = answer.bytes_stream();
                     while let Some(bytes) = lines.next().await {
-                        cx.terminal.print_bytes(&bytes.context("read the document")?)?;
+                        parts.print(&cx.terminal, &bytes.context("read the document")?)?;
                     }
+                    parts.end(&cx.terminal)?;
                 }
             }
             Ok(Exit::Ok)

@@ -15,6 +15,7 @@ pub struct Signal {
     /// The signal's name
     name: String,
     /// The payload: JSON, @FILE, or - for stdin [default: true]
+    #[arg(allow_negative_numbers = true)]
     payload: Option<String>,
     /// Send it to a blueprint, which starts a run
     #[arg(long)]

@@ -80,6 +80,7 @@ struct Set {
     /// The key
     key: String,
     /// The value: JSON, @FILE, or - for stdin
+    #[arg(allow_negative_numbers = true)]
     value: String,
     /// The way to combine it with the present value
     #[arg(long, value_enum, default_value = "overwrite")]
