@@ -6,6 +6,7 @@
 //! engine sees them. Scopes are checked by the engine. The service behind the door (today the API)
 //! provides a router with a rule for each route; `host.rs` mounts and serves it.
 
+mod answers;
 mod arrival;
 mod away;
 mod body;

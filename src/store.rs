@@ -71,7 +71,7 @@ pub use errand::Errand;
 pub use expiring::Expiring;
 pub use find::{
     KeptRow, MOST_COUNTED, OpenTasksRow, QueuedRow, ScopeFilter, ScopeRow, StateFilter, StateHit,
-    StateSearch, VersionRow,
+    StateKey, StateSearch, VersionRow,
 };
 pub use foreign::{ForeignChange, ForeignStores};
 pub use health::Health;
@@ -387,11 +387,11 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError>;
 
-    /// Returns a page of a state scope, sorted by key.
+    /// Returns a page of the keys of a state scope, sorted. Reads no values.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError>;
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateKey>, StoreError>;
 
     /// Returns the scopes that have state, sorted. What has expired by now does not count.
     ///
