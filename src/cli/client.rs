@@ -10,8 +10,12 @@ mod scopes;
 mod triggers;
 mod way;
 mod wire;
+mod workers;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use data_encoding::BASE64URL_NOPAD;
@@ -34,9 +38,8 @@ use crate::{
     door::URL_RESERVED,
     engine::{
         AnsweredView, ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView,
-        ForkPlan, GcView, HeartbeatView, HostEventView, LayerView, LeaseView, Made, PromptView,
-        ReplayView, RunDiff, RunView, SessionView, StateItem, StateView, StatsView, StepView,
-        TaskView, TokenView, VersionView,
+        ForkPlan, GcView, HostEventView, LayerView, Made, ReplayView, RunDiff, RunView,
+        SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView, VersionView,
     },
     environment::http_client,
     host::Socket,
@@ -63,6 +66,8 @@ pub struct Client {
     token: String,
     /// True if the command can do without this daemon.
     is_optional: bool,
+    /// The time at the daemon as of its last answer, in Unix milliseconds; 0 if none said it.
+    date_ms: Arc<AtomicU64>,
 }
 
 impl Client {
@@ -88,7 +93,8 @@ impl Client {
         let http = http.build().context("set up the HTTP client")?;
         let wire = way.wire(&url);
         let (_socket, token) = (way.socket.clone(), token.to_owned());
-        Ok(Self { http, base: url, wire, _socket, token, is_optional: false })
+        let date_ms = Arc::default();
+        Ok(Self { http, base: url, wire, _socket, token, is_optional: false, date_ms })
     }
 
     /// The same daemon with another token.
@@ -499,31 +505,6 @@ impl Client {
         self.post(&format!("/v1/tasks/{task}/advice"), body).await
     }
 
-    /// Waits for tasks of a queue; none if none came in time.
-    pub async fn lease(&self, body: &Value) -> Result<Vec<LeaseView>> {
-        let request = self.request(Method::POST, "/v1/worker/lease", &[])?.json(body);
-        let response = self.send(request).await?;
-        if response.status().as_u16() == 204 {
-            return Ok(Vec::new());
-        }
-        response.json().await.context("read the leased tasks")
-    }
-
-    /// Returns the prompt for the holder of this token.
-    pub async fn prompt(&self) -> Result<PromptView> {
-        self.get("/v1/worker/prompt", &[]).await
-    }
-
-    /// Reports the result of the task that this token is for.
-    pub async fn report(&self, body: &Value) -> Result<Value> {
-        self.post("/v1/worker/result", body).await
-    }
-
-    /// Keeps the lease, and hears whether to stop.
-    pub async fn heartbeat(&self) -> Result<HeartbeatView> {
-        self.post("/v1/worker/heartbeat", &json!({})).await
-    }
-
     async fn get<T: DeserializeOwned>(&self, path: &str, query: &Query<'_>) -> Result<T> {
         let response = self.send(self.request(Method::GET, path, query)?.timeout(ANSWER)).await?;
         read(response).await
@@ -551,10 +532,12 @@ impl Client {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         if status.is_success() {
+            self.note_date(response.headers());
             return Ok(response);
         }
+        let retry_after = workers::retry_after(response.headers());
         let body = response.text().await.unwrap_or_default();
-        Err(Stop::from_response(status.as_u16(), &body).into())
+        Err(Stop { retry_after, ..Stop::from_response(status.as_u16(), &body) }.into())
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Stop {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use crate::environment::{Environments, INHERITED, Input, NotStarted};
 
 /// The bytes that are kept of each output.
-const KEPT: u64 = 4 << 20;
+pub const KEPT: u64 = 4 << 20;
 const SUMMARY_CHARS: usize = 200;
 
 /// The end of a command.
@@ -21,6 +21,8 @@ pub struct Finished {
     pub stdout: String,
     /// The text on stderr.
     pub stderr: String,
+    /// True if it printed more than is kept: what is there of stdout is only its beginning.
+    pub is_cut: bool,
 }
 
 impl Finished {
@@ -86,19 +88,18 @@ pub async fn run(
         }
     }
     let status = status.with_context(|| format!("wait for {program}"))?;
-    Ok(Finished {
-        exit_code: status.code(),
-        stdout: stdout.context("read stdout")?,
-        stderr: stderr.context("read stderr")?,
-    })
+    let (stdout, is_cut) = stdout.context("read stdout")?;
+    let (stderr, _) = stderr.context("read stderr")?;
+    Ok(Finished { exit_code: status.code(), stdout, stderr, is_cut })
 }
 
 /// Keeps the beginning of an output and lets the rest go by, so that the command never blocks.
-async fn keep(mut from: impl AsyncRead + Unpin) -> io::Result<String> {
+/// Returns true with it if there was more.
+async fn keep(mut from: impl AsyncRead + Unpin) -> io::Result<(String, bool)> {
     let mut kept = Vec::new();
     (&mut from).take(KEPT).read_to_end(&mut kept).await?;
-    tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
-    Ok(String::from_utf8_lossy(&kept).into_owned())
+    let dropped = tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
+    Ok((String::from_utf8_lossy(&kept).into_owned(), dropped > 0))
 }
 
 #[cfg(test)]
@@ -141,7 +142,9 @@ mod tests {
     #[tokio::test]
     async fn output_beyond_what_is_kept_is_dropped_and_the_command_still_ends() {
         let out = sh("head -c 6000000 /dev/zero | tr '\\0' x; true", "").await;
-        assert_eq!((out.exit_code, out.stdout.len()), (Some(0), 4 << 20));
+        assert_eq!((out.exit_code, out.stdout.len(), out.is_cut), (Some(0), 4 << 20, true));
+        let out = sh("head -c 4194304 /dev/zero | tr '\\0' x; true", "").await;
+        assert_eq!((out.stdout.len(), out.is_cut), (4 << 20, false));
     }
 
     #[tokio::test]

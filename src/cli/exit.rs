@@ -1,6 +1,6 @@
 //! The end of the program: exit codes and the messages of failures.
 
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, io, process::ExitCode, time::Duration};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -113,12 +113,14 @@ pub struct Stop {
     pub code: Option<String>,
     /// The command or the change that helps.
     pub next: Option<String>,
+    /// How long to wait before the same request, where the daemon said so.
+    pub retry_after: Option<Duration>,
 }
 
 impl Stop {
     /// A failure that ends the program with `exit`.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), code: None, next: None }
+        Self { exit, message: message.into(), code: None, next: None, retry_after: None }
     }
 
     /// A wrong command line or input.
@@ -162,14 +164,15 @@ impl Stop {
         let known = Code::of(&code);
         let next =
             known.and_then(|code| next_step(code, problem.what.as_deref())).map(str::to_owned);
-        Self { exit: Exit::of_problem(status, known), message, code: Some(code), next }
+        let exit = Exit::of_problem(status, known);
+        Self { exit, message, code: Some(code), next, retry_after: None }
     }
 }
 
 impl Stop {
     /// The failure as JSON, as `--json` shows it.
     pub fn to_json(&self) -> Value {
-        let Self { exit, message, code, next } = self;
+        let Self { exit, message, code, next, .. } = self;
         let code = code.as_deref().unwrap_or_else(|| exit.word());
         json!({"error": {"code": code, "message": message, "next": next, "exit": *exit as u8}})
     }

@@ -17,6 +17,8 @@ use crate::{
 };
 
 const AT: &str = "2026-01-01T00:00:00.000Z";
+/// The same as the `Date` of answers.
+const DATE: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 
 /// The id of [`run`].
 pub fn run_id() -> RunId {
@@ -118,7 +120,8 @@ pub async fn serve(answers: Vec<(u16, String)>) -> Server {
             let request = read(&mut stream).await;
             log.lock().push(request);
             let head = format!(
-                "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                "HTTP/1.1 {status} x\r\ndate: {DATE}\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n",
                 body.len()
             );
             stream.write_all((head + &body).as_bytes()).await.unwrap();

@@ -44,18 +44,26 @@ fn pipe(path: &Path) {
 }
 
 fn worker(shell: &Shell, daemon: &Daemon, max: &str, command: &str) -> Watched {
+    worker_with(&daemon.token, shell, daemon, max, command)
+}
+
+fn worker_with(token: &str, shell: &Shell, daemon: &Daemon, max: &str, command: &str) -> Watched {
     let flags = ["worker", "--queue", "builds", "--label", "gpu=true", "--label", "zone=eu"];
-    let more = ["--max-in-flight", max, "--server", &daemon.url, "--token", &daemon.token];
+    let more = ["--max-in-flight", max, "--server", &daemon.url, "--token", token];
     let command = ["--", "sh", "-c", command];
     shell.start(&[&flags[..], &more[..], &command[..]].concat())
 }
 
 /// A worker whose tasks wait for the test.
 fn held_worker(shell: &Shell, daemon: &Daemon, max: &str) -> Watched {
+    held_worker_with(&daemon.token, shell, daemon, max)
+}
+
+fn held_worker_with(token: &str, shell: &Shell, daemon: &Daemon, max: &str) -> Watched {
     for name in ["up", "go1", "go2"] {
         pipe(&shell.path(name));
     }
-    worker(shell, daemon, max, COMMAND)
+    worker_with(token, shell, daemon, max, COMMAND)
 }
 
 fn let_go(shell: &Shell, name: &str) {
@@ -117,6 +125,30 @@ async fn a_worker_that_is_told_twice_stops_at_once() {
     worker.until("draining");
     worker.signal(Signal::INT);
     worker.end().exits(130).says(&["1 task(s) given up"]);
+}
+
+#[tokio::test]
+async fn a_worker_whose_token_has_ended_finishes_what_it_has() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let body = json!({ "role": "queue", "scopes": ["queue:builds"], "ttl": "1h" });
+    let (_, minted) = send(daemon.post("/v1/tokens", &body)).await;
+    let text = |name: &str| minted[name].as_str().unwrap();
+    let mut worker = held_worker_with(text("token"), &shell, &daemon, "2");
+    let first = daemon.run_source(FLOW, json!({ "n": 1 })).await;
+    let second = daemon.run_source(FLOW, json!({ "n": 2 })).await;
+    begun(&shell, 2);
+
+    let revoked = daemon.delete(&format!("/v1/tokens/{}", text("jti")));
+    assert_eq!(send(revoked).await.0, 204);
+    let_go(&shell, "go1");
+    worker.until("draining, 1 to finish: ");
+    let_go(&shell, "go2");
+    worker.end().exits(5).says(&["token_revoked"]);
+
+    for run in [first, second] {
+        assert_eq!(daemon.ended(&run).await["output"], json!({ "went": true }));
+    }
 }
 
 #[tokio::test]

@@ -2,17 +2,20 @@
 
 import json
 import pathlib
+import socket
 import sys
 import threading
+import time
 import unittest
 from unittest import mock
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "src"))
 
 from moonswarm_worker import Failed, Refused, Result, Skip, Task, Worker  # noqa: E402
-from moonswarm_worker import _http  # noqa: E402
+from moonswarm_worker import _http, _worker  # noqa: E402
 
 
 def deadline(seconds):
@@ -170,10 +173,60 @@ class WorkerTest(unittest.TestCase):
         self.assertIn("TypeError", found[4]["error"]["message"])
         self.assertEqual(found[5], {"output": 7, "usage": {"input": 3}, "effects": [{"type": "log"}]})
 
+    def test_whatever_a_task_throws_or_returns_is_reported_and_the_worker_goes_on(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise ValueError("no text")
+
+        changed = {}
+
+        def work(task: Task):
+            how = task.input
+            if how == "exit":
+                sys.exit(3)
+            if how == "mute":
+                raise Mute()
+            if how == "odd data":
+                raise Failed("busy", retryable=True, data={(1, 2): 3})
+            if how == "large":
+                return "x" * (8 << 20)
+            changed[how] = 1
+            return changed
+
+        daemon = Daemon(["exit", "mute", "odd data", "large", "one", "two"])
+        self.start(daemon, work)
+        daemon.until(lambda: len(daemon.results) == 6)
+        found = [daemon.results[f"wh_{n}"] for n in range(6)]
+        self.assertEqual([it["error"]["message"] for it in found[:2]], ["SystemExit: 3", "Mute"])
+        self.assertEqual(found[2]["error"], {"message": "busy", "retryable": True, "data": "{(1, 2): 3}"})
+        self.assertIn("at most 8388608", found[3]["error"]["message"])
+        self.assertEqual([it["output"] for it in found[4:]], [{"one": 1}, {"one": 1, "two": 1}])
+
+    def test_a_body_that_is_refused_before_its_end_is_not_sent_again_and_again(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        problem = b'{"code": "too_large", "detail": "no"}'
+
+        def refuse():
+            client, _ = listener.accept()
+            with client:
+                client.recv(1)
+                client.sendall(b"HTTP/1.1 413 no\r\ncontent-length: %d\r\n\r\n%s" % (len(problem), problem))
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with self.assertRaises(Refused) as refused:
+            _http.Connection(url).ask("t", "POST", "/", b"x" * (64 << 20))
+        self.assertEqual(refused.exception.code, "too_large")
+        thread.join(20)
+
     def test_a_daemon_that_is_away_is_waited_for_and_nothing_is_lost(self):
         daemon = Daemon(range(40))
-        away = {"/v1/worker/lease": (1, 3), "/v1/worker/results": (1, 2, 4)}
-        daemon.trouble = lambda path, n: ("cut" if n % 2 else (503, {"code": "stopping"})) if n in away.get(path, ()) else None
+        # 502 and 504 are of a proxy before it.
+        cut, busy, bad, late = "cut", (503, {"code": "stopping"}), (502, None), (504, None)
+        away = {"/v1/worker/lease": [cut, bad, None, late], "/v1/worker/results": [cut, busy, None, bad, late]}
+        daemon.trouble = lambda path, n: dict(enumerate(away.get(path, []), 1)).get(n)
         self.start(daemon, lambda task: task.input, max_in_flight=8)
         daemon.until(lambda: len(daemon.results) == 40)
         self.assertEqual({it["output"] for it in daemon.results.values()}, set(range(40)))
@@ -190,6 +243,100 @@ class WorkerTest(unittest.TestCase):
             daemon.cancel.add("wh_0")
         daemon.until(lambda: seen == [True])
         self.assertEqual(daemon.results, {}, "nobody wants its result")
+
+    def test_a_task_that_is_not_wanted_is_not_renewed_any_more(self):
+        daemon, told, go = Daemon(["lost", "kept"], lease=1), threading.Event(), threading.Event()
+        self.addCleanup(go.set)
+
+        def work(task: Task):
+            if task.input == "lost":
+                task.cancelled.wait(20)
+                told.set()
+            go.wait(20)
+
+        self.start(daemon, work, max_in_flight=2)
+        daemon.until(lambda: ["wh_0", "wh_1"] in daemon.beats)
+        with daemon.lock:
+            daemon.cancel.add("wh_0")
+        self.assertTrue(told.wait(20))
+        with daemon.lock:
+            seen = len(daemon.beats)
+        daemon.until(lambda: len(daemon.beats) >= seen + 2)
+        self.assertEqual(daemon.beats[seen:], [["wh_1"]] * (len(daemon.beats) - seen))
+
+    def test_heartbeats_that_fail_are_told_once_and_so_is_their_end(self):
+        daemon, go = Daemon(["long"], lease=2), threading.Event()
+        self.addCleanup(go.set)
+        trouble = ["cut", (503, {"code": "stopping"}), (502, None)]
+        daemon.trouble = lambda path, n: dict(enumerate(trouble, 1)).get(n) if path.endswith("heartbeats") else None
+        with self.assertLogs("moonswarm_worker") as logs:
+            self.start(daemon, lambda task: go.wait(20))
+            daemon.until(lambda: len(daemon.beats) >= 2)
+        self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertIn("RemoteDisconnected", logs.output[0])
+        self.assertIn("work again", logs.output[1])
+
+    def test_pauses_after_trouble_grow_and_leave_time_before_the_lease_ends(self):
+        at = "1970-01-01T01:00:30Z"
+        with mock.patch.object(_worker, "time", SimpleNamespace(monotonic=lambda: now)):
+            now = 100.0
+            kept = _worker._Kept.of(None, at, ahead=3500.0)
+            self.assertEqual((kept.beat_at, kept.ends_at), (110.0, 130.0))
+            pauses = []
+            for _ in range(7):
+                kept.put_off(None)
+                pauses.append(round(kept.beat_at - now, 3))
+            self.assertEqual(pauses, [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+            kept.put_off(9.0)
+            self.assertEqual(kept.beat_at, 109.0)
+            now = 124.0
+            kept.put_off(9.0)
+            self.assertEqual(kept.beat_at, 126.0)
+            now = 130.0
+            kept.put_off(9.0)
+            self.assertEqual(kept.beat_at, 139.0)
+            kept.renewed("1970-01-01T01:01:00Z", ahead=3500.0)
+            kept.put_off(None)
+            self.assertAlmostEqual(kept.beat_at, 130.2)
+
+    def test_leases_are_renewed_in_time_whatever_the_clock_of_the_worker_says(self):
+        for wrong in (-3600, 3600):
+            with self.subTest(wrong=wrong):
+                clock = SimpleNamespace(time=lambda: time.time() + wrong, monotonic=time.monotonic)
+                with mock.patch.object(_http, "time", clock), mock.patch.object(_worker, "time", clock):
+                    daemon, go = Daemon(["long"], lease=4), threading.Event()
+                    self.start(daemon, lambda task: go.wait(20))
+                    began = time.monotonic()
+                    daemon.until(lambda: daemon.beats)
+                    took = time.monotonic() - began
+                    go.set()
+                    daemon.until(lambda: daemon.results)
+                self.assertTrue(0.9 < took < 4, took)
+
+    def test_a_connection_that_was_closed_while_idle_is_opened_anew_at_once(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
+        closed = threading.Event()
+
+        def serve():
+            for answers in ([answer % 1], [answer % 2, answer[:9]]):
+                client, _ = listener.accept()
+                with client:
+                    for text in answers:
+                        while not client.recv(1 << 16).endswith(b"{}"):
+                            pass
+                        client.sendall(text)
+                closed.set()
+
+        threading.Thread(target=serve, daemon=True).start()
+        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        self.assertEqual(connection.ask("t", "POST", "/", b"{}"), 1)
+        self.assertTrue(closed.wait(20))
+        self.assertEqual(connection.ask("t", "POST", "/", b"{}"), 2)
+        # What was answered in part is not repeated.
+        with self.assertRaises(_http.Away):
+            connection.ask("t", "POST", "/", b"{}")
 
     def test_a_stop_finishes_what_is_in_work_and_takes_nothing_new(self):
         daemon, began, go = Daemon(["one", "two"]), threading.Event(), threading.Event()
@@ -292,7 +439,7 @@ class WorkerTest(unittest.TestCase):
         worker = Worker(daemon.url, "t", "q", lambda task: task.input)
         self.addCleanup(daemon.server.shutdown)
         begin = worker._begin
-        worker._begin = lambda lease: begin(lease if lease["handle"] == "wh_0" else {"task": "task_2"})
+        worker._begin = lambda lease, ahead: begin(lease if lease["handle"] == "wh_0" else {"task": "task_2"}, ahead)
         with self.assertRaises(KeyError):
             worker.run()
 
@@ -334,6 +481,16 @@ class WorkerTest(unittest.TestCase):
         with self.assertRaises(Refused) as refused:
             Worker(daemon.url, "t", "q", lambda task: None).run()
         self.assertEqual((refused.exception.status, refused.exception.code), (403, "forbidden_scope"))
+        daemon.server.shutdown()
+
+    def test_a_worker_whose_token_has_ended_finishes_what_it_has(self):
+        daemon, ended = Daemon(["one", "two"]), (401, {"code": "unauthenticated", "detail": "no"})
+        daemon.trouble = lambda path, n: ended if path == "/v1/worker/lease" and n > 1 else None
+        worker = Worker(daemon.url, "t", "q", lambda task: worker._draining.wait(20), max_in_flight=3)
+        with self.assertRaises(Refused):
+            worker.run()
+        self.assertEqual(daemon.results, {"wh_0": {"output": True}, "wh_1": {"output": True}})
+        self.assertEqual(daemon.beside, [])
         daemon.server.shutdown()
 
 

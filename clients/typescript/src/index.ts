@@ -5,10 +5,16 @@ const MOST_LEASED = 100;
 const MOST_ITEMS = 200;
 /** The most characters of the results of one request; a larger one goes by itself. */
 const MOST_CHARS = 4 << 20;
+/** The most bytes of one result that the daemon takes. */
+const MOST_RESULT = 8 << 20;
+/** Statuses that say: the same request again, later. 502 and 504 are of a proxy whose daemon is away. */
+const LATER = [429, 502, 503, 504];
 /** How long a request for tasks waits at the daemon, in seconds. */
 const POLL = 20;
 /** The bounds of the time between two heartbeats, in milliseconds. */
 const BEAT = [200, 20_000] as const;
+/** The most time between two heartbeats after trouble, in milliseconds; it doubles up to that. */
+const TROUBLE = 5_000;
 
 /** The task does not apply: its step is completed without a value. */
 export class Skip extends Error {}
@@ -114,6 +120,8 @@ interface Answer {
   deadline?: string | null;
   cancel?: boolean;
   problem?: { code?: string; detail?: string };
+  /** In seconds. */
+  retryAfter?: number;
 }
 
 /** The answer to results; `leased` if the request asked for tasks too. */
@@ -122,7 +130,8 @@ interface Answers {
   leased?: Lease[];
 }
 
-type Report = Record<string, unknown>;
+/** A result, as JSON. */
+type Report = string;
 type Ask = <T>(bearer: string, method: string, path: string, body?: BodyInit, signal?: AbortSignal) => Promise<T>;
 type Patiently = <T>(what: string, ask: () => Promise<T>, ended: AbortSignal) => Promise<T>;
 
@@ -187,8 +196,11 @@ export class Task {
 interface Kept {
   task: string;
   stop: AbortController;
-  /** When its lease is renewed, in Unix milliseconds. */
+  /** When its lease is renewed and when it ends, in milliseconds of the monotonic clock. */
   beatAt: number;
+  endsAt: number;
+  /** The next pause after trouble. */
+  pause: number;
 }
 
 /** Takes the tasks of a queue and calls `work` for each. */
@@ -202,7 +214,11 @@ export class Worker {
   readonly #ended = new AbortController();
   /** False once the daemon does not know `lease` beside results. */
   #combined = true;
-  #bells: (() => void)[] = [];
+  /** The time at the daemon less that of the monotonic clock here, in milliseconds, as of the last answer. */
+  #ahead = Date.now() - performance.now();
+  /** True from the first heartbeat that failed until all work again. */
+  #troubled = false;
+  readonly #bells = new Set<() => void>();
 
   constructor(options: Options) {
     this.#options = options;
@@ -214,7 +230,7 @@ export class Worker {
   /**
    * Works until it is told to stop; what it has is then finished first.
    *
-   * Throws `Refused` if the daemon does not let it lease.
+   * Throws `Refused` if the daemon does not let it lease, or does so no more; what it has is finished before.
    */
   async run(): Promise<void> {
     const heard = () => this.stop({ now: this.#draining.signal.aborted });
@@ -222,8 +238,18 @@ export class Worker {
     for (const signal of signals) process.on(signal, heard);
     const helpers = [this.#send(), this.#beat()];
     try {
-      await this.#take();
+      let refused: Refused | undefined;
+      try {
+        await this.#take();
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        // The token may have ended: for the tasks in work, their handles are enough.
+        refused = error;
+        this.stop();
+        this.#log(`${this.#options.queue}: ${error.message}; finishing what is in work`);
+      }
       while (this.#open.size > 0 && !this.#ended.signal.aborted) await this.#change();
+      if (refused !== undefined) throw refused;
     } finally {
       this.stop({ now: true });
       await Promise.all(helpers);
@@ -245,18 +271,18 @@ export class Worker {
   // Tasks that come and end wake whoever waits for a change.
 
   #ring(): void {
-    const waiting = this.#bells;
-    this.#bells = [];
-    for (const wake of waiting) wake();
+    for (const wake of [...this.#bells]) wake();
   }
 
   #change(most = 2 ** 31 - 1): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, most);
-      this.#bells.push(() => {
+      const wake = () => {
         clearTimeout(timer);
+        this.#bells.delete(wake);
         resolve();
-      });
+      };
+      const timer = setTimeout(wake, most);
+      this.#bells.add(wake);
     });
   }
 
@@ -278,10 +304,11 @@ export class Worker {
       const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
       throw new Away(String(cause));
     }
-    if (answer.status === 429 || answer.status === 503) {
+    if (LATER.includes(answer.status)) {
       throw new Away(`the daemon answered ${answer.status}`, Number(answer.headers.get("retry-after")) || 0);
     }
     if (!answer.ok) throw new Refused(answer.status, object(text));
+    this.#ahead = wall(answer.headers.get("date")) - performance.now();
     return (text === "" ? undefined : JSON.parse(text)) as T;
   };
 
@@ -353,7 +380,9 @@ export class Worker {
     // The work of the one before may have given up. Once its lease has ended, it goes to another worker.
     if (this.#ended.signal.aborted) return;
     const stop = new AbortController();
-    this.#open.set(lease.handle, { task: lease.task, stop, beatAt: beatAt(lease.deadline) });
+    const kept = { task: lease.task, stop, beatAt: 0, endsAt: 0, pause: 0 };
+    this.#renewed(kept, lease.deadline);
+    this.#open.set(lease.handle, kept);
     this.#ring();
     this.#attempt(lease, stop.signal).catch((error: unknown) => {
       this.#log(`${lease.task}: ${String(error)}`);
@@ -382,14 +411,16 @@ export class Worker {
       const result = returned instanceof Result ? returned : new Result(returned);
       // What is no JSON is found here, where it is the task's own failure.
       const output = JSON.parse(JSON.stringify(result.output ?? null)) as unknown;
-      return { output, ...result.more };
+      const report = JSON.stringify({ output, ...result.more });
+      const size = Buffer.byteLength(report);
+      if (size <= MOST_RESULT) return report;
+      throw new Failed(`the result has ${size} bytes; at most ${MOST_RESULT} are possible`);
     } catch (error) {
-      if (error instanceof Skip) return { skip: error.message };
-      if (error instanceof Failed) {
-        return { ok: false, error: { message: error.message, retryable: error.retryable, data: error.data } };
-      }
-      if (!task.signal.aborted) this.#log(`${task.id}: ${String(error)}`);
-      return { ok: false, error: { message: String(error) } };
+      if (error instanceof Skip) return JSON.stringify({ skip: error.message });
+      if (error instanceof Failed) return failure(error.message, error.retryable, error.data);
+      const message = told(error);
+      if (!task.signal.aborted) this.#log(`${task.id}: ${message}`);
+      return failure(message);
     }
   }
 
@@ -407,7 +438,7 @@ export class Worker {
       const texts: string[] = [];
       let size = 0;
       for (const item of this.#results.slice(0, MOST_ITEMS)) {
-        const text = JSON.stringify({ handle: item.handle, result: item.report });
+        const text = `{"handle":${JSON.stringify(item.handle)},"result":${item.report}}`;
         size += text.length;
         if (items.length > 0 && size > MOST_CHARS) break;
         items.push(item);
@@ -455,59 +486,76 @@ export class Worker {
   async #settle({ handle, report }: { handle: string; report: Report }, answer: Answer): Promise<void> {
     const task = this.#open.get(handle)?.task ?? handle;
     try {
-      if (answer.status === 429 || answer.status === 503) await this.#sendOne(task, handle, report);
+      if (LATER.includes(answer.status)) await this.#sendOne(task, handle, report);
       else if (answer.status >= 300) throw new Refused(answer.status, answer.problem ?? {});
     } catch (error) {
       this.#log(`${task}: the result was refused: ${String(error)}`);
       if (!(error instanceof Refused) || [401, 403, 404, 409].includes(error.status)) return;
       // Left alone, the attempt would count as interrupted and be done again and again.
-      const failed = { ok: false, error: { message: `the daemon refused the result: ${error.message}` } };
+      const failed = failure(`the daemon refused the result: ${error.message}`);
       await this.#sendOne(task, handle, failed).catch((again: unknown) => this.#log(`${task}: ${String(again)}`));
     }
   }
 
   async #sendOne(task: string, handle: string, report: Report): Promise<void> {
-    const body = JSON.stringify(report);
-    await this.#patiently(task, () => this.#ask(handle, "POST", "/v1/worker/result", body), this.#ended.signal);
+    await this.#patiently(task, () => this.#ask(handle, "POST", "/v1/worker/result", report), this.#ended.signal);
   }
 
   // Leases in work.
 
   async #beat(): Promise<void> {
     while (!this.#ended.signal.aborted) {
-      const due = Math.min(...[...this.#open.values()].map((kept) => kept.beatAt));
-      const left = due - Date.now();
+      // One that is not wanted any more is not renewed, however long its work goes on.
+      const open = [...this.#open].filter(([, kept]) => !kept.stop.signal.aborted);
+      const left = Math.min(...open.map(([, kept]) => kept.beatAt)) - performance.now();
       if (left > 0) {
         // A lease that comes meanwhile may end sooner.
         await this.#change(Math.min(left, BEAT[1]));
         continue;
       }
-      for (const kept of this.#open.values()) kept.beatAt = Date.now() + BEAT[0];
-      const handles = [...this.#open.keys()];
+      const handles = open.map(([handle]) => handle);
+      let trouble: string | undefined;
       for (let start = 0; start < handles.length; start += MOST_ITEMS) {
-        await this.#beatFor(handles.slice(start, start + MOST_ITEMS));
+        const found = await this.#beatFor(handles.slice(start, start + MOST_ITEMS));
+        trouble ??= found;
       }
+      if (this.#ended.signal.aborted) return;
+      // One line when they begin to fail, and one when they work again.
+      if (trouble !== undefined && !this.#troubled) this.#log(`heartbeats: ${trouble}`);
+      if (trouble === undefined && this.#troubled) this.#log("heartbeats: they work again");
+      this.#troubled = trouble !== undefined;
     }
   }
 
-  async #beatFor(handles: string[]): Promise<void> {
+  /** Renews leases, and returns what went wrong. */
+  async #beatFor(handles: string[]): Promise<string | undefined> {
     let answers: Answer[];
+    let trouble: string | undefined;
     try {
       const body = JSON.stringify({ handles });
       answers = (await this.#ask<{ items: Answer[] }>(this.#options.token, "POST", "/v1/worker/heartbeats", body)).items;
     } catch (error) {
-      this.#log(`heartbeats: ${String(error)}`);
-      // A daemon that restarts: the leases outlive that.
-      if (!(error instanceof Refused)) return;
-      answers = await Promise.all(handles.map((handle) => this.#beatOne(handle)));
+      trouble = String(error);
+      if (error instanceof Refused) {
+        trouble += "; sending them one by one";
+        answers = await Promise.all(handles.map((handle) => this.#beatOne(handle)));
+      } else {
+        // A daemon that restarts: the leases outlive that.
+        const again: Answer = { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
+        answers = handles.map(() => again);
+      }
     }
     for (const [place, handle] of handles.entries()) {
-      const [answer, kept] = [answers[place], this.#open.get(handle)];
-      if (answer === undefined || kept === undefined) continue;
+      const [answer, kept] = [answers[place] ?? { status: 503 }, this.#open.get(handle)];
+      if (kept === undefined) continue;
       if (answer.cancel === true || [401, 403, 404, 409].includes(answer.status)) kept.stop.abort();
-      if (typeof answer.deadline === "string") kept.beatAt = beatAt(answer.deadline);
-      else if (answer.status === 200) kept.beatAt = Date.now() + BEAT[1];
+      else if (answer.status === 200) this.#renewed(kept, answer.deadline);
+      else {
+        trouble ??= `the daemon answered ${answer.status}`;
+        putOff(kept, (answer.retryAfter ?? 0) * 1_000);
+      }
     }
+    return trouble;
   }
 
   async #beatOne(handle: string): Promise<Answer> {
@@ -515,15 +563,52 @@ export class Worker {
       const kept = await this.#ask<object>(handle, "POST", "/v1/worker/heartbeat");
       return { status: 200, ...kept };
     } catch (error) {
-      return { status: error instanceof Refused ? error.status : 503 };
+      if (error instanceof Refused) return { status: error.status };
+      return { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
     }
+  }
+
+  /** A lease ends at `deadline`, RFC 3339, of the daemon's clock. It is renewed after a third of its time. */
+  #renewed(kept: Kept, deadline: string | null | undefined): void {
+    const now = performance.now();
+    const left = typeof deadline === "string" ? Date.parse(deadline) - (now + this.#ahead) : Infinity;
+    kept.beatAt = now + Math.min(Math.max(left / 3, BEAT[0]), BEAT[1]);
+    kept.endsAt = now + left;
+    kept.pause = BEAT[0];
   }
 }
 
-/** When to renew a lease that ends at `deadline`, RFC 3339: after a third of its time. */
-function beatAt(deadline: string): number {
-  const now = Date.now();
-  return now + Math.min(Math.max((Date.parse(deadline) - now) / 3, BEAT[0]), BEAT[1]);
+/** A lease was not renewed: again after a pause that grows, but not past a third of what is left of it. */
+function putOff(kept: Kept, asked: number): void {
+  const now = performance.now();
+  const left = kept.endsAt - now;
+  const pause = Math.max(kept.pause, asked);
+  kept.beatAt = now + (left > 0 ? Math.max(Math.min(pause, left / 3), BEAT[0]) : pause);
+  kept.pause = Math.min(kept.pause * 2, TROUBLE);
+}
+
+/** The latest time that a `Date` means, which has whole seconds; without one, the time here. */
+function wall(date: string | null): number {
+  const at = Date.parse(date ?? "");
+  return Number.isNaN(at) ? Date.now() : at + 1_000;
+}
+
+function failure(message: string, retryable = false, data: unknown = null): Report {
+  try {
+    return JSON.stringify({ ok: false, error: { message, retryable, data } });
+  } catch {
+    // No JSON: its text.
+    return failure(message, retryable, told(data));
+  }
+}
+
+/** The text of what was thrown; some things have none. */
+function told(error: unknown): string {
+  try {
+    return String(error);
+  } catch {
+    return typeof error;
+  }
 }
 
 function object(text: string): { code?: string; detail?: string } {

@@ -5,7 +5,6 @@ import { afterEach, test } from "node:test";
 
 import { Failed, Refused, Result, Skip, Worker } from "../dist/index.js";
 
-const deadline = (seconds) => new Date(Date.now() + seconds * 1_000).toISOString();
 const running = [];
 const results = "/v1/worker/results";
 
@@ -13,12 +12,14 @@ const results = "/v1/worker/results";
  * Gives out tasks, and notes what comes back. `trouble` may answer a request otherwise, or later. `follows` returns the
  * inputs of the tasks that an output brings about. An `older` daemon refuses `lease` beside results.
  */
-async function daemon(inputs, { lease = 30, trouble = () => undefined, follows = () => [], older = false } = {}) {
+async function daemon(inputs, options = {}) {
+  const { lease = 30, trouble = () => undefined, follows = () => [], older = false, now = Date.now } = options;
   const it = {
-    left: [...inputs], results: new Map(), beats: 0, cancel: new Set(), counts: {},
+    left: [...inputs], results: new Map(), beats: 0, renewed: [], cancel: new Set(), counts: {},
     // The requests for tasks, by themselves and beside results; how many tasks were given, and the most at a time.
     polls: [], beside: [], given: 0, atOnce: 0,
   };
+  const deadline = (seconds) => new Date(now() + seconds * 1_000).toISOString();
   const task = (n, input) => ({
     task: `task_${n}`,
     handle: `wh_${n}`,
@@ -45,6 +46,7 @@ async function daemon(inputs, { lease = 30, trouble = () => undefined, follows =
     },
     "/v1/worker/heartbeats": ({ handles }) => {
       it.beats += 1;
+      it.renewed.push(handles);
       const kept = (handle) => ({ status: 200, deadline: deadline(lease), cancel: it.cancel.has(handle) });
       return [200, { items: handles.map(kept) }];
     },
@@ -126,10 +128,29 @@ test("each way to end a task is reported as what it is", async () => {
   assert.deepEqual(found(5), { output: 7, usage: { input: 3 }, effects: [{ type: "log" }] });
 });
 
+test("whatever a task throws or returns is reported and the worker goes on", async () => {
+  const it = await daemon(["mute", "odd data", "odd usage", "large", "plain"]);
+  start(it, (task) => {
+    if (task.input === "mute") throw Object.create(null);
+    if (task.input === "odd data") throw new Failed("busy", { retryable: true, data: 1n });
+    if (task.input === "odd usage") return new Result(1, { usage: { input: 1n } });
+    if (task.input === "large") return "x".repeat(8 << 20);
+    return task.input;
+  });
+  await until(() => it.results.size === 5, "five results");
+  const error = (n) => it.results.get(`wh_${n}`).error;
+  assert.equal(error(0).message, "object");
+  assert.deepEqual(error(1), { message: "busy", retryable: true, data: "1" });
+  assert.match(error(2).message, /TypeError/);
+  assert.match(error(3).message, /at most 8388608/);
+  assert.deepEqual(it.results.get("wh_4"), { output: "plain" });
+});
+
 test("a daemon that is away is waited for and nothing is lost", async () => {
-  const away = { "/v1/worker/lease": [1, 3], [results]: [1, 2, 4] };
-  const trouble = (path, n) =>
-    !away[path]?.includes(n) ? undefined : n % 2 ? "cut" : [503, { code: "stopping" }];
+  // 502 and 504 are of a proxy before it.
+  const [cut, busy, bad, late] = ["cut", [503, { code: "stopping" }], [502], [504]];
+  const away = { "/v1/worker/lease": [cut, bad, undefined, late], [results]: [cut, busy, undefined, bad, late] };
+  const trouble = (path, n) => away[path]?.[n - 1];
   const it = await daemon([...Array(40).keys()], { trouble });
   start(it, (task) => task.input, { maxInFlight: 8 });
   await until(() => it.results.size === 40, "forty results");
@@ -150,6 +171,78 @@ test("leases are renewed and a task that is not wanted is told", async () => {
   await until(() => told, "the task is told");
   assert.equal(it.results.size, 0, "nobody wants its result");
 });
+
+test("a task that is not wanted is not renewed any more", async () => {
+  const it = await daemon(["lost", "kept"], { lease: 1 });
+  const held = gate();
+  let told = false;
+  start(it, (task) => {
+    if (task.input === "lost") task.signal.addEventListener("abort", () => (told = true));
+    return held.until;
+  }, { maxInFlight: 2 });
+  await until(() => it.renewed.some((handles) => handles.length === 2), "both are renewed");
+  it.cancel.add("wh_0");
+  await until(() => told, "the task is told");
+  const seen = it.beats;
+  await until(() => it.beats >= seen + 2, "two heartbeats more");
+  for (const handles of it.renewed.slice(seen)) assert.deepEqual(handles, ["wh_1"]);
+  held.go();
+});
+
+test("heartbeats that fail are told once and so is their end", async () => {
+  const troubles = ["cut", [503, { code: "stopping" }], [502]];
+  const trouble = (path, n) => (path.endsWith("heartbeats") ? troubles[n - 1] : undefined);
+  const it = await daemon(["long"], { lease: 2, trouble });
+  const said = [];
+  const held = gate();
+  start(it, () => held.until, { log: (line) => said.push(line) });
+  await until(() => it.beats >= 2, "heartbeats");
+  held.go();
+  assert.equal(said.length, 2, said.join("\n"));
+  assert.match(said[0], /^heartbeats: /);
+  assert.equal(said[1], "heartbeats: they work again");
+});
+
+test("pauses after trouble grow, and leave time before the lease ends", async (t) => {
+  // Time passes as fast as pauses begin, and nothing else passes it.
+  let now = 0;
+  const { setTimeout: real } = globalThis;
+  t.mock.method(performance, "now", () => now);
+  t.mock.method(globalThis, "setTimeout", (then, ms) =>
+    ms < 100 || ms > 20_000 ? real(then, ms) : real(() => ((now += ms), then()), 1));
+  const [at, prompt] = [[], { context: { idempotency_key: "k" } }];
+  const date = new Date(0).toUTCString();
+  const lease = { task: "task_0", handle: "wh_0", deadline: new Date(61_000).toISOString(), prompt };
+  t.mock.method(globalThis, "fetch", async (url) => {
+    if (!url.endsWith("heartbeats")) return new Response(JSON.stringify([lease]), { headers: { date } });
+    at.push(now);
+    return new Response("{}", { status: 503, headers: at.length === 7 ? { "retry-after": "9" } : {} });
+  });
+  const held = gate();
+  const { worker, run } = start({ url: "http://localhost" }, () => held.until);
+  await until(() => at.length >= 11, "eleven heartbeats");
+  worker.stop({ now: true });
+  held.go();
+  await run;
+  const pauses = at.slice(1, 11).map((time, n) => Math.round(time - at[n]));
+  // The lease had 40 s left at the first of them, and 6.6 s at the last.
+  assert.deepEqual([at[0], ...pauses], [20_000, 200, 400, 800, 1_600, 3_200, 5_000, 9_000, 5_000, 4_933, 3_289]);
+});
+
+for (const wrong of [-3_600_000, 3_600_000]) {
+  test(`leases are renewed in time by a clock that is wrong by ${wrong} ms`, async (t) => {
+    const right = Date.now;
+    const it = await daemon(["long"], { lease: 4, now: () => right() });
+    t.mock.method(Date, "now", () => right() + wrong);
+    const held = gate();
+    const began = performance.now();
+    start(it, () => held.until);
+    await until(() => it.beats > 0, "a heartbeat");
+    const took = performance.now() - began;
+    held.go();
+    assert.ok(took > 900 && took < 4_000, String(took));
+  });
+}
 
 test("a stop finishes what is in work and takes nothing new", async () => {
   const it = await daemon(["one", "two"]);
@@ -266,4 +359,18 @@ test("a token that may not lease ends the worker", async () => {
   const it = await daemon([], { trouble: () => [403, { code: "forbidden_scope", detail: "no" }] });
   const { run } = start(it, () => 1);
   await assert.rejects(run, (error) => error instanceof Refused && error.code === "forbidden_scope");
+});
+
+test("a worker whose token has ended finishes what it has", async () => {
+  const held = gate();
+  const ended = [401, { code: "unauthenticated", detail: "no" }];
+  const trouble = (path, n) => (path === "/v1/worker/lease" && n > 1 ? ended : undefined);
+  const it = await daemon(["one", "two"], { trouble });
+  const { run } = start(it, async (task) => {
+    await held.until;
+    return task.input;
+  }, { maxInFlight: 3, log: held.go });
+  await assert.rejects(run, (error) => error instanceof Refused && error.code === "unauthenticated");
+  assert.deepEqual([...it.results], [["wh_0", { output: "one" }], ["wh_1", { output: "two" }]]);
+  assert.deepEqual(it.beside, []);
 });

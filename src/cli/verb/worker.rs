@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{
     client::Client,
-    command::{self, Finished},
+    command::{self, Finished, KEPT},
     connect::Start,
     context::Context,
     exit::{Exit, Stop},
@@ -25,7 +25,7 @@ use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 mod patience;
 mod post;
 
-use patience::{PAUSE, may_pass, patiently};
+use patience::{PAUSE, at_least_asked, may_pass, patiently};
 use post::Post;
 
 /// The time for which one request for work waits at the daemon.
@@ -85,16 +85,25 @@ impl Worker {
         // At most one, kept while tasks end beside it: a question that is dropped may have been
         // answered.
         let mut question = FuturesUnordered::new();
-        let mut taking = true;
-        while taking || !open.is_empty() || !leased.is_empty() {
+        let (mut taking, mut refused) = (true, None);
+        while (taking && refused.is_none()) || !open.is_empty() || !leased.is_empty() {
             // For a moment more than `most` are open: a task that is answered, and the next one.
             let free = most.saturating_sub(open.len() + leased.len());
-            if taking && free > 0 && question.is_empty() {
+            if taking && refused.is_none() && free > 0 && question.is_empty() {
                 question.push(self.take(cx, client, labels, free, &begin));
             }
             let stopped = tokio::select! {
                 Some(taken) = question.next() => {
-                    taken?;
+                    if let Err(error) = taken {
+                        // The token may have ended. Tasks in work have their handles; whoever drains
+                        // the worker now finishes them as well.
+                        post.stop_leasing();
+                        let left = open.len() + leased.len();
+                        if left > 0 {
+                            say(&format!("draining, {left} to finish: {error:#}"));
+                        }
+                        refused = Some(error);
+                    }
                     false
                 }
                 Some(lease) = leased.recv() => {
@@ -122,7 +131,11 @@ impl Worker {
                 });
             }
         }
-        Ok(if now.is_cancelled() { Exit::Interrupted } else { Exit::Ok })
+        match refused {
+            _ if now.is_cancelled() => Ok(Exit::Interrupted),
+            Some(error) => Err(error),
+            None => Ok(Exit::Ok),
+        }
     }
 
     /// Returns the body of a lease, without the number of tasks and the time to wait.
@@ -165,8 +178,9 @@ impl Worker {
             if !may_pass(&error) {
                 return Err(error);
             }
-            cx.terminal.say(&format!("{error:#}; trying again in {pause:?}"));
-            sleep(pause).await;
+            let wait = at_least_asked(pause, &error);
+            cx.terminal.say(&format!("{error:#}; trying again in {wait:?}"));
+            sleep(wait).await;
             pause = (pause * 2).min(PAUSE.1);
         }
     }
@@ -267,6 +281,10 @@ fn stop(taking: &mut bool, now: &CancellationToken) {
 /// Returns the report for the end of a command.
 fn report(finished: &Finished) -> Value {
     match finished.exit_code {
+        Some(0) if finished.is_cut => {
+            let message = format!("it printed more than {} MiB; send a file", KEPT >> 20);
+            json!({"ok": false, "error": {"message": message, "retryable": false}})
+        }
         Some(0) => json!({"ok": true, "output": finished.output()}),
         _ => json!({"ok": false, "output": finished.raw(),
             "error": {"message": finished.summary(), "retryable": false}}),
@@ -288,10 +306,21 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_a_failure_with_its_output() {
-        let finished = Finished { exit_code: Some(3), stdout: "a".into(), stderr: "boom\n".into() };
+        let (stdout, stderr) = ("a".to_owned(), "boom\n".to_owned());
+        let finished = Finished { exit_code: Some(3), stdout, stderr, is_cut: false };
         let body = report(&finished);
         assert_eq!(body["ok"], false);
         assert_eq!(body["output"]["stderr"], "boom\n");
         assert_eq!(body["error"]["message"], "exit code 3: boom");
+    }
+
+    #[test]
+    fn an_output_that_was_cut_is_no_result() {
+        let (stdout, stderr) = ("[1, 2".to_owned(), String::new());
+        let finished = Finished { exit_code: Some(0), stdout, stderr, is_cut: true };
+        let body = report(&finished);
+        assert_eq!(body["ok"], false);
+        assert_eq!(body["error"]["message"], "it printed more than 4 MiB; send a file");
+        assert_eq!(body.get("output"), None);
     }
 }

@@ -7,13 +7,15 @@ import json
 import random
 import socket
 import threading
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any, Callable, Dict, Optional
 from urllib.parse import urlsplit
 
 #: The bounds of the pause after something that may pass, in seconds; it doubles in between.
 PAUSE = (0.5, 30.0)
-#: Statuses that say: the same request again, later.
-LATER = (429, 503)
+#: Statuses that say: the same request again, later. 502 and 504 are of a proxy whose daemon is away.
+LATER = (429, 502, 503, 504)
 
 
 class Refused(Exception):
@@ -44,6 +46,8 @@ class Connection:
             raise ValueError(f"{url!r} is not the URL of a daemon, such as http://127.0.0.1:7700")
         self._parts = parts
         self._open: Optional[http.client.HTTPConnection] = None
+        #: The time at the daemon less that of the monotonic clock here, in seconds, as of the last answer.
+        self.ahead = time.time() - time.monotonic()
 
     def ask(
         self,
@@ -60,14 +64,26 @@ class Connection:
             headers["Content-Type"] = kind
         connection = self._open or self._connect(timeout)
         self._open = connection
+        was_open = connection.sock is not None
+        answer: Optional[http.client.HTTPResponse] = None
         try:
             if connection.sock is not None:
                 connection.sock.settimeout(timeout)
-            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+            try:
+                connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # A body that is too large is refused before its end: the answer may be there.
+                if connection.sock is None:
+                    raise
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
+            # The daemon closes connections that are idle. `close` ends the request for good.
+            is_stale = was_open and answer is None and isinstance(error, ConnectionError)
+            goes_on = is_stale and self._open is connection
             self.close()
+            if goes_on:
+                return self.ask(token, method, path, body, kind, timeout)
             raise Away(f"{type(error).__name__}: {error}") from error
         if answer.will_close:
             self.close()
@@ -75,6 +91,7 @@ class Connection:
             raise Away(f"the daemon answered {answer.status}", _seconds(answer.getheader("Retry-After")))
         if answer.status >= 300:
             raise Refused(answer.status, _object(data))
+        self.ahead = _wall(answer.getheader("Date")) - time.monotonic()
         return json.loads(data) if data else None
 
     def close(self) -> None:
@@ -130,6 +147,14 @@ def _seconds(text: Optional[str]) -> Optional[float]:
         return None if text is None else float(text)
     except ValueError:
         return None
+
+
+def _wall(date: Optional[str]) -> float:
+    """The latest time that a `Date` means, which has whole seconds; without one, the time here."""
+    try:
+        return parsedate_to_datetime(date).timestamp() + 1 if date else time.time()
+    except (TypeError, ValueError):
+        return time.time()
 
 
 def _object(data: bytes) -> Dict[str, Any]:

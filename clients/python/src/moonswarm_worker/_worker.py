@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
-from ._http import Away, Connection, Pauses, Refused, patiently
+from ._http import LATER, Away, Connection, Pauses, Refused, patiently
 
 log = logging.getLogger("moonswarm_worker")
 
@@ -20,10 +20,14 @@ log = logging.getLogger("moonswarm_worker")
 MOST_LEASED, MOST_ITEMS = 100, 200
 #: The most bytes of the results of one request; a larger one goes by itself.
 MOST_BYTES = 4 << 20
+#: The most bytes of one result that the daemon takes.
+MOST_RESULT = 8 << 20
 #: How long a request for tasks waits at the daemon, in seconds.
 POLL = 20
 #: The bounds of the time between two heartbeats, in seconds.
 BEAT = (0.2, 20.0)
+#: The most time between two heartbeats after trouble, in seconds; it doubles up to that.
+TROUBLE = 5.0
 
 
 class Skip(Exception):
@@ -99,8 +103,38 @@ class Task:
 @dataclass
 class _Kept:
     task: Task
-    #: When its lease is renewed.
+    #: When its lease is renewed and when it ends, on the monotonic clock.
     beat_at: float
+    ends_at: float
+    #: The next pause after trouble.
+    pause: float = BEAT[0]
+
+    @classmethod
+    def of(cls, task: Task, deadline: str, ahead: float) -> _Kept:
+        kept = cls(task, 0.0, 0.0)
+        kept.renewed(deadline, ahead)
+        return kept
+
+    def renewed(self, deadline: Optional[str], ahead: float) -> None:
+        """It ends at `deadline`, RFC 3339 in UTC, at a daemon whose clock is `ahead` of the monotonic one here.
+
+        It is renewed after a third of its time.
+        """
+        now = time.monotonic()
+        left = float("inf")
+        if deadline:
+            left = datetime.fromisoformat(deadline.replace("Z", "+00:00")).timestamp() - (now + ahead)
+        self.beat_at, self.ends_at = now + min(max(left / 3, BEAT[0]), BEAT[1]), now + left
+        self.pause = BEAT[0]
+
+    def put_off(self, asked: Optional[float]) -> None:
+        """It was not renewed: again after a pause that grows, but not past a third of what is left of the lease."""
+        now = time.monotonic()
+        pause = max(self.pause, asked or 0.0)
+        if self.ends_at > now:
+            pause = max(min(pause, (self.ends_at - now) / 3), BEAT[0])
+        self.beat_at = now + pause
+        self.pause = min(self.pause * 2, TROUBLE)
 
 
 class Worker:
@@ -124,9 +158,12 @@ class Worker:
         self._leases = Connection(url)
         self._lock = threading.Condition()
         self._open: Dict[str, _Kept] = {}
-        self._results: List[Dict[str, Any]] = []
+        #: Handles with their results as JSON.
+        self._results: List[Tuple[str, str]] = []
         self._sending = 0
         self._failure: Optional[BaseException] = None
+        #: True from the first heartbeat that failed until all work again.
+        self._troubled = False
         #: False once the daemon does not know `lease` beside results.
         self._combined = True
         self._draining, self._ended = threading.Event(), threading.Event()
@@ -136,7 +173,7 @@ class Worker:
 
         SIGTERM and SIGINT drain, the second one gives up, if this is the main thread.
 
-        Raises `Refused` if the daemon does not let it lease.
+        Raises `Refused` if the daemon does not let it lease, or does so no more; what it has is finished before.
         """
         before = self._signals()
         helpers = [
@@ -146,7 +183,13 @@ class Worker:
         for helper in helpers:
             helper.start()
         try:
-            self._take()
+            try:
+                self._take()
+            except Refused as refused:
+                # The token may have ended: for the tasks in work, their handles are enough.
+                self._failure = refused
+                self.stop()
+                log.warning("%s: %s; finishing what is in work", self._queue, refused)
             with self._lock:
                 while (self._open or self._results or self._sending) and not self._ended.is_set():
                     # Wakes now and then, so that signals are heard on every system.
@@ -217,7 +260,7 @@ class Worker:
                 continue
             pauses.reset()
             for lease in leased or []:
-                self._begin(lease)
+                self._begin(lease, self._leases.ahead)
 
     def _wanted(self, most: int) -> Dict[str, Any]:
         """The body of a request for up to `most` tasks."""
@@ -228,7 +271,7 @@ class Worker:
             body["labels"] = self._labels
         return body
 
-    def _begin(self, lease: Dict[str, Any]) -> None:
+    def _begin(self, lease: Dict[str, Any], ahead: float) -> None:
         # A prompt that did not fit into the answer is fetched by the task's own thread.
         prompt = lease.get("prompt")
         task = Task(
@@ -241,7 +284,7 @@ class Worker:
             if self._ended.is_set():
                 # Once its lease has ended, it goes to another worker.
                 return
-            self._open[task.handle] = _Kept(task, _beat_at(lease["deadline"]))
+            self._open[task.handle] = _Kept.of(task, lease["deadline"], ahead)
             self._lock.notify_all()
         try:
             threading.Thread(target=self._attempt, args=(task, bool(prompt)), daemon=True).start()
@@ -263,13 +306,29 @@ class Worker:
         except (Away, Refused) as error:
             log.warning("%s: the prompt: %s", task.id, error)
             return self._forget(task)
+        except BaseException:
+            # Its lease would be renewed without end.
+            self._forget(task)
+            raise
         if task.cancelled.is_set():
             return self._forget(task)
         with self._lock:
-            self._results.append({"handle": task.handle, "result": result})
+            self._results.append((task.handle, result))
             self._lock.notify_all()
 
-    def _call(self, task: Task) -> Dict[str, Any]:
+    def _call(self, task: Task) -> str:
+        """Does the work, and returns the result as JSON."""
+        try:
+            # What is no JSON is found here, where it is the task's own failure.
+            text = json.dumps(self._result(task), allow_nan=False)
+        except BaseException as error:  # noqa: BLE001: whatever it is, `SystemExit` too, it is the task's failure
+            log.exception("%s failed", task.id)
+            return _failure(_told(error))
+        if len(text) > MOST_RESULT:
+            return _failure(f"the result has {len(text)} bytes; at most {MOST_RESULT} are possible")
+        return text
+
+    def _result(self, task: Task) -> Dict[str, Any]:
         try:
             returned = self._work(task)
             result = returned if isinstance(returned, Result) else Result(returned)
@@ -278,17 +337,12 @@ class Worker:
                 report["usage"] = dict(result.usage)
             if result.effects:
                 report["effects"] = [dict(effect) for effect in result.effects]
-            # What is no JSON is found here, where it is the task's own failure.
-            json.dumps(report, allow_nan=False)
             return report
         except Skip as skip:
             return {"skip": str(skip)}
         except Failed as failed:
-            error = {"message": str(failed), "retryable": failed.retryable, "data": failed.data}
+            error = {"message": str(failed), "retryable": failed.retryable, "data": _plain(failed.data)}
             return {"ok": False, "error": error}
-        except Exception as error:  # noqa: BLE001: whatever it is, it is the task's failure
-            log.exception("%s failed", task.id)
-            return {"ok": False, "error": {"message": f"{type(error).__name__}: {error}"}}
 
     def _forget(self, task: Task) -> None:
         with self._lock:
@@ -305,45 +359,44 @@ class Worker:
                     self._lock.wait()
                 if self._ended.is_set():
                     break
-                texts: List[Tuple[Dict[str, Any], str]] = []
+                items: List[Tuple[str, str]] = []
                 size = 0
-                while self._results and len(texts) < MOST_ITEMS:
-                    text = json.dumps(self._results[0], default=str)
-                    size += len(text)
-                    if texts and size > MOST_BYTES:
+                while self._results and len(items) < MOST_ITEMS:
+                    size += len(self._results[0][1])
+                    if items and size > MOST_BYTES:
                         break
-                    texts.append((self._results.pop(0), text))
-                self._sending = len(texts)
+                    items.append(self._results.pop(0))
+                self._sending = len(items)
             try:
-                self._send(connection, texts)
+                self._send(connection, items)
             finally:
                 with self._lock:
                     self._sending = 0
-                    for item, _ in texts:
-                        self._open.pop(item["handle"], None)
+                    for handle, _ in items:
+                        self._open.pop(handle, None)
                     self._lock.notify_all()
         connection.close()
 
-    def _send(self, connection: Connection, texts: List[Tuple[Dict[str, Any], str]]) -> None:
+    def _send(self, connection: Connection, items: List[Tuple[str, str]]) -> None:
         note = lambda why: log.warning("results: %s", why)  # noqa: E731
-        results = ",".join(text for _, text in texts)
+        results = ",".join(f'{{"handle":{json.dumps(handle)},"result":{result}}}' for handle, result in items)
         leased: List[Dict[str, Any]] = []
         try:
-            ask = lambda: self._hand_in(connection, results, len(texts))  # noqa: E731
+            ask = lambda: self._hand_in(connection, results, len(items))  # noqa: E731
             sent = patiently(ask, self._ended, note)
             answers, leased = sent["items"], sent.get("leased") or []
         except Refused as refused:
             # The token may have ended: the handles are enough.
             log.warning("results: %s; sending them one by one", refused)
-            answers = [{"status": 503} for _ in texts]
+            answers = [{"status": 503} for _ in items]
         except Away as away:
             log.warning("results: given up: %s", away)
             return
         # Before the slots of these results are free, so that the poll does not ask for them too.
         for lease in leased:
-            self._begin(lease)
-        for (item, _), answer in zip(texts, answers):
-            self._settle(connection, item, answer)
+            self._begin(lease, connection.ahead)
+        for (handle, result), answer in zip(items, answers):
+            self._settle(connection, handle, result, answer)
 
     def _hand_in(self, connection: Connection, results: str, count: int) -> Any:
         """Sends results. The same request asks for tasks in the slots that they free, unless the worker drains."""
@@ -360,28 +413,27 @@ class Worker:
             self._combined = False
             return self._hand_in(connection, results, count)
 
-    def _settle(self, connection: Connection, item: Dict[str, Any], answer: Dict[str, Any]) -> None:
+    def _settle(self, connection: Connection, handle: str, result: str, answer: Dict[str, Any]) -> None:
         try:
-            if answer["status"] in (429, 503):
-                self._send_one(connection, item, item["result"])
+            if answer["status"] in LATER:
+                self._send_one(connection, handle, result)
             elif answer["status"] >= 300:
                 raise Refused(answer["status"], answer.get("problem") or {})
         except Refused as refused:
-            log.warning("%s: the result was refused: %s", item["handle"], refused)
+            log.warning("%s: the result was refused: %s", handle, refused)
             if refused.status in (401, 403, 404, 409):
                 return
             # Left alone, the attempt would count as interrupted and be done again and again.
-            error = {"message": f"the daemon refused the result: {refused}"}
             try:
-                self._send_one(connection, item, {"ok": False, "error": error})
+                self._send_one(connection, handle, _failure(f"the daemon refused the result: {refused}"))
             except (Refused, Away) as again:
-                log.warning("%s: %s", item["handle"], again)
+                log.warning("%s: %s", handle, again)
         except Away as away:
-            log.warning("%s: given up: %s", item["handle"], away)
+            log.warning("%s: given up: %s", handle, away)
 
-    def _send_one(self, connection: Connection, item: Dict[str, Any], result: Any) -> None:
-        body = json.dumps(result, default=str).encode()
-        ask = lambda: connection.ask(item["handle"], "POST", "/v1/worker/result", body)  # noqa: E731
+    def _send_one(self, connection: Connection, handle: str, result: str) -> None:
+        body = result.encode()
+        ask = lambda: connection.ask(handle, "POST", "/v1/worker/result", body)  # noqa: E731
         patiently(ask, self._ended, lambda why: log.warning("result: %s", why))
 
     # Leases in work.
@@ -392,41 +444,55 @@ class Worker:
             with self._lock:
                 if self._ended.is_set():
                     break
-                due = min((kept.beat_at for kept in self._open.values()), default=None)
-                pause = BEAT[1] if due is None else due - time.time()
+                # One that is not wanted any more is not renewed, however long its work goes on.
+                open_ = {handle: kept for handle, kept in self._open.items() if not kept.task.cancelled.is_set()}
+                due = min((kept.beat_at for kept in open_.values()), default=None)
+                pause = BEAT[1] if due is None else due - time.monotonic()
                 if pause > 0:
                     # A lease that comes meanwhile may end sooner.
                     self._lock.wait(pause)
                     continue
-                open_ = list(self._open)
-                for kept in self._open.values():
-                    kept.beat_at = time.time() + BEAT[0]
-            for start in range(0, len(open_), MOST_ITEMS):
-                self._beat_for(connection, open_[start : start + MOST_ITEMS])
+            handles = list(open_)
+            parts = [handles[start : start + MOST_ITEMS] for start in range(0, len(handles), MOST_ITEMS)]
+            troubles = [self._beat_for(connection, part) for part in parts]
+            self._note(next((why for why in troubles if why), None))
         connection.close()
 
-    def _beat_for(self, connection: Connection, handles: List[str]) -> None:
+    def _note(self, trouble: Optional[str]) -> None:
+        """One line when heartbeats begin to fail, and one when they work again."""
+        if trouble and not self._troubled:
+            log.warning("heartbeats: %s", trouble)
+        elif self._troubled and not trouble:
+            log.warning("heartbeats: they work again")
+        self._troubled = trouble is not None
+
+    def _beat_for(self, connection: Connection, handles: List[str]) -> Optional[str]:
+        """Renews leases, and returns what went wrong."""
+        trouble = None
         try:
             body = json.dumps({"handles": handles}).encode()
             answers = connection.ask(self._token, "POST", "/v1/worker/heartbeats", body)["items"]
         except Away as away:
             # A daemon that restarts: the leases outlive that.
-            log.warning("heartbeats: %s", away)
-            return
+            trouble = str(away)
+            answers = [{"status": 503, "retry_after": away.retry_after} for _ in handles]
         except Refused as refused:
-            log.warning("heartbeats: %s; sending them one by one", refused)
+            trouble = f"{refused}; sending them one by one"
             answers = [self._beat_one(connection, handle) for handle in handles]
         with self._lock:
-            for handle, answer in zip(handles, answers):
+            for place, handle in enumerate(handles):
+                answer = answers[place] if place < len(answers) else {"status": 503}
                 kept = self._open.get(handle)
                 if kept is None:
                     continue
                 if answer.get("cancel") or answer["status"] in (401, 403, 404, 409):
                     kept.task.cancelled.set()
-                if answer.get("deadline"):
-                    kept.beat_at = _beat_at(answer["deadline"])
                 elif answer["status"] == 200:
-                    kept.beat_at = time.time() + BEAT[1]
+                    kept.renewed(answer.get("deadline"), connection.ahead)
+                else:
+                    trouble = trouble or f"the daemon answered {answer['status']}"
+                    kept.put_off(answer.get("retry_after"))
+        return trouble
 
     def _beat_one(self, connection: Connection, handle: str) -> Dict[str, Any]:
         try:
@@ -434,8 +500,28 @@ class Worker:
             return {"status": 200, **kept}
         except Refused as refused:
             return {"status": refused.status}
-        except Away:
-            return {"status": 503}
+        except Away as away:
+            return {"status": 503, "retry_after": away.retry_after}
+
+
+def _failure(message: str) -> str:
+    return json.dumps({"ok": False, "error": {"message": message}})
+
+
+def _told(error: BaseException) -> str:
+    """The name and the text of an exception; some have no text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        return type(error).__name__
+
+
+def _plain(data: Any) -> Any:
+    """What of it is JSON; the rest is its text."""
+    try:
+        return json.loads(json.dumps(data, allow_nan=False, default=str))
+    except Exception:  # noqa: BLE001
+        return str(data)
 
 
 def _fill(task: Task, prompt: Dict[str, Any]) -> None:
@@ -443,10 +529,3 @@ def _fill(task: Task, prompt: Dict[str, Any]) -> None:
     task.prompt, task.system, task.input = prompt["prompt"], prompt["system"], prompt["input"]
     task.context, task.output_schema = prompt["context"], prompt["output_schema"]
     task.session = prompt.get("session")
-
-
-def _beat_at(deadline: str) -> float:
-    """When to renew a lease that ends at `deadline`, RFC 3339 in UTC: after a third of its time."""
-    now = time.time()
-    left = datetime.fromisoformat(deadline.replace("Z", "+00:00")).timestamp() - now
-    return now + min(max(left / 3, BEAT[0]), BEAT[1])

@@ -19,13 +19,24 @@ pub async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Resul
     loop {
         match ask().await {
             Err(error) if may_pass(&error) => {
-                cx.terminal.say(&format!("{what}: {error:#}; trying again in {pause:?}"));
-                sleep(pause).await;
+                let wait = at_least_asked(pause, &error);
+                cx.terminal.say(&format!("{what}: {error:#}; trying again in {wait:?}"));
+                sleep(wait).await;
                 pause = (pause * 2).min(PAUSE.1);
             }
             settled => return settled,
         }
     }
+}
+
+/// Returns the pause that the daemon asked for with an error, if it did.
+pub fn asked(error: &anyhow::Error) -> Option<Duration> {
+    error.downcast_ref::<Stop>().and_then(|stop| stop.retry_after)
+}
+
+/// Returns a pause after an error: as long as the daemon asked for, if that is longer.
+pub fn at_least_asked(pause: Duration, error: &anyhow::Error) -> Duration {
+    pause.max(asked(error).unwrap_or_default()).min(PAUSE.1)
 }
 
 /// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke

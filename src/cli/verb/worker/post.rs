@@ -18,7 +18,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::patience::{may_pass, patiently};
+use super::patience::{asked, may_pass, patiently};
 use crate::{
     cli::{
         client::Client,
@@ -29,8 +29,10 @@ use crate::{
     engine::LeaseView,
 };
 
-/// The bounds of the time between two heartbeats.
-const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
+/// The bounds of the time between two heartbeats, in milliseconds.
+const BEAT_MS: (u64, u64) = (200, 20_000);
+/// The maximum time between two heartbeats after trouble, in milliseconds; it doubles up to that.
+const TROUBLE_MS: u64 = 5_000;
 /// The maximum number of results of one request, and of tasks that it leases.
 const MOST: usize = 100;
 /// The maximum number of results that are sent by themselves at a time.
@@ -52,6 +54,8 @@ pub struct Post<'a> {
     leases: RefCell<BTreeMap<u64, Lease>>,
     leased: Notify,
     last: Cell<u64>,
+    /// True from the first heartbeat that failed until all work again.
+    is_troubled: Cell<bool>,
 }
 
 /// A result that waits to be sent.
@@ -65,9 +69,35 @@ struct Waiting {
 /// A lease that is kept.
 struct Lease {
     handle: String,
-    /// When it is renewed.
+    /// When it is renewed, in steady time.
     beat_ms: u64,
+    /// When it ends, in steady time.
+    ends_ms: u64,
+    /// The next pause after trouble.
+    pause_ms: u64,
     lost: Option<oneshot::Sender<String>>,
+}
+
+impl Lease {
+    /// It has `left_ms` from now on, and is renewed after a third of that.
+    fn renew(&mut self, now_ms: u64, left_ms: u64) {
+        self.beat_ms = now_ms + (left_ms / 3).clamp(BEAT_MS.0, BEAT_MS.1);
+        self.ends_ms = now_ms.saturating_add(left_ms);
+        self.pause_ms = BEAT_MS.0;
+    }
+
+    /// It was not renewed: again after a pause that grows, or longer if the daemon asked for that,
+    /// but not past a third of what is left of it.
+    fn put_off(&mut self, now_ms: u64, asked: Option<Duration>) {
+        let asked_ms = asked.unwrap_or_default().as_millis() as u64;
+        let left_ms = self.ends_ms.saturating_sub(now_ms);
+        let mut pause_ms = self.pause_ms.max(asked_ms);
+        if left_ms > 0 {
+            pause_ms = pause_ms.min(left_ms / 3).max(BEAT_MS.0);
+        }
+        self.beat_ms = now_ms.saturating_add(pause_ms);
+        self.pause_ms = (self.pause_ms * 2).min(TROUBLE_MS);
+    }
 }
 
 /// Keeps a lease until it is dropped.
@@ -113,6 +143,7 @@ impl<'a> Post<'a> {
             leases: RefCell::default(),
             leased: Notify::new(),
             last: Cell::new(0),
+            is_troubled: Cell::new(false),
         }
     }
 
@@ -137,8 +168,9 @@ impl<'a> Post<'a> {
         let number = self.last.get() + 1;
         self.last.set(number);
         let (lost, reason) = oneshot::channel();
-        let beat_ms = self.beat_ms(Some(&lease.deadline));
-        let kept = Lease { handle: lease.handle.clone(), beat_ms, lost: Some(lost) };
+        let handle = lease.handle.clone();
+        let mut kept = Lease { handle, beat_ms: 0, ends_ms: 0, pause_ms: 0, lost: Some(lost) };
+        kept.renew(self.cx.clock.steady_ms(), self.left_ms(Some(&lease.deadline)));
         self.leases.borrow_mut().insert(number, kept);
         self.leased.notify_one();
         Keeping { post: self, number, reason }
@@ -259,7 +291,7 @@ impl<'a> Post<'a> {
                 self.leased.notified().await;
                 continue;
             };
-            let left = next_ms.saturating_sub(self.cx.clock.now_ms());
+            let left = next_ms.saturating_sub(self.cx.clock.steady_ms());
             if left > 0 {
                 // A lease that comes meanwhile may end sooner.
                 tokio::select! {
@@ -268,32 +300,53 @@ impl<'a> Post<'a> {
                 }
                 continue;
             }
-            let mut handles = Vec::new();
-            let soon_ms = self.beat_ms(None);
-            for (number, lease) in self.leases.borrow_mut().iter_mut() {
-                lease.beat_ms = soon_ms;
-                handles.push((*number, lease.handle.clone()));
+            let mut trouble = None;
+            for part in self.handles().chunks(MOST) {
+                let found = self.beat_for(part).await;
+                trouble = trouble.or(found);
             }
-            for part in handles.chunks(MOST) {
-                self.beat_for(part).await;
-            }
+            self.note(trouble);
         }
     }
 
-    /// Returns when a lease is renewed: after a third of its time.
-    fn beat_ms(&self, deadline: Option<&str>) -> u64 {
-        let now_ms = self.cx.clock.now_ms();
-        let left = deadline.map(|at| unix_ms(at).saturating_sub(now_ms));
-        let pause = Duration::from_millis(left.unwrap_or_default() / 3).clamp(BEAT.0, BEAT.1);
-        now_ms + pause.as_millis() as u64
+    /// Returns the leases that are kept, each with its number.
+    fn handles(&self) -> Vec<(u64, String)> {
+        let leases = self.leases.borrow();
+        leases.iter().map(|(number, lease)| (*number, lease.handle.clone())).collect()
     }
 
-    async fn beat_for(&self, part: &[(u64, String)]) {
+    /// Says once that heartbeats fail, and once that they work again.
+    fn note(&self, trouble: Option<String>) {
+        let was_troubled = self.is_troubled.replace(trouble.is_some());
+        match trouble {
+            Some(why) if !was_troubled => self.cx.terminal.say(&format!("heartbeats: {why}")),
+            None if was_troubled => self.cx.terminal.say("heartbeats: they work again"),
+            Some(_) | None => {}
+        }
+    }
+
+    /// Returns how much is left of a lease that ends at `deadline`, by the clock of the daemon; one
+    /// without a deadline does not end.
+    fn left_ms(&self, deadline: Option<&str>) -> u64 {
+        let now_ms = self.client.daemon_ms().unwrap_or_else(|| self.cx.clock.now_ms());
+        deadline.map_or(u64::MAX, |at| unix_ms(at).saturating_sub(now_ms))
+    }
+
+    fn put_off(&self, number: u64, asked: Option<Duration>) {
+        if let Some(lease) = self.leases.borrow_mut().get_mut(&number) {
+            lease.put_off(self.cx.clock.steady_ms(), asked);
+        }
+    }
+
+    /// Renews leases, and returns what went wrong.
+    async fn beat_for(&self, part: &[(u64, String)]) -> Option<String> {
         let handles: Vec<_> = part.iter().map(|(_, handle)| handle.clone()).collect();
+        let mut trouble = None;
         let answers = match self.client.heartbeat_all(&handles).await {
             Ok(answers) => answers,
             // The token that leases may have ended, or the daemon is older: a handle is enough.
             Err(error) if !may_pass(&error) => {
+                trouble = Some(format!("{error:#}; sending them one by one"));
                 let mut answers = Vec::with_capacity(handles.len());
                 for handle in &handles {
                     let beat = self.client.with_token(handle).heartbeat().await;
@@ -305,26 +358,35 @@ impl<'a> Post<'a> {
                 answers
             }
             // A daemon that restarts: the leases outlive that.
-            Err(_) => return,
+            Err(error) => {
+                for (number, _) in part {
+                    self.put_off(*number, asked(&error));
+                }
+                return Some(format!("{error:#}"));
+            }
         };
-        for ((number, _), answer) in part.iter().zip(answers) {
-            let lost = match answer {
-                Ok(beat) if beat.cancel => {
+        let mut answers = answers.into_iter();
+        for (number, _) in part {
+            let lost = match answers.next() {
+                Some(Ok(beat)) if beat.cancel => {
                     "the run does not want it any more, or its lease is over".to_owned()
                 }
-                Ok(beat) => {
-                    if let Some(lease) = self.leases.borrow_mut().get_mut(number)
-                        && beat.deadline.is_some()
-                    {
-                        lease.beat_ms = self.beat_ms(beat.deadline.as_deref());
+                Some(Ok(beat)) => {
+                    let left_ms = self.left_ms(beat.deadline.as_deref());
+                    if let Some(lease) = self.leases.borrow_mut().get_mut(number) {
+                        lease.renew(self.cx.clock.steady_ms(), left_ms);
                     }
                     continue;
                 }
-                Err(error) => {
-                    if !is_over(&error) {
-                        continue;
-                    }
-                    format!("{error:#}")
+                Some(Err(error)) if is_over(&error) => format!("{error:#}"),
+                Some(Err(error)) => {
+                    self.put_off(*number, asked(&error));
+                    trouble.get_or_insert_with(|| format!("{error:#}"));
+                    continue;
+                }
+                None => {
+                    self.put_off(*number, None);
+                    continue;
                 }
             };
             let lease = self.leases.borrow_mut().remove(number);
@@ -333,6 +395,7 @@ impl<'a> Post<'a> {
                 drop(sender.send(lost));
             }
         }
+        trouble
     }
 }
 
@@ -422,5 +485,75 @@ mod tests {
         let asked = server.asked();
         assert!(asked[1].starts_with("POST /v1/worker/result "), "{asked:?}");
         assert_eq!(body(&asked[2]).get("lease"), None, "{asked:?}");
+    }
+
+    /// A lease that has `left_ms` at `now_ms`.
+    fn lease(now_ms: u64, left_ms: u64) -> Lease {
+        let mut lease =
+            Lease { handle: "wh_a".to_owned(), beat_ms: 0, ends_ms: 0, pause_ms: 0, lost: None };
+        lease.renew(now_ms, left_ms);
+        lease
+    }
+
+    #[test]
+    fn pauses_after_trouble_grow_and_leave_time_before_the_lease_ends() {
+        let mut it = lease(1_000, 30_000);
+        assert_eq!((it.beat_ms, it.ends_ms), (11_000, 31_000));
+        let pauses = [(); 7].map(|()| {
+            it.put_off(1_000, None);
+            it.beat_ms - 1_000
+        });
+        assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        let asked = Some(Duration::from_secs(9));
+        it.put_off(1_000, asked);
+        assert_eq!(it.beat_ms, 10_000);
+        it.put_off(25_000, asked);
+        assert_eq!(it.beat_ms, 27_000);
+        it.put_off(31_000, asked);
+        assert_eq!(it.beat_ms, 40_000);
+        it.renew(31_000, u64::MAX);
+        assert_eq!(it.beat_ms, 51_000);
+        it.put_off(31_000, None);
+        assert_eq!(it.beat_ms, 31_200);
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_renewed_by_the_clock_of_the_daemon() {
+        let task = TaskId::new(7, 2, 1_767_225_600_000);
+        let leased =
+            json!([{"task": task, "handle": "wh_a", "deadline": "2026-01-01T00:00:31.000Z"}]);
+        let beat = |more: Value| json!({"items": [more]}).to_string();
+        let kept = json!({"status": 200, "deadline": "2026-01-01T00:00:07.000Z", "cancel": false});
+        let fenced = json!({"status": 409, "problem": {"code": "fenced"}});
+        let busy = json!({"code": "stopping"}).to_string();
+        let server = fixture::serve(vec![
+            (200, leased.to_string()),
+            (503, busy.clone()),
+            (503, busy),
+            (200, beat(kept)),
+            (200, beat(fenced)),
+        ])
+        .await;
+        // It is an hour behind.
+        let now_ms = 1_767_225_600_000 - 3_600_000;
+        let cx = Context { clock: Clock::manual(now_ms), ..context() };
+        let client = Client::new(&server.url, "t").unwrap();
+        let (begin, _leased) = mpsc::channel(1);
+        let post = Post::new(&cx, &client, json!({"queue": "q"}), begin);
+        let leased = client.lease(&json!({"queue": "q"})).await.unwrap();
+        let mut keeping = post.keep(&leased[0]);
+        let next = || post.leases.borrow().values().next().map(|it| it.beat_ms - now_ms);
+        assert_eq!(next(), Some(10_000));
+        let part = [(1, "wh_a".to_owned())];
+        assert!(post.beat_for(&part).await.is_some());
+        assert_eq!(next(), Some(200));
+        assert!(post.beat_for(&part).await.is_some());
+        assert_eq!(next(), Some(400));
+        assert_eq!(post.beat_for(&part).await, None);
+        assert_eq!(next(), Some(2_000));
+        // One that is lost is not renewed any more.
+        assert_eq!(post.beat_for(&part).await, None);
+        assert_eq!(next(), None);
+        assert!(keeping.lost().await.contains("fenced"));
     }
 }
