@@ -324,7 +324,18 @@ pub(crate) async fn pass(
     let handled = async {
         let (bearer, [_waits, place]) = enter(&engine, &door, rule, &mut request).await?;
         let method = request.method().clone();
-        let response = away::bounded(&engine, &method, next.run(request)).await?;
+        // A read may wait for what happens: a token that ends meanwhile hears nothing of it. What
+        // changes something is handled to its end.
+        let reader = Entered::bearer_of(request.extensions()).filter(|_| method.is_safe()).cloned();
+        let answer = away::bounded(&engine, &method, next.run(request));
+        let response = match &reader {
+            Some(reader) => tokio::select! {
+                biased;
+                error = engine.bearer_over(reader) => return Err(Problem::from(error)),
+                response = answer => response?,
+            },
+            None => answer.await?,
+        };
         let response = answers::counted(&door.answers, place.as_deref(), &method, response)?;
         Ok(match bearer {
             Some(given) if is_of_events(&response) => {

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send};
 
 async fn mint(daemon: &Daemon, by: &str, body: Value) -> Value {
     let (status, minted) = send(daemon.with(by, Method::POST, "/v1/tokens").json(&body)).await;
@@ -126,4 +126,42 @@ async fn a_token_is_told_what_it_is_and_what_it_can_do() {
     assert!(!own.to_string().contains(token), "the token itself is in no answer");
     let nobody = refusal(daemon.with("wh_nothing", Method::GET, "/v1/tokens/self")).await;
     assert_eq!(nobody, (401, "unauthenticated".to_owned()));
+}
+
+#[tokio::test]
+async fn a_request_that_waits_hears_nothing_after_its_token_was_revoked() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let flow = r#"
+local swarm = require("swarm")
+return swarm.blueprint { name = "waits", flow = function(ctx) ctx:wait("go") end }"#;
+    let run = daemon.run_source(flow, json!({})).await;
+    let watcher = json!({"role": "observer", "ttl": "1h"});
+    let watcher = mint(&daemon, &daemon.token, watcher).await;
+    let worker = json!({"role": "queue", "scopes": ["queue:later"], "ttl": "1h"});
+    let worker = mint(&daemon, &daemon.token, worker).await;
+    let watches =
+        daemon.with(text(&watcher["token"]), Method::GET, &format!("/v1/runs/{run}?wait=60s"));
+    let polls = daemon.with(text(&worker["token"]), Method::POST, "/v1/worker/lease");
+    let polls = polls.json(&json!({"queue": "later", "wait": "60s"}));
+    let ends = async {
+        for minted in [&watcher, &worker] {
+            let jti = text(&minted["jti"]);
+            eventually("a request with the token", async || {
+                let (_, listed) = send(daemon.get("/v1/tokens")).await;
+                let mut items = listed["items"].as_array().unwrap().iter();
+                match items.any(|it| it["jti"] == jti && it["last_used_at"].is_string()) {
+                    true => Ok(()),
+                    false => Err(listed),
+                }
+            })
+            .await;
+            let revoke = daemon.delete(&format!("/v1/tokens/{jti}"));
+            assert_eq!(send(revoke).await.0, 204);
+        }
+    };
+    let (watched, polled, ()) = tokio::join!(refusal(watches), refusal(polls), ends);
+    for refused in [watched, polled] {
+        assert_eq!(refused, (401, "token_revoked".to_owned()));
+    }
 }

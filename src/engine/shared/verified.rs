@@ -7,11 +7,13 @@ use std::{
 
 use hashlink::LruCache;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 
 use crate::{
+    clock::Clock,
     engine::{EngineError, KeyFiles, TokenGrant},
     store::{Store, StoreError},
-    token::{Claims, KeyRing, TokenKind},
+    token::{Claims, KeyRing, LEEWAY_S, TokenError, TokenKind},
 };
 
 /// The maximum number of verified tokens that are cached.
@@ -29,6 +31,8 @@ pub(crate) struct Auth {
     /// The storage of the keys; locked during a change of keys.
     pub(crate) files: tokio::sync::Mutex<Arc<dyn KeyFiles>>,
     pub(crate) revoked: RwLock<HashSet<String>>,
+    /// Changes when more tokens are revoked.
+    revocations: watch::Sender<()>,
     /// Verified tokens of the current key. Those of a retired key are verified each time, because
     /// its grace period ends.
     pub(crate) verified: Mutex<LruCache<[u8; 32], Arc<Known>>>,
@@ -58,6 +62,7 @@ impl Auth {
             keys: RwLock::new(keys),
             files: tokio::sync::Mutex::new(files),
             revoked: RwLock::new(revoked),
+            revocations: watch::Sender::new(()),
             verified: Mutex::new(LruCache::new(REMEMBERED)),
             first_epochs: store.runs_without_nonce()?.into_iter().collect(),
             uses: Mutex::new(LruCache::new(MOST_USES)),
@@ -94,6 +99,40 @@ impl Auth {
     pub(crate) fn change_keys(&self, keys: KeyRing) {
         *self.keys.write() = keys;
         self.verified.lock().clear();
+    }
+
+    /// Refuses tokens from here on, also to the requests that wait.
+    pub(crate) fn refuse(&self, jtis: impl IntoIterator<Item = String>) {
+        self.revoked.write().extend(jtis);
+        self.revocations.send_replace(());
+    }
+
+    /// Checks that a token that was verified is not revoked and has not expired since.
+    pub(crate) fn check(&self, jti: &str, expires_ms: u64, now_ms: u64) -> Result<(), EngineError> {
+        let (expires_s, now_s) = (expires_ms / 1_000, now_ms / 1_000);
+        if expires_s.saturating_add(LEEWAY_S) <= now_s {
+            return Err(denied(TokenError::Expired(now_s - expires_s)));
+        }
+        let revoked = self.revoked.read();
+        match lineage(jti).any(|jti| revoked.contains(jti)) {
+            true => Err(StoreError::Revoked { jti: jti.to_owned() }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for the end of a token that was verified. Returns the error of whoever uses it then.
+    pub(crate) async fn over(&self, jti: &str, expires_ms: u64, clock: &Clock) -> EngineError {
+        let until_ms = expires_ms.saturating_add(LEEWAY_S * 1_000);
+        let mut revocations = self.revocations.subscribe();
+        loop {
+            if let Err(error) = self.check(jti, expires_ms, clock.now_ms()) {
+                return error;
+            }
+            tokio::select! {
+                _ = revocations.changed() => {}
+                () = clock.sleep_until(until_ms) => {}
+            }
+        }
     }
 
     /// Signs claims with the current key.

@@ -210,3 +210,57 @@ async fn a_waiting_worker_gets_no_task_that_the_gate_refuses() {
     assert_eq!(output.as_str(), "\"refused\"");
     assert_eq!(bench.count(run, |fact| matches!(fact, Fact::AttemptDelivered { .. })), 0);
 }
+
+/// Waits for two hours for a task of the queue.
+fn patient(labels: &Labels) -> LeaseAsk<'_> {
+    LeaseAsk { queue: "q", worker: "test", labels, max: 1, wait: 120 * MINUTE, prompts: true }
+}
+
+/// Returns a caller with a token of its own that lasts an hour.
+fn worker(bench: &Bench) -> Caller {
+    let jti = uuid::Uuid::new_v4().simple().to_string();
+    let expires_ms = bench.clock.now_ms() + 3_600_000;
+    Caller { jti, expires_ms, ..bench.admin() }
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_is_sent_away_when_its_token_is_revoked_or_expires() {
+    let (bench, labels) = (Bench::new(), Labels::default());
+    let (ask, tasks) = (patient(&labels), bench.engine.tasks());
+    let one = worker(&bench);
+    let polls = async {
+        let revoke = async { bench.engine.tokens().revoke(&bench.admin(), &one.jti).await };
+        let both = tasks.report_and_lease(&one, Vec::new(), &ask);
+        tokio::join!(tasks.lease(&one, &ask), both, revoke)
+    };
+    let (lone, both, revoked) = tokio::time::timeout(PATIENCE, polls).await.expect("at once");
+    revoked.unwrap();
+    assert_eq!(lone.unwrap_err().code().to_string(), "token_revoked");
+    assert!(both.unwrap().1.is_empty());
+    let other = worker(&bench);
+    let polls = async {
+        let expire = async { bench.clock.advance(61 * MINUTE) };
+        tokio::join!(tasks.lease(&other, &ask), expire).0
+    };
+    let expired = tokio::time::timeout(PATIENCE, polls).await.expect("at its end").unwrap_err();
+    assert!(matches!(expired, EngineError::Unauthenticated(_)), "{expired:?}");
+    assert!(!bench.engine.shared().hub.has_pollers());
+}
+
+#[tokio::test]
+async fn a_task_that_comes_as_the_token_of_its_worker_is_revoked_goes_to_another_uncounted() {
+    let (bench, labels) = (Bench::new(), Labels::default());
+    let (ask, tasks) = (patient(&labels), bench.engine.tasks());
+    let gone = worker(&bench);
+    let starts = async {
+        // As if its poll had not heard of it yet.
+        bench.engine.inner.auth.revoked.write().insert(gone.jti.clone());
+        bench.start(&task("retry = { max_attempts = 1 }"), "null").await
+    };
+    let polls = async { tokio::join!(tasks.lease(&gone, &ask), starts) };
+    let (refused, run) = tokio::time::timeout(PATIENCE, polls).await.expect("the task comes");
+    assert_eq!(refused.unwrap_err().code().to_string(), "token_revoked");
+    let next = bench.lease("q").await;
+    assert!(bench.report(&next.handle, "1").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "1");
+}

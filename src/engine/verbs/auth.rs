@@ -122,6 +122,31 @@ impl Engine {
             }),
         })
     }
+
+    /// Checks that the token of a caller has not ended since its request began.
+    ///
+    /// # Errors
+    /// Fails when it was revoked, or has expired.
+    pub(crate) fn check_caller(&self, caller: &Caller) -> Result<(), EngineError> {
+        self.inner.auth.check(&caller.jti, caller.expires_ms, self.shared().clock.now_ms())
+    }
+
+    /// Waits for the end of the token of a caller. Returns the error of whoever uses it then.
+    pub(crate) async fn caller_over(&self, caller: &Caller) -> EngineError {
+        self.inner.auth.over(&caller.jti, caller.expires_ms, &self.shared().clock).await
+    }
+
+    /// Waits for the end of a bearer, as [`caller_over`](Self::caller_over) does. The credential of
+    /// an attempt ends if its token is revoked; whether the attempt is over is a matter of its run.
+    pub(crate) async fn bearer_over(&self, bearer: &Bearer) -> EngineError {
+        match bearer {
+            Bearer::Caller(caller) => self.caller_over(caller).await,
+            Bearer::Holder(Holder { jti: Some(jti), .. }) => {
+                self.inner.auth.over(jti, u64::MAX, &self.shared().clock).await
+            }
+            Bearer::Holder(Holder { jti: None, .. }) => std::future::pending().await,
+        }
+    }
 }
 
 impl TokenVerbs<'_> {

@@ -151,7 +151,8 @@ impl TaskVerbs<'_> {
     /// Leases tasks of a queue to a pull worker that matches them, waiting for the first.
     ///
     /// # Errors
-    /// Fails when the caller lacks permission, or too many workers are waiting.
+    /// Fails when the caller lacks permission, too many workers are waiting, or the token of the
+    /// caller is revoked or expires meanwhile: nothing is leased to it then.
     ///
     /// # Cancel safety
     /// A task of a caller that is gone returns to the queue at once, and one whose lease is being
@@ -162,12 +163,32 @@ impl TaskVerbs<'_> {
         ask: &LeaseAsk<'_>,
     ) -> Result<Vec<Leased>, EngineError> {
         let wanted = self.wanted(caller, ask)?;
+        tokio::select! {
+            biased;
+            leased = self.awaited(caller, wanted, ask) => leased,
+            error = self.engine.caller_over(caller) => Err(error),
+        }
+    }
+
+    /// Leases tasks, waiting for the first.
+    async fn awaited(
+        self,
+        caller: &Caller,
+        wanted: Wanted<'_>,
+        ask: &LeaseAsk<'_>,
+    ) -> Result<Vec<Leased>, EngineError> {
         let clock = &self.engine.shared().clock;
         let wait_ms = u64::try_from(ask.wait.as_millis()).unwrap_or(u64::MAX);
         let deadline_ms = clock.steady_ms().saturating_add(wait_ms);
         loop {
             let Received { leased: claimed, offered } = self.take(wanted, deadline_ms).await?;
             let nothing = claimed.is_empty() && offered.is_empty();
+            if let Err(error) = self.engine.check_caller(caller) {
+                for (ticket, labels) in offered {
+                    self.engine.shared().hub.offer(wanted.queue, ticket, &labels);
+                }
+                return Err(error);
+            }
             // Each waits for its commit; together they share one.
             let asked = store::wake_once(|| self.ask_runs(wanted, offered));
             let (mut leased, refused) = leases_of(asked, clock, HELD_UP_MS, true).await;
@@ -176,7 +197,7 @@ impl TaskVerbs<'_> {
                 return Err(error);
             }
             if !leased.is_empty() || nothing {
-                return Ok(self.delivered(leased, ask.prompts).await);
+                return self.delivered(caller, leased, ask.prompts).await;
             }
             self.note(wanted);
         }
@@ -237,7 +258,7 @@ impl TaskVerbs<'_> {
         let leased = if leased.is_empty() && !ask.wait.is_zero() {
             self.lease(caller, ask).await.unwrap_or_default()
         } else {
-            self.delivered(leased, ask.prompts).await
+            self.delivered(caller, leased, ask.prompts).await.unwrap_or_default()
         };
         Ok((answers, leased))
     }
@@ -304,8 +325,14 @@ impl TaskVerbs<'_> {
         asked.collect()
     }
 
-    /// Delivers leases to their worker, with their prompts if it wants them.
-    async fn delivered(self, leased: Vec<DurableLease>, prompts: bool) -> Vec<Leased> {
+    /// Delivers leases to their worker, with their prompts if it wants them. They go back if its
+    /// token has ended since it asked.
+    async fn delivered(
+        self,
+        caller: &Caller,
+        leased: Vec<DurableLease>,
+        prompts: bool,
+    ) -> Result<Vec<Leased>, EngineError> {
         let mut found = Vec::new();
         if prompts {
             tokio::select! {
@@ -315,6 +342,8 @@ impl TaskVerbs<'_> {
                 () = self.engine.shared().clock.sleep(HELD_UP_MS) => {}
             }
         }
+        // A token is refused before its revocation is stored: no later lease passes here.
+        self.engine.check_caller(caller)?;
         let mut found = found.into_iter();
         let leased = leased.into_iter().map(DurableLease::deliver);
         let leased = leased.map(|TaskLease { task, attempt: _, handle, lease_ms, trace }| Leased {
@@ -324,7 +353,7 @@ impl TaskVerbs<'_> {
             trace,
             prompt: found.next().flatten(),
         });
-        leased.collect()
+        Ok(leased.collect())
     }
 
     /// Returns the prompts of leased tasks, as far as they fit. An attempt that is over meanwhile has

@@ -85,7 +85,7 @@ impl TokenVerbs<'_> {
 
     /// Refuses tokens from here on, before it is durable.
     fn refuse(self, doomed: &BTreeSet<String>) {
-        self.engine.inner.auth.revoked.write().extend(doomed.iter().cloned());
+        self.engine.inner.auth.refuse(doomed.iter().cloned());
     }
 
     /// Returns true if a token is stored, and the stored tokens that are made from it, or from one of
