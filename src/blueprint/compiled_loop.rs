@@ -312,7 +312,9 @@ impl StateCall {
         match self {
             Self::Get => StateOp::Get { key },
             Self::List => StateOp::List { prefix: format!("{prefix}{}", text("prefix")) },
-            Self::Search => StateOp::Search { query: text("query"), limit: FOUND },
+            Self::Search => {
+                StateOp::Search { query: text("query"), limit: FOUND, prefix: prefix.to_owned() }
+            }
             Self::Set => StateOp::Set { key, value: Json::from(&arguments["value"]), opts: None },
             Self::Delete => StateOp::Delete { key },
         }

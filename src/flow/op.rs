@@ -90,8 +90,6 @@ pub struct LoopPart {
     pub call_id: Option<String>,
     /// The request as the journal keeps it.
     pub request: Json,
-    /// The agent or tool that its usage is charged to.
-    pub charged: String,
     /// The tool that is called on a server.
     pub tool: Option<String>,
     /// True for a call of the model.

@@ -64,6 +64,9 @@ pub enum StateOp {
         query: String,
         /// The maximum number of results.
         limit: usize,
+        /// The prefix of the keys; empty for all keys.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        prefix: String,
     },
     /// Links a key to another. Yields null.
     Link {
@@ -145,9 +148,10 @@ impl StateOp {
             | Self::Append { key, .. }
             | Self::Merge { key, .. }
             | Self::Link { key, .. }
-            | Self::Unlink { key, .. } => key,
-            // Both can return any key.
-            Self::Search { .. } | Self::Traverse { .. } => "",
+            | Self::Unlink { key, .. }
+            | Self::Search { prefix: key, .. } => key,
+            // It can return any key.
+            Self::Traverse { .. } => "",
         }
     }
 
@@ -255,9 +259,11 @@ impl TryFrom<Written> for StateOp {
             "add" => Self::Add { key: key(it.key)?, by: need(it.by, "by")? },
             "append" => Self::Append { key: key(it.key)?, value: value(it.value)? },
             "merge" => Self::Merge { key: key(it.key)?, value: value(it.value)? },
-            "search" => {
-                Self::Search { query: need(it.query, "query")?, limit: need(it.limit, "limit")? }
-            }
+            "search" => Self::Search {
+                query: need(it.query, "query")?,
+                limit: need(it.limit, "limit")?,
+                prefix: it.prefix.unwrap_or_default(),
+            },
             "link" => Self::Link {
                 key: key(it.key)?,
                 to: need(it.to, "to")?,
@@ -304,7 +310,8 @@ mod tests {
             StateOp::Add { key: key(), by: 1.5 },
             StateOp::Append { key: key(), value: json("[]") },
             StateOp::Merge { key: key(), value: json("{}") },
-            StateOp::Search { query: "a b".into(), limit: 3 },
+            StateOp::Search { query: "a b".into(), limit: 3, prefix: String::new() },
+            StateOp::Search { query: "a b".into(), limit: 3, prefix: "n/".into() },
             link(None),
             link(Some(json(r#"{"by": "foot"}"#))),
             StateOp::Unlink { key: key(), to: to.clone(), relation: relation.clone() },

@@ -137,7 +137,7 @@ fn state(co: &Coroutine, limit: usize) -> Result<StepOp, Refusal> {
         "merge" => StateOp::Merge { key, value: json(co, 4, "value", limit)? },
         "search" => {
             let limit = usize::try_from(number(co, 4)?).unwrap_or(usize::MAX);
-            StateOp::Search { query: key, limit }
+            StateOp::Search { query: key, limit, prefix: String::new() }
         }
         "link" => {
             let metadata = if co.is_nil(7) { None } else { Some(json(co, 7, "metadata", limit)?) };

@@ -114,7 +114,9 @@ impl Judge for LoopJudge {
                 let name = tool_name(&format!("{}__{}", of.name, tool.name));
                 // One that would pass for another of the same server is not shown.
                 taken.insert(name.clone()).then(|| {
-                    found.insert(name.clone(), (server.to_owned(), std::mem::take(&mut tool.name)));
+                    // Two servers can have one name for a tool. The model sees that of the first.
+                    let its = std::mem::take(&mut tool.name);
+                    found.entry(name.clone()).or_insert_with(|| (server.to_owned(), its));
                     face(of, name, tool.description, object(&tool.parameters.into()))
                 })
             })

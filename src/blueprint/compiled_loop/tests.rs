@@ -67,6 +67,25 @@ fn a_servers_tools_are_named_after_it_and_only_those_let_through_are_there() {
 }
 
 #[test]
+fn a_name_that_two_servers_have_calls_the_first_whose_face_is_seen() {
+    let mcp = |name: &str| tool(name, Target::Mcp { server: name.into(), allow: None });
+    let judge = judge(vec![mcp("a"), mcp("a__b")]);
+    let found = |name: &str| FunctionTool {
+        name: name.into(),
+        description: None,
+        parameters: json!({ "type": "object" }),
+        strict: None,
+    };
+    let first = judge.faces("it/a", vec![found("b__c")]);
+    let second = judge.faces("it/a__b", vec![found("c")]);
+    assert_eq!(first[0].tool.name, second[0].tool.name);
+    let (does, ..) = judge.call("a__b__c", &Json::null()).unwrap();
+    assert_eq!(does, Does::Task { agent: "it/a".into(), tool: Some("b__c".into()) });
+    assert!(judge.permits(&["a".to_owned()], "a__b__c"));
+    assert!(!judge.permits(&["a__b".to_owned()], "a__b__c"));
+}
+
+#[test]
 fn state_reads_do_not_write_and_keys_stay_below_the_prefix() {
     let state = |write| Target::State { write, scope: None, prefix: "p/".into() };
     let names = |judge: &LoopJudge| {
@@ -77,6 +96,9 @@ fn state_reads_do_not_write_and_keys_stay_below_the_prefix() {
     let arguments = json!({ "key": "k", "value": 1 }).into();
     let StateOp::Set { key, .. } = StateCall::Set.op(&arguments, "p/") else { panic!() };
     assert_eq!(key, "p/k");
+    let query = json!({ "query": "k" }).into();
+    let StateOp::Search { prefix, .. } = StateCall::Search.op(&query, "p/") else { panic!() };
+    assert_eq!(prefix, "p/");
     let found = json!([{ "key": "p/k", "score": 1 }, { "key": "other", "score": 1 }]).into();
     let shown = StateCall::Search.shown(found, "p/").to_value();
     assert_eq!(shown, json!([{ "key": "k", "score": 1 }]));

@@ -20,13 +20,11 @@ impl OpenLoop {
     /// Returns the request of the part at an index.
     pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
         let agent = self.agent.name();
-        let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
         let own = |kind, name: &str, request| LoopPart {
             kind,
             name: name.to_owned(),
             call_id: None,
             request,
-            charged: charged.to_owned(),
             tool: None,
             model: false,
             allowed: None,
@@ -138,7 +136,6 @@ impl OpenLoop {
             name: call.name.clone(),
             call_id: Some(call.call_id.clone()),
             request: call.arguments.clone(),
-            charged: call.name.clone(),
             tool,
             model: false,
             allowed: None,

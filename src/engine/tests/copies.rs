@@ -238,6 +238,42 @@ async fn an_exported_run_goes_on_elsewhere() {
 }
 
 #[tokio::test]
+async fn the_document_of_a_run_that_goes_on_is_of_one_moment() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx)
+            for n = 1, 100 do ctx:run("e", n) end
+            ctx.state:add("n")
+            ctx:wait("go")
+            ctx.state:add("n")
+            ctx:wait("on")
+            return ctx.state:get("n")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "signal").await;
+    let mut export = bench.engine.histories().export(&bench.admin(), run).await.unwrap();
+    let mut bytes = Vec::new();
+    // The run, its blueprint and the first entry; the history has more lines than are buffered.
+    for _ in 0..3 {
+        bytes.extend(export.next().await.unwrap().unwrap());
+    }
+    bench.signal(run, "go", "1").await.unwrap();
+    let scope = format!("run:{run}");
+    let value = || bench.store.state_value(&scope, "n").unwrap().unwrap().value;
+    bench.until(run, "the second change", |_| value() == "2").await;
+    while let Some(line) = export.next().await {
+        bytes.extend(line.unwrap());
+    }
+
+    let there = Bench::new();
+    there.engine.histories().import(&there.admin(), bytes, None).await.unwrap();
+    there.engine.resume(&there.admin(), run).await.unwrap();
+    there.signal(run, "go", "1").await.unwrap();
+    there.signal(run, "on", "1").await.unwrap();
+    assert_eq!(there.ended(run).await.output.unwrap().as_str(), "2");
+}
+
+#[tokio::test]
 async fn an_ended_run_is_the_same_in_another_directory() {
     let bench = Bench::new();
     let run = chained(&bench).await;

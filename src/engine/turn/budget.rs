@@ -9,13 +9,18 @@
 //! Work in the host's own process and people use neither. Compensations are dispatched whatever was
 //! used: a run that ran out of money still has to clean up.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::{
-    blueprint::Budget,
+    blueprint::{
+        Budget,
+        model_loop::{Target, Tool},
+    },
     engine::{
         run::{resident::Run, task::OpenTask},
         turn::facts::Turn,
     },
-    journal::RunState,
+    journal::{RunState, Usage},
     operator::Residence,
     protocol::{Failure, Json, failure::kind},
 };
@@ -32,16 +37,30 @@ pub(crate) fn over_budget(turn: &Turn<'_>, task: &OpenTask) -> Option<Failure> {
         return None;
     }
     let name = task.agent.name();
-    let charged = task.request.part.as_ref().map_or(&**name, |part| part.charged.as_str());
-    let spent = turn.run.chain.spent();
     let own = task.agent.agent().budget;
-    let used = spent.agents.get(charged).cloned().unwrap_or_default();
+    let used = if own.is_open() { Usage::default() } else { used_by(turn.run, name) };
     if let Some(what) = own.used_up(&used) {
         let data = serde_json::json!({ "agent": &**name, "budget": own, "used": used });
         let message = format!("the budget of agent {name} is used up: {what}");
         return Some(Failure::new(kind::BUDGET, message).with_data(data.into()));
     }
     run_over_budget(turn)
+}
+
+/// Returns what the attempts of an agent used. A call of a tool is charged to the tool's name, and
+/// an agent can be the tool of others under several names.
+fn used_by(run: &Run, name: &str) -> Usage {
+    let agents = run.program.as_ref().map(|program| &program.blueprint().definition().agents);
+    let loops =
+        agents.into_iter().flat_map(BTreeMap::values).filter_map(|it| it.model_loop.as_ref());
+    let is_it = |tool: &&Tool| matches!(&tool.target, Target::Agent(of) if of == name);
+    let tools = loops.flat_map(|it| it.tools.iter().filter(is_it));
+    let names: BTreeSet<&str> = tools.map(|tool| tool.name.as_str()).chain([name]).collect();
+    let mut used = Usage::default();
+    for spent in names.into_iter().filter_map(|name| run.chain.spent().agents.get(name)) {
+        used.add(spent);
+    }
+    used
 }
 
 /// Returns the reason why a run may not use anything more, if its budget is used up.

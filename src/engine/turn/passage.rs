@@ -80,9 +80,9 @@ impl Read {
         Some(match op {
             StateOp::Get { key } => (Self::Value, key),
             StateOp::List { prefix } => (Self::Keys, prefix),
-            StateOp::Search { query, limit } => {
+            StateOp::Search { query, limit, prefix } => {
                 let options = SearchOptions::default();
-                (Self::Found { prefix: String::new(), limit: *limit, options }, query)
+                (Self::Found { prefix: prefix.clone(), limit: *limit, options }, query)
             }
             StateOp::Traverse { key, relation, depth } => {
                 (Self::Reached { relation: relation.clone(), depth: *depth }, key)

@@ -13,8 +13,8 @@ use crate::{
     },
     flow::{STARTER, TaskRequest},
     middleware::message_of,
-    operator::{Backend, MAIN_AI},
-    protocol::{Failure, Json, failure::kind},
+    operator::{Backend, HUMAN, MAIN_AI},
+    protocol::{Failure, Json, StepKind, failure::kind},
     schema,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
     let Some(program) = &turn.run.program else {
         return Err(Failure::new(kind::REFUSED, "the run's blueprint cannot be loaded"));
     };
-    let agent = agent_of(program.blueprint(), request)?;
+    let agent = agent_of(turn, program.blueprint(), request)?;
     let operator = operator_of(turn, request, &agent);
     let Some(backend) = turn.shared.registry.get(&operator) else {
         let message = format!("there is no operator {operator:?}");
@@ -46,13 +46,35 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
     Ok(OpenTask::new(request, agent, operator, &**backend, turn.shared.settings.park_ms))
 }
 
-fn agent_of(blueprint: &Blueprint, request: &TaskRequest) -> Result<Arc<CompiledAgent>, Failure> {
+fn agent_of(
+    turn: &Turn<'_>,
+    blueprint: &Blueprint,
+    request: &TaskRequest,
+) -> Result<Arc<CompiledAgent>, Failure> {
     let tool = request.part.as_ref().and_then(|part| part.tool.as_deref());
+    let registry = &turn.shared.registry;
+    // Approvals are for people to give, also where another agent has that name.
+    let is_in_place_of_a_person = |agent: &CompiledAgent| match &request.part {
+        Some(part) => {
+            part.kind == StepKind::Task
+                && registry.get(agent.operator()).is_none_or(|it| !it.asks_people())
+        }
+        // A call of `ctx:approve` always has its title as the summary.
+        None => {
+            request.agent == APPROVE
+                && request.opts.operator.as_deref() == Some(HUMAN)
+                && request.opts.summary.is_some()
+                && !registry.asks_people(agent.operator())
+        }
+    };
     Ok(match (blueprint.agent(&request.agent), tool) {
+        (Some(agent), _) if is_in_place_of_a_person(agent) => {
+            Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
+        }
         (Some(agent), _) if request.is_model_call() => Arc::new(agent.for_model()),
         (Some(agent), Some(tool)) => Arc::new(agent.with_tool(tool)),
         (Some(agent), None) => Arc::clone(agent),
-        (None, _) if request.opts.form.is_some() || request.agent == "approve" => {
+        (None, _) if request.opts.form.is_some() || request.agent == APPROVE => {
             Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
         }
         (None, _) if request.agent == "dispatch" && request.opts.operator.is_some() => {

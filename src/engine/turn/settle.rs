@@ -15,7 +15,8 @@ use crate::{
     protocol::{Failure, Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
-/// The most events that one step may tell; more are dropped, with a line in the log.
+/// The most events that a run may tell while it stays in memory; more are dropped, each with a line
+/// in the log. A run that is read again begins anew.
 const EVENTS: u32 = 1_000;
 
 /// Carries what layers say to their run: as messages, or, while the shard itself is at it, as a

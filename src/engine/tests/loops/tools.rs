@@ -106,6 +106,20 @@ async fn an_agent_as_a_tool_is_a_loop_of_its_own_below_the_call() {
 }
 
 #[tokio::test]
+async fn an_agent_has_one_budget_also_as_a_tool_of_several_names() {
+    let loops = Loops::new();
+    let reader =
+        r#"reader = { operator = "model", system = [==[["read"]]==], budget = { tokens = 100 } },"#;
+    let tools =
+        r#"tools = { { agent = "reader", name = "look" }, { agent = "reader", name = "find" } }"#;
+    let script = json!([[["look", { "input": "a" }]], [["find", { "input": "b" }]], "$seen"]);
+    let value = loops.value(script, tools, reader).await;
+    let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    assert_eq!(seen[0], "read");
+    assert!(seen[1].contains(r#""kind":"budget""#), "{}", seen[1]);
+}
+
+#[tokio::test]
 async fn a_servers_tools_are_found_named_checked_and_called() {
     let loops = Loops::new();
     let script = json!(["$tools"]);
@@ -157,6 +171,48 @@ async fn state_is_kept_and_found_under_the_prefix_of_its_tool() {
         value.starts_with("state_get state_list state_search") && value.contains("not_found"),
         "{value}"
     );
+}
+
+#[tokio::test]
+async fn what_lies_outside_the_prefix_takes_no_place_in_a_search() {
+    let loops = Loops::new();
+    let script = json!([[["state_search", { "query": "harbour" }]], "$seen"]);
+    let body = format!(
+        r#"agents = {{ it = {{ operator = "model", system = [==[{script}]==],
+            tools = {{ {{ state = "read", prefix = "notes/" }} }} }} }},
+        flow = function(ctx)
+            ctx.state:set("notes/a", "a quiet harbour among many other words of a longer text")
+            for n = 1, 20 do ctx.state:set("other/" .. n, "harbour") end
+            return ctx:run("it")
+        end"#
+    );
+    let run = loops.start(&body, "null").await;
+    let value = loops.value_of(run).await;
+    let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    let found: Value = serde_json::from_str(&seen[0]).unwrap();
+    assert_eq!(found[0]["key"], "a", "{found}");
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_called_approve_allows_nothing_in_place_of_a_person() {
+    let loops = Loops::new();
+    let tools =
+        r#"tools = { { name = "rm", approve = "ask", fn = function() return "gone" end } }"#;
+    let agents =
+        r#"approve = { operator = "lua", fn = function() return { approved = true } end },"#;
+    let run = loops.begin(&json!([[["rm"]], "$seen"]), tools, agents).await;
+    let task_of = |view: &RunView| {
+        let asks = view.waiting_on.iter().map(|it| &it.subject);
+        asks.filter(|it| it.name.as_deref() == Some("approve")).find_map(|it| it.task)
+    };
+    let view = loops.until(run, "a question", |view| task_of(view).is_some()).await;
+    let said = Answer::Output(json!({ "approved": false }).into());
+    let task = task_of(&view).unwrap();
+    loops.engine.tasks().answer(&loops.admin(), task, (said, None), None).await.unwrap();
+    let value = loops.value_of(run).await;
+    assert!(value.as_str().unwrap().contains("human_rejected"), "{value}");
+    loops.replays(run).await;
 }
 
 #[tokio::test]
