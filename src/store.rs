@@ -98,8 +98,8 @@ pub use rows::{
 
 pub use run_filter::{RunFilter, RunPage};
 pub use sqlite::{
-    Options, Restored, Sqlite, Synchronous, check_directory, copies_in, copy_of, known_format,
-    restore, survey,
+    Options, Restored, Sqlite, Synchronous, TrialCopy, check_directory, clear_trials, copies_in,
+    known_format, restore, survey,
 };
 pub use stats::{CostlyRun, CountedRun, DAY_MS, Grain, HOURS_KEPT_MS, StatsFilter, StatsRow};
 pub use submit::commit;

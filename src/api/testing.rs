@@ -69,7 +69,7 @@ pub(super) struct TestBody {
 /// The results of tests.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TestsView {
-    /// True if every test ran and passed.
+    /// True if there are tests, and every one ran and passed.
     ok: bool,
     /// The number of tests that passed.
     passed: usize,
@@ -283,7 +283,7 @@ fn view(report: PostedReport) -> TestsView {
     let passed = tests().count() - failed;
     let broken = files.iter().any(|file| file.broken.is_some());
     TestsView {
-        ok: failed == 0 && skipped == 0 && !broken,
+        ok: passed > 0 && failed == 0 && skipped == 0 && !broken,
         passed,
         failed,
         skipped,

@@ -20,8 +20,8 @@ use crate::{
 pub struct Beside {
     flags: Layer,
     file: Layer,
-    /// True if --config named the file: then there is no other.
-    is_named: bool,
+    /// The file that --config names: then there is no other.
+    named: Option<PathBuf>,
 }
 
 impl Beside {
@@ -30,7 +30,12 @@ impl Beside {
     /// # Errors
     /// A file that cannot be read, or has a mistake.
     pub fn new(flags: Layer, named: Option<&Path>) -> Result<Self, Stop> {
-        Ok(Self { flags, file: read(named)?, is_named: named.is_some() })
+        Ok(Self { flags, file: read(named)?, named: named.map(Path::to_owned) })
+    }
+
+    /// The file that --config names.
+    pub fn named(&self) -> Option<&Path> {
+        self.named.as_deref()
     }
 
     /// The configuration without a blueprint.
@@ -48,7 +53,7 @@ impl Beside {
     /// # Errors
     /// As [`Beside::new`].
     pub fn config_of(&self, path: &Path) -> Result<Config, Stop> {
-        let Some(file) = nearest(path).filter(|_| !self.is_named) else {
+        let Some(file) = nearest(path).filter(|_| self.named.is_none()) else {
             return Ok(self.config());
         };
         let Layer { operators, environments, secrets, vault, .. } = read(Some(&file))?;

@@ -10,6 +10,7 @@ use super::{
 use crate::{clock::Clock, config::Config};
 
 /// The context of every command.
+#[derive(Clone)]
 pub struct Context {
     /// The configuration.
     pub config: Config,

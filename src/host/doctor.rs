@@ -125,7 +125,7 @@ impl HostFacts for Facts {
             let environments = Environments::new(self.environments.clone(), data, clock.clone());
             let environments = Arc::new(environments);
             let mut lines = vec![directory(data)];
-            lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
+            lines.extend(own_secrets(data));
             lines.extend([disk(data), retention(data, self.retention)]);
             lines.extend(network(self.listen, &self.door, &self.data, clock));
             lines.extend(operators(&self.operators, &environments).await);
@@ -184,8 +184,12 @@ pub fn directory(data: &Path) -> Line {
     }
 }
 
-/// Examines a file that only its owner may read.
-pub fn secret(data: &Path, name: &str) -> Option<Line> {
+/// Examines the files of the data directory that only its owner may read, if they are there.
+pub fn own_secrets(data: &Path) -> Vec<Line> {
+    super::files::SECRETS.into_iter().filter_map(|name| secret(data, name)).collect()
+}
+
+fn secret(data: &Path, name: &str) -> Option<Line> {
     let file = data.join(name);
     let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
     Some(match mode & 0o077 {
@@ -351,6 +355,14 @@ mod tests {
         assert!(line.next.unwrap().starts_with("chmod 600"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, DoctorVerdict::Ok);
+        for name in ["signing.key", "handle.key", "retired.keys"] {
+            let file = dir.path().join(name);
+            fs::write(&file, "x").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        }
+        let lines = own_secrets(dir.path());
+        let failed = lines.iter().filter(|line| line.verdict == DoctorVerdict::Fail).count();
+        assert_eq!((lines.len(), failed), (4, 3), "{lines:?}");
     }
 
     #[test]

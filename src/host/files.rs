@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 use super::HostError;
 use crate::{
     engine::{self, KeyFiles},
+    store,
     token::{HandleKey, KeyRing, SigningKey},
 };
 
@@ -26,6 +27,8 @@ const HANDLES: &str = "handle.key";
 const RETIRED: &str = "retired.keys";
 /// The file of the owner's token.
 const ADMIN: &str = "admin.token";
+/// The files that nobody but the owner may read; a start refuses others.
+pub(super) const SECRETS: [&str; 4] = [ADMIN, SIGNING, HANDLES, RETIRED];
 
 /// The place where a host has its keys and its owner's token.
 pub(super) trait HostKeys: KeyFiles {
@@ -117,6 +120,7 @@ impl DataFiles {
             close(&path);
         }
         it.clear_copies();
+        store::clear_trials(dir);
         Ok(it)
     }
 

@@ -45,6 +45,16 @@ pub struct StateFilter {
     pub now_ms: u64,
 }
 
+impl StateFilter {
+    /// Returns true if a row belongs to the page or to a later one.
+    pub(super) fn fits(&self, row: &StateRow) -> bool {
+        row.scope == self.scope
+            && row.key.starts_with(&self.prefix)
+            && self.after.as_ref().is_none_or(|after| row.key > *after)
+            && row.is_live(self.now_ms)
+    }
+}
+
 /// A key in a listing of a scope, without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateKey {

@@ -419,26 +419,13 @@ impl<'a> Play<'a> {
         if job.asks_model {
             return self.turn(job);
         }
-        let given = match self.mocks.get_mut(agent) {
-            None => {
-                return Err(usage(format!(
-                    "nobody answers for the agent `{agent}` (operator {}); write run:mock(\"{agent}\", …)",
-                    job.operator
-                )));
-            }
-            Some(Mock::Always(given)) => given.clone(),
-            Some(Mock::Sequence(left, used)) => match left.pop_front() {
-                Some(given) => {
-                    *used += 1;
-                    given
-                }
-                None => {
-                    return Err(usage(format!(
-                        "the agent `{agent}` was asked once more than its {used} answers"
-                    )));
-                }
-            },
+        let Some(mock) = self.mocks.get_mut(agent) else {
+            return Err(usage(format!(
+                "nobody answers for the agent `{agent}` (operator {}); write run:mock(\"{agent}\", …)",
+                job.operator
+            )));
         };
+        let given = mock.next(agent)?;
         Ok(self.made(given, &job.input))
     }
 
@@ -501,10 +488,10 @@ impl<'a> Play<'a> {
             Some(answer) => answer,
             None => {
                 let next = self.people.get_mut(&row.agent).and_then(VecDeque::pop_front);
-                let given = match (next, self.mocks.get(&row.agent)) {
+                let given = match (next, self.mocks.get_mut(&row.agent)) {
                     (Some(given), _) => given,
-                    (None, Some(Mock::Always(given))) => given.clone(),
-                    (None, _) => return Ok(false),
+                    (None, Some(mock)) => mock.next(&row.agent)?,
+                    (None, None) => return Ok(false),
                 };
                 let answer = match given.reject.clone() {
                     Some(reason) => Err(Failure::new(kind::HUMAN_REJECTED, reason)),
@@ -516,6 +503,8 @@ impl<'a> Play<'a> {
         };
         let answer = match answer {
             Ok(output) => Answer::Output(output),
+            // Nobody answers: the task ends when its time is over.
+            Err(failure) if failure.is(kind::TIMEOUT) => return Ok(false),
             Err(failure) => Answer::Reject { reason: failure.message },
         };
         let key = self.key();

@@ -1,7 +1,7 @@
 //! The prepared data of tests and exported runs: runs, mocks, answers, and their failures.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     path::Path,
 };
 
@@ -34,6 +34,24 @@ pub(super) struct Slot {
 pub(super) enum Mock {
     Always(PreparedAnswer),
     Sequence(VecDeque<PreparedAnswer>, usize),
+}
+
+impl Mock {
+    /// Takes the next answer of an agent.
+    pub(super) fn next(&mut self, agent: &str) -> Result<PreparedAnswer, Failure> {
+        match self {
+            Self::Always(given) => Ok(given.clone()),
+            Self::Sequence(left, used) => {
+                let Some(given) = left.pop_front() else {
+                    return Err(usage(format!(
+                        "the agent `{agent}` was asked once more than its {used} answers"
+                    )));
+                };
+                *used += 1;
+                Ok(given)
+            }
+        }
+    }
 }
 
 /// The answers of a model.
@@ -71,6 +89,8 @@ pub(super) fn recorded(
         .text(path, DOCUMENT)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     let mut agents: HashMap<u64, String> = HashMap::new();
+    // The steps that several people answer: each answer is there, and the last is the outcome.
+    let mut several: HashSet<u64> = HashSet::new();
     let mut answers: BTreeMap<String, VecDeque<PreparedAnswer>> = BTreeMap::new();
     let mut give = |agent: &str, outcome: &serde_json::Value| {
         let given = match (outcome.get("completed"), outcome.get("failed")) {
@@ -97,10 +117,19 @@ pub(super) fn recorded(
             agents.insert(step["step"].as_u64().unwrap_or(0), name);
         } else if let Some(step) = fact.get("step_recorded").filter(|it| it[0]["kind"] == "task") {
             give(step[0]["name"].as_str().unwrap_or_default(), &step[1]);
+        } else if let Some(answered) = fact.get("decided").and_then(|it| it.get("answered"))
+            && let Some(agent) = agents.get(&answered["step"].as_u64().unwrap_or(0))
+        {
+            several.insert(answered["step"].as_u64().unwrap_or(0));
+            give(agent, &serde_json::json!({ "completed": answered["output"] }));
         } else if let Some(end) = fact.get("step_ended")
             && let Some(agent) = agents.get(&end["step"].as_u64().unwrap_or(0))
         {
-            give(agent, &end["outcome"]);
+            let is_known = several.contains(&end["step"].as_u64().unwrap_or(0))
+                && end["outcome"].get("completed").is_some();
+            if !is_known {
+                give(agent, &end["outcome"]);
+            }
         }
     }
     if answers.is_empty() {

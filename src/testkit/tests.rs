@@ -234,6 +234,80 @@ fn an_export_answers_for_its_agents() {
     assert!(report.tests[0].problem().unwrap_or_default().contains("its 2 answers"), "{report:?}");
 }
 
+const ASKS: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "asks",
+  agents = { ship = { operator = "human", timeout = "1h", retry = { max_attempts = 1 } } },
+  flow = function(ctx)
+    local said = {}
+    for n = 1, 3 do
+      local answer, err = ctx:try("ship", { n = n })
+      said[n] = if err then err.kind else answer.approved
+    end
+    return { said, ctx:approve { title = "Well?", required = 2 }.note }
+  end,
+}"#;
+
+/// The outcome of a test of a flow that asks people only, beside the export of such a run.
+fn asked(body: &str, options: &Options<'_>) -> TestReport {
+    let lines = concat!(
+        "{\"run\":{\"format\":\"moonswarm.run\",\"version\":1}}\n",
+        "{\"entry\":{\"fact\":{\"step_scheduled\":{\"step\":1,\"kind\":\"task\",\"name\":\"ship\"}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_ended\":{\"step\":1,\"outcome\":{\"completed\":{\"approved\":true}}}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_scheduled\":{\"step\":2,\"kind\":\"task\",\"name\":\"ship\"}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_ended\":{\"step\":2,\"outcome\":{\"failed\":{\"kind\":\"human_rejected\",\"message\":\"no\"}}}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_scheduled\":{\"step\":3,\"kind\":\"task\",\"name\":\"ship\"}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_ended\":{\"step\":3,\"outcome\":{\"failed\":{\"kind\":\"timeout\",\"message\":\"late\"}}}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_scheduled\":{\"step\":4,\"kind\":\"task\",\"name\":\"approve\"}}}}\n",
+        "{\"entry\":{\"fact\":{\"decided\":{\"answered\":{\"step\":4,\"output\":{\"approved\":true,\"note\":\"a\"},\"missing\":1}}}}}\n",
+        "{\"entry\":{\"fact\":{\"decided\":{\"answered\":{\"step\":4,\"output\":{\"approved\":true,\"note\":\"b\"},\"missing\":0}}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_ended\":{\"step\":4,\"outcome\":{\"completed\":{\"approved\":true,\"note\":\"b\"}}}}}}\n",
+    );
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("asks.lua"), ASKS).unwrap();
+    std::fs::write(dir.path().join("run.jsonl"), lines).unwrap();
+    let path = dir.path().join("a_test.lua");
+    let test = format!(
+        "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n\
+         local run = t.start(\"asks.lua\")\n{body}\nend)"
+    );
+    std::fs::write(&path, test).unwrap();
+    let known = Declared::default().alone();
+    let mut report = run(&path, &known, options, &Clock::manual(0));
+    assert!(report.broken.is_none(), "{report:?}");
+    report.tests.remove(0)
+}
+
+#[test]
+fn people_answer_one_after_the_other_and_as_recorded() {
+    let in_order = r#"
+      run:mock_sequence("ship", {
+        { approved = true },
+        t.failure { kind = "human_rejected", message = "no" },
+        t.failure { kind = "timeout", message = "late" },
+      })
+      run:mock_sequence("approve", { { approved = true, note = "a" }, { approved = true, note = "b" } })
+      t.equal(run:finish(), { { true, "human_rejected", "timeout" }, "b" })
+    "#;
+    assert_eq!(asked(in_order, &Options { crash: true, ..PLAIN }).problem(), None);
+    let recorded = r#"
+      run:mock_recorded("run.jsonl")
+      t.equal(run:finish(), { { true, "human_rejected", "timeout" }, "b" })
+    "#;
+    assert_eq!(asked(recorded, &PLAIN).problem(), None);
+    let short = r#"run:mock_sequence("ship", { { approved = true } }) run:finish()"#;
+    let found = asked(short, &PLAIN).problem().unwrap_or_default();
+    assert!(found.contains("`ship` was asked once more than its 1 answers"), "{found}");
+    // What the test says itself goes first.
+    let own = r#"
+      run:mock_recorded("run.jsonl")
+      run:reject("ship", "mine")
+      t.equal(run:finish()[1], { "human_rejected", true, "human_rejected" })
+    "#;
+    assert!(asked(own, &PLAIN).problem().unwrap_or_default().is_empty());
+}
+
 #[test]
 fn reports_are_lines_for_people_and_junit_for_machines() {
     let test = |name: &str, failed| TestReport {

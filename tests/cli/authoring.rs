@@ -280,6 +280,17 @@ fn tests_say_which_lines_never_ran_for_people_and_as_lcov() {
     assert_eq!(json["files"][0]["tests"][0]["passed"], true);
 }
 
+#[test]
+fn where_no_test_ran_nothing_has_passed() {
+    let shell = Shell::new();
+    shell.run(&["init", "hello"]).ok();
+    let none = shell.run(&["test", "--filter", "nobody"]).exits(4);
+    none.says(&["0 passed", "no test has \"nobody\" in its name"]);
+    shell.write("empty_test.lua", "local t = require(\"swarm.test\")\n");
+    shell.run(&["test", "empty_test.lua"]).exits(4).says(&["no file has a test"]);
+    shell.run(&["test"]).ok();
+}
+
 fn named(name: &str, returns: &str) -> String {
     format!(
         "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"{name}\", \

@@ -1,8 +1,12 @@
 //! Backup and restore, retention, forks, replays and documents, as somebody types them.
 
+use std::{fs, io::ErrorKind, net::TcpListener, os::unix::fs::PermissionsExt as _};
+
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, eventually, refusal, repository, send};
+use crate::support::{
+    Daemon, Done, Shell, eventually, eventually_blocking, needs_sqlite, refusal, repository, send,
+};
 
 const WAITS: &str = r#"
 local swarm = require("swarm")
@@ -141,6 +145,89 @@ fn a_directory_without_a_daemon_is_backed_up_as_well() {
     assert_ne!(done.code, 0);
     assert!(!shell.path("elsewhere").exists());
     shell.run(&["restore", "nothing.db", "--data", "elsewhere"]).exits(4);
+}
+
+const ASKS: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "asks",
+  agents = { e = { operator = "own" }, desk = { operator = "human" } },
+  flow = function(ctx)
+    ctx:run("e", 1)
+    return ctx:run("desk", {})
+  end,
+}
+"#;
+
+#[test]
+fn a_look_at_an_upgrade_has_the_configuration_and_posts_nothing() {
+    let shell = Shell::new();
+    let desk = TcpListener::bind("127.0.0.1:0").unwrap();
+    desk.set_nonblocking(true).unwrap();
+    let address = desk.local_addr().unwrap();
+    let config = format!(
+        "[operators.own]\nkind = \"echo\"\n[webhooks.desk]\nurl = \"http://{address}/opened\"\n\
+         allow_hosts = [\"127.0.0.1\"]\n"
+    );
+    shell.write("host.toml", config);
+    shell.write("asks.lua", ASKS);
+    shell.run(&["--config", "host.toml", "run", "asks.lua"]).exits(9);
+    // The host of the run may have posted. Nobody has taken it, so it still waits.
+    while desk.accept().is_ok() {}
+    let binary = env!("CARGO_BIN_EXE_moonswarm");
+    let done = shell.run(&["--config", "host.toml", "doctor", "--upgrade", binary]).ok();
+    assert!(done.stdout.contains("1 of 1 open runs go on"), "{done:?}");
+    assert_eq!(desk.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_start_removes_the_copy_of_a_look_at_an_upgrade_that_was_killed() {
+    if needs_sqlite("a data directory that is copied") {
+        return;
+    }
+    let shell = Shell::new();
+    shell.write("hello.lua", HELLO);
+    shell.run(&["run", "hello.lua", "n=1"]).ok();
+    let (going, asked) = (shell.write("going", ""), shell.path("asked"));
+    let slow = format!(
+        "#!/bin/sh\ncase \"$*\" in *replay*) touch '{}'; while [ -e '{}' ]; do sleep 0.1; done; \
+         exit 1;; esac\nexec '{}' \"$@\"\n",
+        asked.display(),
+        going.display(),
+        env!("CARGO_BIN_EXE_moonswarm")
+    );
+    let slow = shell.write("slow", slow);
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    let doctor = shell.start(&["doctor", "--upgrade", slow.to_str().unwrap()]);
+    let replayed = || asked.exists().then_some(()).ok_or("it was not asked yet");
+    eventually_blocking("the copy is replayed", replayed);
+    let copies = || {
+        let files = fs::read_dir(shell.path(".moonswarm")).unwrap().flatten();
+        files.filter(|it| it.file_name().to_string_lossy().starts_with(".upgrade-")).count()
+    };
+    shell.run(&["run", "hello.lua", "n=2"]).ok();
+    assert_eq!(copies(), 1, "it is in use");
+    // Dropped, it is killed.
+    drop(doctor);
+    assert_eq!(copies(), 1);
+    shell.run(&["run", "hello.lua", "n=3"]).ok();
+    assert_eq!(copies(), 0);
+    fs::remove_file(going).unwrap();
+}
+
+#[test]
+fn the_doctor_says_so_where_it_cannot_look_at_what_is_stored() {
+    let shell = Shell::new();
+    let binary = env!("CARGO_BIN_EXE_moonswarm");
+    for (flags, says) in [
+        (&["doctor", "--deep"][..], "nothing was read"),
+        (&["doctor", "--upgrade", binary][..], "nothing was checked"),
+    ] {
+        let mut doctor = shell.command(flags);
+        doctor.env("MOONSWARM_STORE", "postgres://me@127.0.0.1:1/db");
+        let done = Done::from(doctor.output().unwrap()).exits(1);
+        assert!(done.stdout.contains(says), "{done:?}");
+    }
 }
 
 #[test]

@@ -78,6 +78,10 @@ async fn tests_come_back_with_their_failures_and_the_lines_that_never_ran() {
     let answer = play(&daemon, bundle(), one).await;
     assert_eq!((&answer["ok"], &answer["passed"]), (&json!(true), &json!(1)));
     assert!(answer["files"][0]["tests"][0]["crashes"].as_u64().unwrap() > 1, "{answer}");
+
+    let none = json!({ "tests": { "review_test.lua": tests(PASSES) }, "filter": "nobody's" });
+    let answer = play(&daemon, bundle(), none).await;
+    assert_eq!((&answer["ok"], &answer["passed"]), (&json!(false), &json!(0)));
 }
 
 #[tokio::test]

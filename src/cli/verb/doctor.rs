@@ -25,8 +25,8 @@ use crate::{
     },
     environment::{Environments, Text},
     host::doctor::{
-        self, DoctorVerdict, Line, directory, disk, enforces, network, operators, retention,
-        secret, secrets, watched,
+        self, DoctorVerdict, Line, directory, disk, enforces, network, operators, own_secrets,
+        retention, secrets, watched,
     },
     store::Durability,
 };
@@ -68,7 +68,7 @@ impl Doctor {
         let data = &cx.config.data;
         let mut lines = vec![Line::new(DoctorVerdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
         lines.push(directory(data));
-        lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
+        lines.extend(own_secrets(data));
         let (said, at) = daemon(cx).await;
         lines.push(said);
         lines.push(disk(data));

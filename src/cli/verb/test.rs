@@ -130,6 +130,13 @@ impl Test {
             let write = std::fs::write(path, testkit::junit(&reports));
             write.with_context(|| format!("write {}", path.display()))?;
         }
+        if passed && reports.iter().all(|report| report.tests.is_empty()) {
+            cx.terminal.say(&match &self.filter {
+                Some(part) => format!("no test has {part:?} in its name"),
+                None => "no file has a test; one is t.test(name, function)".to_owned(),
+            });
+            return Ok(Exit::NotFound);
+        }
         Ok(if passed { Exit::Ok } else { Exit::Failed })
     }
 }

@@ -182,7 +182,6 @@ pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     }
 }
 
-/// Returns the header of a run that is not in memory.
 /// Marks the entries that happened in another run. A copy is not a part of the trace in which its
 /// original was started.
 fn mark(entries: &mut [Entry], is_ended: bool) {
@@ -202,6 +201,7 @@ fn mark(entries: &mut [Entry], is_ended: bool) {
     }
 }
 
+/// Returns the header of a run that is not in memory.
 fn header_of(id: RunId, chain: &Chain) -> Header {
     let (started, _) = chain.started().expect("it was folded from its beginning");
     let (status, error) = match (chain.state(), chain.paused()) {

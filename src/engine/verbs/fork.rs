@@ -62,16 +62,15 @@ impl HistoryVerbs<'_> {
             return self.engine.seen(caller, made.parse().map_err(|_| id())?).await;
         }
         self.engine.check_room()?;
+        let (num, scope) = (run.num(), format!("run:{run}"));
+        // Before the history: what the run writes meanwhile would look like the work of others.
+        let state = self
+            .engine
+            .read(move |store| Ok(State::of(store.state(&scope)?, store.links(&scope)?)))
+            .await?;
         let Prepared { program, entries, mut kept } =
             self.prepared(caller, run, &fork, true).await?;
-        let (num, scope) = (run.num(), format!("run:{run}"));
-        let (state, files) = self
-            .engine
-            .read(move |store| {
-                let state = State::of(store.state(&scope)?, store.links(&scope)?);
-                Ok((state, store.artifacts(num)?))
-            })
-            .await?;
+        let files = self.engine.read(move |store| store.artifacts(num)).await?;
         let shared = self.engine.shared();
         let now_ms = shared.clock.now_ms();
         let at_ms = kept.last().map_or(now_ms, |last| last.at_ms.max(now_ms));

@@ -18,7 +18,7 @@ use crate::{
     flow::StateOp,
     journal::{Chain, Decision, Entry, Fact, RunState},
     protocol::{Failure, MemoryLink, RunId},
-    store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
+    store::{BlueprintRow, EvidenceRow, Loaded, Store, StoreError, Want, Write},
     token::Verb,
 };
 
@@ -47,20 +47,20 @@ impl Export {
 
 impl HistoryVerbs<'_> {
     /// Returns a run as a document: its blueprint, histories, state with its links, files and
-    /// refused results.
+    /// refused results. The histories, state and files of a run that goes on are those of one moment.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
     pub async fn export(self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
         caller.may(Verb::RunExport, run)?;
-        let header = self.engine.header(run).await?;
+        self.engine.header(run).await?;
         let (to, lines) = mpsc::channel(AHEAD);
         let store = Arc::clone(&self.engine.shared().store);
         let passage = self.engine.stored_state().passage(&caller.subject);
         let at = rfc3339(self.engine.shared().clock.now_ms());
         // Not awaited: it ends with the last line, or when the receiver is dropped.
         drop(self.engine.shared().tasks.spawn_blocking(move || {
-            if let Err(error) = write(&*store, &passage, &header, at, &to) {
+            if let Err(error) = write(&*store, &passage, run, at, &to) {
                 // The receiver may have been dropped.
                 let _ = to.blocking_send(Err(error));
             }
@@ -238,15 +238,26 @@ fn settle(entry: &mut Entry, caller: &Caller) {
 fn write(
     store: &dyn Store,
     passage: &Passage,
-    header: &Header,
+    id: RunId,
     exported_at: String,
     to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
 ) -> Result<(), StoreError> {
-    let id = RunId::new(header.num, header.created_ms);
     let gone = |what: &str| StoreError::Damaged {
         what: format!("{what} of run {id}"),
         reason: "it is not there".to_owned(),
     };
+    // In one snapshot: a state that is newer than the history would have the changes that the copy
+    // makes again.
+    let want = Want { rows: &|_| true, most: u64::MAX };
+    let Some(Loaded { header, rows: Some(rows) }) = store.load(id.num(), &want)? else {
+        return Err(gone("the history"));
+    };
+    let start = rows.entries.first().map_or(1, |first| first.seq);
+    // Histories that have ended do not change any more.
+    let earlier = store.window(header.num, 0, start.saturating_sub(1))?;
+    if start > 1 && earlier.is_empty() {
+        return Err(gone("the beginning of the history"));
+    }
     let mut scribe = DocumentWriter::default();
     let mut say = |line: &DocumentLine| to.blocking_send(Ok(scribe.line(line))).is_ok();
     let head = Head {
@@ -262,7 +273,7 @@ fn write(
     if !say(&DocumentLine::Run(head)) || !say(&DocumentLine::Blueprint(source)) {
         return Ok(());
     }
-    for entry in store.all_entries(header.num, 0)? {
+    for entry in earlier.into_iter().chain(rows.entries) {
         if !say(&DocumentLine::Entry(Box::new(entry))) {
             return Ok(());
         }
@@ -272,19 +283,20 @@ fn write(
         let key = key.to_owned();
         move |failure: Failure| StoreError::StateRefused { key, reason: failure.message }
     };
-    for row in store.state(&scope)? {
+    for row in rows.state? {
         let why = refused(&row.key);
         if !say(&DocumentLine::State(passage.show(row).map_err(why)?.into())) {
             return Ok(());
         }
     }
+    // They may be newer than the history: to make a link once more changes nothing.
     let links = store.links(&scope)?;
     for link in passage.show_links(&scope, links).map_err(refused(""))? {
         if !say(&DocumentLine::Link(link)) {
             return Ok(());
         }
     }
-    for row in store.artifacts(header.num)? {
+    for row in rows.files {
         let data = store.blob(&row.hash)?.ok_or_else(|| gone("a file"))?;
         if !say(&DocumentLine::Artifact(File::new(&row, &data))) {
             return Ok(());

@@ -363,14 +363,8 @@ impl Reader for Memory {
     }
 
     fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateKey>, StoreError> {
-        let fits = |row: &&StateRow| {
-            row.scope == filter.scope
-                && row.key.starts_with(&filter.prefix)
-                && filter.after.as_ref().is_none_or(|after| row.key > *after)
-                && row.is_live(filter.now_ms)
-        };
         self.read(|tables| {
-            let rows = tables.state.values().filter(fits).take(filter.limit);
+            let rows = tables.state.values().filter(|row| filter.fits(row)).take(filter.limit);
             rows.map(StateKey::of).collect()
         })
     }

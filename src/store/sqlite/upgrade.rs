@@ -32,14 +32,6 @@ pub fn survey(dir: &Path) -> Result<Survey, StoreError> {
     survey_of(&conn, &path)
 }
 
-/// Copies the database of `dir` into the new directory `to`. The database may be in use.
-///
-/// # Errors
-/// Fails on errors of the file system or the database.
-pub fn copy_of(dir: &Path, to: &Path) -> Result<u64, StoreError> {
-    backup::copy(&dir.join(DATABASE), &to.join(DATABASE))
-}
-
 /// Ensures that a copy of the current database in `dir` (in format `from`) exists, and returns its
 /// path. On failure nothing has changed.
 ///

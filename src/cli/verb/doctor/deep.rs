@@ -26,6 +26,11 @@ pub(super) async fn check(cx: &Context) -> Vec<Line> {
     let mut found = Found::new(cx.terminal);
     let checked = match owner(cx).await {
         Ok(Some(client)) => online(&client, &mut found).await,
+        Ok(None) if cx.config.store.is_some() => {
+            let says = "nothing was read: only a daemon has the PostgreSQL database";
+            let line = Line::new(DoctorVerdict::Fail, WHAT, says);
+            return vec![line.next("start one with `moonswarm serve`; --server names another")];
+        }
         Ok(None) if !cx.config.data.join("moonswarm.db").exists() => {
             return vec![Line::new(DoctorVerdict::Ok, WHAT, "nothing is stored yet")];
         }

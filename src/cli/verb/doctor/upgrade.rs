@@ -1,12 +1,7 @@
 //! `doctor --upgrade BINARY`: what another release would make of this data directory, without
 //! touching it.
 
-use std::{
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-    process::Output,
-};
+use std::{path::Path, process::Output};
 
 use anyhow::{Context as _, Result, bail};
 use serde::de::DeserializeOwned;
@@ -38,10 +33,19 @@ pub(super) async fn check(cx: &Context, binary: &Path) -> Vec<Line> {
 async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> {
     let data = &cx.config.data;
     let name = binary.display();
-    let asked = ask(binary, data, &["formats"]).await?;
+    let asked = ask(cx, binary, data, &["formats"]).await?;
     let known: SupportedFormats = read(&asked).with_context(|| {
         format!("ask {name} for its formats; is it a moonswarm that knows `formats`?")
     })?;
+    if cx.config.store.is_some() {
+        let says = format!(
+            "{name} is moonswarm {}; nothing was checked, since the runs are in PostgreSQL",
+            known.program
+        );
+        let line = Line::new(DoctorVerdict::Fail, WHAT, says);
+        lines.push(line.next("see `Upgrade` in docs/cluster.md; it can be undone until its end"));
+        return Ok(());
+    }
     if !data.join("moonswarm.db").is_file() {
         let says = format!("{name} is moonswarm {}; nothing is stored here yet", known.program);
         lines.push(Line::new(DoctorVerdict::Ok, WHAT, says));
@@ -70,7 +74,7 @@ async fn look(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> 
         _ => Line::new(DoctorVerdict::Ok, WHAT, says),
     });
     if here.free >= looks {
-        replays(data, binary, lines).await?;
+        replays(cx, binary, lines).await?;
     }
     Ok(())
 }
@@ -106,9 +110,12 @@ fn change(known: &SupportedFormats, format: u32, name: &str) -> Line {
 }
 
 /// Replays the open runs of a copy with the other program.
-async fn replays(data: &Path, binary: &Path, lines: &mut Vec<Line>) -> Result<()> {
-    let copy = Copy::make(data)?;
-    let answer = ask(binary, &copy.0, &["replay", "--open"]).await?;
+async fn replays(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> {
+    let data = &cx.config.data;
+    // Those of earlier looks that were killed take room.
+    store::clear_trials(data);
+    let copy = store::TrialCopy::make(data)?;
+    let answer = ask(cx, binary, copy.data(), &["replay", "--open"]).await?;
     let all: Vec<Replayed> = read(&answer).context("replay the open runs with it")?;
     let count = all.len();
     let (mut same, found) = (0, lines.len());
@@ -130,40 +137,23 @@ async fn replays(data: &Path, binary: &Path, lines: &mut Vec<Line>) -> Result<()
     Ok(())
 }
 
-/// A copy of a database in a directory of its own, gone when it is dropped.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn make(data: &Path) -> Result<Self> {
-        let dir = data.join(format!(".upgrade-{}", uuid::Uuid::new_v4().simple()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("make {}", dir.display()))?;
-        let copy = Self(dir);
-        store::copy_of(data, &copy.0)?;
-        Ok(copy)
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, dir = %self.0.display(), "could not remove the copy");
-        }
-    }
-}
-
 /// Asks the other program, about this directory and no daemon.
-async fn ask(binary: &Path, data: &Path, verb: &[&str]) -> Result<Output> {
-    Command::new(binary)
+async fn ask(cx: &Context, binary: &Path, data: &Path, verb: &[&str]) -> Result<Output> {
+    let mut command = Command::new(binary);
+    if let Some(config) = cx.beside.named() {
+        command.arg("--config").arg(config);
+    }
+    command
         .arg("--data")
         .arg(data)
         .arg("--json")
         .args(verb)
         .env_remove("MOONSWARM_URL")
         .env_remove("MOONSWARM_TOKEN")
+        .env_remove("MOONSWARM_TOKEN_FILE")
         .env_remove("MOONSWARM_DATA")
+        // The spans of a copy are those of its original.
+        .env("OTEL_SDK_DISABLED", "true")
         .kill_on_drop(true)
         .output()
         .await
