@@ -53,7 +53,7 @@ impl Capacity {
     }
 
     /// Returns true if the open attempt of a step was counted at the boot, the first time that it is
-    /// asked for. The caller keeps that place for the attempt, or releases it.
+    /// asked for: the attempt holds that place from then on, whether its agent has a limit or not.
     pub(crate) fn read(&self, run: u64, step: u32) -> bool {
         self.unread.lock().remove(&(run, step))
     }

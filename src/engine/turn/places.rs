@@ -7,7 +7,6 @@ use crate::{
     blueprint::CompiledAgent,
     engine::{
         run::{
-            model_loop::APPROVE,
             open::Open,
             perform::Perform,
             resident::Run,
@@ -109,45 +108,18 @@ pub(crate) fn recount_places(
 ) {
     // Taken before anything is given back: nobody gets between.
     for row in stored {
-        if takes_place(shared, program, row) {
-            shared.capacity.occupy(&key_of(program, row));
+        let limited = |agent: &Arc<CompiledAgent>| agent.limit().is_some();
+        if lives_elsewhere(shared, &row.operator)
+            && program.blueprint().agent(&row.agent).is_some_and(limited)
+        {
+            let blueprint = program.blueprint().name();
+            shared.capacity.occupy(&(Arc::from(blueprint), Arc::from(row.agent.as_str())));
         }
     }
     for agent in held {
         let next = shared.capacity.release(&agent);
         tell_capacity(shared, &agent, next);
     }
-}
-
-/// Returns true if the open attempt of a step, as it is stored, has a place of its agent. One that
-/// was counted at the boot, though nothing limits it, gives that place back.
-pub(crate) fn take_up_place(turn: &Turn<'_>, number: u32, row: Option<&TaskRow>) -> bool {
-    let counted = turn.shared.capacity.read(turn.run.num, number);
-    let (Some(program), Some(row)) = (&turn.run.program, row) else { return counted };
-    let takes = takes_place(turn.shared, program, row);
-    if counted && !takes {
-        let agent = key_of(program, row);
-        let next = turn.shared.capacity.release(&agent);
-        tell_capacity(turn.shared, &agent, next);
-    }
-    takes
-}
-
-/// Returns true if a stored attempt takes a place of its agent.
-fn takes_place(shared: &Arc<Shared>, program: &Program, row: &TaskRow) -> bool {
-    // A person's approval has no limit, whatever another agent of that name has.
-    let is_approval = |agent: &CompiledAgent| {
-        row.agent == APPROVE
-            && shared.registry.asks_people(&row.operator)
-            && !shared.registry.asks_people(agent.operator())
-    };
-    let agent = program.blueprint().agent(&row.agent);
-    lives_elsewhere(shared, &row.operator)
-        && agent.is_some_and(|agent| agent.limit().is_some() && !is_approval(agent))
-}
-
-fn key_of(program: &Program, row: &TaskRow) -> AgentKey {
-    (Arc::from(program.blueprint().name()), Arc::from(row.agent.as_str()))
 }
 
 fn lives_elsewhere(shared: &Arc<Shared>, operator: &str) -> bool {

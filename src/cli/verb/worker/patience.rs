@@ -43,7 +43,8 @@ pub fn at_least_asked(pause: Duration, error: &anyhow::Error) -> Duration {
 /// off.
 pub fn may_pass(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Stop>() {
-        Some(stop) if stop.code.as_deref() == Some("too_large") => false,
+        // Of the daemon, or of a proxy before it.
+        Some(stop) if matches!(stop.code.as_deref(), Some("too_large" | "http_413")) => false,
         Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
         None => true,
     }

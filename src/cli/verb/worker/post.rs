@@ -15,7 +15,7 @@ use futures::{StreamExt as _, channel::mpsc};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc::Sender, oneshot},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use super::patience::{asked, may_pass, patiently};
@@ -33,6 +33,8 @@ use crate::{
 const BEAT_MS: (u64, u64) = (200, 20_000);
 /// The maximum time between two heartbeats after trouble, in milliseconds; it doubles up to that.
 const TROUBLE_MS: u64 = 5_000;
+/// The bounds of the time that a heartbeat has, in milliseconds: one that hangs holds up the others.
+const ANSWER_MS: (u64, u64) = (1_000, 5_000);
 /// The maximum number of results of one request, and of tasks that it leases.
 const MOST: usize = 100;
 /// The maximum number of results that are sent by themselves at a time.
@@ -73,6 +75,8 @@ struct Lease {
     beat_ms: u64,
     /// When it ends, in steady time.
     ends_ms: u64,
+    /// A third of what it had when it was renewed.
+    third_ms: u64,
     /// The next pause after trouble.
     pause_ms: u64,
     lost: Option<oneshot::Sender<String>>,
@@ -81,20 +85,20 @@ struct Lease {
 impl Lease {
     /// It has `left_ms` from now on, and is renewed after a third of that.
     fn renew(&mut self, now_ms: u64, left_ms: u64) {
-        self.beat_ms = now_ms + (left_ms / 3).clamp(BEAT_MS.0, BEAT_MS.1);
+        self.third_ms = (left_ms / 3).max(BEAT_MS.0);
+        self.beat_ms = now_ms + self.third_ms.min(BEAT_MS.1);
         self.ends_ms = now_ms.saturating_add(left_ms);
         self.pause_ms = BEAT_MS.0;
     }
 
     /// It was not renewed: again after a pause that grows, or longer if the daemon asked for that,
-    /// but not past a third of what is left of it.
+    /// but not past a third of what is left of it. A daemon that comes back gives a whole lease anew,
+    /// which must not end before.
     fn put_off(&mut self, now_ms: u64, asked: Option<Duration>) {
         let asked_ms = asked.unwrap_or_default().as_millis() as u64;
         let left_ms = self.ends_ms.saturating_sub(now_ms);
-        let mut pause_ms = self.pause_ms.max(asked_ms);
-        if left_ms > 0 {
-            pause_ms = pause_ms.min(left_ms / 3).max(BEAT_MS.0);
-        }
+        let most_ms = if left_ms > 0 { left_ms / 3 } else { self.third_ms };
+        let pause_ms = self.pause_ms.max(asked_ms).min(most_ms).max(BEAT_MS.0);
         self.beat_ms = now_ms.saturating_add(pause_ms);
         self.pause_ms = (self.pause_ms * 2).min(TROUBLE_MS);
     }
@@ -169,7 +173,8 @@ impl<'a> Post<'a> {
         self.last.set(number);
         let (lost, reason) = oneshot::channel();
         let handle = lease.handle.clone();
-        let mut kept = Lease { handle, beat_ms: 0, ends_ms: 0, pause_ms: 0, lost: Some(lost) };
+        let mut kept =
+            Lease { handle, beat_ms: 0, ends_ms: 0, third_ms: 0, pause_ms: 0, lost: Some(lost) };
         kept.renew(self.cx.clock.steady_ms(), self.left_ms(Some(&lease.deadline)));
         self.leases.borrow_mut().insert(number, kept);
         self.leased.notify_one();
@@ -338,18 +343,34 @@ impl<'a> Post<'a> {
         }
     }
 
+    /// Waits for the answer to a heartbeat, for a third of the shortest lease.
+    async fn in_time<T>(
+        &self,
+        part: &[(u64, String)],
+        request: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let shortest_ms = {
+            let leases = self.leases.borrow();
+            part.iter().filter_map(|(number, _)| leases.get(number)).map(|it| it.third_ms).min()
+        };
+        let most_ms = shortest_ms.unwrap_or_default().clamp(ANSWER_MS.0, ANSWER_MS.1);
+        let answer = timeout(Duration::from_millis(most_ms), request).await;
+        answer.unwrap_or_else(|_| Err(anyhow!("no answer within {most_ms} ms")))
+    }
+
     /// Renews leases, and returns what went wrong.
     async fn beat_for(&self, part: &[(u64, String)]) -> Option<String> {
         let handles: Vec<_> = part.iter().map(|(_, handle)| handle.clone()).collect();
         let mut trouble = None;
-        let answers = match self.client.heartbeat_all(&handles).await {
+        let answers = match self.in_time(part, self.client.heartbeat_all(&handles)).await {
             Ok(answers) => answers,
             // The token that leases may have ended, or the daemon is older: a handle is enough.
             Err(error) if !may_pass(&error) => {
                 trouble = Some(format!("{error:#}; sending them one by one"));
                 let mut answers = Vec::with_capacity(handles.len());
                 for handle in &handles {
-                    let beat = self.client.with_token(handle).heartbeat().await;
+                    let client = self.client.with_token(handle);
+                    let beat = self.in_time(part, client.heartbeat()).await;
                     answers.push(beat.map(|beat| crate::cli::client::HeartbeatAnswer {
                         deadline: beat.deadline,
                         cancel: beat.cancel,
@@ -489,8 +510,14 @@ mod tests {
 
     /// A lease that has `left_ms` at `now_ms`.
     fn lease(now_ms: u64, left_ms: u64) -> Lease {
-        let mut lease =
-            Lease { handle: "wh_a".to_owned(), beat_ms: 0, ends_ms: 0, pause_ms: 0, lost: None };
+        let mut lease = Lease {
+            beat_ms: 0,
+            ends_ms: 0,
+            third_ms: 0,
+            pause_ms: 0,
+            handle: "wh_a".to_owned(),
+            lost: None,
+        };
         lease.renew(now_ms, left_ms);
         lease
     }
@@ -511,6 +538,9 @@ mod tests {
         assert_eq!(it.beat_ms, 27_000);
         it.put_off(31_000, asked);
         assert_eq!(it.beat_ms, 40_000);
+        // The daemon gives as much again when it is back.
+        it.put_off(31_000, Some(Duration::from_secs(60)));
+        assert_eq!(it.beat_ms, 41_000);
         it.renew(31_000, u64::MAX);
         assert_eq!(it.beat_ms, 51_000);
         it.put_off(31_000, None);
