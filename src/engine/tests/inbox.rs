@@ -47,14 +47,6 @@ impl Bench {
         said.map_err(|error| error.code().as_str().to_owned())
     }
 
-    /// Lets a run go through its one task for the queue `q`.
-    async fn one_by_one(&self, body: &str) {
-        let run = self.start(body, "2").await;
-        let leased = self.lease("q").await;
-        self.report(&leased.handle, "1").await.unwrap();
-        self.ended(run).await;
-    }
-
     async fn reject(&self, who: &Caller, task: TaskId) -> Result<TaskView, String> {
         let answer = (Answer::Reject { reason: "no".into() }, None);
         let said = self.engine.tasks().answer(who, task, answer, None).await;
@@ -187,30 +179,6 @@ async fn an_approval_has_its_own_form_also_beside_an_agent_of_that_name() {
     let task = bench.asked(run).await;
     bench.say(&approver("ann"), task.id, r#"{"approved":true}"#).await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"approved":true}"#);
-}
-
-#[tokio::test]
-async fn an_approval_takes_no_place_of_an_agent_of_that_name_after_a_restart() {
-    let bench = Bench::new();
-    let body = r#"agents = { approve = { operator = "queue", queue = "q", max_concurrency = 1 } },
-        flow = function(ctx, input)
-            if input == 1 then return ctx:approve { title = "Ship it?" } end
-            if input == 2 then return ctx:run("approve", 2) end
-            return ctx:wait("go")
-        end"#;
-    let asks = bench.start(body, "1").await;
-    let task = bench.asked(asks).await.id;
-    let bench = bench.restart().await;
-    bench.one_by_one(body).await;
-    // So many runs are not kept in memory: the approval is let go, and read again to be answered.
-    for _ in 0..24 {
-        let other = bench.start(body, "3").await;
-        bench.waiting(other, "signal").await;
-    }
-    bench.one_by_one(body).await;
-    bench.say(&approver("ann"), task, r#"{"approved":true}"#).await.unwrap();
-    bench.ended(asks).await;
-    bench.one_by_one(body).await;
 }
 
 #[tokio::test]

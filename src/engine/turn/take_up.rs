@@ -147,7 +147,8 @@ fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool, row: Option<&
     let retry_at = step.retry_at_ms;
     let allowed = step.allowed.as_ref().and_then(|allowed| allowed.decode().ok());
     let row = row.filter(|row| row.attempt == attempt).cloned();
-    let place = places::take_up_place(turn, number, row.as_ref());
+    let has_limit = places::agent_key(turn.run, number).is_some();
+    let place = turn.shared.capacity.read(turn.run.num, number) || has_limit;
     let (now, epoch) = (turn.steady_ms, turn.run.header.epoch);
     let clock = turn.shared.clock.clone();
     let Some(task) = turn.run.task_mut(number) else { return };
