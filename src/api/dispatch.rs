@@ -130,7 +130,7 @@ async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchVie
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = api.stopping.cancelled() => {}
-            _ = api.engine.caller_over(caller) => {}
+            _ = caller.token_over(&api.engine) => {}
         }
     };
     let input = match (one.input, one.operator_input) {

@@ -269,12 +269,13 @@ impl Answering {
         Self { responding, _answered: None }
     }
 
-    /// Waits for the end of the response.
-    async fn end(&mut self, api: &Api) -> Result<Value, Problem> {
+    /// Waits for the end of the response, as long as the token of its client is good.
+    async fn end(&mut self, api: &Api, caller: &Caller) -> Result<Value, Problem> {
         loop {
             let more = tokio::select! {
                 more = self.responding.more() => more?,
                 () = api.stopping.cancelled() => return Err(EngineError::Stopping.into()),
+                error = caller.token_over(&api.engine) => return Err(error.into()),
             };
             drop(self.responding.stream().take());
             if !more {

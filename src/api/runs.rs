@@ -193,7 +193,7 @@ pub(super) async fn start(
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = api.stopping.cancelled() => {}
-                    _ = api.engine.caller_over(&caller) => {}
+                    _ = caller.token_over(&api.engine) => {}
                 }
             };
             api.engine.start_and_wait(&caller, start, key, WaitFor::Ended, patience).await?

@@ -327,12 +327,17 @@ pub(crate) async fn pass(
         // A read may wait for what happens: a token that ends meanwhile hears nothing of it. What
         // changes something is handled to its end.
         let reader = Entered::bearer_of(request.extensions()).filter(|_| method.is_safe()).cloned();
+        let until_ms = bearer.as_ref().map_or(u64::MAX, |it| it.until_ms);
         let answer = away::bounded(&engine, &method, next.run(request));
         let response = match &reader {
             Some(reader) => tokio::select! {
                 biased;
-                error = engine.bearer_over(reader) => return Err(Problem::from(error)),
-                response = answer => response?,
+                response = answer => {
+                    reader.check_token(&engine)?;
+                    response?
+                }
+                error = reader.token_over(&engine) => return Err(error.into()),
+                () = door.clock.sleep_until(until_ms) => return Err(EngineError::Unauthenticated("the token has expired".to_owned()).into()),
             },
             None => answer.await?,
         };

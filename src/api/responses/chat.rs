@@ -64,6 +64,6 @@ pub(in crate::api) async fn complete(
             chunks.of(event).into_iter().map(|chunk| (None, chunk.to_string())).collect()
         }));
     }
-    let response = answering.end(&api).await?;
+    let response = answering.end(&api, &caller).await?;
     Ok(JsonBody(completion(&response, stops).map_err(|error| failed(&error))?).into_response())
 }

@@ -63,7 +63,7 @@ pub(in crate::api) async fn compact(
         Some(answering) => answering,
         None => begin(&api, &caller, asked, key).await?,
     };
-    let response = answering.end(&api).await?;
+    let response = answering.end(&api, &caller).await?;
     let summary = output_text(answering.responding.stream().output());
     if response["status"] != "completed" || summary.trim().is_empty() {
         let why = response["error"]["message"].as_str().unwrap_or("it did not come to an end");

@@ -83,7 +83,7 @@ pub(in crate::api) async fn create(
     }
     let response = match background {
         true => answering.responding.stream().response(),
-        false => answering.end(&api).await?,
+        false => answering.end(&api, &caller).await?,
     };
     Ok(JsonBody(response).into_response())
 }

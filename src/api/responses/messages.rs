@@ -77,7 +77,7 @@ pub(in crate::api) async fn message(
             events.of(event).into_iter().map(|(name, data)| (Some(name), data)).collect()
         }));
     }
-    let response = answering.end(&api).await?;
+    let response = answering.end(&api, &caller).await?;
     Ok(JsonBody(messages::message(&response, stops).map_err(|error| failed(&error))?)
         .into_response())
 }

@@ -122,29 +122,48 @@ impl Engine {
             }),
         })
     }
+}
 
-    /// Checks that the token of a caller has not ended since its request began.
+impl Caller {
+    /// Checks that the token has not ended since its request began.
     ///
     /// # Errors
     /// Fails when it was revoked, or has expired.
-    pub(crate) fn check_caller(&self, caller: &Caller) -> Result<(), EngineError> {
-        self.inner.auth.check(&caller.jti, caller.expires_ms, self.shared().clock.now_ms())
+    pub(crate) fn check_token(&self, engine: &Engine) -> Result<(), EngineError> {
+        let now_ms = engine.shared().clock.now_ms();
+        engine.inner.auth.check(&self.jti, self.expires_ms, now_ms)
     }
 
-    /// Waits for the end of the token of a caller. Returns the error of whoever uses it then.
-    pub(crate) async fn caller_over(&self, caller: &Caller) -> EngineError {
-        self.inner.auth.over(&caller.jti, caller.expires_ms, &self.shared().clock).await
+    /// Waits for the end of the token. Returns the error of whoever uses it then.
+    pub(crate) async fn token_over(&self, engine: &Engine) -> EngineError {
+        engine.inner.auth.over(&self.jti, self.expires_ms, &engine.shared().clock).await
     }
+}
 
-    /// Waits for the end of a bearer, as [`caller_over`](Self::caller_over) does. The credential of
-    /// an attempt ends if its token is revoked; whether the attempt is over is a matter of its run.
-    pub(crate) async fn bearer_over(&self, bearer: &Bearer) -> EngineError {
-        match bearer {
-            Bearer::Caller(caller) => self.caller_over(caller).await,
-            Bearer::Holder(Holder { jti: Some(jti), .. }) => {
-                self.inner.auth.over(jti, u64::MAX, &self.shared().clock).await
+impl Bearer {
+    /// Checks that the token has not ended since its request began. The credential of an attempt
+    /// ends if its token is revoked; whether the attempt is over is a matter of its run.
+    ///
+    /// # Errors
+    /// Fails when it was revoked, or has expired.
+    pub(crate) fn check_token(&self, engine: &Engine) -> Result<(), EngineError> {
+        match self {
+            Self::Caller(caller) => caller.check_token(engine),
+            Self::Holder(Holder { jti: Some(jti), .. }) => {
+                engine.inner.auth.check(jti, u64::MAX, engine.shared().clock.now_ms())
             }
-            Bearer::Holder(Holder { jti: None, .. }) => std::future::pending().await,
+            Self::Holder(Holder { jti: None, .. }) => Ok(()),
+        }
+    }
+
+    /// Waits for the end of the token. Returns the error of whoever uses it then.
+    pub(crate) async fn token_over(&self, engine: &Engine) -> EngineError {
+        match self {
+            Self::Caller(caller) => caller.token_over(engine).await,
+            Self::Holder(Holder { jti: Some(jti), .. }) => {
+                engine.inner.auth.over(jti, u64::MAX, &engine.shared().clock).await
+            }
+            Self::Holder(Holder { jti: None, .. }) => std::future::pending().await,
         }
     }
 }

@@ -166,7 +166,7 @@ impl TaskVerbs<'_> {
         tokio::select! {
             biased;
             leased = self.awaited(caller, wanted, ask) => leased,
-            error = self.engine.caller_over(caller) => Err(error),
+            error = caller.token_over(self.engine) => Err(error),
         }
     }
 
@@ -183,7 +183,7 @@ impl TaskVerbs<'_> {
         loop {
             let Received { leased: claimed, offered } = self.take(wanted, deadline_ms).await?;
             let nothing = claimed.is_empty() && offered.is_empty();
-            if let Err(error) = self.engine.check_caller(caller) {
+            if let Err(error) = caller.check_token(self.engine) {
                 for (ticket, labels) in offered {
                     self.engine.shared().hub.offer(wanted.queue, ticket, &labels);
                 }
@@ -343,7 +343,7 @@ impl TaskVerbs<'_> {
             }
         }
         // A token is refused before its revocation is stored: no later lease passes here.
-        self.engine.check_caller(caller)?;
+        caller.check_token(self.engine)?;
         let mut found = found.into_iter();
         let leased = leased.into_iter().map(DurableLease::deliver);
         let leased = leased.map(|TaskLease { task, attempt: _, handle, lease_ms, trace }| Leased {
