@@ -56,7 +56,10 @@ class Daemon:
                         self.close_connection = True
                         return
                     status, answer = found or outer.answer(self.path, json.loads(body))
-                data = b"" if answer is None else json.dumps(answer).encode()
+                if answer is None or isinstance(answer, bytes):
+                    data = answer or b""
+                else:
+                    data = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
@@ -298,6 +301,123 @@ class WorkerTest(unittest.TestCase):
             kept.renewed("1970-01-01T01:01:00Z", ahead=3500.0)
             kept.put_off(None)
             self.assertAlmostEqual(kept.beat_at, 130.2)
+
+    def test_a_lease_that_has_ended_is_tried_each_third_of_its_time(self):
+        # A daemon that was away gives it one more such time from its start on.
+        with mock.patch.object(_worker, "time", SimpleNamespace(monotonic=lambda: now)):
+            now = 100.0
+            kept = _worker._Kept.of(None, "1970-01-01T01:00:03Z", ahead=3500.0)
+            now = 104.0
+            for _ in range(6):
+                kept.put_off(None)
+            self.assertEqual((kept.pause, kept.beat_at), (5.0, 105.0))
+            kept.put_off(30.0)
+            self.assertEqual(kept.beat_at, 105.0)
+
+    def test_a_heartbeat_that_hangs_leaves_time_for_the_next(self):
+        daemon, go = Daemon(["long"], lease=3), threading.Event()
+        path, release = "/v1/worker/heartbeats", daemon.hold("/v1/worker/heartbeats")
+        self.addCleanup(lambda: (go.set(), release()))
+        self.start(daemon, lambda task: go.wait(20))
+        daemon.until(lambda: path in daemon.requests)
+        began = time.monotonic()
+        daemon.until(lambda: daemon.requests.count(path) >= 2)
+        self.assertLess(time.monotonic() - began, 3)
+
+    def test_an_answer_that_is_none_of_a_daemon_is_trouble_like_any_other(self):
+        daemon, go = Daemon(["one", "two"], lease=2), threading.Event()
+        odd = [(200, b"<html>back soon</html>"), (200, {"status": "ok"}), (200, [])]
+        away = {"/v1/worker/lease": odd[:2], "/v1/worker/results": odd, "/v1/worker/heartbeats": odd + [(200, None)]}
+        daemon.trouble = lambda path, n: dict(enumerate(away.get(path, []), 1)).get(n)
+        worker, thread = self.start(daemon, lambda task: go.wait(20))
+        daemon.until(lambda: daemon.beats)
+        go.set()
+        daemon.until(lambda: len(daemon.results) == 2)
+        worker.stop()
+        thread.join(20)
+        self.assertIsNone(worker._failure)
+
+    def test_a_stop_ends_what_connects(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        connect, most = _http.http.client.HTTPConnection.connect, []
+
+        def stopped(opened):
+            most.append(opened.timeout)
+            connection.shut()
+            connect(opened)
+
+        with mock.patch.object(_http.http.client.HTTPConnection, "connect", stopped):
+            for _ in range(2):
+                with self.assertRaisesRegex(_http.Away, "stopped"):
+                    connection.ask("t", "POST", "/", b"{}", timeout=10)
+        self.assertEqual(most, [5.0], "and nothing connects after it")
+
+    def test_a_stop_ends_a_request_that_waits(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        found = []
+
+        def ask():
+            try:
+                connection.ask("t", "POST", "/", b"{}", timeout=60)
+            except _http.Away as away:
+                found.append(away)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        client, _ = listener.accept()
+        self.addCleanup(client.close)
+        while not client.recv(1 << 16).endswith(b"{}"):
+            pass
+        connection.shut()
+        thread.join(20)
+        self.assertEqual(len(found), 1)
+
+    def test_a_result_is_measured_as_it_is_sent(self):
+        def work(task: Task):
+            if task.input == "lone":
+                return "\ud800"
+            if task.input == "lone text":
+                raise OSError("no file \udcff")
+            return "\u00e9" * (int(task.input) << 20)
+
+        daemon = Daemon(["3", "5", "lone", "lone text"])
+        self.start(daemon, work)
+        daemon.until(lambda: len(daemon.results) == 4)
+        found = [daemon.results[f"wh_{n}"] for n in range(4)]
+        self.assertEqual(found[0], {"output": "\u00e9" * (3 << 20)})
+        size = len(json.dumps({"output": ""})) + (10 << 20)
+        self.assertIn(f"the result has {size} bytes", found[1]["error"]["message"])
+        self.assertIn("UnicodeEncodeError", found[2]["error"]["message"])
+        self.assertEqual(found[3]["error"]["message"], "OSError: no file ?")
+
+    def test_the_date_of_an_answer_is_of_its_headers(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        now, noted = [100.0], threading.Event()
+
+        def serve():
+            client, _ = listener.accept()
+            with client:
+                while not client.recv(1 << 16).endswith(b"{}"):
+                    pass
+                client.sendall(b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 01:00:00 GMT\r\ncontent-length: 1\r\n\r\n")
+                noted.wait(2)
+                now[0] = 160.0
+                client.sendall(b"1")
+
+        def monotonic():
+            noted.set()
+            return now[0]
+
+        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        threading.Thread(target=serve, daemon=True).start()
+        with mock.patch.object(_http, "time", SimpleNamespace(time=time.time, monotonic=monotonic)):
+            connection.ask("t", "POST", "/", b"{}")
+        self.assertEqual(connection.ahead, 3601.0 - 100.0)
 
     def test_leases_are_renewed_in_time_whatever_the_clock_of_the_worker_says(self):
         for wrong in (-3600, 3600):

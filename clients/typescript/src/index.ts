@@ -3,8 +3,8 @@
 /** The most tasks of one lease, and results or heartbeats of one request. */
 const MOST_LEASED = 100;
 const MOST_ITEMS = 200;
-/** The most characters of the results of one request; a larger one goes by itself. */
-const MOST_CHARS = 4 << 20;
+/** The most bytes of the results of one request; a larger one goes by itself. */
+const MOST_BYTES = 4 << 20;
 /** The most bytes of one result that the daemon takes. */
 const MOST_RESULT = 8 << 20;
 /** Statuses that say: the same request again, later. 502 and 504 are of a proxy whose daemon is away. */
@@ -15,6 +15,8 @@ const POLL = 20;
 const BEAT = [200, 20_000] as const;
 /** The most time between two heartbeats after trouble, in milliseconds; it doubles up to that. */
 const TROUBLE = 5_000;
+/** The bounds of the time that a request of heartbeats may take, in milliseconds. */
+const BEAT_TAKES = [1_000, 5_000] as const;
 
 /** The task does not apply: its step is completed without a value. */
 export class Skip extends Error {}
@@ -199,6 +201,8 @@ interface Kept {
   /** When its lease is renewed and when it ends, in milliseconds of the monotonic clock. */
   beatAt: number;
   endsAt: number;
+  /** A third of its time, as of the last renewal. */
+  third: number;
   /** The next pause after trouble. */
   pause: number;
 }
@@ -237,6 +241,8 @@ export class Worker {
     const signals = this.#options.signals === false ? [] : (["SIGTERM", "SIGINT"] as const);
     for (const signal of signals) process.on(signal, heard);
     const helpers = [this.#send(), this.#beat()];
+    // Without its helpers, a worker would keep what it has and report nothing.
+    for (const helper of helpers) helper.catch(() => this.stop({ now: true }));
     try {
       let refused: Refused | undefined;
       try {
@@ -252,8 +258,11 @@ export class Worker {
       if (refused !== undefined) throw refused;
     } finally {
       this.stop({ now: true });
-      await Promise.all(helpers);
-      for (const signal of signals) process.off(signal, heard);
+      try {
+        await Promise.all(helpers);
+      } finally {
+        for (const signal of signals) process.off(signal, heard);
+      }
     }
   }
 
@@ -296,9 +305,12 @@ export class Worker {
     const request: RequestInit = { method, headers, signal: AbortSignal.any(signals) };
     if (body !== undefined) request.body = body;
     let answer: Response;
+    let ahead: number;
     let text: string;
     try {
       answer = await fetch(this.#options.url.replace(/\/+$/, "") + path, request);
+      // The body may take long.
+      ahead = wall(answer.headers.get("date")) - performance.now();
       text = await answer.text();
     } catch (error) {
       const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
@@ -308,8 +320,15 @@ export class Worker {
       throw new Away(`the daemon answered ${answer.status}`, Number(answer.headers.get("retry-after")) || 0);
     }
     if (!answer.ok) throw new Refused(answer.status, object(text));
-    this.#ahead = wall(answer.headers.get("date")) - performance.now();
-    return (text === "" ? undefined : JSON.parse(text)) as T;
+    let found: unknown;
+    try {
+      found = text === "" ? undefined : JSON.parse(text);
+    } catch {
+      // The page of a proxy.
+      throw new Away("the answer is no JSON");
+    }
+    this.#ahead = ahead;
+    return found as T;
   };
 
   readonly #patiently: Patiently = async (what, ask, ended) => {
@@ -358,6 +377,7 @@ export class Worker {
       const body = JSON.stringify({ ...this.#wanted(free), wait: `${POLL}s` });
       try {
         const leased = await this.#ask<Lease[] | undefined>(token, "POST", "/v1/worker/lease", body, draining);
+        if (!Array.isArray(leased ?? [])) throw new Away("the answer is no list of tasks");
         tries = 0;
         for (const lease of leased ?? []) this.#begin(lease);
       } catch (error) {
@@ -380,7 +400,7 @@ export class Worker {
     // The work of the one before may have given up. Once its lease has ended, it goes to another worker.
     if (this.#ended.signal.aborted) return;
     const stop = new AbortController();
-    const kept = { task: lease.task, stop, beatAt: 0, endsAt: 0, pause: 0 };
+    const kept = { task: lease.task, stop, beatAt: 0, endsAt: 0, third: 0, pause: 0 };
     this.#renewed(kept, lease.deadline);
     this.#open.set(lease.handle, kept);
     this.#ring();
@@ -439,8 +459,8 @@ export class Worker {
       let size = 0;
       for (const item of this.#results.slice(0, MOST_ITEMS)) {
         const text = `{"handle":${JSON.stringify(item.handle)},"result":${item.report}}`;
-        size += text.length;
-        if (items.length > 0 && size > MOST_CHARS) break;
+        size += Buffer.byteLength(text);
+        if (items.length > 0 && size > MOST_BYTES) break;
         items.push(item);
         texts.push(text);
       }
@@ -474,7 +494,9 @@ export class Worker {
     const lease = asks ? `,"lease":${JSON.stringify(this.#wanted(texts.length))}` : "";
     try {
       const body = `{"results":[${texts.join(",")}]${lease}}`;
-      return await this.#ask<Answers>(this.#options.token, "POST", "/v1/worker/results", body);
+      const answers = await this.#ask<Answers | undefined>(this.#options.token, "POST", "/v1/worker/results", body);
+      if (!Array.isArray(answers?.items)) throw new Away("the answer has no items");
+      return answers;
     } catch (error) {
       if (!asks || !(error instanceof Refused) || error.code !== "unknown_field") throw error;
       // An older daemon: nothing of the request was accepted.
@@ -531,14 +553,22 @@ export class Worker {
   async #beatFor(handles: string[]): Promise<string | undefined> {
     let answers: Answer[];
     let trouble: string | undefined;
+    // One that hangs keeps all leases from their next.
+    const third = Math.min(...handles.map((handle) => this.#open.get(handle)?.third ?? Infinity));
+    const ms = Math.round(Math.min(Math.max(third, BEAT_TAKES[0]), BEAT_TAKES[1]));
     try {
       const body = JSON.stringify({ handles });
-      answers = (await this.#ask<{ items: Answer[] }>(this.#options.token, "POST", "/v1/worker/heartbeats", body)).items;
+      const { token } = this.#options;
+      const within = AbortSignal.timeout(ms);
+      const path = "/v1/worker/heartbeats";
+      const sent = await this.#ask<{ items?: Answer[] } | undefined>(token, "POST", path, body, within);
+      if (!Array.isArray(sent?.items)) throw new Away("the answer has no items");
+      answers = sent.items;
     } catch (error) {
       trouble = String(error);
       if (error instanceof Refused) {
         trouble += "; sending them one by one";
-        answers = await Promise.all(handles.map((handle) => this.#beatOne(handle)));
+        answers = await Promise.all(handles.map((handle) => this.#beatOne(handle, ms)));
       } else {
         // A daemon that restarts: the leases outlive that.
         const again: Answer = { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
@@ -558,10 +588,11 @@ export class Worker {
     return trouble;
   }
 
-  async #beatOne(handle: string): Promise<Answer> {
+  async #beatOne(handle: string, ms: number): Promise<Answer> {
     try {
-      const kept = await this.#ask<object>(handle, "POST", "/v1/worker/heartbeat");
-      return { status: 200, ...kept };
+      const within = AbortSignal.timeout(ms);
+      const kept = await this.#ask<object | undefined>(handle, "POST", "/v1/worker/heartbeat", undefined, within);
+      return kept === undefined ? { status: 503 } : { status: 200, ...kept };
     } catch (error) {
       if (error instanceof Refused) return { status: error.status };
       return { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
@@ -572,18 +603,22 @@ export class Worker {
   #renewed(kept: Kept, deadline: string | null | undefined): void {
     const now = performance.now();
     const left = typeof deadline === "string" ? Date.parse(deadline) - (now + this.#ahead) : Infinity;
-    kept.beatAt = now + Math.min(Math.max(left / 3, BEAT[0]), BEAT[1]);
+    kept.third = Math.max(left / 3, BEAT[0]);
+    kept.beatAt = now + Math.min(kept.third, BEAT[1]);
     kept.endsAt = now + left;
     kept.pause = BEAT[0];
   }
 }
 
-/** A lease was not renewed: again after a pause that grows, but not past a third of what is left of it. */
+/**
+ * A lease was not renewed: again after a pause that grows, but not past a third of what is left of it.
+ *
+ * A daemon that was away gives each lease its whole time anew, so one that would have ended goes on.
+ */
 function putOff(kept: Kept, asked: number): void {
   const now = performance.now();
-  const left = kept.endsAt - now;
-  const pause = Math.max(kept.pause, asked);
-  kept.beatAt = now + (left > 0 ? Math.max(Math.min(pause, left / 3), BEAT[0]) : pause);
+  const room = kept.endsAt > now ? (kept.endsAt - now) / 3 : kept.third;
+  kept.beatAt = now + Math.max(Math.min(Math.max(kept.pause, asked), room), BEAT[0]);
   kept.pause = Math.min(kept.pause * 2, TROUBLE);
 }
 

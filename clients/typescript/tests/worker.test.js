@@ -64,7 +64,7 @@ async function daemon(inputs, options = {}) {
     if (found === "cut") return request.socket.destroy();
     const [status, answer] = found ?? routes[request.url]?.(JSON.parse(text)) ?? [404, { code: "no_route" }];
     if (status === 204) await new Promise((resolve) => setTimeout(resolve, 20));
-    response.writeHead(status).end(answer === undefined ? undefined : JSON.stringify(answer));
+    response.writeHead(status).end(typeof answer === "string" ? answer : JSON.stringify(answer));
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   it.url = `http://127.0.0.1:${server.address().port}`;
@@ -227,6 +227,97 @@ test("pauses after trouble grow, and leave time before the lease ends", async (t
   const pauses = at.slice(1, 11).map((time, n) => Math.round(time - at[n]));
   // The lease had 40 s left at the first of them, and 6.6 s at the last.
   assert.deepEqual([at[0], ...pauses], [20_000, 200, 400, 800, 1_600, 3_200, 5_000, 9_000, 5_000, 4_933, 3_289]);
+});
+
+test("a lease that has ended is tried each third of its time, as of the headers of its answer", async (t) => {
+  let now = 0;
+  const { setTimeout: real } = globalThis;
+  t.mock.method(performance, "now", () => now);
+  t.mock.method(globalThis, "setTimeout", (then, ms) =>
+    ms < 100 || ms > 20_000 ? real(then, ms) : real(() => ((now += ms), then()), 1));
+  const [at, prompt] = [[], { context: { idempotency_key: "k" } }];
+  const date = new Date(0).toUTCString();
+  const lease = { task: "task_0", handle: "wh_0", deadline: new Date(5_000).toISOString(), prompt };
+  t.mock.method(globalThis, "fetch", async (url) => {
+    if (url.endsWith("heartbeats")) {
+      at.push(now);
+      return new Response("{}", { status: 503, headers: { "retry-after": "30" } });
+    }
+    const answer = new Response(JSON.stringify([lease]), { headers: { date } });
+    const text = answer.text.bind(answer);
+    answer.text = () => ((now += 1_000), text());
+    return answer;
+  });
+  const held = gate();
+  const { worker, run } = start({ url: "http://localhost" }, () => held.until);
+  await until(() => at.length >= 12, "twelve heartbeats");
+  worker.stop({ now: true });
+  held.go();
+  await run;
+  const pauses = at.slice(1, 12).map((time, n) => Math.round(time - at[n]));
+  // The lease had 3 s once its answer was read, and ends at 4 s. A daemon that was away gives it one more such time.
+  assert.deepEqual([at[0], ...pauses.slice(0, 3)], [2_000, 667, 444, 296]);
+  assert.deepEqual(pauses.slice(-4), [1_000, 1_000, 1_000, 1_000]);
+});
+
+test("a heartbeat that hangs leaves time for the next", async () => {
+  const [held, path] = [gate(), "/v1/worker/heartbeats"];
+  const it = await daemon(["long"], { lease: 3, trouble: (asked) => (asked === path ? held.until : undefined) });
+  start(it, () => held.until);
+  await until(() => it.counts[path] === 1, "a heartbeat");
+  const began = performance.now();
+  await until(() => it.counts[path] >= 2, "another one");
+  assert.ok(performance.now() - began < 3_000);
+  held.go();
+});
+
+test("an answer that is none of a daemon is trouble like any other", async () => {
+  const odd = [[200, "<html>back soon</html>"], [200, { status: "ok" }], [200, "null"]];
+  const away = {
+    "/v1/worker/lease": odd.slice(0, 2),
+    [results]: odd,
+    "/v1/worker/heartbeats": [...odd, [200], [200, { items: null }]],
+  };
+  const it = await daemon(["one", "two"], { lease: 2, trouble: (path, n) => away[path]?.[n - 1] });
+  const held = gate();
+  const { worker, run } = start(it, () => held.until);
+  await until(() => it.beats > 0, "a heartbeat");
+  held.go();
+  await until(() => it.results.size === 2, "two results");
+  worker.stop();
+  await run;
+});
+
+test("a helper that throws ends the worker with the reason", async () => {
+  const it = await daemon(["long"], { lease: 1, trouble: (path) => (path.endsWith("heartbeats") ? "cut" : undefined) });
+  const held = gate();
+  const before = process.listenerCount("SIGTERM");
+  const log = () => {
+    throw new RangeError("no log");
+  };
+  const { run } = start(it, () => held.until, { log, signals: true });
+  await assert.rejects(run, /no log/);
+  assert.equal(process.listenerCount("SIGTERM"), before);
+  held.go();
+});
+
+test("results of one request are measured in bytes", async () => {
+  const [first, rest] = [gate(), gate()];
+  const trouble = (path, n) => (path === results && n === 1 ? first.until : undefined);
+  const it = await daemon(["small", "large", "large"], { trouble });
+  let begun = 0;
+  start(it, async (task) => {
+    begun += 1;
+    if (task.input === "small") return 1;
+    await rest.until;
+    return "\u00e9".repeat(1_500_000);
+  }, { maxInFlight: 3 });
+  await until(() => it.counts[results] === 1 && begun === 3, "the first result comes");
+  rest.go();
+  await new Promise((resolve) => setImmediate(resolve));
+  first.go();
+  await until(() => it.results.size === 3, "three results");
+  assert.equal(it.counts[results], 3);
 });
 
 for (const wrong of [-3_600_000, 3_600_000]) {

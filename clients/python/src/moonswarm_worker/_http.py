@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 #: The bounds of the pause after something that may pass, in seconds; it doubles in between.
 PAUSE = (0.5, 30.0)
+#: The most time to connect, in seconds: nothing ends that sooner.
+CONNECT = 5.0
 #: Statuses that say: the same request again, later. 502 and 504 are of a proxy whose daemon is away.
 LATER = (429, 502, 503, 504)
 
@@ -37,7 +39,7 @@ class Away(Exception):
 
 
 class Connection:
-    """A connection that is opened when it is needed. It belongs to one thread; `close` may be called
+    """A connection that is opened when it is needed. It belongs to one thread; `shut` may be called
     by another, to end a request that waits."""
 
     def __init__(self, url: str) -> None:
@@ -46,6 +48,7 @@ class Connection:
             raise ValueError(f"{url!r} is not the URL of a daemon, such as http://127.0.0.1:7700")
         self._parts = parts
         self._open: Optional[http.client.HTTPConnection] = None
+        self._shut = False
         #: The time at the daemon less that of the monotonic clock here, in seconds, as of the last answer.
         self.ahead = time.time() - time.monotonic()
 
@@ -67,8 +70,13 @@ class Connection:
         was_open = connection.sock is not None
         answer: Optional[http.client.HTTPResponse] = None
         try:
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
+            self._goes_on()
+            if connection.sock is None:
+                connection.timeout = min(timeout, CONNECT)
+                connection.connect()
+                # While it connects, `shut` finds no socket.
+                self._goes_on()
+            connection.sock.settimeout(timeout)
             try:
                 connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
             except (BrokenPipeError, ConnectionResetError):
@@ -76,13 +84,14 @@ class Connection:
                 if connection.sock is None:
                     raise
             answer = connection.getresponse()
+            # The body may take long.
+            ahead = _wall(answer.getheader("Date")) - time.monotonic()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            # The daemon closes connections that are idle. `close` ends the request for good.
+            # The daemon closes connections that are idle.
             is_stale = was_open and answer is None and isinstance(error, ConnectionError)
-            goes_on = is_stale and self._open is connection
             self.close()
-            if goes_on:
+            if is_stale:
                 return self.ask(token, method, path, body, kind, timeout)
             raise Away(f"{type(error).__name__}: {error}") from error
         if answer.will_close:
@@ -91,20 +100,36 @@ class Connection:
             raise Away(f"the daemon answered {answer.status}", _seconds(answer.getheader("Retry-After")))
         if answer.status >= 300:
             raise Refused(answer.status, _object(data))
-        self.ahead = _wall(answer.getheader("Date")) - time.monotonic()
-        return json.loads(data) if data else None
+        try:
+            found = json.loads(data) if data else None
+        except ValueError:
+            # The page of a proxy.
+            raise Away("the answer is no JSON") from None
+        self.ahead = ahead
+        return found
+
+    def shut(self) -> None:
+        """Ends the request that waits, and refuses those that come."""
+        self._shut = True
+        connection = self._open
+        sock = connection.sock if connection else None
+        if sock is not None:
+            try:
+                # Of the system, not of TLS, whose state is that of the thread that waits.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _goes_on(self) -> None:
+        if self._shut:
+            self.close()
+            raise Away("stopped")
 
     def close(self) -> None:
         """Closes the connection; the next request opens another one."""
         connection, self._open = self._open, None
-        if connection is None:
-            return
-        if connection.sock is not None:
-            try:
-                connection.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        connection.close()
+        if connection is not None:
+            connection.close()
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection

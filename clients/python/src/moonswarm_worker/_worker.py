@@ -28,6 +28,8 @@ POLL = 20
 BEAT = (0.2, 20.0)
 #: The most time between two heartbeats after trouble, in seconds; it doubles up to that.
 TROUBLE = 5.0
+#: The bounds of the time that a request of heartbeats may take, in seconds.
+BEAT_TAKES = (1.0, 5.0)
 
 
 class Skip(Exception):
@@ -106,6 +108,8 @@ class _Kept:
     #: When its lease is renewed and when it ends, on the monotonic clock.
     beat_at: float
     ends_at: float
+    #: A third of its time, as of the last renewal.
+    third: float = BEAT[0]
     #: The next pause after trouble.
     pause: float = BEAT[0]
 
@@ -124,16 +128,18 @@ class _Kept:
         left = float("inf")
         if deadline:
             left = datetime.fromisoformat(deadline.replace("Z", "+00:00")).timestamp() - (now + ahead)
-        self.beat_at, self.ends_at = now + min(max(left / 3, BEAT[0]), BEAT[1]), now + left
+        self.third = max(left / 3, BEAT[0])
+        self.beat_at, self.ends_at = now + min(self.third, BEAT[1]), now + left
         self.pause = BEAT[0]
 
     def put_off(self, asked: Optional[float]) -> None:
-        """It was not renewed: again after a pause that grows, but not past a third of what is left of the lease."""
+        """It was not renewed: again after a pause that grows, but not past a third of what is left of the lease.
+
+        A daemon that was away gives each lease its whole time anew, so one that would have ended goes on.
+        """
         now = time.monotonic()
-        pause = max(self.pause, asked or 0.0)
-        if self.ends_at > now:
-            pause = max(min(pause, (self.ends_at - now) / 3), BEAT[0])
-        self.beat_at = now + pause
+        room = (self.ends_at - now) / 3 if self.ends_at > now else self.third
+        self.beat_at = now + max(min(max(self.pause, asked or 0.0), room), BEAT[0])
         self.pause = min(self.pause * 2, TROUBLE)
 
 
@@ -196,6 +202,7 @@ class Worker:
                     self._lock.wait(0.5)
         finally:
             self._end()
+            self._leases.close()
             for helper in helpers:
                 helper.join()
             for number, handler in before.items():
@@ -215,14 +222,14 @@ class Worker:
         """Asks for no more tasks; `run` returns once those in work are finished, or at once with `now`."""
         self._draining.set()
         # The daemon gives a task that nobody took to another worker.
-        self._leases.close()
+        self._leases.shut()
         if now:
             self._end()
 
     def _end(self) -> None:
         self._draining.set()
         self._ended.set()
-        self._leases.close()
+        self._leases.shut()
         with self._lock:
             for kept in self._open.values():
                 kept.task.cancelled.set()
@@ -253,6 +260,8 @@ class Worker:
             try:
                 data = json.dumps({**self._wanted(free), "wait": f"{POLL}s"}).encode()
                 leased = self._leases.ask(self._token, "POST", "/v1/worker/lease", data, timeout=POLL + 30)
+                if not isinstance(leased or [], list):
+                    raise Away("the answer is no list of tasks")
             except Away as away:
                 if not self._draining.is_set():
                     log.warning("%s: %s", self._queue, away)
@@ -320,12 +329,13 @@ class Worker:
         """Does the work, and returns the result as JSON."""
         try:
             # What is no JSON is found here, where it is the task's own failure.
-            text = json.dumps(self._result(task), allow_nan=False)
+            text = json.dumps(self._result(task), ensure_ascii=False, allow_nan=False)
+            size = len(text.encode())
         except BaseException as error:  # noqa: BLE001: whatever it is, `SystemExit` too, it is the task's failure
             log.exception("%s failed", task.id)
             return _failure(_told(error))
-        if len(text) > MOST_RESULT:
-            return _failure(f"the result has {len(text)} bytes; at most {MOST_RESULT} are possible")
+        if size > MOST_RESULT:
+            return _failure(f"the result has {size} bytes; at most {MOST_RESULT} are possible")
         return text
 
     def _result(self, task: Task) -> Dict[str, Any]:
@@ -362,7 +372,7 @@ class Worker:
                 items: List[Tuple[str, str]] = []
                 size = 0
                 while self._results and len(items) < MOST_ITEMS:
-                    size += len(self._results[0][1])
+                    size += len(self._results[0][1].encode())
                     if items and size > MOST_BYTES:
                         break
                     items.append(self._results.pop(0))
@@ -405,7 +415,7 @@ class Worker:
             lease = f',"lease":{json.dumps(self._wanted(count))}'
         try:
             body = f'{{"results":[{results}]{lease}}}'.encode()
-            return connection.ask(self._token, "POST", "/v1/worker/results", body)
+            return _with_items(connection.ask(self._token, "POST", "/v1/worker/results", body))
         except Refused as refused:
             if not lease or refused.code != "unknown_field":
                 raise
@@ -469,16 +479,21 @@ class Worker:
     def _beat_for(self, connection: Connection, handles: List[str]) -> Optional[str]:
         """Renews leases, and returns what went wrong."""
         trouble = None
+        with self._lock:
+            third = min((self._open[handle].third for handle in handles if handle in self._open), default=0.0)
+        # One that hangs keeps all leases from their next.
+        timeout = min(max(third, BEAT_TAKES[0]), BEAT_TAKES[1])
         try:
             body = json.dumps({"handles": handles}).encode()
-            answers = connection.ask(self._token, "POST", "/v1/worker/heartbeats", body)["items"]
+            sent = connection.ask(self._token, "POST", "/v1/worker/heartbeats", body, timeout=timeout)
+            answers = _with_items(sent)["items"]
         except Away as away:
             # A daemon that restarts: the leases outlive that.
             trouble = str(away)
             answers = [{"status": 503, "retry_after": away.retry_after} for _ in handles]
         except Refused as refused:
             trouble = f"{refused}; sending them one by one"
-            answers = [self._beat_one(connection, handle) for handle in handles]
+            answers = [self._beat_one(connection, handle, timeout) for handle in handles]
         with self._lock:
             for place, handle in enumerate(handles):
                 answer = answers[place] if place < len(answers) else {"status": 503}
@@ -494,17 +509,26 @@ class Worker:
                     kept.put_off(answer.get("retry_after"))
         return trouble
 
-    def _beat_one(self, connection: Connection, handle: str) -> Dict[str, Any]:
+    def _beat_one(self, connection: Connection, handle: str, timeout: float) -> Dict[str, Any]:
         try:
-            kept = connection.ask(handle, "POST", "/v1/worker/heartbeat")
-            return {"status": 200, **kept}
+            kept = connection.ask(handle, "POST", "/v1/worker/heartbeat", timeout=timeout)
+            return {"status": 200, **kept} if isinstance(kept, dict) else {"status": 503}
         except Refused as refused:
             return {"status": refused.status}
         except Away as away:
             return {"status": 503, "retry_after": away.retry_after}
 
 
+def _with_items(answer: Any) -> Dict[str, Any]:
+    """The answer, if it is one to a list."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
+        raise Away("the answer has no items")
+    return answer
+
+
 def _failure(message: str) -> str:
+    # A lone surrogate, as in the name of a file, is no JSON.
+    message = message.encode("utf-8", "replace").decode()
     return json.dumps({"ok": False, "error": {"message": message}})
 
 
