@@ -49,14 +49,11 @@ next_task and report_task in a loop; pass the `after` of the last next_task. App
 runs are answered by people: wait with get_run. Resources have the documentation and what runs \
 produced; prompts begin common work.";
 
-/// The methods that have parameters of a form. The library takes one whose parameters have another
-/// form for a method that it does not know.
-const METHODS: [&str; 9] = [
-    "logging/setLevel",
+/// The methods of every revision that have parameters of a form. The library takes one whose
+/// parameters have another form for a method that it does not know.
+const METHODS: [&str; 6] = [
     "prompts/get",
     "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
     "tasks/cancel",
     "tasks/get",
     "tasks/update",
