@@ -51,14 +51,8 @@ produced; prompts begin common work.";
 
 /// The methods of every revision that have parameters of a form. The library takes one whose
 /// parameters have another form for a method that it does not know.
-const METHODS: [&str; 6] = [
-    "prompts/get",
-    "resources/read",
-    "tasks/cancel",
-    "tasks/get",
-    "tasks/update",
-    "tools/call",
-];
+const METHODS: [&str; 6] =
+    ["prompts/get", "resources/read", "tasks/cancel", "tasks/get", "tasks/update", "tools/call"];
 
 /// The server. One value serves every client, or the one of a pipe.
 #[derive(Clone)]
