@@ -297,7 +297,8 @@ fn unescaped(text: &str, ends: &[char]) -> usize {
 }
 
 /// Returns the length of the escape that a text begins with. `\z` takes the blanks and line breaks
-/// that follow it; a line break is one character, also as CR LF; the brace of `\u{…}` opens nothing.
+/// that follow it; a line break is one character, also as CR LF; the brace of `\u{…}` opens
+/// nothing.
 fn escape(text: &str) -> usize {
     let escaped = &text[1..];
     match escaped.chars().next() {

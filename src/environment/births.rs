@@ -143,8 +143,8 @@ enum Received {
     Order(Box<Order>, Streams, UnixStream),
     /// An order that cannot be read, and the socket of its reports.
     Unreadable(UnixStream, io::Error),
-    /// An order that came without any of its files. Its host sees the socket of the reports close, and
-    /// only that attempt fails.
+    /// An order that came without any of its files. Its host sees the socket of the reports close,
+    /// and only that attempt fails.
     Lost,
     /// The host is gone.
     End,

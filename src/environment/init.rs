@@ -65,8 +65,8 @@ fn begin() -> io::Result<Child> {
     Command::new(own_file()?).arg0(name).args(words).env_remove("WATCHDOG_PID").spawn()
 }
 
-/// Awaits every process that ends, and passes signals on, until the program has ended. Returns its exit
-/// code.
+/// Awaits every process that ends, and passes signals on, until the program has ended. Returns its
+/// exit code.
 async fn accompany(program: Pid, mut heard: Vec<Heard>) -> ExitCode {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {

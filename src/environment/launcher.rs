@@ -41,9 +41,9 @@ use super::{
 /// The maximum number of looks for the end of a launcher that has closed its end of a socket: one that is
 /// ending closes its files a moment before.
 const ENDING_LOOKS: usize = 100;
-/// The errors of a launcher for which the helper starts the child instead. The first is that of a text
-/// without a line that says what runs it: the system executes none, and the helper's exec does. The others
-/// are a want that passes.
+/// The errors of a launcher for which the helper starts the child instead. The first is that of a
+/// text without a line that says what runs it: the system executes none, and the helper's exec
+/// does. The others are a want that passes.
 const ELSEWHERE: [Errno; 5] =
     [Errno::NOEXEC, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
 

@@ -98,8 +98,8 @@ impl Scrubber {
         self.scrub(bytes)
     }
 
-    /// Returns the last `tail` bytes without the secrets. If there are more, the start of the output was
-    /// cut off; then [`longest`](Self::longest) bytes have to stand before the tail.
+    /// Returns the last `tail` bytes without the secrets. If there are more, the start of the
+    /// output was cut off; then [`longest`](Self::longest) bytes have to stand before the tail.
     pub fn scrub_tail(&self, bytes: Vec<u8>, tail: usize) -> Vec<u8> {
         // Half a secret may stand where it was cut off.
         let mut clean = match bytes.len() > tail {

@@ -150,7 +150,7 @@ impl StateOp {
             | Self::Link { key, .. }
             | Self::Unlink { key, .. }
             | Self::Search { prefix: key, .. } => key,
-            // It can return any key.
+            // A traversal can return any key.
             Self::Traverse { .. } => "",
         }
     }

@@ -183,8 +183,8 @@ fn tags(given: &Json) -> Result<Tags, Refusal> {
     tags.map_err(|reason| Refusal::Usage(format!("opts.tags: {reason}")))
 }
 
-/// The text at `at`, which the library has checked to be a string. Two names that are not UTF-8
-/// would otherwise be stored as the same one.
+/// Returns the text at `at`, which the library has checked to be a string. Refuses what is not
+/// UTF-8: two such names would be stored as the same one.
 pub(crate) fn text(co: &Coroutine, at: i32) -> Result<String, Refusal> {
     let bytes = co.bytes(at).ok_or_else(|| Refusal::Usage("a string is missing".to_owned()))?;
     String::from_utf8(bytes)

@@ -120,7 +120,7 @@ impl Foreign<'_> {
         keys.sort_unstable();
         keys.dedup();
         let keys = keys.into_iter().take(limit);
-        // They have no revisions and no times.
+        // A store of somebody else's has no revisions and no times.
         let listed = |key| StateKey { key, revision: 0, updated_ms: 0, expires_ms: None };
         Ok(keys.map(listed).collect())
     }

@@ -33,8 +33,8 @@ pub struct CountedRun {
     pub tally: Tally,
 }
 
-/// Decodes stored counts. Damaged ones are logged and count as none: a run that ends does not fail for the
-/// statistics of others.
+/// Decodes stored counts. Damaged ones are logged and count as none: a run that ends does not fail
+/// for the statistics of others.
 pub(super) fn decode_counts<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     match postcard::from_bytes(body) {
         Ok(counts) => Some(counts),

@@ -17,9 +17,10 @@ pub trait Upkeep: Send + Sync {
     /// Fails when it cannot be read.
     fn space(&self) -> Result<Space, StoreError>;
 
-    /// Returns the bytes that the retention policy compares with `limit`: each deletion of a run makes them
-    /// fewer. As long as they are not over `limit`, they may include what deletions do not change. 0 means that
-    /// nothing can be said before [`Write::Tidy`](super::Write::Tidy) has cleared what deletions left.
+    /// Returns the bytes that the retention policy compares with `limit`: each deletion of a run
+    /// makes them fewer. As long as they are not over `limit`, they may include what deletions do
+    /// not change. 0 means that nothing can be said before [`Write::Tidy`](super::Write::Tidy) has
+    /// cleared what deletions left.
     ///
     /// # Errors
     /// Fails when the store cannot be read.

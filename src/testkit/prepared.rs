@@ -108,25 +108,26 @@ pub(super) fn recorded(
         };
         answers.entry(agent.to_owned()).or_default().push_back(given);
     };
+    let number = |of: &Value| of["step"].as_u64().unwrap_or(0);
     for line in text.lines() {
         let line: serde_json::Value = serde_json::from_str(line)
             .map_err(|error| usage(format!("{} is no export: {error}", path.display())))?;
         let fact = &line["entry"]["fact"];
         if let Some(step) = fact.get("step_scheduled").filter(|step| step["kind"] == "task") {
             let name = step["name"].as_str().unwrap_or_default().to_owned();
-            agents.insert(step["step"].as_u64().unwrap_or(0), name);
+            agents.insert(number(step), name);
         } else if let Some(step) = fact.get("step_recorded").filter(|it| it[0]["kind"] == "task") {
             give(step[0]["name"].as_str().unwrap_or_default(), &step[1]);
         } else if let Some(answered) = fact.get("decided").and_then(|it| it.get("answered"))
-            && let Some(agent) = agents.get(&answered["step"].as_u64().unwrap_or(0))
+            && let Some(agent) = agents.get(&number(answered))
         {
-            several.insert(answered["step"].as_u64().unwrap_or(0));
+            several.insert(number(answered));
             give(agent, &serde_json::json!({ "completed": answered["output"] }));
         } else if let Some(end) = fact.get("step_ended")
-            && let Some(agent) = agents.get(&end["step"].as_u64().unwrap_or(0))
+            && let Some(agent) = agents.get(&number(end))
         {
-            let is_known = several.contains(&end["step"].as_u64().unwrap_or(0))
-                && end["outcome"].get("completed").is_some();
+            let is_known =
+                several.contains(&number(end)) && end["outcome"].get("completed").is_some();
             if !is_known {
                 give(agent, &end["outcome"]);
             }

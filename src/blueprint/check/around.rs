@@ -115,7 +115,7 @@ impl Checker<'_> {
     fn starts(&mut self, table: &Table<'_>, trigger: &Trigger, accepts: &Schema) {
         let (input, at) = match (table.get("input"), &trigger.event) {
             (Some(input), _) => (input.clone(), table.pointer("input")),
-            // Its sender gives it.
+            // The sender of the signal gives the input.
             (None, TriggerEvent::Signal(_)) => return,
             (None, TriggerEvent::Schedule { .. } | TriggerEvent::Watch { .. }) => {
                 (serde_json::json!({}), table.at().to_owned())

@@ -1,13 +1,13 @@
 //! Routes whatever could make a value larger through a bounded function.
 //!
 //! The template engine bounds how many instructions a template runs, and not how much memory one of
-//! them takes: `a ~ a` doubles, a list of lists multiplies when it is written out, and captured text
-//! grows with every turn of a loop. Its operators cannot be replaced, so the source is: each operator
-//! that makes a value becomes a call of a function in [`super::bounded`], and each value made by a
-//! literal, a slice or a filter passes `sized__`. Nor does it count what one instruction goes
-//! through: `in`, a comparison or a filter may look at a list of a million parts, in a loop. So such
-//! a value passes `looked__`, or `glanced__` if only a text takes long there. Nothing is added that
-//! has a line break, so lines stay what they were.
+//! them takes: `a ~ a` doubles, a list of lists multiplies when it is written out, and captured
+//! text grows with every turn of a loop. Its operators cannot be replaced, so the source is: each
+//! operator that makes a value becomes a call of a function in [`super::bounded`], and each value
+//! made by a literal, a slice or a filter passes `sized__`. Nor does it count what one instruction
+//! goes through: `in`, a comparison or a filter may look at a list of a million parts, in a loop.
+//! So such a value passes `looked__`, or `glanced__` if only a text takes long there. Nothing is
+//! added that has a line break, so lines stay what they were.
 
 use std::collections::BTreeSet;
 

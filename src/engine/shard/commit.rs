@@ -206,7 +206,7 @@ impl Shard {
             };
             let error = Some(waiting::paused(&reason));
             if header.status == RunStatus::Paused && header.error == error {
-                // It was read once more, in vain.
+                // The run is quarantined already: it was read once more, in vain.
                 return done(Ok(()));
             }
             shared.counts.quarantined.inc();

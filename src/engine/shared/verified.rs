@@ -40,7 +40,7 @@ pub(crate) struct Auth {
     pub(crate) first_epochs: HashMap<u64, u32>,
     /// The last use of tokens, in Unix milliseconds, by id.
     uses: Mutex<LruCache<String, u64>>,
-    /// Locked while a sign-in begins, each for some of the tokens.
+    /// The locks of sign-ins that begin. Each lock serves some of the tokens.
     sign_ins: [Arc<tokio::sync::Mutex<()>>; SIGN_IN_LOCKS],
 }
 
@@ -120,7 +120,8 @@ impl Auth {
         }
     }
 
-    /// Waits for the end of a token that was verified. Returns the error of whoever uses it then.
+    /// Waits for the end of a token that was verified. Returns the error that its use then fails
+    /// with.
     pub(crate) async fn over(&self, jti: &str, expires_ms: u64, clock: &Clock) -> EngineError {
         let until_ms = expires_ms.saturating_add(LEEWAY_S * 1_000);
         let mut revocations = self.revocations.subscribe();

@@ -126,19 +126,26 @@ async fn a_cancel_runs_the_compensations_in_reverse_and_cannot_be_caught() {
     assert_eq!(asked, [r#""second""#, r#""first""#]);
 }
 
+impl Bench {
+    /// A run whose compensation waits for the signal `undone`.
+    async fn compensating(&self) -> RunId {
+        let body = r#"agents = {},
+            flow = function(ctx)
+                ctx:defer(function() ctx:wait("undone") end)
+                ctx:wait("never")
+            end"#;
+        let run = self.start(body, "null").await;
+        self.waiting(run, "signal").await;
+        self.engine.cancel(&self.admin(), run, "enough".into(), None).await.unwrap();
+        self.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+        run
+    }
+}
+
 #[tokio::test]
 async fn a_run_that_rests_while_it_compensates_is_found_among_the_paused() {
     let bench = Bench::new();
-    let body = r#"agents = {},
-        flow = function(ctx)
-            ctx:defer(function() ctx:wait("undone") end)
-            ctx:wait("never")
-        end"#;
-    let run = bench.start(body, "null").await;
-    bench.waiting(run, "signal").await;
-    let admin = bench.admin();
-    bench.engine.cancel(&admin, run, "enough".into(), None).await.unwrap();
-    bench.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+    let (run, admin) = (bench.compensating().await, bench.admin());
     let paused = bench.engine.pause(&admin, run, "look at it".into()).await.unwrap();
     assert_eq!(paused.status, RunStatus::Paused);
     assert_eq!(paused.waiting_on[0].kind, "resume");
@@ -154,16 +161,7 @@ async fn a_run_that_rests_while_it_compensates_is_found_among_the_paused() {
 #[tokio::test]
 async fn an_act_on_many_runs_cuts_no_compensation_short() {
     let bench = Bench::new();
-    let body = r#"agents = {},
-        flow = function(ctx)
-            ctx:defer(function() ctx:wait("undone") end)
-            ctx:wait("never")
-        end"#;
-    let run = bench.start(body, "null").await;
-    bench.waiting(run, "signal").await;
-    let admin = bench.admin();
-    bench.engine.cancel(&admin, run, "enough".into(), None).await.unwrap();
-    bench.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+    let (run, admin) = (bench.compensating().await, bench.admin());
     let cancel = |digest| Bulk {
         runs: BulkRuns::Ids(vec![run]),
         act: BulkAct::Cancel,

@@ -60,7 +60,7 @@ pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
         facts::append(turn, Fact::Decided(Decision::Compensate { ending }));
         let at_ms = turn.run.chain.last_ms();
         let due = turn.steady_ms + turn.shared.settings.compensation_ms;
-        // The wall limit goes with them: what is deferred has a time of its own.
+        // The timer of the wall limit goes too: what is deferred has a time of its own.
         turn.run.timers.clear();
         turn.run.timers.insert((due, 0, Due::Compensation));
         turn.run.inbox.push_back((Input::Compensate, at_ms));

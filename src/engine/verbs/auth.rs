@@ -134,7 +134,7 @@ impl Caller {
         engine.inner.auth.check(&self.jti, self.expires_ms, now_ms)
     }
 
-    /// Waits for the end of the token. Returns the error of whoever uses it then.
+    /// Waits for the end of the token. Returns the error that its use then fails with.
     pub(crate) async fn token_over(&self, engine: &Engine) -> EngineError {
         engine.inner.auth.over(&self.jti, self.expires_ms, &engine.shared().clock).await
     }
@@ -156,7 +156,7 @@ impl Bearer {
         }
     }
 
-    /// Waits for the end of the token. Returns the error of whoever uses it then.
+    /// Waits for the end of the token. Returns the error that its use then fails with.
     pub(crate) async fn token_over(&self, engine: &Engine) -> EngineError {
         match self {
             Self::Caller(caller) => caller.token_over(engine).await,

@@ -225,8 +225,8 @@ pub(super) async fn subscribe(shared: &Arc<Shared>, run: RunId, subscriber: Subs
     if subscribed.await.is_ok() {
         return;
     }
-    // A run without subscriptions has ended: the store has all of it. Or it cannot be read, and is
-    // not to be read all the time.
+    // A run without subscriptions has ended, and the store has all of it; or it cannot be read, and
+    // must not be read again at once.
     let host = Arc::clone(shared);
     let header = shared.tasks.spawn_blocking(move || host.store.header(run.num())).await;
     if let Ok(Ok(Some(header))) = header

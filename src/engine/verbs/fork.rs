@@ -63,7 +63,8 @@ impl HistoryVerbs<'_> {
         }
         self.engine.check_room()?;
         let (num, scope) = (run.num(), format!("run:{run}"));
-        // Before the history: what the run writes meanwhile would look like the work of others.
+        // The state is read before the history: what the run writes in between would otherwise look
+        // like the work of others.
         let state = self
             .engine
             .read(move |store| Ok(State::of(store.state(&scope)?, store.links(&scope)?)))

@@ -190,7 +190,7 @@ impl UpkeepVerbs<'_> {
         let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
         view.more = pass.more;
         if !dry && !view.more {
-            // The size is only known when that is cleared.
+            // The size is only known when the debris is cleared.
             let debris = self.engine.read(|store| store.upkeep().space()).await?.debris;
             self.sweep_directories().await?;
             match self.sweep_bundles().await {
@@ -264,7 +264,7 @@ impl UpkeepVerbs<'_> {
         let mut view = GcView { dry_run: dry, ..GcView::default() };
         while !pass.over {
             let gone;
-            // Below the limit, deletions change nothing, and to measure may read every run.
+            // Below the limit, a new measurement decides nothing, and it may read every run.
             let is_over = pass.used > policy.bytes;
             (pass, gone) = self
                 .engine

@@ -267,7 +267,7 @@ impl UpkeepVerbs<'_> {
         Arc::clone(&self.engine.shared().programs.starts).write_owned().await
     }
 
-    /// As [`Self::alone`], for as long as a request waits.
+    /// Does the same as [`Self::alone`], but waits no longer than a request does.
     ///
     /// # Errors
     /// Fails when starts are in progress for too long.
@@ -303,8 +303,8 @@ pub(crate) fn unstored(
     Ok(unstored)
 }
 
-/// Removes directories of blueprints that were set aside. Returns the number of those that are left.
-/// Blocks.
+/// Removes directories of blueprints that were set aside. Returns the number of those that are
+/// left. Blocks.
 fn remove_aside(aside: &[PathBuf]) -> u64 {
     let mut left = 0;
     for dir in aside {

@@ -47,7 +47,8 @@ impl Export {
 
 impl HistoryVerbs<'_> {
     /// Returns a run as a document: its blueprint, histories, state with its links, files and
-    /// refused results. The histories, state and files of a run that goes on are those of one moment.
+    /// refused results. The histories, state and files of a run that goes on are those of one
+    /// moment.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
@@ -289,7 +290,7 @@ fn write(
             return Ok(());
         }
     }
-    // They may be newer than the history: to make a link once more changes nothing.
+    // The links may be newer than the history: to make one once more changes nothing.
     let links = store.links(&scope)?;
     for link in passage.show_links(&scope, links).map_err(refused(""))? {
         if !say(&DocumentLine::Link(link)) {

@@ -17,11 +17,11 @@ use super::{
     ordered,
 };
 
-/// The bytes of a text times those of the longest set of a pattern, at most.
+/// The maximum product of the lengths of a text and of the longest set in its pattern, in bytes.
 const MOST_COMPARED: usize = 256_000_000;
 
 impl Machine {
-    /// These functions, by name.
+    /// Returns the library functions that are written here, by name.
     pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 14]> {
         let strings: Table = self.lua.globals().get("string")?;
         let original: Function = strings.get("format")?;
@@ -244,15 +244,15 @@ unsafe extern "C-unwind" fn format(l: *mut lua_State) -> c_int {
     }
 }
 
-/// A function that takes a text and a pattern: the original, which goes on in the same frame. A
-/// repeated set is compared as a whole with each byte of the text, all within one step that nothing
-/// interrupts: what that could take is bounded before.
+/// Calls the original of a function that takes a text and a pattern, in the same frame. A repeated
+/// set is compared as a whole with each byte of the text, all within one step that nothing
+/// interrupts: this function bounds beforehand what that could take.
 ///
 /// # Safety
 /// Called by Lua.
 unsafe extern "C-unwind" fn matching(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; the upvalues are the original, which has none of its own,
-    // and the level of the author's call; nothing here needs dropping.
+    // SAFETY: a C function has free slots; the upvalues are the original, which has none of its
+    // own, and the level of the author's call; nothing here needs dropping.
     unsafe {
         if ffi::lua_type(l, 1) == ffi::LUA_TSTRING && ffi::lua_type(l, 2) == ffi::LUA_TSTRING {
             let (text, pattern) = (&*encode::bytes_at(l, 1), &*encode::bytes_at(l, 2));

@@ -1,4 +1,4 @@
-//! The part of a text that a JSON string has as it is.
+//! Finds the part of a text that a JSON string has as it is.
 
 /// Returns the number of bytes at the start of a text that a JSON string has as they are: up to the
 /// first quote, backslash or control character.

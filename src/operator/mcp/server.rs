@@ -122,7 +122,7 @@ impl Server {
     pub(super) async fn tools(&self) -> Result<Tools, Failure> {
         let connection = self.connect().await?;
         if connection.changed.swap(false, Ordering::AcqRel) {
-            // Before the new list is there: its request may fail, or be given up.
+            // The old list goes first: the request for the new one may fail, or be given up.
             *connection.tools.lock() = None;
         }
         if let Some(tools) = &*connection.tools.lock() {

@@ -193,14 +193,13 @@ impl Process {
                 let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
                 let check = task.agent.check || listener.is_some();
                 let outcome = outcome::outcome(program, exit, check, self.limits.result).await;
-                let ended = match listener {
-                    None => Ok(TaskDone::new(outcome?)),
-                    Some(listener) => listener.end(outcome.map(drop)),
-                };
-                let mut done = match ended {
-                    Ok(done) => done,
-                    // The tokens that it used must be paid.
-                    Err(short) => return Ok(Reply::Short(short)),
+                let mut done = match listener {
+                    None => TaskDone::new(outcome?),
+                    Some(listener) => match listener.end(outcome.map(drop)) {
+                        Ok(done) => done,
+                        // The tokens that it used must be paid.
+                        Err(short) => return Ok(Reply::Short(short)),
+                    },
                 };
                 // Once more: JSON has several spellings, and an answer came in pieces.
                 if !prepared.scrubber.is_empty() {

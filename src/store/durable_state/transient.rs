@@ -8,7 +8,7 @@ use crate::{protocol::RunId, store::StateRow};
 #[derive(Default)]
 pub(super) struct Transient {
     rows: BTreeMap<(String, String), Numbered>,
-    /// By the time at which they expire, and their number.
+    /// The values that expire, by the time at which they do and their number.
     ends: BTreeMap<(u64, u64), Arc<StateRow>>,
     /// The number of the next value.
     next: u64,

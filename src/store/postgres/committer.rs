@@ -39,8 +39,8 @@ use crate::{
 
 /// The number of times that a group is tried again at once.
 const TRIES: u32 = 5;
-/// The number of connections in a row that a group may break while a mark alone can be committed: what it has may
-/// be too much for the server, or for the way to it.
+/// The number of connections in a row that a group may break while a mark alone can be committed:
+/// what it has may be too much for the server, or for the way to it.
 const BREAKS: u32 = 5;
 /// The pause before a group is tried again, or the database is called again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -224,7 +224,8 @@ impl Committer {
         }
     }
 
-    /// Commits each batch of a group that is refused as a whole. One that is alone is refused with `error`.
+    /// Commits each batch of a group that is refused as a whole. One that is alone is refused with
+    /// `error`.
     fn one_by_one(&mut self, group: &[&Batch], error: StoreError) -> GroupResult {
         if let [_] = group {
             return Ok(vec![Err(error)]);

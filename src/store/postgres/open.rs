@@ -373,7 +373,8 @@ impl Upkeep for Postgres {
     fn retained_bytes(&self, limit: u64) -> Result<u64, StoreError> {
         match self.space()?.used {
             used if used <= limit => Ok(used),
-            // A file of the server keeps its size when rows are deleted: by it, every run would be too many.
+            // A file of the server keeps its size when rows are deleted: by it, every run would be
+            // too many.
             _ => self.at_length("sum up what runs have", space::of_runs),
         }
     }

@@ -18,7 +18,8 @@ pub fn space(db: &Session) -> Result<Space, Failed> {
     Ok(Space { used: uint(&row, 0)?, free: 0, debris: get(&row, 1)? })
 }
 
-/// Returns the bytes that all runs together have: of their histories, own state and files. Reads every header.
+/// Returns the bytes that all runs together have: of their histories, own state and files. Reads
+/// every header.
 pub fn of_runs(db: &Session) -> Result<u64, Failed> {
     let row = db.one("SELECT coalesce(sum(bytes), 0)::bigint FROM runs", &[])?;
     row.map_or(Ok(0), |row| uint(&row, 0))

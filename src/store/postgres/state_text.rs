@@ -81,7 +81,8 @@ fn hits_of(
 /// The maximum number of values that are read at a time, and the least number of places.
 const AT_ONCE: usize = 64;
 
-/// A portion of the places of all values with the words, the best first. Values are read only as needed.
+/// A portion of the places of all values with the words, the best first. Values are read only as
+/// needed.
 pub(super) const FOUND: &str = "
     SELECT place, ts_rank('{0.25, 0, 0, 1}', words, $1::text::tsquery, 1) AS score, hints
     FROM state

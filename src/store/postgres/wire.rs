@@ -111,8 +111,9 @@ impl Wire {
         Ok(session)
     }
 
-    /// Opens a connection of a writer for the groups of a lane, which may have large values: as long as one
-    /// arrives, the server counts the transaction as idle. Whoever takes over ends what it has left open.
+    /// Opens a connection of a writer for the groups of a lane, which may have large values: as
+    /// long as one arrives, the server counts the transaction as idle. Whoever takes over ends what
+    /// it has left open.
     pub fn lane(&self, name: &str) -> Result<Session, Failed> {
         let session = self.writer(name)?;
         session.batch("SET idle_in_transaction_session_timeout = '10s'")?;

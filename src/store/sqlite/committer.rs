@@ -315,8 +315,8 @@ impl Committer {
         }
     }
 
-    /// Writes a group durably. A batch that needs a row which cannot be read is refused alone, and the
-    /// others are written anew.
+    /// Writes a group durably. A batch that needs a row which cannot be read is refused alone, and
+    /// the others are written anew.
     fn write(&self, group: &[Batch]) -> rusqlite::Result<Written> {
         let mut refused = BTreeMap::new();
         loop {

@@ -24,7 +24,8 @@ use crate::store::{
     lock::{Lock, make_private_dir},
 };
 
-/// The file that becomes the database when the copy is complete, and those that SQLite may have beside it.
+/// The file that becomes the database when the copy is complete, and those that SQLite may have
+/// beside it.
 const DRAFT: [&str; 3] = ["moonswarm.draft", "moonswarm.draft-wal", "moonswarm.draft-shm"];
 
 /// The content of a restored data directory.
@@ -43,8 +44,8 @@ pub struct Restored {
 /// # Errors
 /// Returns [`StoreError::Occupied`] if `dir` is not empty, [`StoreError::Owned`],
 /// [`StoreError::Newer`], or [`StoreError::Damaged`] if the backup is not intact. Fails on errors
-/// of the file system or the database. The directory is then unchanged, except for its lock and for what a
-/// restore that was killed has left.
+/// of the file system or the database. The directory is then unchanged, except for its lock and for
+/// what a restore that was killed has left.
 pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     verify(from)?;
     make_private_dir(dir)?;

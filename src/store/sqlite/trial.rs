@@ -69,8 +69,8 @@ pub fn clear_trials(data: &Path) {
         }
         let dir = entry.path();
         let Ok(held) = File::open(&dir) else { continue };
-        // One without data has just been made, and is locked next. Earlier releases had the database
-        // in the directory itself.
+        // One without data has just been made, and is locked next. Earlier releases had the
+        // database in the directory itself.
         let has_data = dir.join(DATA).exists() || dir.join(DATABASE).exists();
         if flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok() && has_data {
             remove(&dir);

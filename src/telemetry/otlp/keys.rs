@@ -40,8 +40,8 @@ fn without(text: &str, instead: Instead<'_>) -> Option<String> {
     without_quoted(&shown.replace(QUOTE, "\\\""), instead).or(clean)
 }
 
-/// Returns a text without the values of redacted keys, if it has any. Finds only quotes that are written
-/// as such, with or without backslashes.
+/// Returns a text without the values of redacted keys, if it has any. Finds only quotes that are
+/// written as such, with or without backslashes.
 fn without_quoted(text: &str, instead: Instead<'_>) -> Option<String> {
     let bytes = text.as_bytes();
     let mut clean = String::new();

@@ -1,7 +1,7 @@
 //! Replacing texts and values within JSON as it is written.
 //!
-//! No tree of values is made: it would lose all but the last value of a key that comes twice, and not
-//! every document has one. A number may be too large for it, and lists may be nested too deep.
+//! No tree of values is made: it would lose all but the last value of a key that comes twice, and
+//! not every document has one. A number may be too large for it, and lists may be nested too deep.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ use serde_json::Value;
 /// Returns the replacement of a text, or of the value of a key; `None` if it stays.
 pub(super) type Instead<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Returns a document with the values of some keys replaced by texts, unless they are null, and with
-/// some texts replaced by others. `None` if all of it stays.
+/// Returns a document with the values of some keys replaced by texts, unless they are null, and
+/// with some texts replaced by others. `None` if all of it stays.
 pub(super) fn replaced(json: &str, named: Instead<'_>, text: Instead<'_>) -> Option<String> {
     let bytes = json.as_bytes();
     let mut clean = String::new();
@@ -94,8 +94,8 @@ fn after_blanks(bytes: &[u8], at: usize) -> usize {
     at + bytes[at..].iter().take_while(is_blank).count()
 }
 
-/// Returns what a string of JSON says. Half of a pair of surrogates, which JSON may have, becomes the
-/// sign for what is no character.
+/// Returns what a string of JSON says. Half of a pair of surrogates, which JSON may have, becomes
+/// the sign for what is no character.
 fn decoded(literal: &str) -> String {
     match serde_json::from_str::<Said>(literal) {
         Ok(Said(said)) => said,

@@ -78,7 +78,8 @@ fn a_batch_that_breaks_every_connection_is_refused_and_those_beside_it_are_commi
 fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
     let Some(home) = Home::new() else { return };
     let store = home.open();
-    // The next connections break at every mark, whatever else is written. A number is taken for good.
+    // The next connections break at every mark, whatever else is written. A number is taken for
+    // good.
     home.database.sql(
         "CREATE SEQUENCE moonswarm.marked;
          CREATE FUNCTION moonswarm.die() RETURNS trigger LANGUAGE plpgsql AS
