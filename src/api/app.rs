@@ -1,11 +1,16 @@
 //! The state of the API's handlers.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::{door::Door, engine::Engine, tasks::Tasks, testkit::Places};
+use crate::{
+    door::Door,
+    engine::{Caller, Engine},
+    tasks::Tasks,
+    testkit::Places,
+};
 
 /// The state of every handler: its dependencies, which all requests share.
 #[derive(Clone)]
@@ -15,6 +20,16 @@ impl Api {
     /// Returns the state with these dependencies.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
+    }
+
+    /// Waits for the given time, but not beyond the stop of the host or the end of the caller's
+    /// token.
+    pub async fn patience(&self, caller: &Caller, wait: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.stopping.cancelled() => {}
+            _ = caller.token_over(&self.engine) => {}
+        }
     }
 }
 

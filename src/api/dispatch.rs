@@ -126,13 +126,7 @@ async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchVie
         Some(Ok(ms)) => Some(DurationMs::from_millis(ms)),
         Some(Err(error)) => return Err(invalid("$.timeout", format!("failed to {error}"))),
     };
-    let patience = async {
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = api.stopping.cancelled() => {}
-            _ = caller.token_over(&api.engine) => {}
-        }
-    };
+    let patience = api.patience(caller, wait);
     let input = match (one.input, one.operator_input) {
         (Some(_), Some(_)) => {
             let detail = "give `input` or `operator_input`, not both".to_owned();

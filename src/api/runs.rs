@@ -189,13 +189,7 @@ pub(super) async fn start(
     let key = key.of("POST /v1/runs", &posted.raw);
     let made = match wait {
         Some(wait) => {
-            let patience = async {
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    () = api.stopping.cancelled() => {}
-                    _ = caller.token_over(&api.engine) => {}
-                }
-            };
+            let patience = api.patience(&caller, wait);
             api.engine.start_and_wait(&caller, start, key, WaitFor::Ended, patience).await?
         }
         None => Box::pin(api.engine.start_seen(&caller, start, key)).await?,

@@ -73,8 +73,8 @@ impl Fields {
         Some(self.text(name)).filter(|text| !text.trim().is_empty())
     }
 
-    /// Returns the key under which a form has its effect once, however often it is sent; `body` is all
-    /// that it asks for.
+    /// Returns the key under which a form has its effect once, however often it is sent; `body` is
+    /// all that it asks for.
     pub(super) fn once(&self, route: &'static str, body: &str) -> Option<IdempotencyKey> {
         let key = self.given("once").filter(|once| once.len() <= MOST_ONCE)?.to_owned();
         let body = blake3::hash(body.as_bytes()).to_hex().to_string();

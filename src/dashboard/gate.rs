@@ -128,7 +128,7 @@ async fn enter(
         return Ok(None);
     }
     let cookie = desk.sign_ins.open_named(&token).await?;
-    // The person uses it when the cookie comes back.
+    // The person uses the sign-in only when its cookie comes back.
     let found = desk.sign_ins.find(&cookie, By::Page).await?;
     let secure = is_secure(&arrival, headers);
     let cookie = cookie_of(desk.site.cookie(), &cookie, LONGEST_MS / 1_000, secure);

@@ -146,6 +146,11 @@ pub(super) fn token(visitor: &Visitor) -> Markup {
     html! { input type="hidden" name="form" value=(visitor.signed_in.form); }
 }
 
+/// Returns the hidden field by which a form that is sent twice is known.
+pub(super) fn once() -> Markup {
+    html! { input type="hidden" name="once" value=(uuid::Uuid::new_v4().simple()); }
+}
+
 /// Returns a whole document.
 pub(super) fn document(
     title: &str,

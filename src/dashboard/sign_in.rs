@@ -1,10 +1,10 @@
 //! Sign-ins: a random cookie for a browser, bound to a narrow token.
 //!
 //! A sign-in is stored under the hash of its cookie, and its token is sealed with a key that only
-//! the cookie gives: neither the memory of the host nor its database has anything that lets somebody
-//! in, but for the tokens of people whom a proxy names. It is stored, and not only in memory, so that
-//! a page goes on after the host was restarted. A request needs the store only if the host does not
-//! remember the sign-in.
+//! the cookie gives: neither the memory of the host nor its database has anything that lets
+//! somebody in, but for the tokens of people whom a proxy names. It is stored, and not only in
+//! memory, so that a page goes on after the host was restarted. A request needs the store only if
+//! the host does not remember the sign-in.
 
 use std::{
     sync::{
@@ -263,9 +263,9 @@ impl SignIns {
         Ok(cookie)
     }
 
-    /// Signs in a person whom a proxy names with each request, with the person's token. The sign-in is
-    /// in memory only until its cookie comes back, and those of a token share the one behind them:
-    /// a client that keeps no cookies leaves nothing.
+    /// Signs in a person whom a proxy names with each request, with the person's token. The sign-in
+    /// is in memory only until its cookie comes back, and those of a token share the one behind
+    /// them: a client that keeps no cookies leaves nothing.
     ///
     /// # Errors
     /// Fails as `open`.
@@ -367,7 +367,7 @@ impl SignIns {
             self.store(&key, &entry).await?;
             let has_ended = self.known.lock().get(&key).is_some_and(Option::is_none);
             if has_ended {
-                // Meanwhile, and now it is stored again.
+                // The sign-in has ended meanwhile, and this has stored it again.
                 self.engine.tokens().drop_sign_in(key).await?;
                 return Ok(None);
             }

@@ -108,8 +108,13 @@ impl Credential {
     /// Fails when the token was revoked, or it or what it was given for has expired.
     pub(crate) fn bearer(&self, engine: &Engine, now_ms: u64) -> Result<Bearer, EngineError> {
         if now_ms >= self.until_ms {
-            return Err(EngineError::Unauthenticated("the token has expired".to_owned()));
+            return Err(expired());
         }
         engine.authenticate(&self.token)
     }
+}
+
+/// Returns the error of a request whose token was given for a time that is over.
+pub(super) fn expired() -> EngineError {
+    EngineError::Unauthenticated("the token has expired".to_owned())
 }

@@ -20,7 +20,7 @@ use super::{
     arrival::{Arrival, Proxies},
     away::{self, Away},
     cors,
-    entered::{Credential, Entered, Rule, Who},
+    entered::{Credential, Entered, Rule, Who, expired},
     length::announced,
     origin::Site,
     people::Tokens,
@@ -337,7 +337,7 @@ pub(crate) async fn pass(
                     response?
                 }
                 error = reader.token_over(&engine) => return Err(error.into()),
-                () = door.clock.sleep_until(until_ms) => return Err(EngineError::Unauthenticated("the token has expired".to_owned()).into()),
+                () = door.clock.sleep_until(until_ms) => return Err(expired().into()),
             },
             None => answer.await?,
         };

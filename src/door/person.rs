@@ -11,8 +11,8 @@ pub(super) const MOST_GROUPS: usize = 256;
 pub(super) fn folded(name: &str) -> String {
     let name = name.trim();
     let folded = name.to_lowercase();
-    // The sign of Kelvin, for one, has a plain letter as its lower case. Such a name stays as it is: it
-    // must not become the name of somebody else.
+    // The sign of Kelvin, for one, has a plain letter as its lower case. Such a name stays as it
+    // is: it must not become the name of somebody else.
     if folded.is_ascii() && !name.is_ascii() { name.to_owned() } else { folded }
 }
 

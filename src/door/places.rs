@@ -157,7 +157,8 @@ impl Place {
         self.among(&self.places)
     }
 
-    /// Returns such a place among other places.
+    /// Returns an empty place of the same bearer among other places, as [`beside`](Self::beside)
+    /// does.
     pub(super) fn among(&self, places: &Arc<Places>) -> Self {
         let (places, bytes) = (Arc::clone(places), AtomicUsize::new(0));
         Self { places, requests: 0, bytes, ..*self }

@@ -71,8 +71,8 @@ impl Proof {
         }
     }
 
-    /// Returns true if a request of a proxy has the proof. A header that comes twice is none. From an
-    /// address of this machine (`own`), only the secret proves anything.
+    /// Returns true if a request of a proxy has the proof. A header that comes twice is none. From
+    /// an address of this machine (`own`), only the secret proves anything.
     pub(super) fn is_given(&self, headers: &HeaderMap, own: bool) -> bool {
         let secret = match self {
             Self::Needless => return !own,

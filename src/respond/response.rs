@@ -213,9 +213,10 @@ pub(super) fn ended(response: &Value) -> Result<(), Value> {
 pub(super) fn open_calls(response: &Value) -> impl Iterator<Item = &Value> {
     let items = response["output"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_whole = response["status"] == "completed";
-    let calls = items.iter().enumerate().filter(move |(at, _)| is_open(items, *at));
-    let calls = calls.map(|(_, call)| call);
-    calls.filter(move |call| is_whole || is_clients(call, &response["tools"]))
+    let waits = move |at: usize, item: &Value| {
+        is_open(items, at) && (is_whole || is_clients(item, &response["tools"]))
+    };
+    items.iter().enumerate().filter(move |(at, item)| waits(*at, item)).map(|(_, item)| item)
 }
 
 /// Returns the output without the calls that nobody answers.

@@ -201,7 +201,6 @@ fn start_form(
     sent: Option<&Fields>,
     wrong: &[Wrong],
 ) -> Markup {
-    let once = uuid::Uuid::new_v4().simple().to_string();
     let body =
         serde_json::json!({ "blueprint": view.name, "input": {}, "tags": { "name": "value" } })
             .to_string();
@@ -210,7 +209,7 @@ fn start_form(
             h2 { "Start a run" }
             form method="post" action={ (path(view)) "/start" } {
                 (layout::token(visitor))
-                input type="hidden" name="once" value=(once);
+                (layout::once())
                 (form::fields(&form_of(view), sent, wrong))
                 @let tags = sent.map_or("", |sent| sent.text(TAGS));
                 details.command open[!tags.is_empty()] {

@@ -141,7 +141,7 @@ fn confirm(visitor: &Visitor, fields: &Fields, view: &BulkView) -> Markup {
                 input type="hidden" name="act" value=(act);
                 input type="hidden" name="which" value=(fields.text("which"));
                 input type="hidden" name="digest" value=(view.digest);
-                input type="hidden" name="once" value=(uuid::Uuid::new_v4().simple());
+                (layout::once())
                 @if !whole { @for item in &view.items { input type="hidden" name="id" value=(item.run); } }
                 @if reasoned {
                     div.field {

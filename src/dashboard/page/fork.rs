@@ -233,7 +233,6 @@ impl Place {
 
     fn form(&self, visitor: &Visitor, sent: Option<&Fields>, wrong: &[Wrong]) -> Markup {
         let run = self.view.id;
-        let once = uuid::Uuid::new_v4().simple().to_string();
         let edit = sent.map_or("", |sent| sent.text("edit"));
         let step = self.step.as_ref();
         let (input, output) =
@@ -242,7 +241,7 @@ impl Place {
             section.card {
                 form method="post" action={ "/ui/runs/" (run) "/fork" } {
                     (layout::token(visitor))
-                    input type="hidden" name="once" value=(once);
+                    (layout::once())
                     input type="hidden" name="step" value=(self.seq);
                     @if self.editable() {
                         fieldset {

@@ -14,8 +14,9 @@ use crate::{
     door::Problem,
 };
 
-/// Shows the form. Whoever is signed in goes on to the page that is asked for. Without one the form is
-/// shown all the same: this may be a link, whose code signs in anew and comes only with the form.
+/// Shows the form. Whoever is signed in goes on to the page that is asked for. Without one the form
+/// is shown all the same: this may be a link, whose code signs in anew and comes only with the
+/// form.
 pub(in crate::dashboard) async fn show(
     State(desk): State<Desk>,
     headers: HeaderMap,
@@ -81,7 +82,7 @@ fn host_of(issuer: &str) -> &str {
 pub(in crate::dashboard) fn next(asked: &str) -> &str {
     let fits = asked.starts_with("/ui") && !asked.contains(['\\', ':']);
     let own = asked.len() == 3 || asked.as_bytes().get(3).is_some_and(|it| b"/?".contains(it));
-    // It becomes a header.
+    // The page becomes the value of a header.
     let is_plain = asked.bytes().all(|byte| byte.is_ascii_graphic());
     if fits && own && is_plain { asked } else { "/ui" }
 }

@@ -35,8 +35,8 @@ pub(in crate::dashboard) async fn show(
     Ok(shown(&visitor, &view, None, &[], &html! {}, StatusCode::OK))
 }
 
-/// Answers a task. If that is refused, the page comes again with what was written and the reason. A form
-/// that is sent twice answers once.
+/// Answers a task. If that is refused, the page comes again with what was written and the reason. A
+/// form that is sent twice answers once.
 pub(in crate::dashboard) async fn answer(
     State(desk): State<Desk>,
     visitor: Visitor,
@@ -46,7 +46,7 @@ pub(in crate::dashboard) async fn answer(
     let task: TaskId = id(&task)?;
     let view = desk.engine.tasks().get(&visitor.caller, task).await?;
     if is_recorded(&desk, &visitor, task, &fields).await {
-        // Its task may be over by now, and its fields with it.
+        // The task may be over by now, and then it has no fields to read the answer by.
         return Ok(recorded(&view));
     }
     let revision = fields.given("revision").map(str::to_owned);
@@ -244,7 +244,7 @@ fn is_input(prompt: &str, view: &TaskView) -> bool {
 fn of_shown(visitor: &Visitor, view: &TaskView) -> Markup {
     html! {
         (layout::token(visitor))
-        input type="hidden" name="once" value=(uuid::Uuid::new_v4().simple());
+        (layout::once())
         input type="hidden" name="revision" value=(view.revision.as_deref().unwrap_or_default());
         @for (name, _, hash) in seen(view) { input type="hidden" name=(name) value=(hash); }
     }

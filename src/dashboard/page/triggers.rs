@@ -130,7 +130,7 @@ fn acts(visitor: &Visitor, entry: &TriggerEntry) -> Markup {
                     summary { "Fire now" }
                     form method="post" action=(path("fire")) {
                         (layout::token(visitor))
-                        input type="hidden" name="once" value=(uuid::Uuid::new_v4().simple());
+                        (layout::once())
                         p { "Starts its run now, with your rights." }
                         @if entry.trigger.kind == "signal" {
                             div.field {

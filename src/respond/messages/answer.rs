@@ -88,7 +88,7 @@ pub(super) fn calls(response: &Value) -> Vec<Value> {
         let input = match serde_json::from_str(arguments) {
             Ok(object @ Value::Object(_)) => object,
             _ if arguments.is_empty() => json!({}),
-            // What no tool of the client takes for arguments of its own.
+            // No tool of the client has an argument of this name, so none takes it for its own.
             Ok(_) | Err(_) => json!({ "malformed_arguments": arguments }),
         };
         json!({ "type": "tool_use", "id": call["call_id"], "name": call["name"], "input": input })

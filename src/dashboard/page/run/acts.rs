@@ -16,8 +16,8 @@ use crate::{
 /// The id of the form of a signal.
 const SIGNAL: &str = "signal-form";
 
-/// Returns what stays as it is when the buttons are rendered anew: the field by which a signal that is
-/// sent twice is known.
+/// Returns what stays as it is when the buttons are rendered anew: the field by which a signal that
+/// is sent twice is known.
 pub(super) fn kept(view: &RunView) -> Markup {
     html! {
         @if view.ended_at.is_none() {
@@ -60,13 +60,12 @@ fn post<'a>(id: &str, act: &str, body: Option<String>) -> Request<'a> {
 }
 
 fn rerun(visitor: &Visitor, id: &str) -> Markup {
-    let once = uuid::Uuid::new_v4().simple();
     html! {
         details data-key="rerun" {
             summary { "Run again …" }
             form method="post" action={ "/ui/runs/" (id) "/rerun" } {
                 (layout::token(visitor))
-                input type="hidden" name="once" value=(once);
+                (layout::once())
                 div.field {
                     label for="rerun-version" { "Version" }
                     select id="rerun-version" name="version" {
