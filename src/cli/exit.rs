@@ -113,7 +113,7 @@ pub struct Stop {
     pub code: Option<String>,
     /// The command or the change that helps.
     pub next: Option<String>,
-    /// How long to wait before the same request, where the daemon said so.
+    /// The pause before the same request that the daemon asked for.
     pub retry_after: Option<Duration>,
 }
 

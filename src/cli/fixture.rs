@@ -17,7 +17,7 @@ use crate::{
 };
 
 const AT: &str = "2026-01-01T00:00:00.000Z";
-/// The same as the `Date` of answers.
+/// [`AT`] as the `Date` of answers.
 const DATE: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 
 /// The id of [`run`].

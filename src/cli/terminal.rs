@@ -6,6 +6,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::Context as _;
+use futures::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
@@ -127,32 +129,37 @@ impl Terminal {
             other => self.print_json(other),
         }
     }
+
+    /// Writes to stdout what comes in parts, as it comes. `what` names it in errors.
+    ///
+    /// # Errors
+    /// Parts that break off, a closed or full stdout.
+    pub async fn print_parts<T, E>(
+        &self,
+        mut parts: impl Stream<Item = Result<T, E>> + Unpin,
+        what: &str,
+    ) -> anyhow::Result<()>
+    where
+        T: AsRef<[u8]>,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let mut characters = Characters::default();
+        while let Some(part) = parts.next().await {
+            let part = part.with_context(|| format!("read {what}"))?;
+            self.print_bytes(&characters.whole(part.as_ref()))?;
+        }
+        Ok(self.print_bytes(&characters.begun)?)
+    }
 }
 
-/// Bytes that come in parts and go to stdout as they come. A character that is split between two
-/// parts is written with the second one.
+/// The characters of bytes that come in parts. One that is split between two parts goes with the
+/// second one.
 #[derive(Debug, Default)]
-pub struct Parts {
+struct Characters {
     begun: Vec<u8>,
 }
 
-impl Parts {
-    /// Writes the next part.
-    ///
-    /// # Errors
-    /// A closed or full stdout.
-    pub fn print(&mut self, terminal: &Terminal, part: &[u8]) -> io::Result<()> {
-        terminal.print_bytes(&self.whole(part))
-    }
-
-    /// Writes what is left after the last part.
-    ///
-    /// # Errors
-    /// A closed or full stdout.
-    pub fn end(self, terminal: &Terminal) -> io::Result<()> {
-        terminal.print_bytes(&self.begun)
-    }
-
+impl Characters {
     /// Returns what can be written with the next part, and keeps a character that has only begun.
     fn whole(&mut self, part: &[u8]) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.begun);
@@ -198,12 +205,12 @@ mod tests {
     fn a_character_that_is_split_between_parts_is_written_as_a_whole() {
         let text = "a é – 🌙 z".as_bytes();
         for size in 1..=text.len() {
-            let mut parts = Parts::default();
+            let mut parts = Characters::default();
             let shown: Vec<Vec<u8>> = text.chunks(size).map(|part| parts.whole(part)).collect();
             assert!(shown.iter().all(|part| std::str::from_utf8(part).is_ok()), "{size}");
             assert_eq!((shown.concat().as_slice(), parts.begun.len()), (text, 0), "{size}");
         }
-        let mut parts = Parts::default();
+        let mut parts = Characters::default();
         assert_eq!(parts.whole(b"\xff\xc3"), b"\xff");
         assert_eq!(parts.whole(b"\xc3\xc3"), b"\xc3\xc3");
         assert_eq!(parts.begun, b"\xc3", "what is no text is kept back no longer than it must");

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Daemon, Done, Shell, eventually, eventually_blocking, needs_sqlite, refusal, repository, send,
+    when,
 };
 
 const WAITS: &str = r#"
@@ -199,8 +200,7 @@ fn a_start_removes_the_copy_of_a_look_at_an_upgrade_that_was_killed() {
     let slow = shell.write("slow", slow);
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     let doctor = shell.start(&["doctor", "--upgrade", slow.to_str().unwrap()]);
-    let replayed = || asked.exists().then_some(()).ok_or("it was not asked yet");
-    eventually_blocking("the copy is replayed", replayed);
+    eventually_blocking("the copy is replayed", || when(asked.exists(), "it was not asked yet"));
     let copies = || {
         let files = fs::read_dir(shell.path(".moonswarm")).unwrap().flatten();
         files.filter(|it| it.file_name().to_string_lossy().starts_with(".upgrade-")).count()

@@ -14,7 +14,6 @@ use crate::cli::{
     exit::{Exit, Stop},
     render::{fitted, printable},
     resolve,
-    terminal::Parts,
 };
 
 /// List or fetch the files of a run
@@ -101,14 +100,7 @@ async fn get(cx: &Context, at: &Connection, file: &str, output: Option<&PathBuf>
         Some(path) => {
             Download::over(path)?.fill(answer).await?;
         }
-        None => {
-            let mut parts = Parts::default();
-            let mut content = answer.bytes_stream();
-            while let Some(bytes) = content.next().await {
-                parts.print(&cx.terminal, &bytes.context("read the file")?)?;
-            }
-            parts.end(&cx.terminal)?;
-        }
+        None => cx.terminal.print_parts(answer.bytes_stream(), "the file").await?,
     }
     Ok(Exit::Ok)
 }

@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
-use futures::StreamExt as _;
 
-use crate::cli::{
-    connect::Start, context::Context, download::Download, exit::Exit, resolve, terminal::Parts,
-};
+use crate::cli::{connect::Start, context::Context, download::Download, exit::Exit, resolve};
 
 /// Export a run as a document for `import`
 #[derive(Debug, Args)]
@@ -38,14 +35,7 @@ impl Export {
                     let bytes = to.fill(answer).await?;
                     cx.terminal.say(&format!("run {id}: {bytes} bytes"));
                 }
-                None => {
-                    let mut parts = Parts::default();
-                    let mut lines = answer.bytes_stream();
-                    while let Some(bytes) = lines.next().await {
-                        parts.print(&cx.terminal, &bytes.context("read the document")?)?;
-                    }
-                    parts.end(&cx.terminal)?;
-                }
+                None => cx.terminal.print_parts(answer.bytes_stream(), "the document").await?,
             }
             Ok(Exit::Ok)
         })

@@ -47,7 +47,7 @@ impl Replay {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let Some(run) = self.run.as_ref().filter(|_| !self.open) else {
             let mut cx = cx.clone();
-            // What waits for them is posted by the host of the directory, of which this may be a copy.
+            // This may be a copy of a directory, whose own host posts to them.
             cx.config.webhooks.clear();
             return cx.with(Start::Existing, async |at| open(&cx, &at.client).await).await;
         };

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +24,7 @@ use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 mod patience;
 mod post;
 
-use patience::{PAUSE, at_least_asked, may_pass, patiently};
+use patience::{PAUSE, may_pass, patiently, pause_after};
 use post::Post;
 
 /// The time for which one request for work waits at the daemon.
@@ -95,8 +94,8 @@ impl Worker {
             let stopped = tokio::select! {
                 Some(taken) = question.next() => {
                     if let Err(error) = taken {
-                        // The token may have ended. Tasks in work have their handles; whoever drains
-                        // the worker now finishes them as well.
+                        // The token may have ended. Tasks in work have their handles; whoever
+                        // drains the worker now finishes them as well.
                         post.stop_leasing();
                         let left = open.len() + leased.len();
                         if left > 0 {
@@ -178,10 +177,7 @@ impl Worker {
             if !may_pass(&error) {
                 return Err(error);
             }
-            let wait = at_least_asked(pause, &error);
-            cx.terminal.say(&format!("{error:#}; trying again in {wait:?}"));
-            sleep(wait).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause = pause_after(cx, &format!("{error:#}"), pause, &error).await;
         }
     }
 

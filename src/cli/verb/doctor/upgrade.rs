@@ -112,7 +112,7 @@ fn change(known: &SupportedFormats, format: u32, name: &str) -> Line {
 /// Replays the open runs of a copy with the other program.
 async fn replays(cx: &Context, binary: &Path, lines: &mut Vec<Line>) -> Result<()> {
     let data = &cx.config.data;
-    // Those of earlier looks that were killed take room.
+    // Copies of earlier looks that were killed take room.
     store::clear_trials(data);
     let copy = store::TrialCopy::make(data)?;
     let answer = ask(cx, binary, copy.data(), &["replay", "--open"]).await?;

@@ -19,10 +19,7 @@ pub async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Resul
     loop {
         match ask().await {
             Err(error) if may_pass(&error) => {
-                let wait = at_least_asked(pause, &error);
-                cx.terminal.say(&format!("{what}: {error:#}; trying again in {wait:?}"));
-                sleep(wait).await;
-                pause = (pause * 2).min(PAUSE.1);
+                pause = pause_after(cx, &format!("{what}: {error:#}"), pause, &error).await;
             }
             settled => return settled,
         }
@@ -34,16 +31,25 @@ pub fn asked(error: &anyhow::Error) -> Option<Duration> {
     error.downcast_ref::<Stop>().and_then(|stop| stop.retry_after)
 }
 
-/// Returns a pause after an error: as long as the daemon asked for, if that is longer.
-pub fn at_least_asked(pause: Duration, error: &anyhow::Error) -> Duration {
-    pause.max(asked(error).unwrap_or_default()).min(PAUSE.1)
+/// Says what went wrong, waits for a pause, or longer if the daemon asked for that, and returns the
+/// next pause.
+pub async fn pause_after(
+    cx: &Context,
+    why: &str,
+    pause: Duration,
+    error: &anyhow::Error,
+) -> Duration {
+    let wait = pause.max(asked(error).unwrap_or_default()).min(PAUSE.1);
+    cx.terminal.say(&format!("{why}; trying again in {wait:?}"));
+    sleep(wait).await;
+    (pause * 2).min(PAUSE.1)
 }
 
 /// Returns true if an error may go away by itself: nobody answers, too much to do, an answer broke
 /// off.
 pub fn may_pass(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Stop>() {
-        // Of the daemon, or of a proxy before it.
+        // The second code is that of a 413 from a proxy.
         Some(stop) if matches!(stop.code.as_deref(), Some("too_large" | "http_413")) => false,
         Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
         None => true,

@@ -33,7 +33,8 @@ use crate::{
 const BEAT_MS: (u64, u64) = (200, 20_000);
 /// The maximum time between two heartbeats after trouble, in milliseconds; it doubles up to that.
 const TROUBLE_MS: u64 = 5_000;
-/// The bounds of the time that a heartbeat has, in milliseconds: one that hangs holds up the others.
+/// The bounds of the time that a heartbeat has, in milliseconds: one that hangs holds up the
+/// others.
 const ANSWER_MS: (u64, u64) = (1_000, 5_000);
 /// The maximum number of results of one request, and of tasks that it leases.
 const MOST: usize = 100;
@@ -75,7 +76,7 @@ struct Lease {
     beat_ms: u64,
     /// When it ends, in steady time.
     ends_ms: u64,
-    /// A third of what it had when it was renewed.
+    /// A third of the time that it had when it was renewed.
     third_ms: u64,
     /// The next pause after trouble.
     pause_ms: u64,
@@ -83,7 +84,19 @@ struct Lease {
 }
 
 impl Lease {
-    /// It has `left_ms` from now on, and is renewed after a third of that.
+    /// A lease that has `left_ms` from now on.
+    fn new(
+        handle: String,
+        lost: Option<oneshot::Sender<String>>,
+        now_ms: u64,
+        left_ms: u64,
+    ) -> Self {
+        let mut lease = Self { handle, beat_ms: 0, ends_ms: 0, third_ms: 0, pause_ms: 0, lost };
+        lease.renew(now_ms, left_ms);
+        lease
+    }
+
+    /// Notes that the lease has `left_ms` from now on. It is renewed after a third of that.
     fn renew(&mut self, now_ms: u64, left_ms: u64) {
         self.third_ms = (left_ms / 3).max(BEAT_MS.0);
         self.beat_ms = now_ms + self.third_ms.min(BEAT_MS.1);
@@ -91,9 +104,9 @@ impl Lease {
         self.pause_ms = BEAT_MS.0;
     }
 
-    /// It was not renewed: again after a pause that grows, or longer if the daemon asked for that,
-    /// but not past a third of what is left of it. A daemon that comes back gives a whole lease anew,
-    /// which must not end before.
+    /// Puts off a renewal that failed, by a pause that grows, or longer if the daemon asked for
+    /// that, but not past a third of what is left of the lease. A daemon that comes back gives a
+    /// whole lease anew, which must not end before.
     fn put_off(&mut self, now_ms: u64, asked: Option<Duration>) {
         let asked_ms = asked.unwrap_or_default().as_millis() as u64;
         let left_ms = self.ends_ms.saturating_sub(now_ms);
@@ -173,9 +186,8 @@ impl<'a> Post<'a> {
         self.last.set(number);
         let (lost, reason) = oneshot::channel();
         let handle = lease.handle.clone();
-        let mut kept =
-            Lease { handle, beat_ms: 0, ends_ms: 0, third_ms: 0, pause_ms: 0, lost: Some(lost) };
-        kept.renew(self.cx.clock.steady_ms(), self.left_ms(Some(&lease.deadline)));
+        let left_ms = self.left_ms(Some(&lease.deadline));
+        let kept = Lease::new(handle, Some(lost), self.cx.clock.steady_ms(), left_ms);
         self.leases.borrow_mut().insert(number, kept);
         self.leased.notify_one();
         Keeping { post: self, number, reason }
@@ -510,16 +522,7 @@ mod tests {
 
     /// A lease that has `left_ms` at `now_ms`.
     fn lease(now_ms: u64, left_ms: u64) -> Lease {
-        let mut lease = Lease {
-            beat_ms: 0,
-            ends_ms: 0,
-            third_ms: 0,
-            pause_ms: 0,
-            handle: "wh_a".to_owned(),
-            lost: None,
-        };
-        lease.renew(now_ms, left_ms);
-        lease
+        Lease::new("wh_a".to_owned(), None, now_ms, left_ms)
     }
 
     #[test]
