@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, eventually, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send, when};
 
 async fn mint(daemon: &Daemon, by: &str, body: Value) -> Value {
     let (status, minted) = send(daemon.with(by, Method::POST, "/v1/tokens").json(&body)).await;
@@ -150,10 +150,8 @@ return swarm.blueprint { name = "waits", flow = function(ctx) ctx:wait("go") end
             eventually("a request with the token", async || {
                 let (_, listed) = send(daemon.get("/v1/tokens")).await;
                 let mut items = listed["items"].as_array().unwrap().iter();
-                match items.any(|it| it["jti"] == jti && it["last_used_at"].is_string()) {
-                    true => Ok(()),
-                    false => Err(listed),
-                }
+                let is_used = items.any(|it| it["jti"] == jti && it["last_used_at"].is_string());
+                when(is_used, listed)
             })
             .await;
             let revoke = daemon.delete(&format!("/v1/tokens/{jti}"));

@@ -133,6 +133,17 @@ class Daemon:
             assert self.lock.wait_for(done, 20), (self.requests, self.results)
 
 
+def in_turn(answers):
+    """The trouble that answers the first requests to a path with those of `answers` for it, one after another."""
+    return lambda path, n: dict(enumerate(answers.get(path, []), 1)).get(n)
+
+
+def receive(client):
+    """Reads a request whose body is `{}`."""
+    while not client.recv(1 << 16).endswith(b"{}"):
+        pass
+
+
 class WorkerTest(unittest.TestCase):
     def setUp(self):
         self.pause, _http.PAUSE = _http.PAUSE, (0.01, 0.05)
@@ -146,6 +157,12 @@ class WorkerTest(unittest.TestCase):
         thread.start()
         self.addCleanup(lambda: (worker.stop(now=True), thread.join(20), daemon.server.shutdown()))
         return worker, thread
+
+    def listening(self):
+        """A listener, and a connection that the first request opens to it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        return listener, _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
 
     def test_each_way_to_end_a_task_is_reported_as_what_it_is(self):
         def work(task: Task):
@@ -206,8 +223,7 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual([it["output"] for it in found[4:]], [{"one": 1}, {"one": 1, "two": 1}])
 
     def test_a_body_that_is_refused_before_its_end_is_not_sent_again_and_again(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener, connection = self.listening()
         problem = b'{"code": "too_large", "detail": "no"}'
 
         def refuse():
@@ -218,9 +234,8 @@ class WorkerTest(unittest.TestCase):
 
         thread = threading.Thread(target=refuse, daemon=True)
         thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with self.assertRaises(Refused) as refused:
-            _http.Connection(url).ask("t", "POST", "/", b"x" * (64 << 20))
+            connection.ask("t", "POST", "/", b"x" * (64 << 20))
         self.assertEqual(refused.exception.code, "too_large")
         thread.join(20)
 
@@ -229,7 +244,7 @@ class WorkerTest(unittest.TestCase):
         # 502 and 504 are of a proxy before it.
         cut, busy, bad, late = "cut", (503, {"code": "stopping"}), (502, None), (504, None)
         away = {"/v1/worker/lease": [cut, bad, None, late], "/v1/worker/results": [cut, busy, None, bad, late]}
-        daemon.trouble = lambda path, n: dict(enumerate(away.get(path, []), 1)).get(n)
+        daemon.trouble = in_turn(away)
         self.start(daemon, lambda task: task.input, max_in_flight=8)
         daemon.until(lambda: len(daemon.results) == 40)
         self.assertEqual({it["output"] for it in daemon.results.values()}, set(range(40)))
@@ -271,7 +286,7 @@ class WorkerTest(unittest.TestCase):
         daemon, go = Daemon(["long"], lease=2), threading.Event()
         self.addCleanup(go.set)
         trouble = ["cut", (503, {"code": "stopping"}), (502, None)]
-        daemon.trouble = lambda path, n: dict(enumerate(trouble, 1)).get(n) if path.endswith("heartbeats") else None
+        daemon.trouble = in_turn({"/v1/worker/heartbeats": trouble})
         with self.assertLogs("moonswarm_worker") as logs:
             self.start(daemon, lambda task: go.wait(20))
             daemon.until(lambda: len(daemon.beats) >= 2)
@@ -328,7 +343,7 @@ class WorkerTest(unittest.TestCase):
         daemon, go = Daemon(["one", "two"], lease=2), threading.Event()
         odd = [(200, b"<html>back soon</html>"), (200, {"status": "ok"}), (200, [])]
         away = {"/v1/worker/lease": odd[:2], "/v1/worker/results": odd, "/v1/worker/heartbeats": odd + [(200, None)]}
-        daemon.trouble = lambda path, n: dict(enumerate(away.get(path, []), 1)).get(n)
+        daemon.trouble = in_turn(away)
         worker, thread = self.start(daemon, lambda task: go.wait(20))
         daemon.until(lambda: daemon.beats)
         go.set()
@@ -338,9 +353,7 @@ class WorkerTest(unittest.TestCase):
         self.assertIsNone(worker._failure)
 
     def test_a_stop_ends_what_connects(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
-        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        _, connection = self.listening()
         connect, most = _http.http.client.HTTPConnection.connect, []
 
         def stopped(opened):
@@ -355,9 +368,7 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(most, [5.0], "and nothing connects after it")
 
     def test_a_stop_ends_a_request_that_waits(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
-        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        listener, connection = self.listening()
         found = []
 
         def ask():
@@ -370,8 +381,7 @@ class WorkerTest(unittest.TestCase):
         thread.start()
         client, _ = listener.accept()
         self.addCleanup(client.close)
-        while not client.recv(1 << 16).endswith(b"{}"):
-            pass
+        receive(client)
         connection.shut()
         thread.join(20)
         self.assertEqual(len(found), 1)
@@ -395,15 +405,13 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(found[3]["error"]["message"], "OSError: no file ?")
 
     def test_the_date_of_an_answer_is_of_its_headers(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener, connection = self.listening()
         now, noted = [100.0], threading.Event()
 
         def serve():
             client, _ = listener.accept()
             with client:
-                while not client.recv(1 << 16).endswith(b"{}"):
-                    pass
+                receive(client)
                 client.sendall(b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 01:00:00 GMT\r\ncontent-length: 1\r\n\r\n")
                 noted.wait(2)
                 now[0] = 160.0
@@ -413,7 +421,6 @@ class WorkerTest(unittest.TestCase):
             noted.set()
             return now[0]
 
-        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
         threading.Thread(target=serve, daemon=True).start()
         with mock.patch.object(_http, "time", SimpleNamespace(time=time.time, monotonic=monotonic)):
             connection.ask("t", "POST", "/", b"{}")
@@ -434,8 +441,7 @@ class WorkerTest(unittest.TestCase):
                 self.assertTrue(0.9 < took < 4, took)
 
     def test_a_connection_that_was_closed_while_idle_is_opened_anew_at_once(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener, connection = self.listening()
         answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
         closed = threading.Event()
 
@@ -444,13 +450,11 @@ class WorkerTest(unittest.TestCase):
                 client, _ = listener.accept()
                 with client:
                     for text in answers:
-                        while not client.recv(1 << 16).endswith(b"{}"):
-                            pass
+                        receive(client)
                         client.sendall(text)
                 closed.set()
 
         threading.Thread(target=serve, daemon=True).start()
-        connection = _http.Connection(f"http://127.0.0.1:{listener.getsockname()[1]}")
         self.assertEqual(connection.ask("t", "POST", "/", b"{}"), 1)
         self.assertTrue(closed.wait(20))
         self.assertEqual(connection.ask("t", "POST", "/", b"{}"), 2)

@@ -122,7 +122,7 @@ interface Answer {
   deadline?: string | null;
   cancel?: boolean;
   problem?: { code?: string; detail?: string };
-  /** In seconds. */
+  /** The pause that the daemon asked for, in seconds. */
   retryAfter?: number;
 }
 
@@ -494,9 +494,7 @@ export class Worker {
     const lease = asks ? `,"lease":${JSON.stringify(this.#wanted(texts.length))}` : "";
     try {
       const body = `{"results":[${texts.join(",")}]${lease}}`;
-      const answers = await this.#ask<Answers | undefined>(this.#options.token, "POST", "/v1/worker/results", body);
-      if (!Array.isArray(answers?.items)) throw new Away("the answer has no items");
-      return answers;
+      return withItems(await this.#ask(this.#options.token, "POST", "/v1/worker/results", body));
     } catch (error) {
       if (!asks || !(error instanceof Refused) || error.code !== "unknown_field") throw error;
       // An older daemon: nothing of the request was accepted.
@@ -542,7 +540,7 @@ export class Worker {
         trouble ??= found;
       }
       if (this.#ended.signal.aborted) return;
-      // One line when they begin to fail, and one when they work again.
+      // There is one line when they begin to fail, and one when they work again.
       if (trouble !== undefined && !this.#troubled) this.#log(`heartbeats: ${trouble}`);
       if (trouble === undefined && this.#troubled) this.#log("heartbeats: they work again");
       this.#troubled = trouble !== undefined;
@@ -553,17 +551,14 @@ export class Worker {
   async #beatFor(handles: string[]): Promise<string | undefined> {
     let answers: Answer[];
     let trouble: string | undefined;
-    // One that hangs keeps all leases from their next.
+    // While a request hangs, no lease is renewed.
     const third = Math.min(...handles.map((handle) => this.#open.get(handle)?.third ?? Infinity));
     const ms = Math.round(Math.min(Math.max(third, BEAT_TAKES[0]), BEAT_TAKES[1]));
     try {
       const body = JSON.stringify({ handles });
-      const { token } = this.#options;
       const within = AbortSignal.timeout(ms);
-      const path = "/v1/worker/heartbeats";
-      const sent = await this.#ask<{ items?: Answer[] } | undefined>(token, "POST", path, body, within);
-      if (!Array.isArray(sent?.items)) throw new Away("the answer has no items");
-      answers = sent.items;
+      const sent = await this.#ask<unknown>(this.#options.token, "POST", "/v1/worker/heartbeats", body, within);
+      answers = withItems(sent).items;
     } catch (error) {
       trouble = String(error);
       if (error instanceof Refused) {
@@ -571,8 +566,7 @@ export class Worker {
         answers = await Promise.all(handles.map((handle) => this.#beatOne(handle, ms)));
       } else {
         // A daemon that restarts: the leases outlive that.
-        const again: Answer = { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
-        answers = handles.map(() => again);
+        answers = handles.map(() => later(error));
       }
     }
     for (const [place, handle] of handles.entries()) {
@@ -595,7 +589,7 @@ export class Worker {
       return kept === undefined ? { status: 503 } : { status: 200, ...kept };
     } catch (error) {
       if (error instanceof Refused) return { status: error.status };
-      return { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
+      return later(error);
     }
   }
 
@@ -610,8 +604,20 @@ export class Worker {
   }
 }
 
+/** Returns the answer, if it is one to a list. */
+function withItems(answer: unknown): Answers {
+  const answers = answer as Partial<Answers> | undefined;
+  if (!Array.isArray(answers?.items)) throw new Away("the answer has no items");
+  return answers as Answers;
+}
+
+/** Returns the answer in the place of one that did not come. */
+function later(error: unknown): Answer {
+  return { status: 503, retryAfter: error instanceof Away ? error.retryAfter : 0 };
+}
+
 /**
- * A lease was not renewed: again after a pause that grows, but not past a third of what is left of it.
+ * Puts off a renewal that failed, by a pause that grows, but not past a third of what is left of the lease.
  *
  * A daemon that was away gives each lease its whole time anew, so one that would have ended goes on.
  */
@@ -632,7 +638,7 @@ function failure(message: string, retryable = false, data: unknown = null): Repo
   try {
     return JSON.stringify({ ok: false, error: { message, retryable, data } });
   } catch {
-    // No JSON: its text.
+    // The data is no JSON: its text is told.
     return failure(message, retryable, told(data));
   }
 }

@@ -102,6 +102,40 @@ function gate() {
   return held;
 }
 
+/**
+ * Returns the time of the first of `count` heartbeats for a lease that ends at `ends`, and the pauses between them.
+ * Each is answered with 503 and the headers that `asked` returns for its number.
+ *
+ * Time passes as fast as pauses begin, and by `takes` while the lease is read. Nothing else passes it.
+ */
+async function beats(t, { ends, count, asked, takes = 0 }) {
+  let now = 0;
+  const { setTimeout: real } = globalThis;
+  t.mock.method(performance, "now", () => now);
+  t.mock.method(globalThis, "setTimeout", (then, ms) =>
+    ms < 100 || ms > 20_000 ? real(then, ms) : real(() => ((now += ms), then()), 1));
+  const [at, prompt] = [[], { context: { idempotency_key: "k" } }];
+  const date = new Date(0).toUTCString();
+  const lease = { task: "task_0", handle: "wh_0", deadline: new Date(ends).toISOString(), prompt };
+  t.mock.method(globalThis, "fetch", async (url) => {
+    if (url.endsWith("heartbeats")) {
+      at.push(now);
+      return new Response("{}", { status: 503, headers: asked(at.length) });
+    }
+    const answer = new Response(JSON.stringify([lease]), { headers: { date } });
+    const text = answer.text.bind(answer);
+    answer.text = () => ((now += takes), text());
+    return answer;
+  });
+  const held = gate();
+  const { worker, run } = start({ url: "http://localhost" }, () => held.until);
+  await until(() => at.length >= count, `${count} heartbeats`);
+  worker.stop({ now: true });
+  held.go();
+  await run;
+  return [at[0], ...at.slice(1, count).map((time, n) => Math.round(time - at[n]))];
+}
+
 afterEach(async () => {
   for (const end of running.splice(0)) await end();
 });
@@ -204,59 +238,17 @@ test("heartbeats that fail are told once and so is their end", async () => {
 });
 
 test("pauses after trouble grow, and leave time before the lease ends", async (t) => {
-  // Time passes as fast as pauses begin, and nothing else passes it.
-  let now = 0;
-  const { setTimeout: real } = globalThis;
-  t.mock.method(performance, "now", () => now);
-  t.mock.method(globalThis, "setTimeout", (then, ms) =>
-    ms < 100 || ms > 20_000 ? real(then, ms) : real(() => ((now += ms), then()), 1));
-  const [at, prompt] = [[], { context: { idempotency_key: "k" } }];
-  const date = new Date(0).toUTCString();
-  const lease = { task: "task_0", handle: "wh_0", deadline: new Date(61_000).toISOString(), prompt };
-  t.mock.method(globalThis, "fetch", async (url) => {
-    if (!url.endsWith("heartbeats")) return new Response(JSON.stringify([lease]), { headers: { date } });
-    at.push(now);
-    return new Response("{}", { status: 503, headers: at.length === 7 ? { "retry-after": "9" } : {} });
-  });
-  const held = gate();
-  const { worker, run } = start({ url: "http://localhost" }, () => held.until);
-  await until(() => at.length >= 11, "eleven heartbeats");
-  worker.stop({ now: true });
-  held.go();
-  await run;
-  const pauses = at.slice(1, 11).map((time, n) => Math.round(time - at[n]));
+  const asked = (n) => (n === 7 ? { "retry-after": "9" } : {});
+  const [first, ...pauses] = await beats(t, { ends: 61_000, count: 11, asked });
   // The lease had 40 s left at the first of them, and 6.6 s at the last.
-  assert.deepEqual([at[0], ...pauses], [20_000, 200, 400, 800, 1_600, 3_200, 5_000, 9_000, 5_000, 4_933, 3_289]);
+  assert.deepEqual([first, ...pauses], [20_000, 200, 400, 800, 1_600, 3_200, 5_000, 9_000, 5_000, 4_933, 3_289]);
 });
 
 test("a lease that has ended is tried each third of its time, as of the headers of its answer", async (t) => {
-  let now = 0;
-  const { setTimeout: real } = globalThis;
-  t.mock.method(performance, "now", () => now);
-  t.mock.method(globalThis, "setTimeout", (then, ms) =>
-    ms < 100 || ms > 20_000 ? real(then, ms) : real(() => ((now += ms), then()), 1));
-  const [at, prompt] = [[], { context: { idempotency_key: "k" } }];
-  const date = new Date(0).toUTCString();
-  const lease = { task: "task_0", handle: "wh_0", deadline: new Date(5_000).toISOString(), prompt };
-  t.mock.method(globalThis, "fetch", async (url) => {
-    if (url.endsWith("heartbeats")) {
-      at.push(now);
-      return new Response("{}", { status: 503, headers: { "retry-after": "30" } });
-    }
-    const answer = new Response(JSON.stringify([lease]), { headers: { date } });
-    const text = answer.text.bind(answer);
-    answer.text = () => ((now += 1_000), text());
-    return answer;
-  });
-  const held = gate();
-  const { worker, run } = start({ url: "http://localhost" }, () => held.until);
-  await until(() => at.length >= 12, "twelve heartbeats");
-  worker.stop({ now: true });
-  held.go();
-  await run;
-  const pauses = at.slice(1, 12).map((time, n) => Math.round(time - at[n]));
+  const asked = () => ({ "retry-after": "30" });
+  const [first, ...pauses] = await beats(t, { ends: 5_000, count: 12, asked, takes: 1_000 });
   // The lease had 3 s once its answer was read, and ends at 4 s. A daemon that was away gives it one more such time.
-  assert.deepEqual([at[0], ...pauses.slice(0, 3)], [2_000, 667, 444, 296]);
+  assert.deepEqual([first, ...pauses.slice(0, 3)], [2_000, 667, 444, 296]);
   assert.deepEqual(pauses.slice(-4), [1_000, 1_000, 1_000, 1_000]);
 });
 

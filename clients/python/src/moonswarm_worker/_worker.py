@@ -120,9 +120,9 @@ class _Kept:
         return kept
 
     def renewed(self, deadline: Optional[str], ahead: float) -> None:
-        """It ends at `deadline`, RFC 3339 in UTC, at a daemon whose clock is `ahead` of the monotonic one here.
+        """Notes that the lease ends at `deadline`, RFC 3339 in UTC.
 
-        It is renewed after a third of its time.
+        The clock of the daemon is `ahead` of the monotonic one here. The lease is renewed after a third of its time.
         """
         now = time.monotonic()
         left = float("inf")
@@ -133,7 +133,7 @@ class _Kept:
         self.pause = BEAT[0]
 
     def put_off(self, asked: Optional[float]) -> None:
-        """It was not renewed: again after a pause that grows, but not past a third of what is left of the lease.
+        """Puts off a renewal that failed, by a pause that grows, but not past a third of what is left of the lease.
 
         A daemon that was away gives each lease its whole time anew, so one that would have ended goes on.
         """
@@ -469,7 +469,7 @@ class Worker:
         connection.close()
 
     def _note(self, trouble: Optional[str]) -> None:
-        """One line when heartbeats begin to fail, and one when they work again."""
+        """Logs one line when heartbeats begin to fail, and one when they work again."""
         if trouble and not self._troubled:
             log.warning("heartbeats: %s", trouble)
         elif self._troubled and not trouble:
@@ -481,7 +481,7 @@ class Worker:
         trouble = None
         with self._lock:
             third = min((self._open[handle].third for handle in handles if handle in self._open), default=0.0)
-        # One that hangs keeps all leases from their next.
+        # While a request hangs, no lease is renewed.
         timeout = min(max(third, BEAT_TAKES[0]), BEAT_TAKES[1])
         try:
             body = json.dumps({"handles": handles}).encode()
@@ -520,7 +520,7 @@ class Worker:
 
 
 def _with_items(answer: Any) -> Dict[str, Any]:
-    """The answer, if it is one to a list."""
+    """Returns the answer, if it is one to a list."""
     if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
         raise Away("the answer has no items")
     return answer
@@ -541,7 +541,7 @@ def _told(error: BaseException) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """What of it is JSON; the rest is its text."""
+    """Returns data as JSON can hold it: in the place of what is no JSON is its text."""
     try:
         return json.loads(json.dumps(data, allow_nan=False, default=str))
     except Exception:  # noqa: BLE001
