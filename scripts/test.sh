@@ -18,7 +18,8 @@ exec </dev/null
 
 passed=0 failed=0 failures=() skipped=() spent=()
 scratch="$(mktemp -d)"
-trap 'rm -rf "$scratch"' EXIT
+beside=
+trap '[[ -z "$beside" ]] || kill -- "-$beside" 2>/dev/null; rm -rf "$scratch"' EXIT
 
 # step NAME COMMAND…: runs a check, and goes on after a failure so that one look shows them all.
 step() {
@@ -44,6 +45,35 @@ skip() {
     failed=$((failed + 1))
     failures+=("$1: $2")
   fi
+}
+
+# beside_these FUNCTION: runs the steps of the function, which have build directories of their own, while
+# the next ones keep one processor busy; meet waits for it and takes its output and its sums over.
+beside_these() {
+  set -m
+  {
+    renice -n 10 "$BASHPID" >/dev/null 2>&1
+    passed=0 failed=0 failures=() skipped=() spent=() tests_passed=0 tests_failed=0
+    "$1"
+    {
+      echo "passed=\$((passed + $passed)) failed=\$((failed + $failed))"
+      echo "tests_passed=\$((tests_passed + $tests_passed)) tests_failed=\$((tests_failed + $tests_failed))"
+      ((failed == 0)) || printf 'failures+=(%q)\n' "${failures[@]}"
+      ((${#skipped[@]} == 0)) || printf 'skipped+=(%q)\n' "${skipped[@]}"
+      ((${#spent[@]} == 0)) || printf 'spent+=(%q)\n' "${spent[@]}"
+    } >"$scratch/beside.sums"
+  } >"$scratch/beside.log" 2>&1 &
+  beside=$!
+  set +m
+}
+meet() {
+  wait "$beside"
+  beside=
+  cat "$scratch/beside.log"
+  source "$scratch/beside.sums" || {
+    failed=$((failed + 1))
+    failures+=("what ran beside the others: it came to no end")
+  }
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -190,17 +220,15 @@ kills() { MOONSWARM_KILLS="${MOONSWARM_KILLS:-200}" MOONSWARM_KILL_RUNS="${MOONS
 node_kills() { MOONSWARM_KILLS="${MOONSWARM_NODE_KILLS:-50}" long --test cluster -E 'test(/killed/)'; }
 seeds() { MOONSWARM_SEEDS="${MOONSWARM_SEEDS:-20000}" long --lib -E 'test(/simulation/)'; }
 
-# The library as a dependency: a crate of somebody else's. It takes the settings of our own profile and
-# our lock file, so that libraries are not read again; the full form takes the newest releases of them,
-# as `cargo add` and `cargo install` do.
+# The library as a dependency: a crate of somebody else's. It takes our own profile and our lock file,
+# so that libraries are not read again; the full form takes the newest releases of them, as `cargo add`
+# and `cargo install` do.
 outside() {
+  sed -n '/^\[profile\.dev/,/^\[profile\.release/{/^\[profile\.release/!p}' Cargo.toml >"$scratch/profile.toml"
   cp -r tests/outside "$scratch/outside" && { $full || cp Cargo.lock "$scratch/outside"; } &&
     sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$scratch/outside/Cargo.toml" &&
     CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")" \
-      cargo check --manifest-path "$scratch/outside/Cargo.toml" \
-      --config 'profile.dev.debug="line-tables-only"' \
-      --config 'profile.dev.package."*".debug=false' \
-      --config 'profile.dev.package."*".opt-level=1'
+      cargo check --manifest-path "$scratch/outside/Cargo.toml" --config "$scratch/profile.toml"
 }
 
 # The same without the host: the protocol and the response loop alone, with no runtime, SQL, Lua or
@@ -347,10 +375,12 @@ tools="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools"
 language_server() {
   tool emmylua_check 0.25.1
 }
-# tool CRATE VERSION: builds a program of others below target/tools, once and in the shortest time.
+# tool CRATE VERSION: builds a program of others below target/tools, once and in the shortest time: two
+# of them have many libraries in common.
 tool() {
   test -x "$tools/bin/$1" ||
-    CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --quiet --version "$2" --root "$tools" "$1"
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$tools/build" cargo install --locked --debug --quiet \
+      --version "$2" --root "$tools" "$1"
 }
 # cargo-deny, built once below target/tools: about two and a half minutes.
 deny() {
@@ -386,7 +416,22 @@ if ! have cargo-nextest; then
     skip "cargo-nextest" "it could not be installed; cargo test runs the tests instead"
 fi
 
+# What has a build directory of its own.
+others() {
+  step "a crate that depends on the protocol alone" core
+  step "the public tests of layer0 and onwards" suites
+  language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
+  step "licences, bans and sources of dependencies" supply_chain
+  if advisories; then
+    step "known vulnerabilities of dependencies" deny check advisories --disable-fetch
+  else
+    skip "known vulnerabilities of dependencies" "there is no copy of RustSec's database, and it cannot be fetched"
+  fi
+  rm -rf "$tools/build"
+}
+
 step "format" cargo fmt --check
+beside_these others
 step "clippy" cargo clippy --all-targets --features faults -- -D warnings
 step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --features faults --no-deps
 if python_client; then
@@ -416,13 +461,11 @@ else
   skip "the alert rules and the form of the metrics" "promtool (Debian's package prometheus) is not there"
 fi
 pooler_of_debian || skip "a pooler before PostgreSQL" "pgbouncer (Debian's package pgbouncer) is not there"
-language_server || skip "the stubs in a language server" "emmylua_check could not be installed"
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "a crate that depends on this one" outside
-step "a crate that depends on the protocol alone" core
-step "the public tests of layer0 and onwards" suites
 step "build" build
+meet
 step "tests" tests
 if have initdb || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null; then
   step "the suites of the daemon over PostgreSQL" over_postgres
@@ -444,12 +487,6 @@ else
   skip "the conformance suite of MCP" "it could not be installed"
 fi
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
-step "licences, bans and sources of dependencies" supply_chain
-if advisories; then
-  step "known vulnerabilities of dependencies" deny check advisories --disable-fetch
-else
-  skip "known vulnerabilities of dependencies" "there is no copy of RustSec's database, and it cannot be fetched"
-fi
 $full && step "the files of a release" release
 if $full && have cargo-nextest; then
   step "gates of speed" gates
